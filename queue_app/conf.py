@@ -1,0 +1,245 @@
+"""The ``TASKQUEUE`` setting as one typed, validated object.
+
+``conf.get()`` returns the settings in force; they follow ``override_settings``. Every key
+can be overridden from the environment as ``TASKQUEUE__SECTION__KEY``. Unknown keys and
+wrong values are collected as problems, which ``queue_app.checks`` reports with a suggestion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+from queue_app.core.payload import PayloadLimits
+from queue_app.exceptions import near_matches
+
+ENVIRONMENT_PREFIX = "TASKQUEUE__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """Defaults of ``runworker``."""
+
+    concurrency: int = 5  # slots of one process
+    heartbeat_seconds: float = 10.0  # between two heartbeats
+    missed_heartbeats: int = 3  # after so many the worker is dead
+    grace_seconds: float = 30.0  # how long a drain waits for running tasks
+    look_ahead_ms: float = 20.0  # claim ahead as much work as takes this long; 0 claims for free slots only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """How often each job of ``runscheduler`` runs, in seconds."""
+
+    leader_seconds: float = 15.0  # a silent leader is replaced after this
+    due_seconds: float = 0.5
+    fallback_seconds: float = 10.0
+    reap_seconds: float = 1.0
+    overdue_seconds: float = 10.0  # past its deadline for so long, a task is taken from a worker that is stuck
+    reconcile_seconds: float = 5.0
+    full_pass_seconds: float = 300.0  # every queued row is compared with the index at least this often
+    maintenance_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrySettings:
+    """Backoff of failed tasks: ``base * 2^n`` seconds, at most ``cap``."""
+
+    base_seconds: float = 20.0
+    cap_seconds: float = 6 * 3600.0
+    jitter: bool = False  # wait a random time up to that, so that what failed together comes back apart
+    max_crashes: int = 3  # a task whose worker died under it so often is dead-lettered
+    timeout_factor: float = 1.5  # each retry may take so many times as long as the try before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionSettings:
+    """How long finished things are kept, in seconds."""
+
+    success_seconds: float = 7 * 86_400.0
+    failure_seconds: float = 30 * 86_400.0
+    dead_letter_seconds: float = 30 * 86_400.0
+    stats_seconds: float = 8 * 86_400.0
+    worker_seconds: float = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSettings:
+    """The stream of lifecycle events in Redis."""
+
+    max_length: int = 100_000  # about so many events are kept; 0 writes none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSettings:
+    """The stream through which other services submit tasks."""
+
+    enabled: bool = False  # whether the scheduler reads it
+    user: str = "*"  # owner of the tasks; `*` stands for what the request says, as in `billing:*`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskQueueSettings:
+    """Everything that a project may set in ``TASKQUEUE``."""
+
+    redis_alias: str = "default"  # the CACHES alias (django-redis) whose server holds the index
+    database_alias: str = "default"
+    key_prefix: str = "taskqueue"  # all keys lie under {key_prefix}
+    task_modules: list[str] = field(default_factory=lambda: ["tasks"])  # looked for in every installed app
+    payload: PayloadLimits = field(default_factory=PayloadLimits)
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    retry: RetrySettings = field(default_factory=RetrySettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
+    events: EventSettings = field(default_factory=EventSettings)
+    requests: RequestSettings = field(default_factory=RequestSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with ``TASKQUEUE``: where, what, and what to do."""
+
+    key: str
+    message: str
+    hint: str
+
+
+def get() -> TaskQueueSettings:
+    """Return the settings in force; raise ``ImproperlyConfigured`` with every problem at once."""
+    settings, problems = load()
+    if problems:
+        raise ImproperlyConfigured(" ".join(f"TASKQUEUE {p.key}: {p.message} {p.hint}".strip() for p in problems))
+    return settings
+
+
+@cache
+def load() -> tuple[TaskQueueSettings, tuple[Problem, ...]]:
+    """Return the settings, and what is wrong with them (defaults stand in for wrong values)."""
+    raw = getattr(django_settings, "TASKQUEUE", {})
+    problems: list[Problem] = []
+    if not isinstance(raw, Mapping):
+        problems.append(Problem("", f"is a {type(raw).__name__}.", "Make it a dict."))
+        raw = {}
+    merged = _merge_environment(raw, os.environ, problems)
+    return _build(TaskQueueSettings, merged, "", problems), tuple(problems)
+
+
+def _reset(*, setting: str, **_: Any) -> None:
+    if setting == "TASKQUEUE":
+        load.cache_clear()
+
+
+setting_changed.connect(_reset, dispatch_uid="queue_app.conf")
+
+
+def _merge_environment(raw: Mapping[str, Any], environ: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
+    """Return ``raw`` with every ``TASKQUEUE__A__B`` of the environment laid over it."""
+    merged: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in raw.items()}
+    for name in sorted(environ):
+        if not name.startswith(ENVIRONMENT_PREFIX):
+            continue
+        path = name.removeprefix(ENVIRONMENT_PREFIX).split("__")
+        value = _FromEnvironment(environ[name])
+        match path:
+            case [key]:
+                merged[key] = value
+            case [section, key]:
+                inner = merged.setdefault(section, {})
+                if isinstance(inner, dict):
+                    inner[key] = value
+            case _:
+                problems.append(Problem(name, "has too many parts.", "Use TASKQUEUE__KEY or TASKQUEUE__SECTION__KEY."))
+    return merged
+
+
+class _FromEnvironment(str):
+    """Text from the environment, to be read as the type of its setting."""
+
+    __slots__ = ()
+
+
+def _build[T](kind: type[T], raw: Any, path: str, problems: list[Problem]) -> T:
+    """Return a ``kind`` filled from the mapping ``raw``; note each problem under its path."""
+    hints = typing.get_type_hints(kind)
+    if not isinstance(raw, Mapping):
+        problems.append(Problem(path, f"is {raw!r:.40}.", f"Make it a dict with keys {', '.join(_keys(kind))}."))
+        return kind()
+    values: dict[str, Any] = {}
+    for key, value in raw.items():
+        where = f"{path}.{key}" if path else str(key)
+        name = str(key).lower()
+        if not isinstance(key, str) or key != key.upper() or name not in hints:
+            matches = near_matches(str(key).upper(), _keys(kind))
+            hint = f"Did you mean {matches[0]!r}?" if matches else f"Known keys: {', '.join(_keys(kind))}."
+            problems.append(Problem(where, "is not a setting of the task queue.", hint))
+        elif dataclasses.is_dataclass(hints[name]):
+            values[name] = _build(typing.cast("type[Any]", hints[name]), value, where, problems)
+        else:
+            try:
+                values[name] = _read(hints[name], value, name)
+            except ValueError as error:
+                problems.append(Problem(where, f"is {value!r:.60}.", str(error)))
+    return kind(**values)
+
+
+def _keys(kind: type[Any]) -> Iterator[str]:
+    return (f.name.upper() for f in dataclasses.fields(kind))
+
+
+#: The least value of a number; 1 for whole numbers and 0.01 for others unless named here.
+_MINIMUM: dict[str, float] = {"look_ahead_ms": 0, "grace_seconds": 0, "max_length": 0}
+_MAXIMUM = 10**12
+
+
+def _read(hint: Any, value: Any, name: str) -> Any:
+    """Return ``value`` as ``hint``; raise ``ValueError`` with what to use instead."""
+    if hint is str:
+        if name == "user" and isinstance(value, str) and value.count("*") > 1:
+            raise ValueError("Use at most one *.")
+        if isinstance(value, str) and value:
+            return str(value)
+        raise ValueError("Use a non-empty string.")
+    if hint is bool:
+        return _read_switch(value)
+    if hint is int or hint is float:
+        return _read_number(hint, value, _MINIMUM.get(name, 1 if hint is int else 0.01))
+    if isinstance(value, _FromEnvironment):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, list | tuple) and all(isinstance(item, str) and item for item in value):
+        return list(value)
+    raise ValueError("Use a list of strings.")
+
+
+_SWITCHES = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+
+
+def _read_switch(value: Any) -> bool:
+    if isinstance(value, _FromEnvironment) and value.lower() in _SWITCHES:
+        return _SWITCHES[value.lower()]
+    if type(value) is bool:
+        return value
+    raise ValueError("Use True or False.")
+
+
+def _read_number(hint: type[int | float], value: Any, minimum: float) -> float:
+    kind = "a whole number" if hint is int else "a number"
+    wanted = f"Use {kind} of at least {minimum}."
+    is_text = isinstance(value, _FromEnvironment)
+    if not (is_text or type(value) is int or (hint is float and type(value) is float)):
+        raise ValueError(wanted)
+    try:
+        number = hint(value)
+    except ValueError:
+        raise ValueError(wanted) from None
+    if not minimum <= number <= _MAXIMUM:
+        raise ValueError(wanted)
+    return number

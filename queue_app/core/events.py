@@ -1,0 +1,190 @@
+"""Lifecycle events: what happened to which tasks. Ids, names and numbers; never parameters, results or error texts.
+
+Events of one call mostly differ in the task only, so what they share is written down once.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from queue_app.core.priorities import Band
+from queue_app.core.records import ClaimedTask, TaskRef
+from queue_app.core.states import Status
+
+
+class EventName(StrEnum):
+    """What happened."""
+
+    EXECUTION_REQUESTED = "ExecutionRequested"  # only on the request stream: another service asks for a task
+    ACCEPTED = "Accepted"
+    REJECTED = "Rejected"
+    STARTED = "Started"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    TIMED_OUT = "TimedOut"
+    CANCELLED = "Cancelled"
+    PROMOTED = "Promoted"
+    DEAD_LETTERED = "DeadLettered"
+    REQUEUED = "Requeued"  # the attempt ended without a verdict, or the task was replayed
+    EXPIRED = "Expired"
+
+
+_BAND_LABELS: Final = {int(band): band.label for band in Band}
+
+
+class Occasion(NamedTuple):
+    """What the tasks of one run of events share; texts, as they stand in the stream."""
+
+    name: str
+    task_type: str
+    queue: str
+    priority: str  # the name of the band
+    user: str
+    attempt: str
+    worker: str
+    status: str
+    details: tuple[str, ...] = ()  # further fields: name, value, name, value, ...
+
+
+class Run(NamedTuple):
+    """Events that differ in the task only, in order; without tasks, one event that is about none."""
+
+    occasion: Occasion
+    task_ids: list[uuid.UUID]
+
+
+def occasion_of(
+    name: EventName,
+    task: ClaimedTask | TaskRef,
+    status: Status,
+    *,
+    attempt: int | str = "",
+    worker: uuid.UUID | None = None,
+) -> Occasion:
+    """Return what an event about the task shares with those about its like."""
+    return Occasion(
+        name.value,
+        task.task_type,
+        task.queue,
+        _BAND_LABELS[task.priority],
+        task.user,
+        str(attempt),
+        "" if worker is None else str(worker),
+        status.value,
+    )
+
+
+def accepted(task_type: str, queue: str, priority: int, user: str, status: Status) -> Occasion:
+    """Return what new tasks of one kind share."""
+    return Occasion(EventName.ACCEPTED.value, task_type, queue, _BAND_LABELS[priority], user, "0", "", status.value)
+
+
+def in_runs(events: Iterable[tuple[Occasion, uuid.UUID]]) -> list[Run]:
+    """Gather neighbours that share their occasion; the order stays."""
+    runs: list[Run] = []
+    last: Occasion | None = None
+    for occasion, task_id in events:
+        if occasion is not last and occasion != last:
+            runs.append(Run(occasion, []))
+            last = occasion
+        runs[-1].task_ids.append(task_id)
+    return runs
+
+
+def attempts_in_runs(events: Iterable[tuple[EventName, ClaimedTask, Status]]) -> list[Run]:
+    """Gather events about attempts as ``in_runs`` does; most are like the one before, and cost a comparison."""
+    runs: list[Run] = []
+    last: object = None
+    for name, task, status in events:
+        kind = (name, task.task_type, task.queue, task.priority, task.user, task.attempt, status, task.worker_id)
+        if kind != last:
+            last = kind
+            runs.append(Run(occasion_of(name, task, status, attempt=task.attempt, worker=task.worker_id), []))
+        runs[-1].task_ids.append(task.id)
+    return runs
+
+
+#: The fields of an entry that stand there always, in this order; one that does not apply is empty.
+FIELDS: Final = ("event", "task_id", "task_type", "queue", "priority", "user", "attempt", "worker", "status", "at")
+
+
+_NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
+_ENTRY_ID: Final = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?", re.ASCII)
+
+
+def is_entry_id(text: str) -> bool:
+    """Whether the text can be the id of a stream entry."""
+    return _ENTRY_ID.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event about one task: ``id`` is that of its entry, which may tell of several tasks; ``at`` is in ms."""
+
+    id: str
+    name: str
+    task_id: str
+    task_type: str
+    queue: str
+    priority: str
+    user: str
+    attempt: int | None
+    worker: str
+    status: str
+    at: int
+    details: dict[str, str]
+
+    @classmethod
+    def from_fields(cls, entry_id: str, fields: dict[str, str]) -> list[Event]:
+        """Return the events of a stream entry, one for each task that it names; what is missing in it is empty."""
+        name, task_ids, task_type, queue, priority, user, attempt, worker, status, at = (
+            fields.get(field, "") for field in FIELDS
+        )
+        details = {name: value for name, value in fields.items() if name not in FIELDS}
+        return [
+            cls(
+                id=entry_id,
+                name=name,
+                task_id=task_id,
+                task_type=task_type,
+                queue=queue,
+                priority=priority,
+                user=user,
+                attempt=_number(attempt),
+                worker=worker,
+                status=status,
+                at=_number(at) or 0,
+                details=details,
+            )
+            for task_id in task_ids.split(" ")
+        ]
+
+
+def _number(text: str) -> int | None:
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events a reader wants; ``None`` stands for any."""
+
+    queue: str | None = None
+    task_type: str | None = None
+    user: str | None = None
+    task_id: uuid.UUID | None = None
+    names: Sequence[str] | None = None
+
+    def matches(self, event: Event) -> bool:
+        """Whether the event is wanted."""
+        return (
+            self.queue in (None, event.queue)
+            and self.task_type in (None, event.task_type)
+            and self.user in (None, event.user)
+            and (self.task_id is None or str(self.task_id) == event.task_id)
+            and (self.names is None or event.name in self.names)
+        )

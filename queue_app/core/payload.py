@@ -1,0 +1,146 @@
+"""Check parameters and results: plain JSON, bounded in size, depth and number of nodes.
+
+Deep or odd JSON is a poison pill: it passes the door and kills whoever reads it later.
+So the check runs before anything is stored, and names the path of the value at fault.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queue_app.exceptions import PayloadTooLarge, UnserializableParameters
+
+#: Integers outside +-2^53 lose digits in JavaScript and in Lua.
+MAX_SAFE_INTEGER: Final = 2**53
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadLimits:
+    """How large a payload may be: bytes of JSON text, levels of nesting, values in all."""
+
+    max_bytes: int = 256 * 1024
+    max_depth: int = 32
+    max_nodes: int = 10_000
+
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_LONG_INTEGER: Final = re.compile(r"\d{16}")
+
+
+def dump_json(value: Any, *, field: str, limits: PayloadLimits) -> str:
+    """Return ``value`` as compact JSON text.
+
+    Raises ``UnserializableParameters`` for anything that is not a plain JSON value and
+    ``PayloadTooLarge`` past a limit, both with the path of the value.
+    """
+    try:
+        text = _encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        _check(value, field, limits)
+        raise UnserializableParameters(field, f"{field} cannot be written as JSON: {error}") from None
+    if _needs_a_look(text, limits) or (isinstance(value, dict) and not all(isinstance(key, str) for key in value)):
+        _check(value, field, limits)
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > limits.max_bytes:
+        raise PayloadTooLarge(
+            field,
+            f"{field} takes {size} bytes of JSON; the limit is {limits.max_bytes}. "
+            "Store large data elsewhere and pass its key.",
+            limit=limits.max_bytes,
+        )
+    return text
+
+
+def _needs_a_look(text: str, limits: PayloadLimits) -> bool:
+    """Whether the JSON text may hold what is refused.
+
+    Most parameters are small and flat. Counting in their text is many times cheaper than
+    walking through the values, and errs to one side only.
+    """
+    objects, lists = text.count("{"), text.count("[")
+    return (
+        objects > text.startswith("{")  # an inner object may have keys that are no strings
+        or objects + lists > limits.max_depth
+        or objects + lists + text.count(",") >= limits.max_nodes
+        or "\\u0000" in text
+        or not text.isascii()
+        or _LONG_INTEGER.search(text) is not None
+    )
+
+
+def _check(root: Any, field: str, limits: PayloadLimits) -> None:
+    """Walk the value without recursion, so that its depth cannot exhaust the stack."""
+    nodes = 0
+    pending: list[tuple[Any, str, int]] = [(root, field, 1)]
+    while pending:
+        value, path, depth = pending.pop()
+        nodes += 1
+        children = len(value) if isinstance(value, dict | list | tuple) else 0
+        if nodes + len(pending) + children > limits.max_nodes:
+            raise PayloadTooLarge(
+                field,
+                f"{field} holds more than {limits.max_nodes} values.",
+                code="too_many_nodes",
+                limit=limits.max_nodes,
+            )
+        if not isinstance(value, dict | list | tuple):
+            _check_scalar(value, path)
+        elif depth > limits.max_depth:
+            raise PayloadTooLarge(
+                field,
+                f"{field} is nested deeper than {limits.max_depth} levels.",
+                code="too_deep",
+                limit=limits.max_depth,
+            )
+        else:
+            pending.extend(_children(value, path, depth + 1))
+
+
+def _check_scalar(value: Any, path: str) -> None:
+    if value is None or isinstance(value, bool):
+        return
+    if isinstance(value, str):
+        _check_text(value, path)
+    elif isinstance(value, int):
+        if not -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
+            raise UnserializableParameters(
+                path, f"{path} is an integer beyond ±2^53; pass it as a string.", code="number_out_of_range"
+            )
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise UnserializableParameters(path, f"{path} is not a finite number.", code="non_finite_number")
+    else:
+        kind = type(value)
+        raise UnserializableParameters(
+            path,
+            f"{path} is a {kind.__module__}.{kind.__qualname__}, which JSON cannot hold; "
+            "pass plain strings, numbers, lists and dicts (a model instance by its primary key).",
+        )
+
+
+def _children(value: Any, path: str, depth: int) -> list[tuple[Any, str, int]]:
+    if not isinstance(value, dict):
+        return [(item, f"{path}[{position}]", depth) for position, item in enumerate(value)]
+    for key in value:
+        if not isinstance(key, str):
+            raise UnserializableParameters(path, f"{path} has the key {key!r:.80}; JSON keys are strings.")
+        _check_text(key, path)
+    return [(item, f"{path}.{key}", depth) for key, item in value.items()]
+
+
+def _check_text(text: str, path: str) -> None:
+    if "\x00" in text:
+        raise UnserializableParameters(
+            path, f"{path} contains a NUL character, which PostgreSQL cannot store.", code="nul_not_allowed"
+        )
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UnserializableParameters(
+                path, f"{path} contains an unpaired surrogate, which is not valid Unicode.", code="invalid_unicode"
+            ) from None

@@ -1,0 +1,58 @@
+"""The five bands, their names, and how Django's -100..100 maps to them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from queue_app.exceptions import InvalidTaskData
+
+
+class Band(IntEnum):
+    """A priority band; a lower number runs first."""
+
+    CRITICAL = 0
+    HIGH = 1
+    NORMAL = 2
+    LOW = 3
+    BACKGROUND = 4
+
+    @property
+    def label(self) -> str:
+        """The band's name as every interface spells it."""
+        return self.name.lower()
+
+
+BAND_NAMES: Final = tuple(band.label for band in Band)
+_BY_NAME: Final = {band.label: band for band in Band} | {"medium": Band.NORMAL}
+#: The lowest Django priority of each band above background, highest first.
+_THRESHOLDS: Final = ((75, Band.CRITICAL), (25, Band.HIGH), (-24, Band.NORMAL), (-74, Band.LOW))
+_TO_DJANGO: Final = {Band.CRITICAL: 100, Band.HIGH: 50, Band.NORMAL: 0, Band.LOW: -50, Band.BACKGROUND: -100}
+
+
+def parse_band(value: object, *, field: str = "priority") -> Band:
+    """Return the band called ``value``; ``medium`` is another name for normal.
+
+    Raises ``InvalidTaskData`` when it is no band's name.
+    """
+    if isinstance(value, Band):
+        return value
+    band = _BY_NAME.get(value) if isinstance(value, str) else None
+    if band is None:
+        raise InvalidTaskData(
+            field, f"{value!r} is not a priority; use one of {', '.join(BAND_NAMES)}.", code="unknown_priority"
+        )
+    return band
+
+
+def band_from_django(priority: int) -> Band:
+    """Return the band of a Django task priority (-100..100)."""
+    for threshold, band in _THRESHOLDS:
+        if priority >= threshold:
+            return band
+    return Band.BACKGROUND
+
+
+def django_priority(band: Band) -> int:
+    """Return the Django priority that stands for ``band``."""
+    return _TO_DJANGO[band]

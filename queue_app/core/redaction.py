@@ -1,0 +1,75 @@
+"""Hide secrets in free text: error messages, tracebacks and results often repeat what a task was called with.
+
+``core.masking`` decides by keys. Here the values that it hides are looked for in texts, and
+so is what stands behind a telling name (``password=…``), an authorization scheme, or in the
+user part of an address.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from queue_app.core.masking import MASK, is_secret, mask
+
+#: Shorter values are not looked for: they would blot out innocent text.
+MIN_LENGTH: Final = 4
+
+_NAMED: Final = re.compile(
+    r"""(?P<name>[\w-]*(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key
+        |authorization|credential|cookie)[\w-]*["']?\s*[:=]\s*)(?P<quote>["']?)
+        (?:(?:bearer|basic|token)\s+)?[^\s"',;&)}\]]+""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_SCHEME_OF: Final = re.compile(r"(bearer|basic|token)\s+", re.IGNORECASE)
+_SCHEME: Final = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE)
+_ADDRESS: Final = re.compile(r"(://[^:@/\s]{0,200}):[^@/\s]+@")
+
+
+def secrets_of(value: Any) -> frozenset[str]:
+    """Return the texts and numbers that ``mask`` hides in a JSON value, as texts."""
+    return frozenset(text for text in _secrets(value, secret=False) if len(text) >= MIN_LENGTH)
+
+
+def _secrets(value: Any, *, secret: bool) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _secrets(item, secret=secret or is_secret(key))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _secrets(item, secret=secret)
+    elif secret and isinstance(value, str | int | float) and not isinstance(value, bool):
+        text = str(value)
+        yield text
+        if (scheme := _SCHEME_OF.match(text)) is not None:
+            yield text[scheme.end() :]
+
+
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return free text without the given secrets, and without whatever is named as one."""
+    text = _NAMED.sub(rf"\g<name>\g<quote>{MASK}", _replace(text, _longest_first(secrets)))
+    return _ADDRESS.sub(rf"\1:{MASK}@", _SCHEME.sub(rf"\1 {MASK}", text))
+
+
+def redact_value(value: Any, secrets: Iterable[str] = ()) -> Any:
+    """Return ``mask(value)`` with the given secrets, and passwords in addresses, hidden in its texts as well."""
+    return _redact_value(mask(value), _longest_first(secrets))
+
+
+def _redact_value(value: Any, secrets: list[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _redact_value(item, secrets) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_redact_value(item, secrets) for item in value]
+    return _ADDRESS.sub(rf"\1:{MASK}@", _replace(value, secrets)) if isinstance(value, str) else value
+
+
+def _longest_first(secrets: Iterable[str]) -> list[str]:
+    return sorted(secrets, key=len, reverse=True)
+
+
+def _replace(text: str, secrets: list[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return text
