@@ -1,0 +1,26 @@
+"""The rows: PostgreSQL's tables are the truth, everything else can be rebuilt from them."""
+
+from queue_app.models.dead_letter import DeadLetter
+from queue_app.models.maintenance_job import MaintenanceJob
+from queue_app.models.policy import IndexGeneration, PriorityPolicy, RuntimeSettings
+from queue_app.models.queue import Queue
+from queue_app.models.queue_stats import QueueStats
+from queue_app.models.replay_operation import ReplayOperation
+from queue_app.models.task import Task, TaskAttempt, TaskPayload, TaskResult
+from queue_app.models.worker import Worker
+
+__all__ = [
+    "DeadLetter",
+    "IndexGeneration",
+    "MaintenanceJob",
+    "PriorityPolicy",
+    "Queue",
+    "QueueStats",
+    "ReplayOperation",
+    "RuntimeSettings",
+    "Task",
+    "TaskAttempt",
+    "TaskPayload",
+    "TaskResult",
+    "Worker",
+]

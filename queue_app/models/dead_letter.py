@@ -1,0 +1,110 @@
+"""The record of a task that was given up."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from django.db import models
+from django.db.models import Q
+
+from queue_app.core.ids import uuid7
+from queue_app.models.replay_operation import REASON_LENGTH
+from queue_app.models.task import NAME_LENGTH, PRIORITY_CHOICES, TYPE_LENGTH, USER_LENGTH
+
+#: One that can be replayed: neither replayed nor discarded yet.
+OPEN = Q(replayed_at__isnull=True, discarded_at__isnull=True)
+OPEN_NAME, REPLAYED_NAME, DISCARDED_NAME = "open", "replayed", "discarded"
+_STATES = {
+    OPEN_NAME: OPEN,
+    REPLAYED_NAME: Q(replayed_at__isnull=False),
+    DISCARDED_NAME: Q(discarded_at__isnull=False),
+}
+STATE_NAMES = tuple(_STATES)
+
+
+class DeadLetterQuerySet(models.QuerySet[Any]):
+    """Dead letters, filtered in the words of the field."""
+
+    def open(self) -> Self:
+        """Keep those that can be replayed."""
+        return self.filter(OPEN)
+
+    def in_state(self, name: str) -> Self:
+        """Keep those that are open, replayed or discarded; raise ``KeyError`` for another name."""
+        return self.filter(_STATES[name])
+
+    def visible_to(self, user: Any) -> Self:
+        """Keep what ``user`` may see: everything for staff who may view dead letters, else their own."""
+        if user.is_active and user.is_staff and user.has_perm("queue_app.view_deadletter"):
+            return self
+        return self.filter(user=user.get_username())
+
+
+class DeadLetter(models.Model):
+    """Why a task was given up, and what became of that; the task row keeps the parameters.
+
+    It stays until it expires, also when it was replayed or discarded: it is the audit of
+    that. A task that dies again after a replay gets another one.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    task_id = models.UUIDField()
+    task_type = models.CharField(max_length=TYPE_LENGTH)
+    queue = models.CharField(max_length=NAME_LENGTH)
+    priority = models.SmallIntegerField(choices=PRIORITY_CHOICES)
+    user = models.CharField(max_length=USER_LENGTH, default="", blank=True)
+    reason = models.CharField(max_length=50)
+    attempts = models.IntegerField()
+    exception_class = models.CharField(max_length=TYPE_LENGTH, blank=True, default="")
+    message = models.TextField(blank=True, default="")
+    died_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    replayed_at = models.DateTimeField(null=True, blank=True)
+    replayed_by = models.CharField(max_length=USER_LENGTH, blank=True, default="")
+    # Whoever writes a death knows nothing of what follows; so these have defaults in the database.
+    parameters_edited = models.BooleanField(default=False, db_default=False)
+    operation_id = models.UUIDField(null=True, blank=True)  # the ReplayOperation that replayed it; it may be purged
+    discarded_at = models.DateTimeField(null=True, blank=True)
+    discarded_by = models.CharField(max_length=USER_LENGTH, blank=True, default="", db_default="")
+    discard_reason = models.CharField(max_length=REASON_LENGTH, blank=True, default="", db_default="")
+
+    objects: ClassVar[DeadLetterQuerySet] = DeadLetterQuerySet.as_manager()  # type: ignore[assignment]
+
+    class Meta:
+        ordering: ClassVar = ["-id"]
+        indexes: ClassVar = [
+            models.Index(fields=["expires_at"], name="taskqueue_dlq_expiry"),  # services.purge
+            # the API's list, and a replay of many on its way through it, oldest first
+            models.Index(fields=["died_at", "id"], name="taskqueue_dlq_by_death"),
+            # the API's list of one user's own
+            models.Index(fields=["user", "died_at", "id"], condition=~Q(user=""), name="taskqueue_dlq_by_user"),
+            # the first ones that an operation replayed, whose fate it waits for
+            models.Index(
+                fields=["operation_id", "died_at"],
+                condition=Q(operation_id__isnull=False),
+                name="taskqueue_dlq_operation",
+            ),
+        ]
+        constraints: ClassVar = [
+            # a task is in the dead letters once; after a replay it may die again. Serves the lookup by task too.
+            models.UniqueConstraint(
+                fields=["task_id"], condition=Q(replayed_at__isnull=True), name="taskqueue_dlq_once"
+            ),
+            models.CheckConstraint(
+                condition=Q(replayed_at__isnull=True) | Q(discarded_at__isnull=True), name="taskqueue_dlq_one_end"
+            ),
+        ]
+        permissions: ClassVar = [
+            ("replay_deadletter", "Can replay dead letters"),
+            ("discard_deadletter", "Can discard dead letters"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task_type} {self.task_id}: {self.reason}"
+
+    @property
+    def state(self) -> str:
+        """Whether it is open, replayed or discarded."""
+        if self.replayed_at is not None:
+            return REPLAYED_NAME
+        return OPEN_NAME if self.discarded_at is None else DISCARDED_NAME

@@ -1,0 +1,92 @@
+"""Rows of one: settings that staff edit at run time, and the generation of the index."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.core.validators import MinValueValidator
+from django.db import models
+from django.db.models import Q
+
+from queue_app.core.priorities import Band
+from queue_app.core.promotion import Thresholds
+from queue_app.models.task import PRIORITY_CHOICES
+
+
+class PriorityPolicy(models.Model):
+    """What holds for the tasks of one band unless the task says otherwise."""
+
+    priority = models.SmallIntegerField(primary_key=True, choices=PRIORITY_CHOICES)
+    max_retries = models.PositiveSmallIntegerField(default=3)
+    timeout_seconds = models.FloatField(default=600, validators=[MinValueValidator(0.001)])
+    promote_after_seconds = models.FloatField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Tasks that waited so long are treated as of the next higher band, and move on from there by its"
+        " own value, up to high. Empty: never. Without effect for critical and high.",
+    )
+
+    class Meta:
+        ordering: ClassVar = ["priority"]
+        verbose_name_plural = "priority policies"
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=Q(priority__gte=0, priority__lte=4), name="taskqueue_policy_band"),
+            models.CheckConstraint(condition=Q(timeout_seconds__gt=0), name="taskqueue_policy_timeout"),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.get_priority_display())
+
+    @classmethod
+    def thresholds(cls, using: str | None = None) -> Thresholds:
+        """Return how long a task waits in each band until it is treated as of the next higher one."""
+        found = cls._default_manager.using(using).values_list("priority", "promote_after_seconds")
+        return {Band(priority): seconds for priority, seconds in found}
+
+
+class RuntimeSettings(models.Model):
+    """The one row of limits over all queues."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1, editable=False)
+    max_concurrent = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="How many tasks may run at the same time, over all queues and workers. Empty: no limit.",
+    )
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        verbose_name = verbose_name_plural = "runtime settings"
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=Q(id=1), name="taskqueue_settings_single"),
+            models.CheckConstraint(
+                condition=Q(max_concurrent__isnull=True) | Q(max_concurrent__gte=1), name="taskqueue_settings_cap"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return "runtime settings"
+
+
+class IndexGeneration(models.Model):
+    """The generation of the index that claims must belong to; one row.
+
+    A rebuild raises ``number`` before it reads the rows, so a claim that the old index
+    proposed changes nothing (``rows.claim``).
+    """
+
+    id = models.SmallIntegerField(primary_key=True, default=1, editable=False)
+    number = models.BigIntegerField(default=0)
+    started_at = models.DateTimeField(null=True, blank=True)
+    ready_at = models.DateTimeField(null=True, blank=True)
+    tasks = models.BigIntegerField(default=0)  # queued rows that the last rebuild wrote
+    leases = models.BigIntegerField(default=0)  # executing rows that it wrote
+
+    class Meta:
+        verbose_name = "index generation"
+        constraints: ClassVar = [models.CheckConstraint(condition=Q(id=1), name="taskqueue_generation_single")]
+
+    def __str__(self) -> str:
+        return f"generation {self.number}"

@@ -1,0 +1,35 @@
+"""What a queue looked like at one moment: one row per queue and snapshot."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+
+from queue_app.models.task import NAME_LENGTH
+
+
+class QueueStats(models.Model):
+    """A snapshot of one queue, taken every minute."""
+
+    queue = models.CharField(max_length=NAME_LENGTH)
+    taken_at = models.DateTimeField()
+    depth = models.JSONField(default=dict)  # {band name: queued tasks}
+    scheduled = models.PositiveIntegerField(default=0)
+    active = models.PositiveIntegerField(default=0)
+    max_concurrent = models.PositiveIntegerField(null=True, blank=True)
+    oldest_seconds = models.FloatField(null=True, blank=True)  # age of the oldest queued task
+    enqueued = models.PositiveIntegerField(default=0)  # since the snapshot before
+    completed = models.PositiveIntegerField(default=0)
+    failed = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        ordering: ClassVar = ["-taken_at", "queue"]
+        verbose_name_plural = "queue stats"
+        constraints: ClassVar = [
+            # one snapshot per queue and minute, however many runners; serves the charts too
+            models.UniqueConstraint(fields=["queue", "taken_at"], name="taskqueue_stats_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.queue} at {self.taken_at:%Y-%m-%d %H:%M}"

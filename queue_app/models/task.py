@@ -1,0 +1,173 @@
+"""A task: the narrow hot row, and beside it what is wide and never changes with its status.
+
+Every status change passes through every index of the table it touches. So ``Task`` holds
+only what the protocol needs, and has few indexes; parameters (written once at enqueue),
+results (written once at the end) and attempts (written on failure) are rows of their own.
+Their links to the task carry no foreign key constraint: they are written and deleted in
+the same statement as the task, and a constraint would cost each enqueue a lookup and a lock.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import F, Q
+
+from queue_app.core.ids import uuid7
+from queue_app.core.priorities import Band
+from queue_app.core.states import PENDING, TERMINAL, Status
+from queue_app.models.fields import NamesField
+from queue_app.models.querysets import TaskQuerySet
+
+STATUS_CHOICES = [(status.value, status.value.replace("_", " ")) for status in Status]
+PRIORITY_CHOICES = [(band.value, band.label) for band in Band]
+NAME_LENGTH = 100
+TYPE_LENGTH = 255
+USER_LENGTH = 150  # as long as Django's usernames
+KEY_LENGTH = 64
+
+
+class Task(models.Model):
+    """One unit of work and where it stands."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    task_type = models.CharField(max_length=TYPE_LENGTH)
+    queue = models.CharField(max_length=NAME_LENGTH)
+    status = models.CharField(max_length=12, choices=STATUS_CHOICES)
+    priority = models.SmallIntegerField(choices=PRIORITY_CHOICES)
+    capabilities = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)
+    user = models.CharField(max_length=USER_LENGTH, default="", blank=True)
+    attempt = models.IntegerField(default=0)  # the fencing token: rises with every claim, never falls
+    failures = models.SmallIntegerField(default=0)  # attempts that count against max_retries
+    crashes = models.SmallIntegerField(default=0, db_default=0)  # attempts whose worker died
+    max_retries = models.SmallIntegerField(null=True, blank=True)  # null: by the queue, else the policy of the band
+    timeout = models.FloatField(null=True, blank=True)  # seconds; null: as above
+    retry_delay = models.FloatField(null=True, blank=True)  # seconds; null: TASKQUEUE RETRY BASE_SECONDS
+    created_at = models.DateTimeField()
+    run_after = models.DateTimeField(null=True, blank=True)
+    queued_at = models.DateTimeField(null=True, blank=True)  # the place in its lane
+    started_at = models.DateTimeField(null=True, blank=True)
+    deadline = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    worker_id = models.UUIDField(null=True, blank=True)  # who runs it, or ran it last
+    cancel_requested_at = models.DateTimeField(null=True, blank=True)
+    idempotency_key = models.CharField(max_length=KEY_LENGTH, null=True, blank=True)  # noqa: DJ001 - null: no key, so the unique index skips it
+
+    objects: ClassVar[TaskQuerySet] = TaskQuerySet.as_manager()  # type: ignore[assignment]
+
+    class Meta:
+        indexes: ClassVar = [
+            # services.due: the next tasks whose time has come
+            models.Index(fields=["run_after"], condition=Q(status=Status.SCHEDULED), name="taskqueue_due"),
+            # services.reconcile and rebuild: queued rows by age, in pages
+            models.Index(fields=["queued_at", "id"], condition=Q(status=Status.QUEUED), name="taskqueue_waiting"),
+            # services.reap, rebuild (leases) and the worker page: what runs, and where
+            models.Index(fields=["worker_id"], condition=Q(status=Status.EXECUTING), name="taskqueue_executing"),
+            # services.purge and statistics: what ended when
+            models.Index(fields=["finished_at"], condition=Q(finished_at__isnull=False), name="taskqueue_finished"),
+            # the API's list of one user's own tasks, newest first
+            models.Index(fields=["user", "id"], condition=~Q(user=""), name="taskqueue_by_user"),
+        ]
+        constraints: ClassVar = [
+            # services.enqueue: one task per key and user
+            models.UniqueConstraint(
+                fields=["user", "idempotency_key"],
+                condition=Q(idempotency_key__isnull=False),
+                name="taskqueue_idempotency",
+            ),
+            models.CheckConstraint(condition=Q(status__in=list(Status)), name="taskqueue_status_known"),
+            models.CheckConstraint(condition=Q(priority__in=list(Band)), name="taskqueue_priority_known"),
+            models.CheckConstraint(
+                condition=Q(attempt__gte=0, failures__gte=0, crashes__gte=0)
+                & Q(failures__lte=F("attempt"), crashes__lte=F("attempt")),
+                name="taskqueue_attempt_counts",
+            ),
+            models.CheckConstraint(
+                condition=Q(max_retries__isnull=True) | Q(max_retries__gte=0), name="taskqueue_max_retries"
+            ),
+            models.CheckConstraint(condition=Q(timeout__isnull=True) | Q(timeout__gt=0), name="taskqueue_timeout"),
+            models.CheckConstraint(
+                condition=~Q(status=Status.SCHEDULED) | Q(run_after__isnull=False), name="taskqueue_scheduled_time"
+            ),
+            models.CheckConstraint(
+                condition=~Q(status__in=[Status.QUEUED, Status.EXECUTING]) | Q(queued_at__isnull=False),
+                name="taskqueue_queued_time",
+            ),
+            models.CheckConstraint(
+                condition=~Q(status=Status.EXECUTING)
+                | Q(started_at__isnull=False, deadline__isnull=False, worker_id__isnull=False, attempt__gte=1),
+                name="taskqueue_executing_lease",
+            ),
+            models.CheckConstraint(
+                condition=Q(status__in=sorted(PENDING), finished_at__isnull=True)
+                | Q(status__in=sorted(TERMINAL), finished_at__isnull=False),
+                name="taskqueue_finished_time",
+            ),
+        ]
+        permissions: ClassVar = [
+            ("cancel_task", "Can cancel tasks"),
+            ("reprioritise_task", "Can change the priority of waiting tasks"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task_type} {self.id}"
+
+    @property
+    def band(self) -> Band:
+        """The priority as a band."""
+        return Band(self.priority)
+
+    @property
+    def effective_band(self) -> Band:
+        """The band that promotion gives it, where ``with_effective_priority`` asked for it; else its own."""
+        return Band(getattr(self, "effective_priority", self.priority))
+
+
+class TaskPayload(models.Model):
+    """What the task was called with; written once, with the task."""
+
+    task = models.OneToOneField(
+        Task, on_delete=models.CASCADE, primary_key=True, db_constraint=False, related_name="payload"
+    )
+    args = models.JSONField(default=list)
+    parameters = models.JSONField(default=dict)
+
+    def __str__(self) -> str:
+        return f"parameters of {self.task_id}"
+
+
+class TaskResult(models.Model):
+    """What the task returned; written once, with its completion, and only when it is not null."""
+
+    task = models.OneToOneField(
+        Task, on_delete=models.CASCADE, primary_key=True, db_constraint=False, related_name="outcome"
+    )
+    value = models.JSONField()
+
+    def __str__(self) -> str:
+        return f"result of {self.task_id}"
+
+
+class TaskAttempt(models.Model):
+    """An attempt that did not complete, and why."""
+
+    task = models.ForeignKey(
+        Task, on_delete=models.CASCADE, db_constraint=False, related_name="attempts", db_index=False
+    )
+    attempt = models.IntegerField()
+    worker_id = models.UUIDField(null=True, blank=True)
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField()
+    exception_class = models.CharField(max_length=TYPE_LENGTH)
+    message = models.TextField(blank=True)
+    traceback = models.TextField(blank=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            # also serves the list of a task's attempts; one record per attempt, whoever reports twice
+            models.UniqueConstraint(fields=["task", "attempt"], name="taskqueue_attempt_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt} of {self.task_id}: {self.exception_class}"

@@ -1,0 +1,62 @@
+"""A worker process: what it can run, and when it was last heard of."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+
+from queue_app.core.ids import uuid7
+from queue_app.models.fields import NamesField
+from queue_app.models.task import NAME_LENGTH
+
+
+class WorkerStatus(StrEnum):
+    """Where a worker stands."""
+
+    ACTIVE = "active"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    DEAD = "dead"
+
+
+class Worker(models.Model):
+    """One worker process, from its registration to a while after its end."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(max_length=200)
+    status = models.CharField(max_length=10, choices=[(s.value, s.value) for s in WorkerStatus])
+    queues = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)  # empty: all
+    capabilities = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)
+    task_types = NamesField(models.TextField(), default=list, blank=True)
+    concurrency = models.PositiveIntegerField()
+    profile = models.CharField(max_length=40)  # the index's name for queues, capabilities and task types together
+    host = models.CharField(max_length=255)
+    pid = models.PositiveIntegerField()
+    process_identity = models.CharField(max_length=255)  # boot id, pid namespace, pid, start time
+    version = models.CharField(max_length=50, blank=True, default="")
+    started_at = models.DateTimeField()
+    last_heartbeat_at = models.DateTimeField()
+    heartbeat_seconds = models.FloatField()
+    stopped_at = models.DateTimeField(null=True, blank=True)
+    tasks_done = models.BigIntegerField(default=0)
+
+    class Meta:
+        ordering: ClassVar = ["-id"]
+        indexes: ClassVar = [
+            # services.reap and the list of live workers
+            models.Index(
+                fields=["last_heartbeat_at"],
+                condition=Q(status__in=["active", "draining"]),
+                name="taskqueue_live_workers",
+            ),
+        ]
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=Q(status__in=list(WorkerStatus)), name="taskqueue_worker_status"),
+            models.CheckConstraint(condition=Q(concurrency__gte=1), name="taskqueue_worker_slots"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name

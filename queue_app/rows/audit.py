@@ -1,0 +1,107 @@
+"""Read the rows that the index must agree with, in pages."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import datetime
+
+from queue_app.core.records import TaskRef
+from queue_app.rows.database import GENERATION_LOCK, atomic, execute, fetch_all
+
+PAGE = 5000
+
+_QUEUED = """
+SELECT id, task_type, queue, priority, capabilities, queued_at FROM queue_app_task
+WHERE status = 'queued' AND (queued_at, id) > (%s, %s)
+ORDER BY queued_at, id LIMIT %s
+"""
+_RECENT = """
+SELECT id, task_type, queue, priority, capabilities, queued_at FROM queue_app_task
+WHERE status = 'queued' AND queued_at > clock_timestamp() - make_interval(secs => %s)
+ORDER BY queued_at, id LIMIT %s
+"""
+
+Cursor = tuple[datetime, uuid.UUID]
+_NIL = uuid.UUID(int=0)
+
+
+def queued_page(after: Cursor | None, limit: int = PAGE) -> list[TaskRef]:
+    """Return the queued tasks that follow the cursor (queued_at, id), oldest first."""
+    params = [*(after or ("-infinity", _NIL)), limit]
+    return [TaskRef.from_row(row) for row in fetch_all(_QUEUED, params)]
+
+
+def queued_pages() -> Iterator[list[TaskRef]]:
+    """Yield all queued tasks in pages, oldest first."""
+    cursor: Cursor | None = None
+    while page := queued_page(cursor):
+        yield page
+        cursor = (page[-1].queued_at, page[-1].id)
+
+
+def queued_estimate() -> int:
+    """Return about how many tasks are queued, as the last vacuum saw it; costs nothing."""
+    found = fetch_all(
+        "SELECT GREATEST(c.reltuples, 0)::bigint FROM pg_class AS c WHERE c.oid = to_regclass('taskqueue_waiting')"
+    )
+    return int(found[0][0]) if found else 0
+
+
+def recently_queued(seconds: float, limit: int = PAGE) -> list[TaskRef]:
+    """Return tasks that became queued within the last ``seconds``."""
+    return [TaskRef.from_row(row) for row in fetch_all(_RECENT, [seconds, limit])]
+
+
+def executing() -> list[tuple[uuid.UUID, str]]:
+    """Return (id, queue) of every executing task."""
+    return [(row[0], row[1]) for row in fetch_all("SELECT id, queue FROM queue_app_task WHERE status = 'executing'")]
+
+
+def limits() -> tuple[int | None, list[tuple[str, int | None, bool]]]:
+    """Return the cap over everything, and (queue, cap, paused) of every queue."""
+    overall = fetch_all("SELECT max_concurrent FROM queue_app_runtimesettings WHERE id = 1")
+    queues = fetch_all("SELECT name, max_concurrent, paused FROM queue_app_queue")
+    return (overall[0][0] if overall else None), [(row[0], row[1], row[2]) for row in queues]
+
+
+def refs(ids: list[uuid.UUID]) -> list[TaskRef]:
+    """Return those of the tasks that are queued."""
+    found = fetch_all(
+        "SELECT id, task_type, queue, priority, capabilities, queued_at FROM queue_app_task"
+        " WHERE id = ANY(%s) AND status = 'queued'",
+        [ids],
+    )
+    return [TaskRef.from_row(row) for row in found]
+
+
+def raise_generation() -> int:
+    """Begin a new generation; return its number.
+
+    Waits for the claims that are being committed, so that every grant of an earlier
+    generation is visible to whoever reads the rows after this returns.
+    """
+    with atomic():
+        fetch_all("SELECT pg_advisory_xact_lock(%s)", [GENERATION_LOCK])
+        found = fetch_all(
+            "INSERT INTO queue_app_indexgeneration (id, number, started_at, tasks, leases)"
+            " VALUES (1, 1, clock_timestamp(), 0, 0)"
+            " ON CONFLICT (id) DO UPDATE SET number = queue_app_indexgeneration.number + 1,"
+            " started_at = clock_timestamp(), ready_at = NULL RETURNING number"
+        )
+        return int(found[0][0])
+
+
+def generation() -> int:
+    """Return the generation that claims must belong to; 0 before the first rebuild."""
+    found = fetch_all("SELECT number FROM queue_app_indexgeneration WHERE id = 1")
+    return int(found[0][0]) if found else 0
+
+
+def note_ready(number: int, tasks: int, leases: int) -> None:
+    """Record that a generation can be claimed from."""
+    execute(
+        "UPDATE queue_app_indexgeneration SET ready_at = clock_timestamp(), tasks = %s, leases = %s"
+        " WHERE id = 1 AND number = %s",
+        [tasks, leases, number],
+    )

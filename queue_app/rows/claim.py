@@ -1,0 +1,94 @@
+"""Accept what the index proposed: the only statement that grants a task to a worker."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from queue_app import conf
+from queue_app.core.records import ANY_LEASE, ClaimedTask, TaskRef
+from queue_app.core.states import Status
+from queue_app.rows.database import GENERATION_LOCK, fetch_all, fetch_last
+
+# Two statements, one implicit transaction and one round trip. The shared lock comes first
+# and in a statement of its own, so that the update's snapshot is younger than the lock: a
+# rebuild that holds the lock alone has either not begun (and will wait for this commit
+# before it reads), or has raised the generation, and this update then changes nothing.
+# A row that somebody holds locked for long must not be granted once the reconciler may have
+# handed its lease on, so the wait for it is bounded (services.claim.PROPOSAL_SECONDS).
+# The commit need not wait for the disk: a claim lost with the server is a queued row.
+_CLAIM = """
+SELECT pg_advisory_xact_lock_shared(%(lock)s), set_config('synchronous_commit', 'off', true),
+    set_config('lock_timeout', '4s', true);
+UPDATE queue_app_task AS t
+SET status = 'executing', attempt = t.attempt + 1, worker_id = %(worker)s, started_at = now.clock,
+    deadline = now.clock + make_interval(secs => LEAST(31536000,
+        COALESCE(t.timeout, queue.timeout_seconds, policy.timeout_seconds, 600) * power(%(factor)s, t.failures)))
+FROM (SELECT clock_timestamp() AS clock) AS now, queue_app_taskpayload AS payload, queue_app_task AS old
+    LEFT JOIN queue_app_prioritypolicy AS policy ON policy.priority = old.priority
+    LEFT JOIN queue_app_queue AS queue ON queue.name = old.queue
+WHERE t.id = ANY(%(ids)s) AND t.status = 'queued'
+    AND old.id = t.id AND payload.task_id = t.id
+    AND (SELECT number FROM queue_app_indexgeneration WHERE id = 1) = %(generation)s
+RETURNING t.id, t.attempt, t.task_type, t.queue, t.priority, t.capabilities, t."user", t.created_at, t.queued_at,
+    t.started_at, EXTRACT(EPOCH FROM t.deadline - t.started_at)::float8,
+    COALESCE(t.max_retries, queue.max_retries, policy.max_retries, 3),
+    t.retry_delay, t.failures, payload.args, payload.parameters, t.worker_id
+"""
+
+
+def claim(
+    ids: Sequence[uuid.UUID], worker_id: uuid.UUID, generation: int, leased_at: int = ANY_LEASE
+) -> list[ClaimedTask]:
+    """Grant the still queued tasks among ``ids`` to the worker; return them in the order of ``ids``."""
+    params: dict[str, Any] = {
+        "lock": GENERATION_LOCK,
+        "worker": worker_id,
+        "ids": list(ids),
+        "generation": generation,
+        "factor": conf.get().retry.timeout_factor,
+    }
+    rows = fetch_last(_CLAIM, params)
+    granted = {row[0]: ClaimedTask.from_row(row, leased_at) for row in rows}
+    return [granted[task_id] for task_id in ids if task_id in granted]
+
+
+def statuses(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Status]:
+    """Return the status of each task that exists."""
+    found = fetch_all("SELECT id, status FROM queue_app_task WHERE id = ANY(%s)", [list(ids)])
+    return {task_id: Status(status) for task_id, status in found}
+
+
+# A task that was asked to stop meanwhile ends here instead of going back to its place.
+_TO_ITS_PLACE = """
+SET status = CASE WHEN t.cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,
+    finished_at = CASE WHEN t.cancel_requested_at IS NULL THEN NULL ELSE clock_timestamp() END,
+    started_at = NULL, deadline = NULL, worker_id = NULL
+"""
+_RETURNING = 'RETURNING t.status, t.id, t.task_type, t.queue, t.priority, t.capabilities, t.queued_at, t."user"'
+
+_GIVE_BACK = f"""
+UPDATE queue_app_task AS t {_TO_ITS_PLACE}
+FROM unnest(%s::uuid[], %s::int[], %s::uuid[]) AS held (id, attempt, worker_id)
+WHERE t.id = held.id AND t.attempt = held.attempt AND t.worker_id = held.worker_id AND t.status = 'executing'
+{_RETURNING}
+"""
+
+_GIVE_BACK_STRAYS = f"""
+UPDATE queue_app_task AS t {_TO_ITS_PLACE}
+WHERE t.worker_id = %s AND t.status = 'executing' AND t.id <> ALL(%s)
+{_RETURNING}
+"""
+
+
+def give_back(tasks: Sequence[ClaimedTask]) -> list[tuple[Status, TaskRef]]:
+    """Return claimed tasks to their places, no failure counted; return (status now, task) of those still held."""
+    params = [[task.id for task in tasks], [task.attempt for task in tasks], [task.worker_id for task in tasks]]
+    return [(Status(row[0]), TaskRef.from_row(row[1:])) for row in fetch_all(_GIVE_BACK, params)]
+
+
+def give_back_strays(worker_id: uuid.UUID, known: Sequence[uuid.UUID]) -> list[tuple[Status, TaskRef]]:
+    """Return what the worker was granted but does not know of; as ``give_back``."""
+    found = fetch_all(_GIVE_BACK_STRAYS, [worker_id, list(known)])
+    return [(Status(row[0]), TaskRef.from_row(row[1:])) for row in found]

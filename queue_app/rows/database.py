@@ -1,0 +1,87 @@
+"""The database that holds the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import psycopg
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from queue_app import conf
+
+#: A statement is prepared once it has run so often on a connection.
+PREPARE_AFTER = 5
+#: Shared by every claim until it commits, taken alone by a rebuild when it raises the
+#: generation: so no claim of the old generation can commit after the rebuild has read.
+GENERATION_LOCK = 0x7461736B_71000001
+
+
+def alias() -> str:
+    """Return the alias of the database in ``DATABASES``."""
+    return conf.get().database_alias
+
+
+def connection() -> BaseDatabaseWrapper:
+    """Return this thread's connection to the rows."""
+    return connections[alias()]
+
+
+@contextmanager
+def atomic() -> Iterator[None]:
+    """Run a block in one transaction."""
+    with transaction.atomic(using=alias()):
+        yield
+
+
+def fetch_all(sql: str, params: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
+    """Run one statement and return its rows."""
+    with connection().cursor() as cursor:
+        cursor.execute(sql, params)
+        return cast("list[tuple[Any, ...]]", cursor.fetchall())
+
+
+def execute(sql: str, params: Sequence[Any] | Mapping[str, Any] = ()) -> int:
+    """Run one statement and return how many rows it touched."""
+    with connection().cursor() as cursor:
+        cursor.execute(sql, params)
+        return int(cursor.rowcount)
+
+
+def fetch_prepared(sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Run one statement of the hot path as a prepared one, and return its rows.
+
+    Django's cursors send a statement as text that PostgreSQL parses and plans each time,
+    which here costs as much as running it. Not behind a pooler that hands out a server for
+    each transaction, where a prepared statement may be on another one: the projects that
+    have such a pooler say so with ``DISABLE_SERVER_SIDE_CURSORS``.
+    """
+    database = connection()
+    if database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or database.queries_logged:
+        return fetch_all(sql, params)
+    database.ensure_connection()
+    database.validate_no_broken_transaction()
+    raw = cast("psycopg.Connection[Any]", database.connection)
+    if raw.prepare_threshold is None:  # Django's default; its own cursors never prepare
+        raw.prepare_threshold = PREPARE_AFTER
+    with database.wrap_database_errors, psycopg.Cursor(raw) as cursor:
+        cursor.execute(sql, params)
+        return cursor.fetchall()
+
+
+def fetch_last(sql: str, params: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Run several statements in one round trip and, outside a transaction, as one; return the last one's rows.
+
+    Only a cursor that fills in the parameters itself can send them so, whatever the project
+    chose with ``server_side_binding``.
+    """
+    database = connection()
+    database.ensure_connection()
+    database.validate_no_broken_transaction()
+    with database.wrap_database_errors, psycopg.ClientCursor(database.connection) as cursor:
+        cursor.execute(sql, params)
+        while cursor.nextset():
+            pass
+        return cursor.fetchall()

@@ -1,0 +1,228 @@
+"""Store new tasks: one by one in a single statement, many by COPY."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import batched, count, repeat
+from typing import Any, NamedTuple
+
+from queue_app.core.states import Status
+from queue_app.rows.database import atomic, connection, fetch_all, fetch_prepared
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """What all calls of one checked task share."""
+
+    task_type: str
+    queue: str
+    priority: int
+    capabilities: tuple[str, ...]
+    user: str
+    max_retries: int | None
+    timeout: float | None
+    retry_delay: float | None
+    run_after: datetime | None
+    idempotency_key: str | None
+    lane: str
+
+
+class TaskRow(NamedTuple):
+    """A checked call of a task, ready to be stored."""
+
+    id: uuid.UUID
+    spec: TaskSpec
+    args: str  # JSON text
+    parameters: str  # JSON text
+
+
+class Stored(NamedTuple):
+    """A stored task: ``queued_at`` is ``None`` for one that waits for its time."""
+
+    row: TaskRow
+    created_at: datetime
+    queued_at: datetime | None
+
+    @property
+    def status(self) -> Status:
+        """The state it was stored in."""
+        return Status.SCHEDULED if self.queued_at is None else Status.QUEUED
+
+
+# The task and its payload in one statement; a taken idempotency key stores neither.
+_INSERT = """
+WITH task AS (
+    INSERT INTO queue_app_task (
+        id, task_type, queue, status, priority, capabilities, "user", attempt, failures, max_retries, timeout,
+        retry_delay, idempotency_key, created_at, run_after, queued_at
+    )
+    SELECT %s::uuid, %s, %s,
+        CASE WHEN run_after > clock THEN 'scheduled' ELSE 'queued' END,
+        %s::int2, %s::text[], %s, 0, 0, %s::int2, %s::float8, %s::float8, %s, clock, run_after,
+        CASE WHEN run_after > clock THEN NULL ELSE clock END
+    FROM (SELECT clock_timestamp() AS clock, %s::timestamptz AS run_after) AS at
+    {on_conflict}
+    RETURNING id, created_at, queued_at IS NOT NULL AS is_queued
+), payload AS (
+    INSERT INTO queue_app_taskpayload (task_id, args, parameters)
+    SELECT id, %s::jsonb, %s::jsonb FROM task
+)
+SELECT created_at, is_queued FROM task
+"""
+_INSERT_WITH_KEY = _INSERT.format(
+    on_conflict='ON CONFLICT ("user", idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING'
+)
+_INSERT_PLAIN = _INSERT.format(on_conflict="")  # a speculative insert costs more, also where nothing conflicts
+
+_COPY_TASK = """
+COPY queue_app_task (
+    task_type, queue, priority, capabilities, "user", attempt, failures, max_retries, timeout, retry_delay,
+    run_after, created_at, id, status, queued_at
+) FROM STDIN
+"""
+_COPY_PAYLOAD = "COPY queue_app_taskpayload (task_id, args, parameters) FROM STDIN"
+#: Rows that go to the server in one message.
+_COPY_CHUNK = 1000
+
+
+def insert_one(row: TaskRow) -> Stored | None:
+    """Store one task; return ``None`` when its idempotency key is taken."""
+    spec = row.spec
+    found = fetch_prepared(
+        _INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY,
+        [
+            row.id,
+            spec.task_type,
+            spec.queue,
+            spec.priority,
+            list(spec.capabilities),
+            spec.user,
+            spec.max_retries,
+            spec.timeout,
+            spec.retry_delay,
+            spec.idempotency_key,
+            spec.run_after,
+            row.args,
+            row.parameters,
+        ],
+    )
+    if not found:
+        return None
+    created_at, is_queued = found[0]
+    return Stored(row, created_at, created_at if is_queued else None)  # queued in the instant of its creation
+
+
+def insert_many(rows: Sequence[TaskRow]) -> list[Stored]:
+    """Store many tasks without idempotency keys, all or nothing, in order.
+
+    Tasks of one lane share the instant, their ids keep the order. Over several lanes each
+    is queued 8 µs after the one before: the step that a score can still tell apart. The
+    COPY itself takes longer per row, so nothing that this caller enqueues later comes
+    before them; what others enqueue meanwhile may come in between.
+    """
+    if not rows:
+        return []
+    with atomic():
+        clock: datetime = fetch_all("SELECT clock_timestamp()")[0][0]
+        one_lane = len({row.spec.lane for row in rows}) == 1
+        step = timedelta(0) if one_lane else timedelta(microseconds=8)
+        stored = [
+            Stored(row, clock, None if _is_later(row.spec.run_after, clock) else at)
+            for row, at in zip(rows, _instants(clock, step), strict=False)
+        ]
+        with connection().cursor() as cursor:
+            with cursor.copy(_COPY_TASK) as copy:
+                for text in _in_chunks(_task_lines(stored, clock)):
+                    copy.write(text)
+            with cursor.copy(_COPY_PAYLOAD) as copy:
+                for text in _in_chunks(f"{row.id}\t{_quote(row.args)}\t{_quote(row.parameters)}\n" for row in rows):
+                    copy.write(text)
+    return stored
+
+
+def _instants(clock: datetime, step: timedelta) -> Iterator[datetime]:
+    """Yield the same instant for ever, or one that advances by ``step``."""
+    if not step:
+        yield from repeat(clock)
+    for position in count():
+        yield clock + position * step
+
+
+def _is_later(run_after: datetime | None, clock: datetime) -> bool:
+    return run_after is not None and run_after > clock
+
+
+def _in_chunks(lines: Iterable[str]) -> Iterator[str]:
+    return ("".join(chunk) for chunk in batched(lines, _COPY_CHUNK))
+
+
+def _task_lines(stored: Sequence[Stored], clock: datetime) -> Iterator[str]:
+    """Yield the lines of the COPY; what the calls of one task share is written out once."""
+    shared: dict[int, str] = {}
+    for item in stored:
+        spec = item.row.spec
+        prefix = shared.get(id(spec))
+        if prefix is None:
+            prefix = shared[id(spec)] = "\t".join(map(_field, (*_spec_fields(spec), clock)))
+        yield f"{prefix}\t{item.row.id}\t{item.status.value}\t{_field(item.queued_at)}\n"
+
+
+def _spec_fields(spec: TaskSpec) -> tuple[Any, ...]:
+    return (
+        spec.task_type,
+        spec.queue,
+        spec.priority,
+        "{" + ",".join(f'"{name}"' for name in spec.capabilities) + "}",  # checked names: nothing in them to escape
+        spec.user,
+        0,
+        0,
+        spec.max_retries,
+        spec.timeout,
+        spec.retry_delay,
+        spec.run_after,
+    )
+
+
+def _field(value: Any) -> str:
+    """Return a value in PostgreSQL's text format of COPY."""
+    if value is None:
+        return r"\N"
+    return _quote(value) if isinstance(value, str) else str(value)
+
+
+def _quote(text: str) -> str:
+    if "\\" in text:
+        text = text.replace("\\", "\\\\")
+    if "\n" in text or "\r" in text or "\t" in text:
+        text = text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    return text
+
+
+_BY_KEY = """
+SELECT t.id, t.status, t.created_at,
+    t.task_type = %s AND p.args = %s::jsonb AND p.parameters = %s::jsonb
+FROM queue_app_task t JOIN queue_app_taskpayload p ON p.task_id = t.id
+WHERE t."user" = %s AND t.idempotency_key = %s
+"""
+
+
+def find_by_key(row: TaskRow) -> tuple[uuid.UUID, Status, datetime, bool] | None:
+    """Return (id, status, created_at, whether it asks the same) of the task that holds the row's key."""
+    found = fetch_all(_BY_KEY, [row.spec.task_type, row.args, row.parameters, row.spec.user, row.spec.idempotency_key])
+    if not found:
+        return None
+    task_id, status, created_at, same = found[0]
+    return task_id, Status(status), created_at, same
+
+
+def ensure_queue(name: str) -> None:
+    """Create the queue with the defaults unless it exists."""
+    if not fetch_all("SELECT 1 FROM queue_app_queue WHERE name = %s", [name]):
+        fetch_all(
+            "INSERT INTO queue_app_queue (name, description, paused, paused_reason, paused_by, created_at, updated_at)"
+            " VALUES (%s, '', false, '', '', now(), now()) ON CONFLICT DO NOTHING RETURNING name",
+            [name],
+        )

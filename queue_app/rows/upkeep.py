@@ -1,0 +1,91 @@
+"""Delete what has served its time, in small batches; count what happened."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from queue_app.rows.database import execute, fetch_all
+
+# The children go in the same statement: they carry no foreign key that would do it.
+# A task stays as long as its dead letter can be replayed, whatever the retention of failures says.
+_PURGE_TASKS = """
+WITH doomed AS (
+    SELECT id FROM queue_app_task
+    WHERE finished_at < clock_timestamp() - make_interval(secs => LEAST(%(success)s, %(failure)s))
+        AND finished_at < clock_timestamp() - make_interval(
+            secs => CASE WHEN status = 'completed' THEN %(success)s ELSE %(failure)s END)
+        AND status IN ('completed', 'failed', 'cancelled', 'expired', 'dead_letter')
+        AND (status <> 'dead_letter' OR NOT EXISTS (
+            SELECT 1 FROM queue_app_deadletter AS letter
+            WHERE letter.task_id = queue_app_task.id AND letter.replayed_at IS NULL AND letter.discarded_at IS NULL))
+    ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), payloads AS (DELETE FROM queue_app_taskpayload USING doomed WHERE task_id = doomed.id),
+results AS (DELETE FROM queue_app_taskresult USING doomed WHERE task_id = doomed.id),
+attempts AS (DELETE FROM queue_app_taskattempt USING doomed WHERE task_id = doomed.id)
+DELETE FROM queue_app_task AS t USING doomed WHERE t.id = doomed.id
+"""
+
+_COUNTS = """
+SELECT queue, sum(enqueued)::int, sum(completed)::int, sum(failed)::int FROM (
+    SELECT queue, 1 AS enqueued, 0 AS completed, 0 AS failed FROM queue_app_task
+    WHERE id >= %(first_id)s AND created_at >= %(since)s AND created_at < %(until)s
+    UNION ALL
+    SELECT queue, 0, (status = 'completed')::int, (status IN ('failed', 'dead_letter'))::int FROM queue_app_task
+    WHERE finished_at >= %(since)s AND finished_at < %(until)s
+) AS events GROUP BY queue
+"""
+
+
+def purge_tasks(success_seconds: float, failure_seconds: float, limit: int) -> int:
+    """Delete at most ``limit`` ended tasks that are past their retention, oldest first."""
+    return execute(_PURGE_TASKS, {"success": success_seconds, "failure": failure_seconds, "limit": limit})
+
+
+def purge_dead_letters(limit: int) -> int:
+    """Delete dead letters whose time is over; their tasks follow by the failure retention."""
+    return execute(
+        "DELETE FROM queue_app_deadletter WHERE id IN (SELECT id FROM queue_app_deadletter"
+        " WHERE expires_at < clock_timestamp() LIMIT %s FOR UPDATE SKIP LOCKED)",
+        [limit],
+    )
+
+
+def purge_replay_operations(seconds: float, limit: int) -> int:
+    """Delete operations that ended long ago; the dead letters that they replayed had the same time."""
+    return execute(
+        "DELETE FROM queue_app_replayoperation WHERE id IN (SELECT id FROM queue_app_replayoperation"
+        " WHERE finished_at < clock_timestamp() - make_interval(secs => %s) LIMIT %s FOR UPDATE SKIP LOCKED)",
+        [seconds, limit],
+    )
+
+
+def purge_stats(seconds: float, limit: int) -> int:
+    """Delete old statistics."""
+    return execute(
+        "DELETE FROM queue_app_queuestats WHERE id IN (SELECT id FROM queue_app_queuestats"
+        " WHERE taken_at < clock_timestamp() - make_interval(secs => %s) LIMIT %s FOR UPDATE SKIP LOCKED)",
+        [seconds, limit],
+    )
+
+
+def purge_workers(seconds: float, limit: int) -> int:
+    """Delete workers that ended long ago and hold nothing."""
+    return execute(
+        "DELETE FROM queue_app_worker AS w WHERE w.id IN (SELECT id FROM queue_app_worker"
+        " WHERE status IN ('stopped', 'dead') AND stopped_at < clock_timestamp() - make_interval(secs => %s)"
+        " LIMIT %s FOR UPDATE SKIP LOCKED)"
+        " AND NOT EXISTS (SELECT 1 FROM queue_app_task t WHERE t.worker_id = w.id AND t.status = 'executing')",
+        [seconds, limit],
+    )
+
+
+def count_transitions(since: datetime, until: datetime) -> dict[str, dict[str, int]]:
+    """Return {queue: {enqueued, completed, failed}} of the time between, by two index scans: ids carry the time."""
+    params = {"first_id": _first_id(since), "since": since, "until": until}
+    return {row[0]: {"enqueued": row[1], "completed": row[2], "failed": row[3]} for row in fetch_all(_COUNTS, params)}
+
+
+def _first_id(since: datetime) -> str:
+    """Return the least id made at ``since``, less a minute for clocks that differ."""
+    milliseconds = int((since.timestamp() - 60) * 1000)
+    return f"{milliseconds:012x}" + "0" * 20

@@ -1,0 +1,75 @@
+"""Transitions of tasks that wait: due, cancel, reprioritise."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from queue_app.core.records import TaskRef
+from queue_app.core.states import Status
+from queue_app.rows.database import fetch_all
+
+_REF = 't.id, t.task_type, t.queue, t.priority, t.capabilities, t.queued_at, t."user"'
+
+# Those that come due together are queued in the order of their times, 8 µs apart: the step of a score.
+_DUE = f"""
+WITH due AS (
+    SELECT id, run_after FROM queue_app_task WHERE status = 'scheduled' AND run_after <= clock_timestamp()
+    ORDER BY run_after LIMIT %s FOR UPDATE SKIP LOCKED
+), placed AS (
+    SELECT id, now.clock + (row_number() OVER (ORDER BY run_after, id) - 1) * interval '8 microseconds' AS queued_at
+    FROM due, (SELECT clock_timestamp() AS clock) AS now
+)
+UPDATE queue_app_task AS t SET status = 'queued', queued_at = placed.queued_at
+FROM placed WHERE t.id = placed.id AND t.status = 'scheduled'
+RETURNING {_REF}
+"""
+
+# Queued and scheduled tasks end here; an executing one is only asked to.
+_CANCEL = f"""
+WITH before AS (
+    SELECT id, status FROM queue_app_task WHERE id = ANY(%s) ORDER BY id FOR UPDATE
+)
+UPDATE queue_app_task AS t
+SET status = CASE WHEN before.status = 'executing' THEN t.status ELSE 'cancelled' END,
+    finished_at = CASE WHEN before.status = 'executing' THEN NULL ELSE clock_timestamp() END,
+    cancel_requested_at = COALESCE(t.cancel_requested_at, clock_timestamp())
+FROM before
+WHERE t.id = before.id AND before.status IN ('scheduled', 'queued', 'executing') AND t.status = before.status
+RETURNING before.status, t.worker_id, {_REF}
+"""
+
+_REPRIORITISE = f"""
+WITH before AS (
+    SELECT id, status FROM queue_app_task WHERE id = ANY(%s) ORDER BY id FOR UPDATE
+)
+UPDATE queue_app_task AS t SET priority = %s
+FROM before
+WHERE t.id = before.id AND before.status IN ('scheduled', 'queued') AND t.status = before.status
+RETURNING before.status, {_REF}
+"""
+
+
+def make_due(limit: int) -> list[TaskRef]:
+    """Queue at most ``limit`` scheduled tasks whose time has come, earliest first."""
+    return sorted((TaskRef.from_row(row) for row in fetch_all(_DUE, [limit])), key=lambda ref: ref.queued_at)
+
+
+def cancel(ids: Sequence[uuid.UUID]) -> list[tuple[Status, uuid.UUID | None, TaskRef]]:
+    """Cancel what waits and ask what runs to stop; return (status before, worker, task) of those it applied to."""
+    return [(Status(row[0]), row[1], TaskRef.from_row(row[2:])) for row in fetch_all(_CANCEL, [list(ids)])]
+
+
+def reprioritise(ids: Sequence[uuid.UUID], priority: int) -> list[tuple[Status, TaskRef]]:
+    """Change the band of waiting tasks; return (status, task) of those it applied to."""
+    return [(Status(row[0]), TaskRef.from_row(row[1:])) for row in fetch_all(_REPRIORITISE, [list(ids), priority])]
+
+
+def seconds_until_due() -> float | None:
+    """Return the seconds until the next scheduled task is due; ``None`` when nothing is scheduled."""
+    found = fetch_all(
+        "SELECT EXTRACT(EPOCH FROM min(run_after) - clock_timestamp())::float8"
+        " FROM queue_app_task WHERE status = 'scheduled'"
+    )
+    value: float | None = found[0][0]
+    return value
