@@ -1,0 +1,61 @@
+"""The connection to Redis or Valkey, taken from the project's ``CACHES``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django_redis import get_redis_connection
+
+from queue_app.exceptions import IndexUnavailable
+
+#: Up to the last "@" of an address, as a password may hold one; or in its query, where redis-py takes one too.
+_PASSWORD = re.compile(r"(://[^:@/\s]*:)\S*(?=@)|([?&]password=)[^&\s]*")
+
+
+def hide_password(url: str) -> str:
+    """Return ``url`` with its password, if any, replaced."""
+    return _PASSWORD.sub(r"\1\2***", url)
+
+
+def server_url(alias: str) -> str:
+    """Return the address of the cache ``alias`` without its password, for messages."""
+    location = settings.CACHES.get(alias, {}).get("LOCATION", "")
+    return hide_password(", ".join(location) if isinstance(location, list | tuple) else str(location))
+
+
+def connect(alias: str) -> redis.Redis:
+    """Return the client of the cache ``alias``; it connects at its first command.
+
+    Raises ``ImproperlyConfigured`` when the alias is missing or is no django-redis cache.
+    """
+    if alias not in settings.CACHES:
+        raise ImproperlyConfigured(f"TASKQUEUE REDIS_ALIAS names the cache {alias!r}, which CACHES does not define.")
+    try:
+        return get_redis_connection(alias)  # type: ignore[no-any-return]
+    except NotImplementedError as error:
+        raise ImproperlyConfigured(
+            f"The cache {alias!r} is not served by django_redis.cache.RedisCache, which the task queue needs."
+        ) from error
+
+
+@contextmanager
+def translated(operation: str, alias: str) -> Iterator[None]:
+    """Turn every error of the client library into ``IndexUnavailable``."""
+    try:
+        yield
+    except redis.RedisError as error:
+        raise IndexUnavailable(f"{operation}: Redis at {server_url(alias)} failed: {describe(error)}") from error
+
+
+def describe(error: Exception) -> str:
+    """Return one line about ``error`` that carries no password."""
+    return hide_password(" ".join(str(error).split())) or type(error).__name__
+
+
+Reply = Any  # replies of scripts are untyped lists; index.py gives each its shape

@@ -1,0 +1,364 @@
+"""The index: one short method per script. It proposes; the rows decide.
+
+Ids travel as the 16 bytes of their UUID. All batches are cut into calls of at most
+``BATCH`` entries, so that no script holds the server for long.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import batched
+from typing import Any, NamedTuple, cast
+
+import redis
+from redis.commands.core import Script
+
+from queue_app.core.events import Event, Run
+from queue_app.core.lanes import queued_at_of
+from queue_app.core.priorities import Band
+from queue_app.core.promotion import PROMOTED, Thresholds
+from queue_app.core.records import ANY_LEASE, Entry, Proposal, TaskRef
+from queue_app.exceptions import IndexNotReady, UnknownProfile
+from queue_app.index import events, scripts
+from queue_app.index.client import connect, translated
+from queue_app.index.depth import QueueDepth
+from queue_app.index.keys import Keys
+from queue_app.index.poster import Poster, push_arguments
+from queue_app.index.profile import Profile
+from queue_app.index.publishing import publish_arguments, split
+from queue_app.index.requests import RequestStream
+
+BATCH = 500
+MAX_CLAIM = 500
+#: So many hints are posted before other threads of the process have their turn.
+POSTED = 2500
+
+
+class Generation(NamedTuple):
+    """Which generation the index carries: ``state`` is ready, rebuilding or missing."""
+
+    number: int
+    state: str
+
+
+class Lease(NamedTuple):
+    """A slot in use: the task, its queue and the instant of the lease (index time, µs)."""
+
+    id: uuid.UUID
+    queue: str
+    leased_at: int
+
+
+class Index:
+    """The Redis side of the queue."""
+
+    def __init__(self, alias: str, prefix: str) -> None:
+        self.alias = alias
+        self.keys = Keys(prefix)
+        self._client: redis.Redis = connect(alias)
+        self._scripts: dict[str, Script] = {}
+        self._poster = Poster(self._client, self.keys.prefix, self._script("push"), self._script("publish"))
+
+    def _call(self, name: str, *args: Any) -> Any:
+        with translated(name, self.alias):
+            if self._poster.owes_hints:  # what this process has posted comes first, so that it sees its own writes
+                self._poster.flush()
+            return self._script(name)(keys=[self.keys.prefix], args=args)
+
+    def _script(self, name: str) -> Script:
+        script = self._scripts.get(name)
+        if script is None:
+            script = self._scripts[name] = self._client.register_script(scripts.source(name))
+        return script
+
+    # -- work ---------------------------------------------------------------
+
+    def push(self, tasks: Iterable[TaskRef]) -> int:
+        """Put queued tasks at their places; return how many were missing or misplaced."""
+        return self.push_entries(task.entry for task in tasks)
+
+    def push_entries(self, entries: Iterable[Entry]) -> int:
+        """Put queued tasks at their places, given as lane, score and id; as ``push``."""
+        changed = 0
+        for batch in batched(entries, BATCH):
+            changed += self._call("push", *push_arguments(batch))
+        return changed
+
+    def post_entries(self, entries: Sequence[Entry], told: Sequence[Run] = ()) -> None:
+        """Tell events and put tasks at their places without waiting for the answer; an error shows at the next one."""
+        with translated("push", self.alias):
+            self._poster.post(entries, told)
+
+    def announce_entries(self, entries: Sequence[Entry], told: Sequence[Run]) -> None:
+        """Tell events and put tasks at their places, many of both; the server works while the next are written."""
+        with translated("push", self.alias):
+            for part in split(told, POSTED):
+                self._poster.post((), part)
+            for batch in batched(entries, POSTED):
+                self._poster.post(batch)
+
+    def publish(self, told: Sequence[Run]) -> int:
+        """Append events to the stream and wait for it; return how many the server took."""
+        return sum(int(self._call("publish", *publish_arguments(part))) for part in split(told, BATCH))
+
+    def flush(self) -> None:
+        """Wait until all that was posted has been answered."""
+        with translated("push", self.alias):
+            self._poster.flush()
+
+    def claim(self, profile: Profile, worker_id: uuid.UUID, want: int, *, register_idle: bool = True) -> Proposal:
+        """Lease up to ``want`` tasks for a worker; they are its own once the rows accept them.
+
+        Raises ``IndexNotReady`` until a rebuild has finished, ``UnknownProfile`` when the
+        worker must register again.
+        """
+        reply = self._call("claim", profile.id, str(worker_id), min(want, MAX_CLAIM), int(register_idle))
+        state = reply[0]
+        if state == b"rebuilding":
+            raise IndexNotReady("The index is being rebuilt from the rows.")
+        if state == b"unknown_profile":
+            raise UnknownProfile(f"The index does not know profile {profile.id}.")
+        pairs = zip(reply[3::2], reply[4::2], strict=True)
+        tasks = tuple((uuid.UUID(bytes=task_id), queue.decode()) for task_id, queue in pairs)
+        return Proposal(int(reply[1]), int(reply[2]), tasks)
+
+    def release(self, tasks: Iterable[tuple[uuid.UUID, str]]) -> int:
+        """Free the slots of tasks (id, queue) whose rows are no longer executing, whoever held them."""
+        return self._release((queue, task_id, "") for task_id, queue in tasks)
+
+    def release_leases(self, leases: Iterable[Lease]) -> int:
+        """Free the slots of tasks whose rows are no longer executing, each only if it is still that lease."""
+        return self._release(
+            (lease.queue, lease.id, "" if lease.leased_at == ANY_LEASE else lease.leased_at) for lease in leases
+        )
+
+    def _release(self, leases: Iterable[tuple[str, uuid.UUID, int | str]]) -> int:
+        freed = 0
+        for batch in batched(leases, BATCH):
+            queues: dict[str, list[Any]] = {}
+            for queue, task_id, leased_at in batch:
+                queues.setdefault(queue, []).extend((task_id.bytes, leased_at))
+            args: list[Any] = []
+            for queue, pairs in queues.items():
+                args += (queue, len(pairs) // 2, *pairs)
+            freed += self._call("release", *args)
+        return freed
+
+    def restore_leases(self, tasks: Iterable[tuple[uuid.UUID, str]]) -> int:
+        """Write the leases of tasks (id, queue) whose rows are executing; return how many were missing."""
+        total = 0
+        for batch in batched(tasks, BATCH):
+            queues: dict[str, list[bytes]] = {}
+            for task_id, queue in batch:
+                queues.setdefault(queue, []).append(task_id.bytes)
+            args: list[Any] = []
+            for queue, ids in queues.items():
+                args += (queue, len(ids), *ids)
+            total += self._call("restore_leases", *args)
+        return total
+
+    def withdraw(self, leases: Iterable[Lease]) -> int:
+        """End leases that no row confirms, each only if it is still the same lease."""
+        ended = 0
+        for batch in batched(leases, BATCH):
+            args = [part for lease in batch for part in (lease.queue, lease.id.bytes, lease.leased_at)]
+            ended += self._call("withdraw", *args)
+        return ended
+
+    def remove(self, tasks: Iterable[TaskRef]) -> int:
+        """Take waiting tasks out of their lanes."""
+        removed = 0
+        for batch in batched(tasks, BATCH):
+            removed += self._call("remove", *(part for task in batch for part in (task.lane, task.id.bytes)))
+        return removed
+
+    def promote(self, tasks: Iterable[TaskRef]) -> Counter[tuple[Band, Band]]:
+        """Let those of the tasks that wait rise as their age allows; return the steps made, by (from, to)."""
+        steps: Counter[tuple[Band, Band]] = Counter()
+        for batch in batched((task.entry for task in tasks), BATCH):
+            for band, made in zip(PROMOTED, self._call("promote", *push_arguments(batch)), strict=True):
+                steps[band, Band(band - 1)] += made
+        return +steps
+
+    # -- events ---------------------------------------------------------------
+
+    def read_events(self, after_id: str, *, count: int, block_ms: int | None = None) -> list[Event]:
+        """Return events that follow ``after_id``, oldest first; wait ``block_ms`` for the first of them."""
+        with translated("events", self.alias):
+            return events.read_events(self._client, self.keys.events, after_id, count=count, block_ms=block_ms)
+
+    def last_event_id(self) -> str:
+        """Return the id of the newest event."""
+        with translated("events", self.alias):
+            return events.last_event_id(self._client, self.keys.events)
+
+    @property
+    def requests(self) -> RequestStream:
+        """The stream of tasks that other services ask for."""
+        return RequestStream(self._call)
+
+    # -- workers ------------------------------------------------------------
+
+    def register(self, profile: Profile, worker_id: uuid.UUID) -> None:
+        """Make a worker known; the heads of its profile are built before this returns.
+
+        They are built every time: whoever made the profile known may have died before.
+        """
+        args: list[Any] = [profile.id, str(worker_id)]
+        for names in (profile.queues, profile.task_types, profile.capabilities):
+            args += (len(names), *names)
+        self._call("register", *args)
+        for queue in self.queues():
+            self._scan("adopt", profile.id, queue)
+
+    def retire(self, profile_id: str, worker_id: uuid.UUID) -> None:
+        """Forget a worker."""
+        self._call("retire", profile_id, str(worker_id))
+
+    def unserved_types(self, profile: Profile) -> set[str]:
+        """Return the task types that wait in the profile's queues but are not among its types."""
+        found: set[str] = set()
+        for queue in self.queues():
+            if not profile.queues or queue in profile.queues:
+                found.update(name.decode() for page in self._scan("unserved_types", profile.id, queue) for name in page)
+        return found
+
+    def wait_for_wake(self, worker_id: uuid.UUID, timeout: float) -> bool:
+        """Block until the worker is called or told something, or ``timeout`` seconds; return whether it was."""
+        keys = [self.keys.tell(str(worker_id)), self.keys.wake(str(worker_id))]
+        with translated("wait", self.alias):
+            try:
+                return self._client.blpop(keys, timeout=timeout) is not None
+            except redis.TimeoutError:  # a shorter socket timeout in CACHES
+                return False
+
+    def tell(self, worker_ids: Iterable[uuid.UUID]) -> None:
+        """Tell workers to look up what concerns them: a task was cancelled, or the index is new."""
+        with translated("tell", self.alias), self._client.pipeline(transaction=False) as pipe:
+            for worker_id in worker_ids:
+                pipe.rpush(self.keys.tell(str(worker_id)), "1")
+                pipe.expire(self.keys.tell(str(worker_id)), 60)
+            pipe.execute()
+
+    def tick(self) -> int:
+        """Wake one idle worker of every profile that has work; return how many."""
+        return int(self._call("tick"))
+
+    # -- limits, generations, leadership -------------------------------------
+
+    def set_limits(self, queue: str, *, max_concurrent: int | None, paused: bool = False) -> bool:
+        """Copy the limits of ``queue`` (or of everything: ``""``); return whether anything changed."""
+        cap = "" if max_concurrent is None else max_concurrent
+        return bool(self._call("set_limits", queue, cap, int(paused)))
+
+    def set_thresholds(self, thresholds: Thresholds) -> bool:
+        """Copy the thresholds of promotion; return whether anything changed."""
+        waits = [thresholds.get(band) for band in PROMOTED]
+        return bool(self._call("set_thresholds", *("" if wait is None else wait for wait in waits)))
+
+    def generation(self) -> Generation:
+        """Return the generation that the index carries."""
+        number, state = self._call("generation")
+        return Generation(int(number), state.decode())
+
+    def begin_generation(self, number: int, token: str = "") -> bool:
+        """Refuse claims from now on, and forget everything.
+
+        Returns false when a later generation began meanwhile, or when ``token`` no longer
+        holds the lock of rebuilds.
+        """
+        if not self._call("begin_generation", number, token):
+            return False
+        with translated("wipe", self.alias):
+            for batch in batched(self._client.scan_iter(match=self.keys.everything, count=1000), BATCH):
+                doomed = [key for key in batch if not self.keys.survives_rebuild(key)]
+                if not self._call("wipe", number, *doomed):
+                    return False
+        # A worker that registered during the wipe may have lost half of its profile: let it register again.
+        return bool(self._call("wipe", number, self.keys.profiles))
+
+    def finish_generation(self, number: int) -> bool:
+        """Allow claims, if the index is still this generation; return whether it is."""
+        return bool(self._call("finish_generation", number))
+
+    def hold(self, lock: str, token: str, seconds: float) -> bool:
+        """Take or renew a lock for so long; 0 seconds gives it up. Return whether ``token`` holds it."""
+        return bool(self._call("hold", lock, token, int(seconds * 1000)))
+
+    # -- questions ------------------------------------------------------------
+
+    def queues(self) -> list[str]:
+        """Return the queues that have, or had, tasks in the index."""
+        with translated("queues", self.alias):
+            return sorted(_text(name) for name in self._client.smembers(self.keys.queues))
+
+    def missing_leases(self, tasks: Sequence[tuple[uuid.UUID, str]]) -> list[tuple[uuid.UUID, str]]:
+        """Return those of the tasks (id, queue) that hold no lease."""
+        missing: list[tuple[uuid.UUID, str]] = []
+        for batch in batched(tasks, BATCH):
+            with translated("leases", self.alias):
+                held = self._client.smismember(self.keys.leases, [task_id.bytes for task_id, _ in batch])
+            missing += [task for task, is_held in zip(batch, held, strict=True) if not is_held]
+        return missing
+
+    def leases(self, queue: str) -> Iterator[Lease]:
+        """Yield the leases of a queue, in pages."""
+        cursor = 0
+        while True:
+            with translated("leases", self.alias):
+                cursor, page = self._client.zscan(self.keys.queue_leases(queue), cursor, count=BATCH)
+            for task_id, leased_at in page:
+                yield Lease(uuid.UUID(bytes=cast("bytes", task_id)), queue, int(leased_at))
+            if cursor == 0:
+                return
+
+    def position(self, task: TaskRef) -> int | None:
+        """Return how many tasks run before this one, itself counted; ``None`` when it does not wait here."""
+        reply = self._call("position", task.lane, task.id.bytes)
+        return None if reply is None else int(reply)
+
+    def depth(self, queue: str) -> QueueDepth:
+        """Count what waits in a queue, by effective band."""
+        counts = dict.fromkeys(Band, 0)
+        oldest: dict[Band, float] = {}
+        active = 0
+        for page in self._scan("depth", queue):
+            active = int(page[0])
+            for band, (count, first) in zip(Band, batched(page[1:], 2), strict=True):
+                counts[band] += int(count)
+                if first:
+                    oldest[band] = min(float(first), oldest.get(band, float("inf")))
+        return QueueDepth(queue, active, counts, {band: queued_at_of(value) for band, value in oldest.items()})
+
+    def counters(self) -> dict[str, int]:
+        """Return what the scripts counted since Redis was emptied, by name."""
+        with translated("counters", self.alias):
+            return {_text(name): int(count) for name, count in self._client.hgetall(self.keys.counters).items()}
+
+    def _scan(self, name: str, *args: Any) -> list[Sequence[Any]]:
+        """Call a script that takes and returns a cursor until it is through; return its pages."""
+        pages: list[Sequence[Any]] = []
+        cursor: Any = 0
+        while True:
+            reply = self._call(name, *args, cursor)
+            cursor, page = (reply[0], reply[1:]) if isinstance(reply, list) else (reply, ())
+            pages.append(page)
+            if int(cursor) == 0:
+                return pages
+
+    def now(self) -> int:
+        """Return the time of the index's server in µs, the clock of its leases."""
+        with translated("time", self.alias):
+            seconds, microseconds = self._client.time()
+        return int(seconds) * 1_000_000 + int(microseconds)
+
+    def ping(self) -> None:
+        """Raise ``IndexUnavailable`` unless Redis answers."""
+        with translated("ping", self.alias):
+            self._client.ping()
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,16 @@
+-- Registers a worker under its profile.
+--
+-- KEYS[1]  prefix (hash tag) of all keys
+-- ARGV[1]  profile    ARGV[2]  worker id
+-- ARGV     then three lists, each as count, item, ...: queues (none: all), task types, capabilities
+-- Returns  1 when the profile is new; its heads must then be built with `adopt`
+--! include keys
+local profile, at = ARGV[1], 3
+for _, part in ipairs({ 'queues', 'types', 'capabilities' }) do
+  local n = tonumber(ARGV[at])
+  redis.call('DEL', profile_key(profile, part))
+  for i = 1, n do redis.call('SADD', profile_key(profile, part), ARGV[at + i]) end
+  at = at + 1 + n
+end
+redis.call('SADD', profile_key(profile, 'workers'), ARGV[2])
+return redis.call('SADD', PROFILES, profile)

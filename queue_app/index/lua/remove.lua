@@ -1,0 +1,17 @@
+-- Takes waiting tasks out of their lanes: cancelled, expired or purged.
+--
+-- KEYS[1]  prefix (hash tag) of all keys
+-- ARGV     lane, id, lane, id, ... (at most 1000 pairs)
+-- Returns  how many were there
+--! include keys
+--! include limits
+--! include heads
+local removed, lanes = 0, {}
+for i = 1, #ARGV, 2 do
+  local gone = redis.call('ZREM', lane_key(ARGV[i]), ARGV[i + 1])
+  if gone > 0 then lanes[ARGV[i]] = true end
+  removed = removed + gone
+end
+for lane in pairs(lanes) do refresh_lane(lane) end
+refresh_touched()
+return removed

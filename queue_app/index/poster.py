@@ -1,0 +1,225 @@
+"""Send hints without waiting for their replies, and many of a burst in one call.
+
+A push that is awaited costs its caller a round trip; one that is sent costs a write to a
+socket. The replies are read before the next one is sent. The first hint after a pause goes
+out at once; those that follow within ``GATHER_SECONDS`` gather and go together, sent by the
+next caller after that time, or by a thread when there is none.
+
+What the server refused because it did not know the script is sent again, as is everything
+unanswered on a connection that broke: a push is idempotent, and an event may be told twice.
+A hint that is lost all the same (the process ends, the server restarts) is the reconciler's,
+like every other.
+
+Events travel with the hints, before them: what became of a task never stands in the stream
+before it was accepted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import batched
+from typing import Any, NamedTuple
+
+import redis
+from redis.commands.core import Script
+
+from queue_app.core.events import Run
+from queue_app.core.records import Entry
+from queue_app.index.publishing import publish_arguments, split
+
+#: Hints that follow one another more closely than this go together.
+GATHER_SECONDS = 0.005
+#: More events than this tell of a busy process: they wait, and leave the server to its next claim.
+AT_ONCE = 8
+#: So many of them wait at most.
+MAX_EVENTS = 2000
+#: So many entries go in one call at most.
+MAX_ENTRIES = 500
+#: So many calls go to the socket at once: a burst's events and hints in one write.
+TOGETHER = 2
+#: So many replies may be outstanding; then the sender waits for the first of them.
+MAX_OUTSTANDING = 64
+
+
+def push_arguments(entries: Iterable[Entry]) -> list[Any]:
+    """Return the arguments of ``lua/push.lua`` for these entries."""
+    lanes: dict[str, list[Any]] = {}
+    for lane, score, task_id in entries:
+        lanes.setdefault(lane, []).extend((score, task_id.bytes))
+    arguments: list[Any] = []
+    for lane, pairs in lanes.items():
+        arguments += (lane, len(pairs) // 2, *pairs)
+    return arguments
+
+
+class Call(NamedTuple):
+    """A script and its arguments, sent and not yet answered."""
+
+    script: Script
+    arguments: Sequence[Any]
+
+
+class Poster:
+    """One connection for all threads of a process, taken from the client's pool when first used."""
+
+    def __init__(self, client: redis.Redis, prefix: str, push: Script, publish: Script) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._push = push
+        self._publish = publish
+        self.forget()
+        _posters.add(self)
+
+    def forget(self) -> None:
+        """Start afresh without closing: a forked child must not touch its parent's connection."""
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        self._outstanding: deque[Call] = deque()
+        self._gathered: list[Entry] = []
+        self._events: list[Run] = []
+        self._count = 0  # of what has gathered
+        self.owes_hints = False  # posted, and perhaps not yet seen by the server
+        self._sent_at = 0.0
+        self._thread: threading.Thread | None = None
+        self._gathering = threading.Event()
+        self._failure: redis.RedisError | None = None
+
+    def post(self, entries: Sequence[Entry], events: Sequence[Run] = ()) -> None:
+        """Send hints and events, now or with those that follow.
+
+        Raises ``redis.RedisError`` when these or earlier ones failed.
+        """
+        with self._lock:
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
+            self._gathered += entries
+            self._events += events
+            self._count += len(entries) + sum(len(run.task_ids) for run in events)
+            self.owes_hints = self.owes_hints or bool(entries)
+            now = time.monotonic()
+            is_urgent = bool(self._gathered) or self._count <= AT_ONCE
+            is_full = self._count >= (MAX_ENTRIES if is_urgent else MAX_EVENTS)
+            if is_full or (is_urgent and now - self._sent_at >= GATHER_SECONDS):
+                self._send_gathered(now)
+            elif not self._gathering.is_set():
+                self._start_thread()
+                self._gathering.set()
+
+    def flush(self) -> None:
+        """Send what has gathered and wait until everything has been answered."""
+        if not self._count and not self._outstanding:
+            return
+        with self._lock:
+            if self._count:
+                self._send_gathered(time.monotonic())
+            try:
+                self._read(all_of_them=True)
+            except redis.ConnectionError:
+                self._again([])
+                self._read(all_of_them=True)
+            except redis.TimeoutError:
+                self._drop()
+                raise
+            finally:
+                self.owes_hints = False
+
+    def _send_gathered(self, now: float) -> None:
+        entries, events, self._sent_at = self._gathered, self._events, now
+        self._gathered, self._events, self._count = [], [], 0
+        calls = [Call(self._publish, publish_arguments(part)) for part in split(events, MAX_ENTRIES)]
+        calls += [Call(self._push, push_arguments(part)) for part in batched(entries, MAX_ENTRIES)]
+        for at in range(0, len(calls), TOGETHER):
+            together = calls[at : at + TOGETHER]
+            try:
+                self._read(all_of_them=False)
+                self._send(together)
+            except redis.ConnectionError:
+                self._again(together)
+            except redis.TimeoutError:
+                self._drop()
+                raise
+
+    def _again(self, calls: list[Call]) -> None:
+        """Send the unanswered calls, and these, on a new connection."""
+        unanswered = [*self._outstanding, *calls]
+        self._drop()
+        self._send(unanswered)
+
+    def _send(self, calls: list[Call]) -> None:
+        if self._connection is None:
+            self._connection = self._client.connection_pool.get_connection()
+        connection = self._connection
+        packed = [
+            part
+            for script, arguments in calls
+            for part in connection.pack_command("EVALSHA", script.sha, 1, self._prefix, *arguments)
+        ]
+        connection.send_packed_command(packed)
+        self._outstanding.extend(calls)
+
+    def _read(self, *, all_of_them: bool) -> None:
+        while self._outstanding and (
+            all_of_them or len(self._outstanding) >= MAX_OUTSTANDING or self._connection.can_read(timeout=0)
+        ):
+            try:
+                self._connection.read_response()
+            except redis.exceptions.NoScriptError:
+                call = self._outstanding.popleft()
+                self._client.script_load(call.script.script)
+                self._send([call])
+            except redis.ResponseError:
+                self._outstanding.popleft()
+                raise
+            else:
+                self._outstanding.popleft()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        self._outstanding.clear()
+        if connection is not None:
+            connection.disconnect()
+            self._client.connection_pool.release(connection)
+
+    def _start_thread(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="taskqueue-hints", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        """Send what has gathered when no further caller comes to do it."""
+        while self._gathering.wait():
+            time.sleep(GATHER_SECONDS)
+            with self._lock:
+                self._gathering.clear()
+                if self._count:
+                    try:
+                        self._send_gathered(time.monotonic())
+                    except redis.RedisError as error:
+                        self._failure = error  # the next caller hears of it
+
+
+_posters: weakref.WeakSet[Poster] = weakref.WeakSet()
+
+
+def _forget_after_fork() -> None:
+    for poster in _posters:
+        poster.forget()
+
+
+def _flush_at_exit() -> None:
+    for poster in _posters:
+        try:
+            poster.flush()
+        except redis.RedisError:  # the reconciler will find the tasks
+            continue
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+atexit.register(_flush_at_exit)
