@@ -1,0 +1,32 @@
+"""Use cases, one function each: the only place where rows and index meet.
+
+Order of every transition: the row first, in a transaction, then the index. Whatever stops
+between the two leaves an index that lags, which ``reconcile`` heals; never a row that does.
+"""
+
+from queue_app.services.cancel import cancel, cancel_many
+from queue_app.services.discard import discard, discard_many
+from queue_app.services.enqueue import enqueue, enqueue_many
+from queue_app.services.queues import pause, resume, set_queue_limits
+from queue_app.services.replay import replay
+from queue_app.services.replay_many import cancel_replay, start_replay
+from queue_app.services.reprioritise import reprioritise, reprioritise_many
+from queue_app.services.run_replays import run_replays
+
+__all__ = [
+    "cancel",
+    "cancel_many",
+    "cancel_replay",
+    "discard",
+    "discard_many",
+    "enqueue",
+    "enqueue_many",
+    "pause",
+    "replay",
+    "reprioritise",
+    "reprioritise_many",
+    "resume",
+    "run_replays",
+    "set_queue_limits",
+    "start_replay",
+]

@@ -1,0 +1,98 @@
+"""Give a worker tasks to run: the index proposes, the rows decide.
+
+Crash points: after the index leased and before the rows accepted, the leases are of rows
+that are still queued, and the reconciler puts them back, no attempt spent. After the rows
+accepted, the tasks are executing under a worker that is gone, and the reaper returns them.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from django.db import DatabaseError
+
+from queue_app.core.records import ClaimedTask, Proposal, TaskRef
+from queue_app.core.states import Status
+from queue_app.exceptions import IndexNotReady, IndexUnavailable
+from queue_app.index import Lease, Profile, get_index
+from queue_app.rows import audit
+from queue_app.rows import claim as claim_rows
+from queue_app.services import events
+from queue_app.services.hints import breaker, tell_index
+
+#: A proposal that took longer than this to reach the rows is given up: by then the
+#: reconciler may be about to hand its leases to somebody else.
+PROPOSAL_SECONDS = 10.0
+
+
+def claim(profile: Profile, worker_id: uuid.UUID, want: int, *, register_idle: bool = True) -> list[ClaimedTask]:
+    """Return up to ``want`` tasks that are now this worker's, most urgent first.
+
+    With ``register_idle`` the worker is woken when more arrives, should there be fewer.
+    Raises ``IndexNotReady``, ``UnknownProfile`` and ``IndexUnavailable``.
+    """
+    index = get_index()
+    asked_at = time.monotonic()
+    proposal = index.claim(profile, worker_id, want, register_idle=register_idle)
+    breaker.reset()  # the index answers again: slots that are held back now would be missing
+    if not proposal.tasks:
+        return []
+    granted: list[ClaimedTask] = []
+    if time.monotonic() - asked_at < PROPOSAL_SECONDS:
+        granted = claim_rows.claim(
+            [task_id for task_id, _ in proposal.tasks], worker_id, proposal.generation, proposal.leased_at
+        )
+    if len(granted) < len(proposal.tasks):
+        try:
+            _withdraw(proposal, {task.id for task in granted})
+        except (IndexUnavailable, DatabaseError):
+            if not granted:  # else they must reach the worker; the reconciler ends the other leases
+                raise
+    if granted:
+        events.started(granted)
+    return granted
+
+
+def _withdraw(proposal: Proposal, granted: set[uuid.UUID]) -> None:
+    """End the leases of what the rows refused.
+
+    Rows that are executing keep their lease: another worker was granted them, and it counts
+    for it. A row that is queued was refused because the proposal is of another generation
+    than the rows: then nothing was granted, and all of it goes back to its place. Else its
+    row became queued just now, or cannot be claimed at all; such a lease stays, so that the
+    task is out of the way of others until the reconciler puts it back.
+    """
+    refused = [(task_id, queue) for task_id, queue in proposal.tasks if task_id not in granted]
+    statuses = claim_rows.statuses([task_id for task_id, _ in refused])
+    outdated = not granted and audit.generation() != proposal.generation
+    kept = {Status.EXECUTING} if outdated else {Status.EXECUTING, Status.QUEUED}
+    index = get_index()
+    index.withdraw(
+        Lease(task_id, queue, proposal.leased_at) for task_id, queue in refused if statuses.get(task_id) not in kept
+    )
+    if outdated:
+        index.push(audit.refs([task_id for task_id, status in statuses.items() if status is Status.QUEUED]))
+        raise IndexNotReady("The index is of another generation than the rows.")
+
+
+def give_back(tasks: list[ClaimedTask]) -> int:
+    """Return claimed tasks to their places, for others to run; return how many were still this worker's.
+
+    One that was asked to stop meanwhile ends as cancelled.
+    """
+    return _return_to_index(claim_rows.give_back(tasks)) if tasks else 0
+
+
+def give_back_strays(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
+    """Return what was granted to the worker by a claim whose answer it never saw; ``known`` is what it holds."""
+    return _return_to_index(claim_rows.give_back_strays(worker_id, known))
+
+
+def _return_to_index(returned: list[tuple[Status, TaskRef]]) -> int:
+    if returned:
+        tell_index(lambda index: index.release((task.id, task.queue) for _, task in returned), "release")
+        queued = [task for status, task in returned if status is Status.QUEUED]
+        tell_index(lambda index: index.push(queued), "push")
+        events.returned(returned)
+    return len(returned)

@@ -1,0 +1,173 @@
+"""Find dead letters: which ones a filter means, a page of them, one."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any, Self
+
+from django.db.models import Q
+
+from queue_app.core.redaction import redact_value, secrets_of
+from queue_app.core.states import Status
+from queue_app.exceptions import DeadLetterNotFound, InvalidTransition
+from queue_app.models import DeadLetter, Task, TaskPayload
+from queue_app.models.dead_letter import DeadLetterQuerySet
+from queue_app.rows.claim import statuses
+
+#: What stands for the status of a task that is no more.
+PURGED = "purged"
+SAMPLE = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterFilter:
+    """Which dead letters; what is ``None`` does not restrict."""
+
+    ids: Sequence[uuid.UUID] | None = None
+    queue: str | None = None
+    task_type: str | None = None
+    exception_class: str | None = None  # with its module, or the bare name
+    reason: str | None = None
+    user: str | None = None
+    died_after: datetime | None = None  # at or after
+    died_before: datetime | None = None  # before
+    text: str | None = None  # somewhere in the message, in upper or lower case
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain JSON, to be stored with an operation."""
+        stored: dict[str, Any] = {name: value for name, value in asdict(self).items() if value is not None}
+        if self.ids is not None:
+            stored["ids"] = [str(letter_id) for letter_id in self.ids]
+        for name in ("died_after", "died_before"):
+            if name in stored:
+                stored[name] = stored[name].isoformat()
+        return stored
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        """Return what ``as_json`` stored."""
+        values = {item.name: stored[item.name] for item in fields(cls) if item.name in stored}
+        if "ids" in values:
+            values["ids"] = [uuid.UUID(text) for text in values["ids"]]
+        for name in ("died_after", "died_before"):
+            if name in values:
+                values[name] = datetime.fromisoformat(values[name])
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class DeathCursor:
+    """A place in a list of dead letters; they are in the order of their deaths."""
+
+    died_at: datetime
+    id: uuid.UUID
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterPage:
+    """Dead letters, latest death first; ``before`` is where the next page begins, ``None`` on the last one."""
+
+    letters: list[DeadLetter]
+    before: DeathCursor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a filter means now: how many open dead letters, and the first of them."""
+
+    count: int
+    sample: list[uuid.UUID]
+
+
+def matching(wanted: DeadLetterFilter) -> DeadLetterQuerySet:
+    """Return the dead letters that a filter means, in any state."""
+    letters = DeadLetter.objects.all()
+    exact = {name: getattr(wanted, name) for name in ("queue", "task_type", "reason", "user")}
+    exact |= {"died_at__gte": wanted.died_after, "died_at__lt": wanted.died_before, "message__icontains": wanted.text}
+    letters = letters.filter(**{name: value for name, value in exact.items() if value is not None})
+    if wanted.ids is not None:
+        letters = letters.filter(pk__in=wanted.ids)
+    if wanted.exception_class is not None:
+        name = wanted.exception_class
+        letters = letters.filter(Q(exception_class=name) | Q(exception_class__endswith=f".{name}"))
+    return letters
+
+
+def preview(wanted: DeadLetterFilter, limit: int | None = None) -> Preview:
+    """Return how many open dead letters a filter means, at most ``limit``, and the ids of the first to be handled."""
+    letters = matching(wanted).open()
+    count = (letters[:limit] if limit is not None else letters).count()
+    sample = letters.order_by("died_at", "id").values_list("id", flat=True)[: min(count, SAMPLE)]
+    return Preview(count, list(sample))
+
+
+def list_dead_letters(
+    letters: DeadLetterQuerySet, *, page_size: int, before: DeathCursor | None = None
+) -> DeadLetterPage:
+    """Return one page of ``letters``; its cost does not depend on how many pages came before."""
+    if before is not None:
+        earlier = Q(died_at__lt=before.died_at) | Q(died_at=before.died_at, id__lt=before.id)
+        letters = letters.filter(earlier, died_at__lte=before.died_at)
+    found = list(letters.order_by("-died_at", "-id")[: page_size + 1])
+    more = len(found) > page_size
+    found = found[:page_size]
+    return DeadLetterPage(found, DeathCursor(found[-1].died_at, found[-1].id) if more else None)
+
+
+def get_dead_letter(letters: DeadLetterQuerySet, name: uuid.UUID) -> DeadLetter:
+    """Return one of ``letters`` by its id, or the one by which a task is dead now by the id of the task.
+
+    Raises ``DeadLetterNotFound`` when it is not among them.
+    """
+    letter: DeadLetter | None = letters.filter(pk=name).first()
+    if letter is None:
+        letter = letters.filter(task_id=name, replayed_at__isnull=True).first()
+    if letter is None:
+        raise DeadLetterNotFound(f"There is no dead letter {name}.")
+    return letter
+
+
+def shown_parameters(task_id: uuid.UUID) -> tuple[list[Any], dict[str, Any]] | None:
+    """Return (args, parameters) of a task without secrets; ``None`` when it was purged."""
+    payload = TaskPayload.objects.filter(pk=task_id).first()
+    if payload is None:
+        return None
+    secrets = secrets_of([payload.args, payload.parameters])
+    return redact_value(payload.args, secrets), redact_value(payload.parameters, secrets)
+
+
+def secrets_by_task(task_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, frozenset[str]]:
+    """Return what must not be shown of the messages of each task."""
+    payloads = TaskPayload.objects.filter(pk__in=task_ids)
+    return {payload.task_id: secrets_of([payload.args, payload.parameters]) for payload in payloads}
+
+
+def refusal(dead_letter_id: uuid.UUID, verb: str) -> DeadLetterNotFound | InvalidTransition:
+    """Return why nothing could be done with a dead letter, as the error to raise; ``verb`` is a past participle."""
+    letter = DeadLetter.objects.filter(pk=dead_letter_id).first()
+    if letter is None:
+        return DeadLetterNotFound(f"There is no dead letter {dead_letter_id}; it may have expired.")
+    found = statuses([letter.task_id]).get(letter.task_id)
+    status = PURGED if found is None else found
+    if letter.replayed_at is not None:
+        why = f"it was replayed{_by(letter.replayed_by)} at {letter.replayed_at:%Y-%m-%d %H:%M:%S %Z}"
+    elif letter.discarded_at is not None:
+        why = f"it was discarded{_by(letter.discarded_by)} at {letter.discarded_at:%Y-%m-%d %H:%M:%S %Z}"
+    elif found is None:
+        why = "its task was purged"
+    else:
+        why = f"its task is {found.replace('_', ' ')}"
+    return InvalidTransition(f"The dead letter cannot be {verb}: {why}.", status=status)
+
+
+def _by(name: str) -> str:
+    return f" by {name}" if name else ""
+
+
+def task_status(letter: DeadLetter) -> Status | None:
+    """Return the status of the task of a dead letter now; ``None`` when it was purged."""
+    found = Task.objects.filter(pk=letter.task_id).values_list("status", flat=True).first()
+    return None if found is None else Status(found)

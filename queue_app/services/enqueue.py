@@ -1,0 +1,134 @@
+"""Store tasks in the caller's transaction; tell the index once it has committed.
+
+Crash points: before COMMIT nothing exists; between COMMIT and the push the rows are
+queued but not indexed, and the reconciler pushes them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from queue_app import signals
+from queue_app.core.lanes import score
+from queue_app.core.records import Enqueued, Entry, NewTask
+from queue_app.exceptions import IdempotencyConflict
+from queue_app.rows import insert
+from queue_app.rows.database import alias, atomic
+from queue_app.rows.insert import Stored, TaskRow
+from queue_app.services import events
+from queue_app.services.hints import push_on_commit
+from queue_app.services.validate import check_call, check_spec, check_task
+
+QueueKey = tuple[str, str]  # database alias, queue
+
+#: Queues that this process has seen committed; only a name that is new to it costs a query.
+_known_queues: set[QueueKey] = set()
+
+
+def enqueue(new: NewTask, *, tell: bool = True) -> Enqueued:
+    """Store one task; without ``tell`` the caller writes the event that it was accepted.
+
+    Returns the stored task, or with ``created=False`` the one that the same user enqueued
+    before with the same idempotency key, task type and parameters. Raises
+    ``InvalidTaskData`` for what must not be stored and ``IdempotencyConflict`` for a key
+    that was used for something else.
+    """
+    row = check_task(new)
+    queues = _ensure_queues([row])
+    stored = insert.insert_one(row)
+    if stored is None:
+        return _replayed(row)
+    _announce([stored], queues, tell=tell)
+    return Enqueued(row.id, stored.status, stored.created_at)
+
+
+def enqueue_many(tasks: Iterable[NewTask]) -> list[Enqueued]:
+    """Store many tasks, all or nothing, and push them in one call; return results in order.
+
+    Raises as ``enqueue`` does; the first bad task stops all.
+    """
+    return _store([check_task(new) for new in tasks])
+
+
+def enqueue_calls(task: NewTask, calls: Iterable[tuple[Sequence[Any], dict[str, Any]]]) -> list[Enqueued]:
+    """Store one task for each (args, parameters), as ``enqueue_many`` does; what they share is checked once."""
+    spec = check_spec(task)
+    return _store([check_call(spec, args, parameters) for args, parameters in calls])
+
+
+def _store(rows: list[TaskRow]) -> list[Enqueued]:
+    if not rows:
+        return []
+    queues = _ensure_queues(rows)
+    if all(row.spec.idempotency_key is None for row in rows):
+        stored = insert.insert_many(rows)
+        _announce(stored, queues)
+        return [Enqueued(item.row.id, item.status, item.created_at) for item in stored]
+    return _store_with_keys(rows, queues)
+
+
+def _store_with_keys(rows: list[TaskRow], queues: set[QueueKey]) -> list[Enqueued]:
+    """Store tasks of which some carry idempotency keys: those one by one, the others by COPY."""
+    with atomic():
+        stored = insert.insert_many([row for row in rows if row.spec.idempotency_key is None])
+        results: dict[uuid.UUID, Enqueued] = {}
+        for row in rows:
+            if row.spec.idempotency_key is not None:
+                item = insert.insert_one(row)
+                if item is None:
+                    results[row.id] = _replayed(row)
+                else:
+                    stored.append(item)
+        results |= {item.row.id: Enqueued(item.row.id, item.status, item.created_at) for item in stored}
+        _announce(stored, queues)
+    return [results[row.id] for row in rows]
+
+
+def _replayed(row: TaskRow) -> Enqueued:
+    found = insert.find_by_key(row)
+    if found is None:  # the first one was purged, or its transaction is not visible to this snapshot
+        raise IdempotencyConflict("The idempotency key is being used by another transaction; try again.")
+    task_id, status, created_at, same = found
+    if not same:
+        raise IdempotencyConflict(
+            f"The idempotency key {row.spec.idempotency_key!r} was used for another task or other parameters."
+        )
+    return Enqueued(task_id, status, created_at, created=False)
+
+
+def _announce(stored: list[Stored], queues: set[QueueKey], *, tell: bool = True) -> None:
+    note = partial(_known_queues.update, queues) if queues else None
+    push_on_commit(_entries(stored), note, events=events.of_stored(stored) if tell else ())
+    if stored and signals.tasks_enqueued.has_listeners():
+        signals.tasks_enqueued.send(None, queue=stored[0].row.spec.queue, count=len(stored))
+
+
+def _entries(stored: list[Stored]) -> list[Entry]:
+    """Return the places of the queued ones; tasks of one call mostly share instant and band."""
+    entries: list[Entry] = []
+    instant, band, at = None, None, 0.0
+    for row, _created_at, queued_at in stored:
+        if queued_at is None:
+            continue
+        if queued_at is not instant or row.spec.priority != band:
+            instant, band = queued_at, row.spec.priority
+            at = score(band, instant)
+        entries.append(Entry(row.spec.lane, at, row.id))
+    return entries
+
+
+def _ensure_queues(rows: Iterable[TaskRow]) -> set[QueueKey]:
+    """Create queues that are named for the first time, with the defaults; return those that were looked up."""
+    database = alias()
+    fresh = {(database, row.spec.queue) for row in rows} - _known_queues
+    for _database, name in sorted(fresh):  # in the same order by everybody, or two new queues could deadlock
+        insert.ensure_queue(name)
+    return fresh
+
+
+def forget_known_queues() -> None:
+    """Look every queue up again at its next use (tests empty the tables)."""
+    _known_queues.clear()

@@ -1,0 +1,76 @@
+"""Record how attempts ended, many at once, and free their slots.
+
+Crash points: before the commit nothing is recorded, and the reaper runs the task again.
+Between the commit and the release a slot stays taken by a finished task, until the
+reconciler releases it. The fence makes every repetition a change of nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Sequence
+
+from queue_app import conf, signals
+from queue_app.core.backoff import retry_delay
+from queue_app.core.records import Outcome
+from queue_app.core.states import Status
+from queue_app.index import Lease
+from queue_app.rows import finish as finish_rows
+from queue_app.rows.database import atomic
+from queue_app.rows.finish import Attempt, Verdict
+from queue_app.services import events
+from queue_app.services.hints import tell_index
+
+
+def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
+    """Record the outcomes; return the ids of the tasks that the attempts still held.
+
+    The rows are committed when this returns. What is not among the returned ids was taken
+    from the worker meanwhile; its outcome is dropped.
+    """
+    first = {(outcome.task.id, outcome.task.attempt): outcome for outcome in reversed(outcomes)}  # of each attempt
+    snoozed = [outcome for outcome in first.values() if outcome.snooze is not None]
+    completed = [outcome for outcome in first.values() if outcome.failure is None and outcome.snooze is None]
+    verdicts = [_judge(outcome) for outcome in first.values() if outcome.failure is not None]
+    held: dict[Attempt, Status] = {}
+    if completed and not verdicts and not snoozed:  # the common case: one statement, which commits by itself
+        held = finish_rows.complete(completed)
+    else:
+        with atomic():
+            if completed:
+                held |= finish_rows.complete(completed)
+            if snoozed:
+                held |= finish_rows.snooze(snoozed)
+            if verdicts:
+                held |= finish_rows.fail(verdicts, conf.get().retention.dead_letter_seconds)
+    tell_index(
+        lambda index: index.release_leases(_lease(first[attempt]) for attempt in held),
+        "release",
+    )
+    if held:
+        events.finished(first, held)
+    if signals.attempt_finished.has_listeners():
+        for attempt, status in held.items():
+            signals.attempt_finished.send(None, outcome=first[attempt], status=status)
+    return {task_id for task_id, _ in held}
+
+
+def _lease(outcome: Outcome) -> Lease:
+    return Lease(outcome.task.id, outcome.task.queue, outcome.task.leased_at)
+
+
+def _judge(outcome: Outcome) -> Verdict:
+    """Decide what becomes of a failed attempt; what the task says comes before the policy."""
+    task, failure = outcome.task, outcome.failure
+    if failure is None or not failure.retriable:
+        return Verdict(outcome, Status.FAILED, None)
+    if task.failures >= task.max_retries:
+        return Verdict(outcome, Status.DEAD_LETTER, None, "timeout" if failure.reason == "timeout" else None)
+    if failure.retry_after is not None:
+        return Verdict(outcome, Status.SCHEDULED, failure.retry_after)
+    retry = conf.get().retry
+    base = task.retry_delay or retry.base_seconds
+    jitter = random.uniform if retry.jitter else None
+    delay = retry_delay(task.failures + 1, base=base, cap=max(base, retry.cap_seconds), jitter=jitter)
+    return Verdict(outcome, Status.SCHEDULED, delay)

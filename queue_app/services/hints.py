@@ -1,0 +1,114 @@
+"""Tell the index what was committed. A hint, never the delivery.
+
+A process may die between COMMIT and the hint, or Redis may be away: the rows are there,
+and the reconciler finds them by state. So a hint that fails is logged, not raised, and
+after a failure further hints are held back for a moment instead of each waiting for a
+server that does not answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.db import transaction
+
+from queue_app import signals
+from queue_app.core.events import Run
+from queue_app.core.records import Entry
+from queue_app.exceptions import IndexUnavailable
+from queue_app.index import Index, get_index
+from queue_app.rows.database import alias, connection
+
+#: Seconds without hints after one failed.
+HOLD_BACK_SECONDS = 2.0
+
+
+class Breaker:
+    """Holds hints back for a moment after one failed."""
+
+    def __init__(self) -> None:
+        self.closed_from = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether hints are held back now."""
+        return time.monotonic() < self.closed_from
+
+    def trip(self) -> None:
+        """Hold hints back from now on."""
+        self.closed_from = time.monotonic() + HOLD_BACK_SECONDS
+
+    def reset(self) -> None:
+        """Let hints pass again."""
+        self.closed_from = 0.0
+
+
+breaker = Breaker()
+
+
+def tell_index(operation: Callable[[Index], object], name: str) -> bool:
+    """Run ``operation`` on the index; return false, and log, when the index cannot be reached."""
+    if breaker.is_open:
+        return False
+    try:
+        operation(get_index())
+    except IndexUnavailable as error:
+        breaker.trip()
+        signals.index_unreachable.send(None, operation=name, error=error)
+        return False
+    return True
+
+
+class PushHook:
+    """An ``on_commit`` hook that announces and pushes all tasks that one transaction stored, in one call."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.events: list[Run] = []
+        self.notes: list[Callable[[], object]] = []
+        self.ran = False  # a test may run the hooks of a transaction that goes on
+
+    def __call__(self) -> None:
+        """Push them."""
+        self.ran = True
+        for note in self.notes:
+            note()
+        if len(self.entries) <= 1 and len(self.events) <= 1:
+            tell_index(lambda index: index.post_entries(self.entries, self.events), "push")
+        else:
+            tell_index(lambda index: index.announce_entries(self.entries, self.events), "push")
+
+
+def push_on_commit(
+    entries: Sequence[Entry], note: Callable[[], object] | None = None, *, events: Sequence[Run] = ()
+) -> None:
+    """Push tasks, given by their places, once the caller's transaction has committed; at once when there is none.
+
+    Tasks of one transaction are gathered in one hook, as long as no savepoint lies between
+    them that could be rolled back alone. ``note`` is called with the push, whether it arrives
+    or not; ``events`` are told before it.
+    """
+    if not (entries or events):
+        return
+    notes = [note] if note else []
+    database = connection()
+    if database.in_atomic_block and database.run_on_commit:
+        last: tuple[Any, ...] = database.run_on_commit[-1]
+        savepoints, hook, _robust = last
+        if isinstance(hook, PushHook) and not hook.ran and savepoints == set(database.savepoint_ids):
+            hook.entries.extend(entries)
+            hook.events.extend(events)
+            hook.notes.extend(notes)
+            return
+    hook = PushHook()
+    hook.entries.extend(entries)
+    hook.events.extend(events)
+    hook.notes.extend(notes)
+    transaction.on_commit(hook, using=alias(), robust=True)
+
+
+def on_commit(operation: Callable[[Index], object], name: str) -> None:
+    """Run ``operation`` on the index once the caller's transaction has committed."""
+    transaction.on_commit(lambda: tell_index(operation, name), using=alias(), robust=True)

@@ -1,0 +1,142 @@
+"""Answer what there is to know about tasks: lists, one task in full, and its place in the queue."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from queue_app import conf
+from queue_app.core.priorities import Band
+from queue_app.core.records import TaskRef
+from queue_app.core.states import Status
+from queue_app.exceptions import TaskNotFound
+from queue_app.models import PriorityPolicy, Queue, Task, TaskAttempt
+from queue_app.models.querysets import TaskQuerySet
+from queue_app.services.hints import tell_index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """Which tasks to list; what is empty does not restrict."""
+
+    statuses: Sequence[str] = ()
+    bands: Sequence[Band] = ()
+    queue: str | None = None
+    task_type: str | None = None
+    user: str | None = None
+    worker_id: uuid.UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Tasks, newest first; ``before`` is where the next page begins, ``None`` on the last one."""
+
+    tasks: list[Task]
+    before: uuid.UUID | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveOptions:
+    """What holds for a task's next claim: its own options, else its queue's, else the policy of its band."""
+
+    timeout: float  # of the first try; each retry may take longer
+    max_retries: int
+    retry_delay: float
+    timeout_from: str  # task, queue or policy
+    max_retries_from: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDetail:
+    """One task with everything that is stored beside its row."""
+
+    task: Task
+    args: list[Any]
+    parameters: dict[str, Any]
+    result: Any
+    attempts: list[TaskAttempt]
+    options: EffectiveOptions
+    queue_position: int | None
+
+
+def list_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, page_size: int, before: uuid.UUID | None = None) -> Page:
+    """Return one page of ``tasks``; its cost does not depend on how many pages came before."""
+    if wanted.statuses:
+        tasks = tasks.in_status(*wanted.statuses)
+    if wanted.bands:
+        tasks = tasks.filter(priority__in=wanted.bands)
+    exact = {
+        "queue": wanted.queue,
+        "task_type": wanted.task_type,
+        "user": wanted.user,
+        "worker_id": wanted.worker_id,
+        "id__lt": before,
+    }
+    tasks = tasks.filter(**{name: value for name, value in exact.items() if value is not None})
+    found = list(tasks.with_effective_priority().order_by("-id")[: page_size + 1])
+    more = len(found) > page_size
+    found = found[:page_size]
+    return Page(found, found[-1].id if more else None)
+
+
+def get_task(tasks: TaskQuerySet, task_id: uuid.UUID) -> Task:
+    """Return one of ``tasks``; raise ``TaskNotFound`` when it is not among them."""
+    task: Task | None = tasks.filter(pk=task_id).first()
+    if task is None:
+        raise TaskNotFound(f"There is no task {task_id}.")
+    return task
+
+
+def task_detail(tasks: TaskQuerySet, task_id: uuid.UUID) -> TaskDetail:
+    """Return all there is about one of ``tasks``; raise ``TaskNotFound`` when it is not among them."""
+    task = get_task(tasks.with_effective_priority().select_related("payload", "outcome"), task_id)
+    payload = getattr(task, "payload", None)
+    outcome = getattr(task, "outcome", None)
+    return TaskDetail(
+        task=task,
+        args=payload.args if payload else [],
+        parameters=payload.parameters if payload else {},
+        result=outcome.value if outcome else None,
+        attempts=list(TaskAttempt.objects.filter(task_id=task.id).order_by("attempt")),
+        options=effective_options(task),
+        queue_position=position_of(task),
+    )
+
+
+def effective_options(task: Task) -> EffectiveOptions:
+    """Return the options that a claim and a failure of the task would apply (``rows.claim``)."""
+    policy = PriorityPolicy.objects.filter(pk=task.priority).first() or PriorityPolicy()
+    queue = Queue.objects.filter(pk=task.queue).first() or Queue()
+    return EffectiveOptions(
+        timeout=_first(task.timeout, queue.timeout_seconds, policy.timeout_seconds),
+        max_retries=int(_first(task.max_retries, queue.max_retries, policy.max_retries)),
+        retry_delay=_first(task.retry_delay, conf.get().retry.base_seconds),
+        timeout_from=_source(task.timeout, queue.timeout_seconds),
+        max_retries_from=_source(task.max_retries, queue.max_retries),
+    )
+
+
+def _first(*values: float | None) -> float:
+    """Return the first value that is set: the last one always is."""
+    return next(value for value in values if value is not None)
+
+
+def _source(own: float | None, of_queue: float | None) -> str:
+    return "task" if own is not None else "queue" if of_queue is not None else "policy"
+
+
+def position_of(task: Task) -> int | None:
+    """Return how many tasks of the queue run before this one, itself counted; ``None`` unless it is queued."""
+    if task.status != Status.QUEUED or task.queued_at is None:
+        return None
+    ref = TaskRef(task.id, task.task_type, task.queue, task.priority, tuple(task.capabilities), task.queued_at)
+    return queue_position(ref)
+
+
+def queue_position(ref: TaskRef) -> int | None:
+    """Return a task's place in its queue; ``None`` when it is not indexed or the index cannot be reached."""
+    found: list[int | None] = []
+    tell_index(lambda index: found.append(index.position(ref)), "position")
+    return found[0] if found else None

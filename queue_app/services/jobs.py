@@ -1,0 +1,62 @@
+"""Note when each job of upkeep was done last, whoever ran it, and how far it has come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+from django.db import DatabaseError
+from django.utils import timezone
+
+from queue_app.models import MaintenanceJob
+from queue_app.rows.database import alias
+
+MAX_ERROR = 1000
+
+
+def recorded[**P](name: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
+    """Record each run of a job that returns how much it did: its end and duration, or its error."""
+
+    def decorate(job: Callable[P, int]) -> Callable[P, int]:
+        @wraps(job)
+        def run(*args: P.args, **kwargs: P.kwargs) -> int:
+            started_at, began = timezone.now(), time.monotonic()
+            try:
+                done = job(*args, **kwargs)
+            except Exception as error:
+                with suppress(DatabaseError):  # it may be the database that fails
+                    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                    _write(name, started_at=started_at, error=text[:MAX_ERROR])
+                raise
+            seconds = time.monotonic() - began
+            _write(name, started_at=started_at, succeeded_at=timezone.now(), seconds=seconds, done=done, error="")
+            return done
+
+        return run
+
+    return decorate
+
+
+def _write(name: str, **fields: Any) -> None:
+    MaintenanceJob.objects.using(alias()).update_or_create(name=name, defaults=fields)
+
+
+def succeeded_within(name: str, seconds: float) -> bool:
+    """Whether a job's last success is no older than this."""
+    since = timezone.now() - timedelta(seconds=seconds)
+    return MaintenanceJob.objects.using(alias()).filter(name=name, succeeded_at__gte=since).exists()
+
+
+def progress(name: str) -> dict[str, Any]:
+    """Return how far a job has come, as it noted with ``note_progress``."""
+    found = MaintenanceJob.objects.using(alias()).filter(name=name).values_list("progress", flat=True).first()
+    return dict(found or {})
+
+
+def note_progress(name: str, progress: dict[str, Any]) -> None:
+    """Keep how far a job has come, for its next run."""
+    _write(name, progress=progress)

@@ -1,0 +1,122 @@
+"""Promote tasks that have waited long: they rise in the index, their rows stay as they are.
+
+The index cannot tell which tasks of a band are of that band and which rose to it, and the
+two go on at different ages. The rows can. So each rise (a band of one's own, and the band
+it leads to) is a sweep over the queued rows of that band, oldest first, which remembers
+where it stopped: a run reads those that came of age since the last one, and a little more.
+
+Whatever enters the index later (a push, a task given back, a rebuild) is put where its age
+has brought it by then, so a sweep need never go back. Crash points: before the index moved
+a page, nothing has happened; before the progress was noted, the page is swept again, which
+moves nothing. Two runs at once do the same twice.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from queue_app import signals
+from queue_app.core.priorities import Band
+from queue_app.core.promotion import PROMOTED, Thresholds, rises
+from queue_app.index import Index, get_index
+from queue_app.models import PriorityPolicy
+from queue_app.rows import promotion as rows
+from queue_app.rows.audit import Cursor
+from queue_app.rows.database import alias
+from queue_app.services import jobs
+
+JOB = "promote"
+BUDGET_SECONDS = 5.0
+BATCH = 500
+#: So much is swept again by the next run: the index's clock may be behind the database's.
+AGAIN_SECONDS = 30.0
+
+Step = tuple[Band, Band]
+
+
+@dataclass(slots=True)
+class Promotion:
+    """What a run moved, by (from, to); ``complete`` when nothing aged is left."""
+
+    steps: Counter[Step] = field(default_factory=Counter)
+    complete: bool = True
+
+    @property
+    def total(self) -> int:
+        """All steps."""
+        return self.steps.total()
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """One rise of the tasks of one band: those queued by ``until`` are old enough for it."""
+
+    name: str
+    band: Band
+    until: datetime
+    cursor: Cursor | None
+    done: bool = False
+
+    def next_page(self, index: Index, limit: int) -> Counter[Step]:
+        """Let the next tasks rise."""
+        page = rows.aged_page(self.band, self.cursor, self.until, limit)
+        steps = index.promote(page)
+        if len(page) == limit:
+            self.cursor = (page[-1].queued_at, page[-1].id)
+        else:
+            self.cursor = (self.until - timedelta(seconds=AGAIN_SECONDS), uuid.UUID(int=0))
+            self.done = True
+        return steps
+
+
+def promote(*, budget: float = BUDGET_SECONDS, batch: int = BATCH) -> Promotion:
+    """Let every aged task rise to its effective band, for at most about ``budget`` seconds.
+
+    At least one batch of each rise is dealt with. While the index is being rebuilt there is
+    nothing to do: the rebuild puts everything where it belongs. Raises ``IndexUnavailable``.
+    """
+    index = get_index()
+    promotion = Promotion()
+    if index.generation().state != "ready":
+        return promotion
+    deadline = time.monotonic() + budget
+    thresholds = PriorityPolicy.thresholds(alias())
+    index.set_thresholds(thresholds)  # an edit whose hint was lost; the sweeps go by what the index knows
+    pending = sweeps = _sweeps(thresholds, jobs.progress(JOB))
+    try:
+        while pending:
+            for sweep in pending:
+                promotion.steps += sweep.next_page(index, batch)
+            pending = [sweep for sweep in pending if not sweep.done]
+            if pending and time.monotonic() >= deadline:
+                promotion.complete = False
+                break
+    finally:
+        jobs.note_progress(JOB, {sweep.name: _dump(sweep.cursor) for sweep in sweeps if sweep.cursor})
+        if promotion.steps:
+            signals.tasks_promoted.send(None, steps=dict(promotion.steps), complete=promotion.complete)
+    return promotion
+
+
+def _sweeps(thresholds: Thresholds, known: dict[str, list[str]]) -> list[_Sweep]:
+    """Return a sweep for each rise, each from where the last run stopped."""
+    now = rows.clock()
+    found: list[_Sweep] = []
+    for band in PROMOTED:
+        for rise in rises(band, thresholds):
+            name = f"{band.label}:{rise.to.label}"
+            cursor = _load(known[name]) if name in known else None
+            found.append(_Sweep(name, band, now - timedelta(seconds=rise.after), cursor))
+    return found
+
+
+def _dump(cursor: Cursor) -> list[str]:
+    return [cursor[0].isoformat(), cursor[1].hex]
+
+
+def _load(value: list[str]) -> Cursor:
+    return datetime.fromisoformat(value[0]), uuid.UUID(value[1])

@@ -1,0 +1,107 @@
+"""Return what dead workers were running, and end what is stuck past its deadline.
+
+A worker is dead when it has been silent for its heartbeat budget, or when it ran on this
+machine and its process is gone: that is seen at once. A worker that said goodbye, or whose
+row is gone, holds nothing either. Crashes are counted apart from failures; a task that had
+too many is dead-lettered (``crash_loop``).
+
+Crash points: before the commit nothing has happened, and the next tick does it. After the
+rows and before the index, the reconciler ends the leases and pushes the tasks.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from functools import partial
+
+from queue_app import conf, signals
+from queue_app.core.clock import now
+from queue_app.core.process import machine_identity, process_identity
+from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
+from queue_app.core.states import Status
+from queue_app.index import Index
+from queue_app.rows import reap as rows
+from queue_app.rows import workers
+from queue_app.services import events
+from queue_app.services.finish import finish
+from queue_app.services.hints import tell_index
+
+BATCH = 500
+
+
+def reap() -> int:
+    """Bury dead workers and end at most ``BATCH`` of the attempts that they held; return how many."""
+    _announce(workers.bury_silent(conf.get().worker.missed_heartbeats, BATCH))
+    bury_dead_neighbours()
+    return reap_orphans()
+
+
+def reap_orphans() -> int:
+    """End at most ``BATCH`` attempts of workers that are gone; return how many."""
+    settings = conf.get()
+    reaped = rows.reap_orphans(
+        BATCH,
+        max_crashes=settings.retry.max_crashes,
+        dead_letter_seconds=settings.retention.dead_letter_seconds,
+    )
+    if reaped:
+        tell_index(lambda index: _return_to_index(index, reaped), "reap")
+        events.returned((item.status, item.task) for item in reaped)
+    return len(reaped)
+
+
+def _return_to_index(index: Index, reaped: Sequence[rows.Reaped]) -> None:
+    index.release((item.task.id, item.task.queue) for item in reaped)
+    index.push(item.task for item in reaped if item.status is Status.QUEUED)
+
+
+def reap_overdue() -> int:
+    """Fail executing tasks that are long past their own deadline: their worker lives, but is stuck; return how many.
+
+    The worker enforces deadlines itself; this waits ``SCHEDULER.OVERDUE_SECONDS`` longer.
+    """
+    tasks = rows.overdue(conf.get().scheduler.overdue_seconds, BATCH)
+    return len(finish([_timed_out(task) for task in tasks])) if tasks else 0
+
+
+def _timed_out(task: ClaimedTask) -> Outcome:
+    failure = TaskFailure(
+        exception_class="queue_app.exceptions.TaskTimeout",
+        message=f"The attempt took longer than {task.timeout:g} s, and its worker did not end it.",
+        traceback="",
+        reason="timeout",
+    )
+    return Outcome(task, task.started_at, now(), failure=failure)
+
+
+def bury(worker_id: uuid.UUID) -> int:
+    """Declare one worker dead, because its end was seen, and end what it held; return how many tasks."""
+    _announce(workers.bury(worker_id))
+    return reap_orphans()
+
+
+def bury_dead_neighbours() -> int:
+    """Declare workers of this machine dead whose process is gone; return how many.
+
+    Processes are compared by boot id, pid namespace, pid and start time, so neither a pid
+    that was given to another process nor another container is mistaken. Finds nothing where
+    the platform does not tell these (no ``/proc``); the heartbeat then decides.
+    """
+    machine = machine_identity()
+    if not machine:
+        return 0
+    gone = [
+        worker_id
+        for worker_id, pid, identity in workers.on_this_machine(machine, BATCH)
+        if process_identity(pid) != identity
+    ]
+    for worker_id in gone:
+        _announce(workers.bury(worker_id))
+    return len(gone)
+
+
+def _announce(buried: list[tuple[uuid.UUID, str]]) -> None:
+    for worker_id, profile in buried:
+        tell_index(partial(Index.retire, profile_id=profile, worker_id=worker_id), "retire")
+        signals.worker_reaped.send(None, worker_id=worker_id)

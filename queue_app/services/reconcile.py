@@ -1,0 +1,109 @@
+"""Compare the index with the rows, by state, and repair what differs.
+
+Each pass is bounded and cheap when nothing is wrong:
+
+- what became queued within the last seconds is pushed (a no-op where it is indexed);
+- a rolling pass over all queued rows, in pages, so many that it is through in ``FULL_PASS_SECONDS``;
+- leases whose row is not executing end; a row that is still queued goes back to its place
+  once the lease is too old for its claim to be under way;
+- executing rows that hold no lease get one, so that caps hold;
+- limits are copied again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from queue_app import conf, signals
+from queue_app.core.states import Status
+from queue_app.index import Index, Lease, get_index
+from queue_app.rows import audit
+from queue_app.rows.claim import statuses
+from queue_app.services.claim import PROPOSAL_SECONDS
+from queue_app.services.rebuild import copy_limits
+
+#: How far back the recent window reaches; several reconcile periods, as commits may come late.
+RECENT_SECONDS = 30.0
+#: A lease of a queued row that is older than this belongs to a claim that died.
+ABANDONED_SECONDS = PROPOSAL_SECONDS + 5.0
+PAGE = 2000
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """Repairs the index step by step; remembers how far its rolling pass has come."""
+
+    cursor: audit.Cursor | None = None
+    compared: int = 0  # rows of the rolling pass under way
+    total: int = 0  # rows of the pass before
+    repaired: Counter[str] = field(default_factory=Counter)
+
+    def run_once(self) -> dict[str, int]:
+        """Run one bounded step of every comparison; return the repairs made, by kind."""
+        index = get_index()
+        repairs = {
+            "missing": index.push(audit.recently_queued(RECENT_SECONDS)) + self._roll_on(index),
+            "leases_ended": self._end_stale_leases(index),
+            "leases_restored": index.restore_leases(index.missing_leases(audit.executing())),
+            "limits": copy_limits(),
+        }
+        for kind, count in repairs.items():
+            if count:
+                self.repaired[kind] += count
+                signals.index_repaired.send(None, kind=kind, count=count)
+        return repairs
+
+    def _roll_on(self, index: Index) -> int:
+        """Compare as many pages as bring the rolling pass through all queued rows in ``FULL_PASS_SECONDS``."""
+        settings = conf.get().scheduler
+        total = max(self.total, audit.queued_estimate())
+        share = total * settings.reconcile_seconds / settings.full_pass_seconds
+        missing = 0
+        for _ in range(max(1, math.ceil(share / PAGE))):
+            missing += self.next_page(index)
+            if self.cursor is None:
+                break
+        return missing
+
+    def next_page(self, index: Index) -> int:
+        """Compare the next page of the rolling pass; return how many tasks were missing or misplaced."""
+        page = audit.queued_page(self.cursor, PAGE)
+        self.compared += len(page)
+        if len(page) == PAGE:
+            self.cursor = (page[-1].queued_at, page[-1].id)
+        else:
+            self.cursor, self.total, self.compared = None, self.compared, 0
+        return index.push(page)
+
+    def _end_stale_leases(self, index: Index) -> int:
+        ended = 0
+        now = index.now()
+        for queue in index.queues():
+            page: list[Lease] = list(index.leases(queue))
+            found = statuses([lease.id for lease in page])
+            stale = [lease for lease in page if _is_stale(lease, found.get(lease.id), now)]
+            if not stale:
+                continue
+            ended += index.withdraw(stale)
+            index.push(audit.refs([lease.id for lease in stale]))
+        return ended
+
+
+def _is_stale(lease: Lease, status: Status | None, now: int) -> bool:
+    """Whether no claim under way, and no execution, stands behind the lease (``now`` in µs of index time)."""
+    if status is Status.EXECUTING:
+        return False
+    if status is Status.QUEUED:
+        return now - lease.leased_at > ABANDONED_SECONDS * 1_000_000
+    return True
+
+
+def reconcile_everything() -> dict[str, int]:
+    """Compare all rows at once; return the repairs made, by kind."""
+    reconciler = Reconciler()
+    total = Counter(reconciler.run_once())
+    while reconciler.cursor is not None:
+        total["missing"] += reconciler.next_page(get_index())
+    return dict(total)
