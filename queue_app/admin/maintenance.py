@@ -1,0 +1,32 @@
+"""The jobs of upkeep: when each succeeded last, and why one did not."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.utils import timezone
+from django.utils.safestring import SafeString
+
+from queue_app.admin.mixins import ReadOnlyAdmin
+from queue_app.dashboard import labels
+from queue_app.models import MaintenanceJob
+
+
+@admin.register(MaintenanceJob)
+class MaintenanceJobAdmin(ReadOnlyAdmin[MaintenanceJob]):
+    """One row a job; only the jobs write it."""
+
+    actions = None
+    fields = ("name", "succeeded_at", "took", "done", "started_at", "error")
+    list_display = ("name", "succeeded", "took", "done", "error")
+    ordering = ("name",)
+    sortable_by = ()
+
+    @admin.display(description="last success")
+    def succeeded(self, job: MaintenanceJob) -> SafeString | str:
+        """Return how long ago the job was done."""
+        return labels.ago(job.succeeded_at, timezone.now()) if job.succeeded_at else "never"
+
+    @admin.display(description="took")
+    def took(self, job: MaintenanceJob) -> str:
+        """Return how long it took then."""
+        return labels.duration(job.seconds)

@@ -1,0 +1,130 @@
+"""What the admin's pages have in common: read-only rows, capped counts, strict lookups, audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import django
+from django.contrib import admin, messages
+from django.contrib.admin.exceptions import DisallowedModelAdminLookup
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.exceptions import ValidationError
+from django.core.paginator import Paginator
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.functional import cached_property
+
+if TYPE_CHECKING:
+
+    class BaseAdmin[M: Model](admin.ModelAdmin[M]):
+        """The admin of a model ``M``."""
+else:
+
+    class BaseAdmin[M](admin.ModelAdmin):
+        """The admin of a model ``M``."""
+
+
+if TYPE_CHECKING:
+    _Paginator = Paginator[Any]
+else:
+    _Paginator = Paginator
+
+#: Django 6.0 has the link to the history inside the block that these pages replace.
+TOOLS_IN_CONTENT = django.VERSION < (6, 1)
+#: Lists count, page and act on at most so many rows; a filter finds the rest.
+COUNT_LIMIT = 10_000
+
+
+class CappedPaginator(_Paginator):
+    """A paginator that stops counting at ``COUNT_LIMIT``: a page never costs a count of millions."""
+
+    @cached_property
+    def count(self) -> int:
+        """The number of rows, at most ``COUNT_LIMIT``."""
+        rows: Any = self.object_list
+        return int(rows.order_by().values("pk")[:COUNT_LIMIT].count())
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether there may be more rows than were counted."""
+        return self.count >= COUNT_LIMIT
+
+
+class QueueAppAdmin[M: Model](BaseAdmin[M]):
+    """Common behaviour of all pages of the queue."""
+
+    #: Fields that an address may filter by, exactly; the parameters of list filters come on top.
+    exact_lookups: tuple[str, ...] = ()
+    show_facets = admin.ShowFacets.NEVER  # each facet would be one more count over the table
+
+    class Media:
+        css = {"all": ("queue_app/admin.css",)}  # noqa: RUF012 - read by Django as it is
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        """Allow known exact lookups only.
+
+        Django allows any lookup of the model's own fields: enough to guess hidden values by
+        their beginnings, and to ask for unindexed scans.
+        """
+        filters = {getattr(item, "parameter_name", item) for item in self.get_list_filter(request)}
+        return lookup.removesuffix("__exact") in filters.union(self.exact_lookups)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Answer ids and values that are none with a message; Django's own answer is a server error."""
+        title = str(self.opts.verbose_name_plural)
+        try:
+            return super().changelist_view(request, {"title": title[:1].upper() + title[1:]} | (extra_context or {}))
+        except ValidationError:
+            self.message_user(request, "Something in the selection or the address is no valid value.", messages.ERROR)
+            return HttpResponseRedirect(request.path)
+        except DisallowedModelAdminLookup:
+            self.message_user(request, "This list cannot be filtered like that.", messages.ERROR)
+            return HttpResponseRedirect(request.path)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> M | None:
+        """Find no row under an id that PostgreSQL cannot even compare."""
+        return None if "\x00" in object_id else super().get_object(request, object_id, from_field)
+
+    def audit(self, request: HttpRequest, objects: Iterable[M], message: str) -> None:
+        """Write one LogEntry for each object, in as few statements as Django allows."""
+        entries = list(objects)
+        if entries:
+            LogEntry.objects.log_actions(request.user.pk, entries, CHANGE, message)  # type: ignore[arg-type]
+
+    def url_of(self, view: str, *args: Any) -> str:
+        """Return the address of one of this model's pages."""
+        opts = self.opts
+        return reverse(f"admin:{opts.app_label}_{opts.model_name}_{view}", args=args, current_app=self.admin_site.name)
+
+
+class FixedRowsAdmin[M: Model](QueueAppAdmin[M]):
+    """Rows that always exist: no form adds or deletes them."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Forbid adding."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: M | None = None) -> bool:
+        """Forbid deletion."""
+        return False
+
+
+class ReadOnlyAdmin[M: Model](FixedRowsAdmin[M]):
+    """Rows that only services write: no form changes them either."""
+
+    def has_change_permission(self, request: HttpRequest, obj: M | None = None) -> bool:
+        """Forbid changes by form."""
+        return False
+
+
+class SingletonAdmin[M: Model](FixedRowsAdmin[M]):
+    """A table of one row: its list is its page."""
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Go to the one row, for those who may see it."""
+        row = self.get_queryset(request).first()
+        if row is None or not self.has_view_or_change_permission(request):
+            return super().changelist_view(request, extra_context)
+        return HttpResponseRedirect(self.url_of("change", row.pk))

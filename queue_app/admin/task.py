@@ -1,0 +1,114 @@
+"""Tasks: found, read, cancelled and reprioritised; never edited by hand."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from queue_app.admin.mixins import TOOLS_IN_CONTENT, CappedPaginator, ReadOnlyAdmin
+from queue_app.admin.task_actions import PRIORITY_ACTIONS, TaskActionsMixin
+from queue_app.admin.task_detail import load_detail
+from queue_app.admin.task_list import SEARCH_HELP, BandFilter, QueueFilter, StatusFilter, TaskChangeList, search
+from queue_app.core.priorities import Band
+from queue_app.core.states import PENDING, WAITING
+from queue_app.dashboard import labels
+from queue_app.models import Task
+from queue_app.models.querysets import TaskQuerySet
+
+
+@admin.register(Task)
+class TaskAdmin(TaskActionsMixin, ReadOnlyAdmin[Task]):
+    """The tasks, newest first."""
+
+    actions = ("cancel_selected", *PRIORITY_ACTIONS)
+    exact_lookups = ("user", "task_type", "worker_id")
+    list_display = ("short_id", "type", "state", "band", "when", "where")
+    list_display_links = ("short_id", "type")
+    list_filter = (StatusFilter, BandFilter, QueueFilter)
+    list_per_page = 50
+    ordering = ("-id",)  # ids are UUIDv7: newest first, by the primary key alone
+    paginator = CappedPaginator
+    search_fields = ("id", "task_type", "user")  # shows the box; get_search_results decides
+    search_help_text = SEARCH_HELP
+    show_full_result_count = False
+    sortable_by = ()  # any other order would sort the whole table
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskChangeList]:
+        """Return the list that knows the workers of its page."""
+        return TaskChangeList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Task]:
+        """Return the tasks with the bands that their ages give them."""
+        return cast("TaskQuerySet", super().get_queryset(request)).with_effective_priority()
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
+    ) -> tuple[QuerySet[Task], bool]:
+        """Search by id, beginning of the type, or user."""
+        return search(queryset, search_term), False
+
+    @admin.display(description="id")
+    def short_id(self, task: Task) -> SafeString:
+        """Return the part of the id that differs between neighbours."""
+        return format_html('<code title="{}">{}</code>', task.id, labels.short_id(task.id))
+
+    @admin.display(description="task type")
+    def type(self, task: Task) -> SafeString:
+        """Return the function's name with its module beneath."""
+        return labels.type_label(task.task_type)
+
+    @admin.display(description="priority")
+    def band(self, task: Task) -> SafeString:
+        """Return the band as a label, with its own where promotion raised it."""
+        return labels.priority_label(task)
+
+    @admin.display(description="status, attempt")
+    def state(self, task: Task) -> SafeString:
+        """Return the status as a label, and which attempt it is when that tells something."""
+        label = labels.status_label(task)
+        if task.attempt <= 1 and not task.failures:
+            return label
+        failed = f", {task.failures} failed" if task.failures else ""
+        return format_html('{}<small class="tq-below">attempt {}{}</small>', label, task.attempt, failed)
+
+    @admin.display(description="time, worker")
+    def when(self, task: Task) -> SafeString:
+        """Return how long it waits, runs or ran, and a link to the worker that runs it or ran it last."""
+        text = labels.when(task, timezone.now())
+        name: str | None = getattr(task, "worker_name", None)
+        if name is None:
+            return text
+        url = reverse("admin:queue_app_worker_change", args=[task.worker_id], current_app=self.admin_site.name)
+        return format_html('{}<small class="tq-below"><a href="{}">{}</a></small>', text, url, name)
+
+    @admin.display(description="queue, user")
+    def where(self, task: Task) -> SafeString | str:
+        """Return the queue, and on whose behalf it runs."""
+        return format_html('{}<small class="tq-below">{}</small>', task.queue, task.user) if task.user else task.queue
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Show the task's page, with what belongs to it."""
+        task: Task | None = kwargs.get("obj")
+        if task is not None:
+            context |= {
+                "title": "Task",
+                "tools_in_content": TOOLS_IN_CONTENT,
+                "detail": load_detail(task, timezone.now()),
+                "bands": [(band.label, band.value == task.priority) for band in Band],
+                "may_cancel": task.status in PENDING
+                and task.cancel_requested_at is None
+                and self.has_cancel_permission(request),
+                "may_reprioritise": task.status in WAITING and self.has_reprioritise_permission(request),
+                "may_view_workers": request.user.has_perm("queue_app.view_worker"),
+                "may_view_queues": request.user.has_perm("queue_app.view_queue"),
+            }
+        return super().render_change_form(request, context, *args, **kwargs)

@@ -1,0 +1,185 @@
+"""What a task's page shows beside its row. Reads only, and hides secrets in everything it returns."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from queue_app import registry
+from queue_app.core.masking import is_secret
+from queue_app.core.records import TaskRef
+from queue_app.core.redaction import redact, redact_value, secrets_of
+from queue_app.core.states import Status
+from queue_app.exceptions import IndexUnavailable
+from queue_app.index import get_index
+from queue_app.models import Queue, Task, TaskAttempt, TaskPayload, TaskResult, Worker
+from queue_app.models.worker import WorkerStatus
+from queue_app.services.inspect import effective_options
+
+MAX_ATTEMPTS = 25
+MAX_WORKERS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAttempt:
+    """A failed attempt without its secrets."""
+
+    row: TaskAttempt
+    message: str
+    traceback: str
+    worker: Worker | None
+
+    @property
+    def seconds(self) -> float:
+        """How long it ran."""
+        return (self.row.finished_at - self.row.started_at).total_seconds()
+
+
+@dataclass(slots=True)
+class TaskPage:
+    """Everything about one task, ready to be shown."""
+
+    task: Task
+    now: datetime
+    parameters: str = ""
+    args: str = ""
+    result: str | None = None
+    attempts: list[ShownAttempt] = field(default_factory=list)
+    more_attempts: bool = False
+    options: list[tuple[str, float, str]] = field(default_factory=list)  # (name, value, where it comes from)
+    timeline: list[tuple[str, datetime]] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+    worker: Worker | None = None
+
+
+def load_detail(task: Task, now: datetime) -> TaskPage:
+    """Read what belongs to a task."""
+    detail = TaskPage(task, now)
+    secrets, args, parameters = shown_payload(task.task_type, TaskPayload.objects.filter(pk=task.pk).first())
+    detail.parameters = pretty(parameters) if parameters else ""
+    detail.args = pretty(args) if args else ""
+    outcome = TaskResult.objects.filter(pk=task.pk).first()
+    if outcome is not None:
+        detail.result = pretty(redact_value(outcome.value, secrets))
+    rows = list(task.attempts.order_by("-attempt")[: MAX_ATTEMPTS + 1])
+    detail.more_attempts = len(rows) > MAX_ATTEMPTS
+    rows = rows[:MAX_ATTEMPTS]
+    ids = {row.worker_id for row in rows if row.worker_id} | ({task.worker_id} if task.worker_id else set())
+    workers = Worker.objects.in_bulk(list(ids)) if ids else {}
+    detail.worker = workers.get(task.worker_id) if task.worker_id else None
+    detail.attempts = [
+        ShownAttempt(
+            row,
+            redact(row.message, secrets),
+            redact(row.traceback, secrets),
+            workers.get(row.worker_id) if row.worker_id else None,
+        )
+        for row in rows
+    ]
+    detail.options = _options(task)
+    detail.timeline = _timeline(task)
+    detail.hints = _hints(task)
+    return detail
+
+
+def shown_payload(task_type: str, payload: TaskPayload | None) -> tuple[frozenset[str], Any, dict[str, Any]]:
+    """Return the secrets of a task, to be hidden in its texts, and its arguments and parameters without them."""
+    if payload is None:
+        return frozenset(), [], {}
+    named = _named(task_type, payload.args)
+    secrets = secrets_of(payload.parameters) | secrets_of(named)
+    return secrets, redact_value(named, secrets), redact_value(payload.parameters, secrets)
+
+
+def pretty(value: Any) -> str:
+    """Return a JSON value as text to read."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _named(task_type: str, args: list[Any]) -> Any:
+    """Return positional arguments by name where a name says that one is secret, else as they are."""
+    if not args:
+        return args
+    try:
+        task = registry.get(task_type)
+        names = list(inspect.signature(task.func).parameters)[int(task.takes_context) :]
+    except Exception:  # noqa: BLE001 - it imports the project's task modules; a broken one must not take this page away
+        return args
+    if not any(is_secret(name) for name in names[: len(args)]):
+        return args
+    labels = [names[i] if i < len(names) else f"argument {i + 1}" for i in range(len(args))]
+    return dict(zip(labels, args, strict=True))
+
+
+def _options(task: Task) -> list[tuple[str, float, str]]:
+    """Return the limits that hold for the task, and who set them."""
+    options = effective_options(task)
+    sources = {
+        "task": "set for this task",
+        "queue": f"queue {task.queue}",
+        "policy": f"policy of {task.band.label}",
+    }
+    delay_from = "TASKQUEUE setting" if task.retry_delay is None else sources["task"]
+    return [
+        ("Retries", options.max_retries, sources[options.max_retries_from]),
+        ("Timeout", options.timeout, sources[options.timeout_from]),
+        ("First retry after", options.retry_delay, delay_from),
+    ]
+
+
+def _timeline(task: Task) -> list[tuple[str, datetime]]:
+    """Return what happened when, in order; times to come are among them."""
+    ended = task.status.replace("_", " ").capitalize()
+    events = [
+        ("Created", task.created_at),
+        ("Not before", task.run_after),
+        ("Queued", task.queued_at),
+        (f"Attempt {task.attempt} started", task.started_at),
+        ("Deadline", task.deadline),
+        ("Cancel requested", task.cancel_requested_at),
+        (ended, task.finished_at),
+    ]
+    return sorted(((label, at) for label, at in events if at is not None), key=lambda event: event[1])
+
+
+def _hints(task: Task) -> list[str]:
+    """Say where a waiting task stands, and what it obviously waits for."""
+    if task.status != Status.QUEUED or task.queued_at is None:
+        return []
+    hints = [_position(task)]
+    queue = Queue.objects.filter(pk=task.queue).first()
+    if queue is not None and queue.paused:
+        by = f" by {queue.paused_by}" if queue.paused_by else ""
+        why = f": {queue.paused_reason}" if queue.paused_reason else "."
+        hints.append(f"The queue is paused{by}{why}")
+    hint = _missing_worker(task)
+    return [*hints, hint] if hint else hints
+
+
+def _position(task: Task) -> str:
+    assert task.queued_at is not None  # noqa: S101 - the caller looked; tells mypy so
+    ref = TaskRef(task.id, task.task_type, task.queue, task.priority, tuple(task.capabilities), task.queued_at)
+    try:
+        position = get_index().position(ref)
+    except IndexUnavailable:
+        return "Its position is not known while Redis cannot be reached; the task is safe in PostgreSQL."
+    if position is None:
+        return "The index does not hold it yet; it will within a few seconds of the scheduler's next pass."
+    return "Next to run in its queue." if position == 1 else f"Position {position:,} in its queue."
+
+
+def _missing_worker(task: Task) -> str:
+    """Say so when no live worker can run the task."""
+    live = Worker.objects.filter(status=WorkerStatus.ACTIVE)[:MAX_WORKERS]
+    able = [w for w in live if not w.queues or task.queue in w.queues]
+    if not able:
+        return f"No worker that is active serves the queue {task.queue}."
+    able = [w for w in able if set(task.capabilities) <= set(w.capabilities)]
+    if not able:
+        return f"No active worker of this queue offers {', '.join(task.capabilities)}."
+    if not any(task.task_type in w.task_types for w in able):
+        return "No active worker of this queue knows this task type yet."
+    return ""

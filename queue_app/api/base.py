@@ -1,0 +1,124 @@
+"""The view that all endpoints extend.
+
+It names every policy itself, so that the settings of the project it is installed in change
+nothing: who may call, what is read, how answers look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+from django.apps import apps
+from django.db import transaction
+from rest_framework import exceptions, negotiation
+from rest_framework.authentication import (
+    BaseAuthentication,
+    BasicAuthentication,
+    SessionAuthentication,
+    TokenAuthentication,
+)
+from rest_framework.metadata import SimpleMetadata
+from rest_framework.parsers import JSONParser
+from rest_framework.permissions import BasePermission, IsAuthenticated
+from rest_framework.renderers import BaseRenderer, JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from queue_app import conf
+from queue_app.api import errors
+from queue_app.api.body import check_headers, read_object
+
+
+class PasswordAuthentication(BasicAuthentication):
+    """HTTP Basic that refuses names which no database could hold."""
+
+    www_authenticate_realm = "task queue"
+
+    def authenticate_credentials(self, userid: str, password: str, request: Any = None) -> Any:
+        """Return (user, None); raise ``AuthenticationFailed``."""
+        if "\x00" in userid or "\x00" in password:
+            raise exceptions.AuthenticationFailed
+        return super().authenticate_credentials(userid, password, request)
+
+
+class PlainJSON(JSONRenderer):
+    """JSON in UTF-8, whatever REST_FRAMEWORK says."""
+
+    ensure_ascii = False
+    compact = True
+    strict = True
+
+
+class ProblemJSON(PlainJSON):
+    """For clients that accept the media type of problems alone."""
+
+    media_type = errors.CONTENT_TYPE
+    format = "problem"
+
+
+class Negotiation(negotiation.DefaultContentNegotiation):
+    """Choose by the Accept header; a ?format= that nothing renders is not acceptable, not missing."""
+
+    def filter_renderers(self, renderers: Iterable[BaseRenderer], format: str) -> list[BaseRenderer]:  # noqa: A002
+        """Return the renderers of a format; raise ``NotAcceptable`` when there is none."""
+        found = [renderer for renderer in renderers if renderer.format == format]
+        if not found:
+            raise exceptions.NotAcceptable
+        return found
+
+
+class ApiView(APIView):
+    """An endpoint for users who say who they are; its errors are problem documents."""
+
+    permission_classes: Sequence[type[BasePermission]] = (IsAuthenticated,)
+    authentication_classes: Sequence[type[BaseAuthentication]] = (PasswordAuthentication, SessionAuthentication)
+    parser_classes = (JSONParser,)
+    renderer_classes = (PlainJSON, ProblemJSON)
+    content_negotiation_class = Negotiation
+    metadata_class = SimpleMetadata
+    throttle_classes = ()
+    versioning_class = None
+
+    @classmethod
+    def as_view(cls, **initkwargs: Any) -> Any:
+        """Return the view, without the transaction that ATOMIC_REQUESTS would put around it.
+
+        Each service commits by itself; the index hears of a task before the answer is written.
+        """
+        view = super().as_view(**initkwargs)
+        return transaction.non_atomic_requests(using=conf.load()[0].database_alias)(view)
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        """Return token authentication too where its app is installed, first: it names the scheme in a 401."""
+        classes = list(self.authentication_classes)
+        if classes and apps.is_installed("rest_framework.authtoken"):
+            classes.insert(0, TokenAuthentication)
+        return [authentication() for authentication in classes]
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Refuse unfit bodies before the checks of the session may read them."""
+        check_headers(request._request)  # noqa: SLF001 - the wrapped request of Django
+        super().initial(request, *args, **kwargs)
+
+    def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response]:
+        """Return the one table of errors."""
+        return errors.handle
+
+    def json_body(self, request: Request, *, required: bool = True) -> dict[str, Any]:
+        """Return the JSON object that the request carries."""
+        return read_object(request._request, required=required)  # noqa: SLF001 - unread, unparsed
+
+    def username(self, request: Request) -> str:
+        """Return the name under which the caller's tasks are kept."""
+        name: str = request.user.get_username()
+        return name
+
+
+class NotFoundView(ApiView):
+    """Answer addresses of the API that do not exist, so that no HTML page does."""
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse whatever is asked."""
+        raise exceptions.NotFound

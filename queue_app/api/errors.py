@@ -1,0 +1,180 @@
+"""Every error as an RFC 9457 problem document; the one table that gives each its HTTP status.
+
+``code`` is stable and safe to match on, ``detail`` is for people. Details of errors that
+come from below (database, framework) are fixed sentences: they must not tell about the inside.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+from django.core import exceptions as django
+from django.core.signals import got_request_exception
+from django.db import DatabaseError, DataError, InterfaceError, OperationalError
+from django.http import Http404, HttpRequest, UnreadablePostError
+from django.http.multipartparser import MultiPartParserError
+from rest_framework import exceptions as drf
+from rest_framework.response import Response
+from rest_framework.views import set_rollback
+
+from queue_app.exceptions import (
+    DeadLetterNotFound,
+    IdempotencyConflict,
+    IndexNotReady,
+    IndexUnavailable,
+    InvalidTaskData,
+    InvalidTransition,
+    OperationEnded,
+    OperationNotFound,
+    TaskNotFound,
+    TaskQueueError,
+    UnknownQueue,
+    UnknownTaskType,
+)
+
+CONTENT_TYPE: Final = "application/problem+json"
+TITLES: Final = {413: "Content Too Large"}  # its name in older versions of Python is another
+RETRY_AFTER_SECONDS: Final = 2
+TEXT_LIMIT: Final = 500
+logger = logging.getLogger("django.request")
+
+
+class InvalidInput(TaskQueueError):
+    """Several parts of one request are wrong."""
+
+    code = "invalid"
+
+    def __init__(self, errors: Sequence[InvalidTaskData]) -> None:
+        super().__init__(f"{len(errors)} parts of the request are wrong; see errors.")
+        self.errors = errors
+
+
+class NoSuchQueue(TaskQueueError):
+    """The queue named in the address does not exist."""
+
+    code = "unknown_queue"
+
+
+class Rule(NamedTuple):
+    """What becomes of an error; without ``code`` and ``detail`` the error's own are told."""
+
+    error: type[Exception]
+    status: int
+    code: str | None = None
+    detail: str | None = None
+
+
+#: The first rule whose class matches holds.
+RULES: Final = (
+    Rule(InvalidInput, 400),
+    Rule(InvalidTaskData, 400),
+    Rule(IdempotencyConflict, 409),
+    Rule(InvalidTransition, 409),
+    Rule(TaskNotFound, 404, None, "There is no such task."),
+    Rule(NoSuchQueue, 404),
+    Rule(DeadLetterNotFound, 404, None, "There is no such dead letter."),
+    Rule(OperationNotFound, 404, None, "There is no such operation."),
+    Rule(OperationEnded, 409),
+    Rule(IndexUnavailable, 503, None, "The index cannot be reached; try again later."),
+    Rule(IndexNotReady, 503, None, "The index is being rebuilt; try again later."),
+    Rule(drf.NotAuthenticated, 401, "not_authenticated", "Say who you are: by token, password or session."),
+    Rule(drf.AuthenticationFailed, 401, "authentication_failed", "These credentials are not valid."),
+    Rule(drf.PermissionDenied, 403, "permission_denied"),
+    Rule(django.PermissionDenied, 403, "permission_denied", "You may not do this."),
+    Rule(drf.NotFound, 404, "not_found", "There is nothing at this address."),
+    Rule(Http404, 404, "not_found", "There is nothing at this address."),
+    Rule(drf.MethodNotAllowed, 405, "method_not_allowed", "This address does not know this method; see Allow."),
+    Rule(drf.NotAcceptable, 406, "not_acceptable", "Answers are JSON only; accept application/json."),
+    Rule(drf.UnsupportedMediaType, 415, "unsupported_media_type", "Send plain JSON as application/json."),
+    Rule(drf.Throttled, 429, "throttled", "Too many requests; try again later."),
+    Rule(drf.APIException, 400, "bad_request", "The request cannot be understood."),
+    Rule(django.RequestDataTooBig, 413, "payload_too_large", "The request is too large."),
+    Rule(django.SuspiciousOperation, 400, "bad_request", "The request cannot be understood."),
+    Rule(django.BadRequest, 400, "bad_request", "The request cannot be understood."),
+    Rule(MultiPartParserError, 400, "bad_request", "The request cannot be understood."),
+    Rule(UnreadablePostError, 400, "body_incomplete", "The connection ended before the body did."),
+    Rule(DataError, 400, "invalid_value", "The request holds a value that cannot be stored."),
+    Rule(OperationalError, 503, "database_unavailable", "The database is not available; try again later."),
+    Rule(InterfaceError, 503, "database_unavailable", "The database is not available; try again later."),
+)
+UNEXPECTED: Final = Rule(Exception, 500, "internal_error", "Something went wrong; it has been reported.")
+#: Codes that have a status of their own, whichever class carries them.
+STATUS_OF_CODE: Final = {"payload_too_large": 413}
+DISK_FULL: Final = "53100"
+
+
+def handle(error: Exception, context: dict[str, Any]) -> Response:
+    """Return the problem document of any exception; report it when no rule expects it."""
+    rule = next((rule for rule in RULES if isinstance(error, rule.error)), UNEXPECTED)
+    if rule is UNEXPECTED:
+        _report(error, context["request"]._request)  # noqa: SLF001 - the wrapped request of Django
+    code = rule.code or str(getattr(error, "code", "bad_request"))
+    entries = [_entry(item) for item in _parts(error)]
+    codes = {entry["code"] for entry in entries}
+    if len(codes) == 1:
+        code = codes.pop()
+    if isinstance(error, DatabaseError) and getattr(error.__cause__, "sqlstate", None) == DISK_FULL:
+        code = "storage_full"
+    status = STATUS_OF_CODE.get(code, rule.status)
+    detail: str = rule.detail or (entries[0]["message"] if len(entries) == 1 else printable(_detail(error)))
+    problem = document(status, code, detail)
+    if entries:
+        problem["errors"] = entries
+    if isinstance(error, InvalidTransition):
+        problem["task_status"] = error.status  # "status" is the HTTP status here
+    set_rollback()
+    return Response(problem, status=status, headers=_headers(error, status), content_type=CONTENT_TYPE)
+
+
+def document(status: int, code: str, detail: str) -> dict[str, Any]:
+    """Return a problem document."""
+    title = TITLES.get(status) or HTTPStatus(status).phrase
+    return {"title": title, "status": status, "code": code, "detail": detail}
+
+
+def printable(text: str, limit: int = TEXT_LIMIT) -> str:
+    """Return ``text`` cut to ``limit``, with what cannot be shown or encoded written as escapes."""
+    cut = text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+def _parts(error: Exception) -> Sequence[InvalidTaskData]:
+    if isinstance(error, InvalidInput):
+        return error.errors
+    return [error] if isinstance(error, InvalidTaskData) else []
+
+
+def _entry(error: InvalidTaskData) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "field": printable(error.field, 100),
+        "code": error.code,
+        "message": printable(error.message),
+    }
+    if error.limit is not None:
+        entry["limit"] = error.limit
+    if isinstance(error, UnknownTaskType | UnknownQueue):
+        entry["near_matches"] = error.near_matches
+    return entry
+
+
+def _detail(error: Exception) -> str:
+    return str(error.detail) if isinstance(error, drf.APIException) else str(error)
+
+
+def _headers(error: Exception, status: int) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    if authenticate := getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = authenticate
+    wait = getattr(error, "wait", None)
+    if wait is not None or status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = str(int(wait or RETRY_AFTER_SECONDS))
+    return headers
+
+
+def _report(error: Exception, request: HttpRequest) -> None:
+    """Tell Django's listeners and the log, as if the error had left the view."""
+    got_request_exception.send(sender=handle, request=request)
+    logger.error("Internal Server Error: %s", printable(request.path), exc_info=error)

@@ -1,0 +1,103 @@
+"""From the body of a request to a ``Submission``."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from queue_app.api.fields import Reader, json_object, text
+from queue_app.core.priorities import Band, parse_band
+from queue_app.core.wire import timestamp
+from queue_app.exceptions import InvalidTaskData
+from queue_app.services.submit import Submission
+from queue_app.services.validate import check_capabilities, check_queue_name
+
+#: The header that may carry the idempotency key instead of the body.
+KEY_HEADER: Final = "Idempotency-Key"
+FIELDS: Final = (
+    "task_type",
+    "parameters",
+    "queue",
+    "priority",
+    "capabilities",
+    "run_after",
+    "delay",
+    "timeout",
+    "max_retries",
+    "idempotency_key",
+)
+READ_ONLY: Final = (
+    "args",
+    "attempt",
+    "attempts",
+    "cancel_requested_at",
+    "created_at",
+    "deadline",
+    "failures",
+    "finished_at",
+    "id",
+    "options",
+    "queue_position",
+    "queued_at",
+    "replayed",
+    "result",
+    "retry_delay",
+    "started_at",
+    "status",
+    "task_id",
+    "user",
+    "worker_id",
+)
+
+
+def parse_submission(data: dict[str, Any], *, user: str, key_header: str | None) -> Submission:
+    """Return what the body asks for; raise every error in it that can be seen without the database."""
+    reader = Reader(data)
+    reader.refuse_others(FIELDS, READ_ONLY)
+    task_type = reader.required("task_type", text, "")
+    parameters: dict[str, Any] = {}
+    if "parameters" in data:
+        parameters = reader.required("parameters", json_object, parameters)
+    queue = reader.optional("queue", lambda value, _: check_queue_name(value))
+    band = reader.optional("priority", priority)
+    capabilities = reader.optional("capabilities", _capabilities)
+    run_after = reader.optional("run_after", timestamp)
+    delay = reader.optional("delay", _anything)
+    if run_after is not None and delay is not None:
+        reader.note(InvalidTaskData("delay", "Give run_after or delay, not both.", code="conflicting_fields"))
+    key = reader.optional("idempotency_key", _anything)
+    if key_header is not None and key is not None and key != key_header:
+        reader.note(
+            InvalidTaskData(
+                "idempotency_key", f"The body and the header {KEY_HEADER} differ.", code="conflicting_fields"
+            )
+        )
+    reader.finish()
+    return Submission(
+        task_type=task_type,
+        parameters=parameters,
+        user=user,
+        queue=queue,
+        priority=band,
+        capabilities=capabilities,
+        run_after=run_after,
+        delay=delay,
+        timeout=data.get("timeout"),
+        max_retries=data.get("max_retries"),
+        idempotency_key=key_header if key is None else key,
+    )
+
+
+def priority(value: Any, name: str) -> Band:
+    """Accept a band's name."""
+    return parse_band(text(value, name), field=name)
+
+
+def _capabilities(value: Any, name: str) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise InvalidTaskData(name, f"{name} must be a list of names.", code="list_expected")
+    return check_capabilities(value)
+
+
+def _anything(value: Any, _: str) -> Any:
+    """Leave the check to the services, which are as strict."""
+    return value

@@ -1,0 +1,207 @@
+"""List, inspect, replay and discard dead letters; watch and cancel replays of many."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+from uuid import UUID
+
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.permissions import BasePermission, IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.settings import api_settings
+
+from queue_app.api import representation
+from queue_app.api.base import ApiView
+from queue_app.api.dead_letters import Selection, cursor, parse_listing, parse_selection, reason_text
+from queue_app.api.fields import Reader, json_object
+from queue_app.api.fields import task_id as parse_id
+from queue_app.api.listing import address_with
+from queue_app.core.states import Status
+from queue_app.exceptions import DeadLetterNotFound, InvalidTaskData, OperationNotFound
+from queue_app.models import DeadLetter
+from queue_app.services.dead_letters import (
+    get_dead_letter,
+    list_dead_letters,
+    matching,
+    preview,
+    secrets_by_task,
+    shown_parameters,
+    task_status,
+)
+from queue_app.services.discard import discard, discard_many
+from queue_app.services.inspect import queue_position
+from queue_app.services.replay import replay
+from queue_app.services.replay_many import cancel_replay, get_operation, start_replay
+
+VIEW, REPLAY, DISCARD = "queue_app.view_deadletter", "queue_app.replay_deadletter", "queue_app.discard_deadletter"
+VIEW_OPERATIONS = "queue_app.view_replayoperation"
+NO_SECRETS: frozenset[str] = frozenset()
+
+
+def _is_staff_with(request: Request, *permissions: str) -> bool:
+    return bool(request.user.is_staff and request.user.has_perms(permissions))
+
+
+class _StaffWith(BasePermission):
+    permissions: tuple[str, ...] = ()
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Return whether the caller may."""
+        return _is_staff_with(request, *self.permissions)
+
+
+class MayReplayMany(_StaffWith):
+    """Staff who may see all dead letters and replay them."""
+
+    permissions = (VIEW, REPLAY)
+    message = f"This needs the permissions {VIEW} and {REPLAY}."
+
+
+class MayDiscardMany(_StaffWith):
+    """Staff who may see all dead letters and discard them."""
+
+    permissions = (VIEW, DISCARD)
+    message = f"This needs the permissions {VIEW} and {DISCARD}."
+
+
+class DeadLetterListView(ApiView):
+    """The dead letters that the caller may see."""
+
+    def get(self, request: Request) -> Response:
+        """List dead letters that can be replayed (or ``state``), latest death first, a page at a time."""
+        listing = parse_listing(request.query_params, ignore=api_settings.URL_FORMAT_OVERRIDE)
+        letters = matching(listing.wanted).visible_to(request.user)
+        if listing.state is not None:
+            letters = letters.in_state(listing.state)
+        page = list_dead_letters(letters, page_size=listing.page_size, before=listing.before)
+        secrets = secrets_by_task([letter.task_id for letter in page.letters])
+        following = None if page.before is None else cursor(page.before)
+        return Response(
+            {
+                "results": [
+                    representation.dead_letter(
+                        letter, secrets.get(letter.task_id, NO_SECRETS), staff=request.user.is_staff
+                    )
+                    for letter in page.letters
+                ],
+                "next_cursor": following,
+                "next": following and address_with(request, following),
+            }
+        )
+
+
+class _OneLetterView(ApiView):
+    def letter(self, request: Request, name: str, permission: str | None = None) -> DeadLetter:
+        """Return the dead letter; it is missing to whoever may not see it, and changing it needs a permission."""
+        try:
+            letter = get_dead_letter(DeadLetter.objects.visible_to(request.user), parse_id(name, "id"))
+        except InvalidTaskData:
+            raise DeadLetterNotFound(name) from None
+        if permission is not None and not _is_staff_with(request, permission):
+            raise PermissionDenied(f"This needs the permission {permission}.")
+        return letter
+
+
+class DeadLetterView(_OneLetterView):
+    """One dead letter, by its id or by that of its task."""
+
+    def get(self, request: Request, letter_id: str) -> Response:
+        """Inspect a dead letter: why its task died, with what parameters, and what became of it."""
+        letter = self.letter(request, letter_id)
+        secrets = secrets_by_task([letter.task_id]).get(letter.task_id, NO_SECRETS)
+        args, parameters = shown_parameters(letter.task_id) or (None, None)
+        return Response(
+            representation.dead_letter(letter, secrets, staff=request.user.is_staff)
+            | {"task_status": task_status(letter), "args": args, "parameters": parameters}
+        )
+
+    def delete(self, request: Request, letter_id: str) -> Response:
+        """Discard a dead letter: its task cannot be replayed any more. The body may give a reason."""
+        reader = Reader(self.json_body(request, required=False))
+        reader.refuse_others(("reason",))
+        reason = reader.optional("reason", reason_text) or ""
+        reader.finish()
+        letter = self.letter(request, letter_id, DISCARD)
+        discard(letter.id, by=self.username(request), reason=reason)
+        return Response({"id": letter.id, "task_id": letter.task_id, "state": "discarded"})
+
+
+class ReplayView(_OneLetterView):
+    """Replay one dead letter."""
+
+    def post(self, request: Request, letter_id: str) -> Response:
+        """Queue the task of a dead letter again. The body may give other ``parameters``; masked values stay."""
+        reader = Reader(self.json_body(request, required=False))
+        reader.refuse_others(("parameters",))
+        parameters = reader.optional("parameters", json_object)
+        reader.finish()
+        letter = self.letter(request, letter_id, REPLAY)
+        task = replay(letter.id, by=self.username(request), parameters=parameters)
+        return Response(
+            {"id": letter.id, "task_id": task.id, "status": Status.QUEUED, "queue_position": queue_position(task)}
+        )
+
+
+class ReplayManyView(ApiView):
+    """Replay many dead letters."""
+
+    permission_classes = (IsAuthenticated, MayReplayMany)
+
+    def post(self, request: Request) -> Response:
+        """Begin to replay dead letters by ``ids`` or ``filter``: 202 with the operation, or 200 for a ``dry_run``."""
+        selection = parse_selection(self.json_body(request), replay=True)
+        if selection.dry_run:
+            return _preview(selection)
+        operation = start_replay(
+            selection.wanted, selection.options, by=self.username(request), reason=selection.reason
+        )
+        base = request.path.rstrip("/").removesuffix("/dlq/replay")
+        location = {"Location": request.build_absolute_uri(f"{base}/operations/{operation.id}")}
+        return Response(representation.operation(operation), status=HTTPStatus.ACCEPTED, headers=location)
+
+
+class DiscardManyView(ApiView):
+    """Discard many dead letters."""
+
+    permission_classes = (IsAuthenticated, MayDiscardMany)
+
+    def post(self, request: Request) -> Response:
+        """Discard dead letters by ``ids`` or ``filter``, at most 10 000 at once; with ``dry_run`` only count them."""
+        selection = parse_selection(self.json_body(request), replay=False)
+        if selection.dry_run:
+            return _preview(selection)
+        discarded = discard_many(
+            selection.wanted, by=self.username(request), reason=selection.reason, limit=selection.options.limit
+        )
+        return Response({"discarded": discarded, "remaining": preview(selection.wanted).count})
+
+
+class OperationView(ApiView):
+    """A replay of many."""
+
+    def get(self, request: Request, operation_id: str) -> Response:
+        """Inspect an operation: how far it has come, and how many tasks failed again."""
+        return Response(representation.operation(get_operation(self._id(request, operation_id))))
+
+    def delete(self, request: Request, operation_id: str) -> Response:
+        """Cancel an operation; what it has replayed stays replayed."""
+        found = get_operation(self._id(request, operation_id))
+        if not _is_staff_with(request, REPLAY):
+            raise PermissionDenied(f"This needs the permission {REPLAY}.")
+        return Response(representation.operation(cancel_replay(found.id, by=self.username(request))))
+
+    def _id(self, request: Request, name: str) -> UUID:
+        """Return the id in the address; operations are missing to whoever may not see them."""
+        if not (_is_staff_with(request, VIEW_OPERATIONS) or _is_staff_with(request, REPLAY)):
+            raise OperationNotFound(name)
+        try:
+            return parse_id(name, "operation_id")
+        except InvalidTaskData:
+            raise OperationNotFound(name) from None
+
+
+def _preview(selection: Selection) -> Response:
+    found = preview(selection.wanted, selection.options.limit)
+    return Response({"dry_run": True, "count": found.count, "sample": found.sample})

@@ -1,0 +1,93 @@
+"""System checks: what is wrong with the settings, by stable number, with what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - Django's name
+
+from queue_app import conf
+
+MINIMUM_POSTGRESQL = (14, 0)
+
+
+@register("taskqueue")
+def check_settings(**_: Any) -> list[CheckMessage]:
+    """Report every problem of ``TASKQUEUE`` (E001), and values that contradict each other (E006)."""
+    settings, problems = conf.load()
+    messages: list[CheckMessage] = [
+        Error(f"TASKQUEUE {problem.key} {problem.message}", hint=problem.hint, id="queue_app.E001")
+        for problem in problems
+    ]
+    if settings.scheduler.leader_seconds <= 2 * settings.scheduler.due_seconds:
+        messages.append(
+            Error(
+                "TASKQUEUE SCHEDULER.LEADER_SECONDS is not above twice DUE_SECONDS.",
+                hint="Raise LEADER_SECONDS, or the leadership lapses between two turns.",
+                id="queue_app.E006",
+            )
+        )
+    return messages
+
+
+@register("taskqueue")
+def check_database(**_: Any) -> list[CheckMessage]:
+    """Report a database that is not PostgreSQL (E002)."""
+    alias = conf.load()[0].database_alias
+    engine = django_settings.DATABASES.get(alias, {}).get("ENGINE", "")
+    if "postgresql" in engine or "postgis" in engine:
+        return []
+    return [
+        Error(
+            f"The task queue needs PostgreSQL 14 or newer, but DATABASES[{alias!r}] uses {engine or 'nothing'}.",
+            hint="Use django.db.backends.postgresql, or name another alias in TASKQUEUE['DATABASE_ALIAS'].",
+            id="queue_app.E002",
+        )
+    ]
+
+
+@register(Tags.database)
+def check_server(databases: Any = None, **_: Any) -> list[CheckMessage]:
+    """Report a PostgreSQL server that is too old (E003); runs with ``migrate`` and ``check --database``."""
+    from django.db import connections  # noqa: PLC0415 - only with a database at hand
+
+    alias = conf.load()[0].database_alias
+    if not databases or alias not in databases or check_database():
+        return []
+    connection = connections[alias]
+    with connection.temporary_connection():
+        version = connection.get_database_version()
+    if version >= MINIMUM_POSTGRESQL:
+        return []
+    return [
+        Error(
+            f"The task queue needs PostgreSQL 14 or newer; DATABASES[{alias!r}] is {'.'.join(map(str, version))}.",
+            hint="Upgrade the server.",
+            id="queue_app.E003",
+        )
+    ]
+
+
+@register("taskqueue")
+def check_redis(**_: Any) -> list[CheckMessage]:
+    """Report a missing ``CACHES`` alias (E004), and one that is not served by django-redis (W001)."""
+    alias = conf.load()[0].redis_alias
+    cache = django_settings.CACHES.get(alias)
+    if cache is None:
+        return [
+            Error(
+                f"TASKQUEUE REDIS_ALIAS names the cache {alias!r}, which CACHES does not define.",
+                hint=f"Add CACHES[{alias!r}] with django_redis.cache.RedisCache.",
+                id="queue_app.E004",
+            )
+        ]
+    if "django_redis" not in cache.get("BACKEND", ""):
+        return [
+            Warning(
+                f"CACHES[{alias!r}] uses {cache.get('BACKEND')}, through which the index cannot be reached.",
+                hint="Use django_redis.cache.RedisCache, or name another alias in TASKQUEUE['REDIS_ALIAS'].",
+                id="queue_app.W001",
+            )
+        ]
+    return []

@@ -1,0 +1,120 @@
+"""Words and small pieces of HTML for bands, states and times."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from queue_app.core.priorities import Band
+from queue_app.core.states import Status
+from queue_app.models import Task
+
+_UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+#: A queued task of a moment ago, or a clock that is slightly off.
+_JUST_NOW: Final = 1.0
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in at most two units, as in ``4 min 12 s``; negative ones count as none."""
+    seconds = max(0.0, seconds)
+    if seconds < 0.9995:  # noqa: PLR2004 - more would be rounded to 1000 ms
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:  # noqa: PLR2004 - from here on the tenth does not matter
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    rest = int(seconds)
+    for position, (unit, size) in enumerate(_UNITS):
+        if rest >= size:
+            text = f"{rest // size} {unit}"
+            if position + 1 < len(_UNITS) and rest % size:
+                smaller, smaller_size = _UNITS[position + 1]
+                part = rest % size // smaller_size
+                return f"{text} {part} {smaller}" if part else text
+            return text
+    return "0 s"
+
+
+def age(seconds: float) -> str:
+    """Return how long something has been going on: by the clock of a page, so to the second at best."""
+    return "under 1 s" if seconds < 1 else duration(int(seconds))
+
+
+def exact(value: datetime) -> str:
+    """Return a time to the second with its zone, in the zone of the viewer."""
+    local = timezone.localtime(value) if timezone.is_aware(value) else value
+    return f"{local:%Y-%m-%d %H:%M:%S %Z}".strip()
+
+
+def moment(value: datetime, text: str) -> SafeString:
+    """Return ``text`` marked up as that time, with the full time on hover."""
+    return format_html('<time datetime="{}" title="{}">{}</time>', value.isoformat(), exact(value), text)
+
+
+def ago(value: datetime, now: datetime) -> SafeString:
+    """Return how long ago, or in how long, a time is."""
+    seconds = (now - value).total_seconds()
+    if seconds < 0:
+        return moment(value, f"in {age(-seconds)}")
+    return moment(value, "just now" if seconds < _JUST_NOW else f"{age(seconds)} ago")
+
+
+def band_label(band: int) -> SafeString:
+    """Return a band's name as a coloured label; the name says the same without colour."""
+    name = Band(band).label
+    return format_html('<span class="tq-label tq-band-{}">{}</span>', name, name)
+
+
+def priority_label(task: Task) -> SafeString:
+    """Return a task's band, and where it rose by its age, both: ``high ↑ low``."""
+    label = band_label(task.effective_band)
+    if task.effective_band is task.band:
+        return label
+    return format_html(
+        '{} <span class="tq-quiet tq-nowrap" title="raised by its age; its own priority is {}">↑ {}</span>',
+        label,
+        task.band.label,
+        task.band.label,
+    )
+
+
+def status_label(task: Task) -> SafeString:
+    """Return a task's status as a label."""
+    status = Status(task.status)
+    label = format_html('<span class="tq-label tq-status-{}">{}</span>', status, status.replace("_", " "))
+    if status is Status.EXECUTING and task.cancel_requested_at is not None:
+        return format_html('{} <span class="tq-quiet">cancel requested</span>', label)
+    return label
+
+
+def when(task: Task, now: datetime) -> SafeString:
+    """Return what the clock says about a task: due, waiting, running, or how long it ran and when that was."""
+    match Status(task.status):
+        case Status.SCHEDULED if task.run_after is not None:
+            late = (now - task.run_after).total_seconds()
+            return moment(task.run_after, "due now" if late >= 0 else f"due in {age(-late)}")
+        case Status.QUEUED if task.queued_at is not None:
+            return moment(task.queued_at, f"waiting {age((now - task.queued_at).total_seconds())}")
+        case Status.EXECUTING if task.started_at is not None:
+            running = moment(task.started_at, f"running {age((now - task.started_at).total_seconds())}")
+            if task.deadline is not None and task.deadline < now:
+                return format_html('{} <span class="tq-alert">overdue</span>', running)
+            return running
+    end = task.finished_at or task.created_at
+    if task.started_at is None or task.finished_at is None or task.finished_at < task.started_at:
+        return ago(end, now)
+    ran = duration((task.finished_at - task.started_at).total_seconds())
+    return format_html('{}, <span class="tq-nowrap">ran {}</span>', ago(end, now), ran)
+
+
+def type_label(task_type: str) -> SafeString:
+    """Return a task type as its function's name with the module beneath."""
+    module, _, name = task_type.rpartition(".")
+    return format_html('<span class="tq-type">{}<small>{}</small></span>', name or task_type, module)
+
+
+def short_id(task_id: object) -> str:
+    """Return the end of an id: a UUIDv7 begins with its time, so the beginnings are alike."""
+    return str(task_id)[-8:]

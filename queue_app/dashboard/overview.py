@@ -1,0 +1,71 @@
+"""The state of all queues and workers for a page: costs O(queues) and O(workers), never O(tasks)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from queue_app.exceptions import IndexUnavailable
+from queue_app.index import get_index
+from queue_app.models import Queue
+from queue_app.services.stats import QueueSummary, queue_summary, worker_counts
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A queue, and what the index says of it; ``None`` while the index cannot be reached."""
+
+    queue: Queue
+    summary: QueueSummary | None
+
+    @property
+    def oldest_seconds(self) -> float | None:
+        """The age of the task that waits longest."""
+        return oldest_seconds(self.summary)
+
+
+def oldest_seconds(summary: QueueSummary | None) -> float | None:
+    """Return the age of the task that waits longest in a queue."""
+    if summary is None:
+        return None
+    ages = [band.oldest_seconds for band in summary.bands.values() if band.oldest_seconds is not None]
+    return max(ages, default=None)
+
+
+def summaries(queues: Iterable[Queue]) -> tuple[dict[str, QueueSummary], str]:
+    """Return the summary of each queue by name, and why there is none; the first failure ends the asking.
+
+    A server that does not answer costs one time-out so, not one for each queue.
+    """
+    found: dict[str, QueueSummary] = {}
+    try:
+        for queue in queues:
+            found[queue.name] = queue_summary(queue)
+    except IndexUnavailable as error:
+        return {}, str(error)
+    return found, ""
+
+
+def index_state() -> str:
+    """Return ready, rebuilding, missing or unreachable."""
+    try:
+        return get_index().generation().state
+    except IndexUnavailable:
+        return "unreachable"
+
+
+def overview(*, queues: bool, workers: bool) -> dict[str, Any]:
+    """Return what the viewer may see: rows of queues, counts of workers, and the state of the index."""
+    rows: list[QueueRow] = []
+    error = ""
+    if queues:
+        known = list(Queue.objects.all())
+        found, error = summaries(known)
+        rows = [QueueRow(queue, found.get(queue.name)) for queue in known]
+    return {
+        "queues": rows,
+        "workers": worker_counts() if workers else None,
+        "index": "unreachable" if error else index_state(),
+        "error": error,
+    }

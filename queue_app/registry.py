@@ -1,0 +1,77 @@
+"""Task types: the names under which this process knows task functions.
+
+A type is the dotted path of its function. Tasks register as their modules are imported;
+``discover`` imports the ``tasks`` modules of all installed apps. A name that comes from
+outside is only ever looked up here: it never decides what is imported, except that a
+worker may look into modules of installed apps for a type that it was asked to run.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+from django.apps import apps
+from django.tasks.base import Task
+from django.utils.module_loading import autodiscover_modules
+
+from queue_app import conf
+from queue_app.exceptions import UnknownTaskType
+
+type AnyTask = Task[..., Any]  # generic in the stubs only; an alias is not evaluated
+
+_tasks: dict[str, AnyTask] = {}
+
+
+def type_of(task: AnyTask) -> str:
+    """Return the type of ``task``; a script run with ``python -m`` counts under its module's name."""
+    module = task.func.__module__
+    if module == "__main__":
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        if spec is not None:
+            module = spec.name.removesuffix(".__main__")
+    return f"{module}.{task.func.__qualname__}"
+
+
+def register(task: AnyTask) -> None:
+    """Make the task's function known; of several variants of one function the first stands."""
+    name = type_of(task)
+    known = _tasks.get(name)
+    if known is None or known.func is not task.func:  # new, or its module was reloaded
+        _tasks[name] = task
+
+
+def discover() -> None:
+    """Import the task modules of all installed apps."""
+    for module in conf.get().task_modules:
+        autodiscover_modules(module)
+
+
+def known_types() -> tuple[str, ...]:
+    """Return all known task types, sorted."""
+    return tuple(sorted(_tasks))
+
+
+def get(task_type: str) -> AnyTask:
+    """Return the task of this type; raise ``UnknownTaskType``, which lists near matches."""
+    task = _tasks.get(task_type)
+    if task is None:
+        discover()
+        task = _tasks.get(task_type)
+    if task is None:
+        raise UnknownTaskType(task_type, _tasks)
+    return task
+
+
+def learn(task_type: str) -> bool:
+    """Look for a type in the modules of installed apps; return whether it is known now."""
+    if task_type in _tasks:
+        return True
+    module, _, _ = task_type.rpartition(".")
+    if any(module == config.name or module.startswith(f"{config.name}.") for config in apps.get_app_configs()):
+        try:
+            import_module(module)
+        except ImportError:
+            return False
+    return task_type in _tasks

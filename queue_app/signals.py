@@ -1,0 +1,31 @@
+"""Events that the services emit; one place turns them into words (``queue_app.telemetry``).
+
+Every signal is sent after the row is written, with structured fields only.
+"""
+
+from __future__ import annotations
+
+from django.dispatch import Signal
+
+#: A batch of tasks was stored. ``queue``: str, ``count``: int.
+tasks_enqueued = Signal()
+#: One attempt ended and its row was written. ``outcome``: ``Outcome``, ``status``: ``Status``.
+attempt_finished = Signal()
+#: The index was rebuilt from the rows. ``generation``, ``tasks``, ``leases``: int, ``seconds``: float.
+index_rebuilt = Signal()
+#: The index cannot be reached. ``operation``: str, ``error``: ``IndexUnavailable``.
+index_unreachable = Signal()
+#: The reconciler repaired the index. ``kind``: str, ``count``: int.
+index_repaired = Signal()
+#: A worker was found dead. ``worker_id``: UUID, ``requeued``: int.
+worker_reaped = Signal()
+#: Dead letters were replayed. ``count``: int, ``by``: str, ``operation_id``: UUID or None.
+dead_letters_replayed = Signal()
+#: Dead letters were discarded. ``count``: int, ``by``, ``reason``: str.
+dead_letters_discarded = Signal()
+#: A replay of many ended. ``operation``: ``ReplayOperation``.
+replay_ended = Signal()
+#: Aged tasks rose. ``steps``: {(from, to): int}, ``complete``: bool, false when more are left for the next run.
+tasks_promoted = Signal()
+#: Stale tasks were given up. ``queue``: str, ``count``: int.
+tasks_expired = Signal()

@@ -1,0 +1,74 @@
+"""Tags and filters of the admin's pages. Loads without ``django.contrib.admin``."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.template import Context
+from django.utils import timezone
+from django.utils.safestring import SafeString
+
+from queue_app.core.priorities import Band
+from queue_app.dashboard import labels
+from queue_app.dashboard.overview import overview
+from queue_app.models import Task
+from queue_app.services.stats import QueueSummary
+
+register = template.Library()
+
+
+@register.filter
+def tq_duration(seconds: float | None) -> str:
+    """Return seconds in words; a dash for none."""
+    return "-" if seconds is None else labels.duration(seconds)
+
+
+@register.filter
+def tq_age(seconds: float | None) -> str:
+    """Return for how long something has been going on; a dash for none."""
+    return "-" if seconds is None else labels.age(seconds)
+
+
+@register.filter
+def tq_ago(value: datetime | None) -> SafeString | str:
+    """Return how long ago a time was, with the full time on hover; a dash for none."""
+    return "-" if value is None else labels.ago(value, timezone.now())
+
+
+@register.filter
+def tq_exact(value: datetime | None) -> str:
+    """Return a time to the second; a dash for none."""
+    return "-" if value is None else labels.exact(value)
+
+
+@register.filter
+def tq_band(band: int) -> SafeString:
+    """Return a band's label."""
+    return labels.band_label(band)
+
+
+@register.filter
+def tq_status(task: Task) -> SafeString:
+    """Return the label of a task's status."""
+    return labels.status_label(task)
+
+
+@register.filter
+def tq_when(task: Task) -> SafeString:
+    """Return how long a task waits, runs or ran."""
+    return labels.when(task, timezone.now())
+
+
+@register.filter
+def tq_bands(summary: QueueSummary | None) -> list[tuple[Band, int]]:
+    """Return (band, queued tasks) of the bands in which something waits."""
+    return [] if summary is None else [(band, stats.depth) for band, stats in summary.bands.items() if stats.depth]
+
+
+@register.simple_tag(takes_context=True)
+def taskqueue_overview(context: Context) -> dict[str, Any]:
+    """Return the state of queues and workers, as far as the user may see them."""
+    user = context["request"].user
+    return overview(queues=user.has_perm("queue_app.view_queue"), workers=user.has_perm("queue_app.view_worker"))

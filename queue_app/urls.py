@@ -1,0 +1,38 @@
+"""URLs that a project includes at its root; each with or without a slash at its end."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern, URLResolver, re_path
+
+from queue_app.api.base import NotFoundView
+from queue_app.api.views.dead_letters import (
+    DeadLetterListView,
+    DeadLetterView,
+    DiscardManyView,
+    OperationView,
+    ReplayManyView,
+    ReplayView,
+)
+from queue_app.api.views.health import LiveView, ReadyView
+from queue_app.api.views.queues import PauseView, ResumeView, StatsView
+from queue_app.api.views.tasks import TaskListView, TaskPriorityView, TaskView
+
+app_name = "queue_app"
+urlpatterns: list[URLPattern | URLResolver] = [
+    re_path(r"^api/v1/tasks/?\Z", TaskListView.as_view(), name="task-list"),
+    re_path(r"^api/v1/tasks/(?P<task_id>[^/]+)/?\Z", TaskView.as_view(), name="task"),
+    re_path(r"^api/v1/tasks/(?P<task_id>[^/]+)/priority/?\Z", TaskPriorityView.as_view(), name="task-priority"),
+    re_path(r"^api/v1/queue/stats/?\Z", StatsView.as_view(), name="queue-stats"),
+    re_path(r"^api/v1/queues/(?P<name>[^/]+)/pause/?\Z", PauseView.as_view(), name="queue-pause"),
+    re_path(r"^api/v1/queues/(?P<name>[^/]+)/resume/?\Z", ResumeView.as_view(), name="queue-resume"),
+    re_path(r"^api/v1/dlq/?\Z", DeadLetterListView.as_view(), name="dead-letter-list"),
+    re_path(r"^api/v1/dlq/replay/?\Z", ReplayManyView.as_view(), name="dead-letters-replay"),
+    re_path(r"^api/v1/dlq/discard/?\Z", DiscardManyView.as_view(), name="dead-letters-discard"),
+    re_path(r"^api/v1/dlq/(?P<letter_id>[^/]+)/?\Z", DeadLetterView.as_view(), name="dead-letter"),
+    re_path(r"^api/v1/dlq/(?P<letter_id>[^/]+)/replay/?\Z", ReplayView.as_view(), name="dead-letter-replay"),
+    re_path(r"^api/v1/operations/(?P<operation_id>[^/]+)/?\Z", OperationView.as_view(), name="operation"),
+    re_path(r"^healthz/?\Z", LiveView.as_view(), name="live"),
+    re_path(r"^readyz/?\Z", ReadyView.as_view(), name="ready"),
+    # Only below our own names: the project may have an api/v1/ as well.
+    re_path(r"^api/v1/(?:tasks|queues?|dlq|operations)/", NotFoundView.as_view(), name="missing"),
+]
