@@ -1,0 +1,1 @@
+"""The worker runtime: claims tasks, runs them, reports how they ended."""

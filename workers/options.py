@@ -1,0 +1,63 @@
+"""What a worker was asked to be, checked."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+
+from queue_app.exceptions import InvalidTaskData
+from queue_app.services.validate import check_capabilities, check_queue_name
+
+MAX_CONCURRENCY = 1000
+MAX_PROCESSES = 256
+MAX_NAME = 200
+MAX_SECONDS = 1e9
+
+
+def default_name() -> str:
+    """Return host and process id, which staff will recognise."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def numbered_name(name: str, number: int) -> str:
+    """Return the name of one of several processes, no longer than a name may be."""
+    suffix = f"/{number}"
+    return name[: MAX_NAME - len(suffix)] + suffix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Options of one worker process; raises ``InvalidTaskData`` for values that make no sense."""
+
+    queues: tuple[str, ...] = ()  # none: all
+    capabilities: tuple[str, ...] = ()
+    concurrency: int = 5
+    name: str = field(default_factory=default_name)
+    max_tasks: int | None = None  # leave after so many
+    burst: bool = False  # leave when nothing is pending
+    grace_seconds: float = 30.0
+    heartbeat_seconds: float = 10.0
+    look_ahead_ms: float = 20.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "queues", tuple(sorted({check_queue_name(name) for name in self.queues})))
+        object.__setattr__(self, "capabilities", check_capabilities(self.capabilities))
+        _check_range("concurrency", self.concurrency, 1, MAX_CONCURRENCY)
+        if self.max_tasks is not None:
+            _check_range("max-tasks", self.max_tasks, 1, 10**12)
+        _check_range("grace", self.grace_seconds, 0, MAX_SECONDS)
+        if not self.name.isprintable() or not 0 < len(self.name) <= MAX_NAME:
+            raise InvalidTaskData("name", f"name must have 1 to {MAX_NAME} printable characters.")
+
+
+def _check_range(field_name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:  # NaN does not either
+        message = f"{field_name} must lie between {low} and {high:.0f}, not {value}."
+        raise InvalidTaskData(field_name, message, limit=int(high))
+
+
+def check_processes(value: int) -> int:
+    """Return a sensible number of processes, or raise ``InvalidTaskData``."""
+    _check_range("processes", value, 1, MAX_PROCESSES)
+    return value

@@ -1,0 +1,158 @@
+"""Slots as threads of the worker process: the default pool."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from django.db import connections
+
+from queue_app.core.records import Outcome
+from queue_app.exceptions import Interruption
+from workers.executor import Executor, Held, failed
+
+logger = logging.getLogger("taskqueue")
+
+
+class ThreadPool:
+    """Runs held tasks in order on a fixed number of threads, and gathers the outcomes."""
+
+    def __init__(self, slots: int, executor: Executor, on_outcome: Callable[[], None]) -> None:
+        self.slots = slots
+        self._executor = executor
+        self._on_outcome = on_outcome
+        self._waiting: SimpleQueue[Held | None] = SimpleQueue()
+        self._outcomes: deque[Outcome] = deque()
+        self._running: dict[int, tuple[Held, float]] = {}  # by thread: one task may be here in two attempts
+        self._interrupted: set[int] = set()  # threads in which an interruption was raised
+        self._lock = threading.Lock()  # an interruption must meet the attempt that it is meant for
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start the threads; daemons, so that a stuck task cannot keep the process alive."""
+        for _ in range(self.slots):
+            self._add_slot()
+
+    def _add_slot(self) -> None:
+        thread = threading.Thread(target=self._slot, name=f"slot-{len(self._threads) + 1}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def submit(self, held: list[Held]) -> None:
+        """Take tasks to run, in this order."""
+        for item in held:
+            self._waiting.put(item)
+
+    def take_outcomes(self) -> list[Outcome]:
+        """Return the outcomes since the last call, in the order in which they ended."""
+        outcomes: list[Outcome] = []
+        while self._outcomes:
+            outcomes.append(self._outcomes.popleft())
+        return outcomes
+
+    def take_unstarted(self) -> list[Held]:
+        """Take back the tasks that no slot has begun."""
+        unstarted: list[Held] = []
+        while True:
+            try:
+                item = self._waiting.get_nowait()
+            except Empty:
+                return unstarted
+            if item is not None:
+                unstarted.append(item)
+
+    def running(self) -> list[tuple[Held, float]]:
+        """Return what runs now, and for how many seconds."""
+        now = time.monotonic()
+        return [(held, now - since) for held, since in list(self._running.values())]
+
+    @property
+    def unstarted(self) -> int:
+        """How many tasks wait for a slot."""
+        return self._waiting.qsize()
+
+    def stop(self) -> None:
+        """Let the threads end once they are idle."""
+        for _ in self._threads:
+            self._waiting.put(None)
+
+    def interrupt(self, held: Held, interruption: type[Interruption]) -> bool:
+        """Raise ``interruption`` in the thread that runs this attempt; return false when none does, or it was done.
+
+        It arrives at the next step of Python code: a call that blocks outside of Python
+        (a long query, ``time.sleep``) ends first.
+        """
+        with self._lock:
+            for slot, (running, _) in self._running.items():
+                if running is held and slot not in self._interrupted:
+                    self._interrupted.add(slot)
+                    _raise_in_thread(slot, interruption)
+                    return True
+        return False
+
+    def abandon(self, held: Held, error: Interruption) -> Outcome | None:
+        """Give up on the thread that runs this attempt and does not end; another takes its slot.
+
+        Returns the attempt's outcome as a failure, or ``None`` when it has ended meanwhile.
+        """
+        with self._lock:
+            for slot, (running, since) in self._running.items():
+                if running is held:
+                    del self._running[slot]
+                    self._add_slot()
+                    return failed(held, since, error)
+        return None
+
+    def _slot(self) -> None:
+        slot = threading.get_ident()
+        while (held := self._waiting.get()) is not None:
+            outcome = self._attempt(slot, held)
+            if not self._leave(slot, held):
+                return  # abandoned: another thread has this slot, and the outcome was reported
+            self._outcomes.append(outcome)
+            self._on_outcome()
+            _release_connections()
+        connections.close_all()
+
+    def _attempt(self, slot: int, held: Held) -> Outcome:
+        began = time.monotonic()
+        try:
+            self._running[slot] = (held, began)
+            return self._executor.run(held)
+        except Interruption as interruption:  # it came while the attempt was ending
+            return failed(held, began, interruption)
+
+    def _leave(self, slot: int, held: Held) -> bool:
+        """End the attempt's time in the slot, after which no interruption can reach the thread."""
+        while True:
+            try:
+                with self._lock:
+                    _raise_in_thread(slot, None)  # takes back one that has not arrived
+                    self._interrupted.discard(slot)
+                    running = self._running.get(slot)
+                    if running is None or running[0] is not held:
+                        return False
+                    del self._running[slot]
+                    return True
+            except Interruption:
+                continue
+
+
+def _raise_in_thread(thread_id: int, interruption: type[Interruption] | None) -> None:
+    """Set, or take back, an exception that the thread raises at its next step of Python code (CPython's own means)."""
+    value = ctypes.py_object(interruption) if interruption else None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), value)
+
+
+def _release_connections() -> None:
+    """Close what this thread's task left unusable or open for too long, as Django does after a request."""
+    for connection in connections.all(initialized_only=True):
+        try:
+            connection.close_if_unusable_or_obsolete()
+        except Exception:  # the slot must live on, whatever a task did to its connections
+            logger.exception("a connection that a task used cannot be closed")

@@ -1,0 +1,138 @@
+"""The scheduler: due tasks, fallback wake-up calls, dead workers, repair of the index.
+
+Several may run; one leads by a lock that lapses. Every job is idempotent and safe twice at
+once, so leadership only spares work: while Redis is away there is no lock to hold, and the
+jobs on the rows go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from django.db import Error as DatabaseError
+from django.db import connections
+
+from queue_app import conf
+from queue_app.exceptions import IndexUnavailable
+from queue_app.services import requests
+from queue_app.services.due import BATCH, make_due
+from queue_app.services.leader import resign, take_lead, wake_forgotten
+from queue_app.services.maintenance import run_overdue
+from queue_app.services.reap import reap, reap_overdue
+from queue_app.services.rebuild import rebuild_if_needed
+from queue_app.services.reconcile import Reconciler
+from queue_app.services.run_replays import run_replays
+from workers.bell import Bell
+from workers.lifecycle import Exit, on_signals
+
+logger = logging.getLogger("taskqueue")
+
+
+@dataclass(slots=True)
+class Job:
+    """Something to do every ``interval`` seconds; ``due_at`` is monotonic time."""
+
+    name: str
+    interval: float
+    action: Callable[[], object]
+    due_at: float = 0.0
+    failing: bool = field(default=False)
+
+    def run_once(self) -> None:
+        """Run the job; a failure is logged once, and the job is tried again at its next turn."""
+        try:
+            self.action()
+        except (IndexUnavailable, DatabaseError) as error:
+            if not self.failing:
+                logger.warning("%s failed: %s", self.name, " ".join(str(error).split()))
+            self.failing = True
+            if not isinstance(error, IndexUnavailable):
+                connections.close_all()
+        except Exception:
+            if not self.failing:
+                logger.exception("%s failed", self.name)
+            self.failing = True
+        else:
+            self.failing = False
+
+
+class Scheduler:
+    """Runs the jobs while it leads."""
+
+    def __init__(self, *, with_maintenance: bool = False) -> None:
+        settings = conf.get().scheduler
+        self.token = uuid.uuid4().hex
+        self.leader_seconds = settings.leader_seconds
+        self.leads = False
+        self._stopping = False
+        self._bell = Bell()
+        reconciler = Reconciler()
+        self.jobs = [
+            Job("rebuild", settings.due_seconds, rebuild_if_needed),
+            Job("due", settings.due_seconds, _make_all_due),
+            Job("requests", settings.due_seconds, requests.consume),
+            Job("reap", settings.reap_seconds, reap),
+            Job("overdue", settings.reap_seconds, reap_overdue),
+            Job("replays", settings.reap_seconds, run_replays),
+            Job("reconcile", settings.reconcile_seconds, reconciler.run_once),
+            Job("fallback", settings.fallback_seconds, wake_forgotten),
+            Job("maintenance", settings.maintenance_seconds, lambda: run_overdue(every=with_maintenance)),
+        ]
+
+    def run(self) -> Exit:
+        """Run until SIGTERM or SIGINT."""
+        with on_signals({signal.SIGTERM: self.stop, signal.SIGINT: self.stop}):
+            while not self._stopping:
+                self.run_once()
+                self._bell.wait(self._next_at() - time.monotonic())
+            self._resign()
+            connections.close_all()
+        return Exit.OK
+
+    def stop(self) -> None:
+        """Leave after the job under way."""
+        self._stopping = True
+        self._bell.ring()
+
+    def run_once(self) -> list[str]:
+        """Run the jobs that are due, if this scheduler leads; return their names."""
+        ran: list[str] = []
+        if not self._lead():
+            return ran
+        for job in self.jobs:
+            if job.due_at <= time.monotonic() and not self._stopping:
+                job.run_once()
+                job.due_at = time.monotonic() + job.interval
+                ran.append(job.name)
+        return ran
+
+    def _next_at(self) -> float:
+        if not self.leads:
+            return time.monotonic() + self.leader_seconds / 3
+        return min(job.due_at for job in self.jobs)
+
+    def _lead(self) -> bool:
+        try:
+            leads = take_lead(self.token, self.leader_seconds)
+        except IndexUnavailable:
+            leads = True
+        if leads != self.leads:
+            logger.info("scheduler %s %s", self.token[:8], "leads" if leads else "stands by")
+            self.leads = leads
+        return leads
+
+    def _resign(self) -> None:
+        try:
+            resign(self.token)
+        except IndexUnavailable:
+            logger.info("the leadership lapses by itself")
+
+
+def _make_all_due() -> None:
+    while make_due() == BATCH:
+        pass
