@@ -1,0 +1,11 @@
+"""The Django application of the demo."""
+
+from django.apps import AppConfig
+
+
+class DemoConfig(AppConfig):
+    """The demo's tasks and the rows they write."""
+
+    name = "taskqueue_project.demo"
+    label = "demo"
+    verbose_name = "Demo: word index"

@@ -1,0 +1,117 @@
+"""The directory that holds the servers' data, ports and passwords."""
+
+import fcntl
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .errors import EmbeddedError
+
+HOST = "127.0.0.1"
+
+
+class DataDirectory:
+    """Files under one directory; it survives restarts, and so do the ports and passwords in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        # Others may pass through (PostgreSQL runs as another user when we are root) but not list.
+        self.root.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self.logs.mkdir(exist_ok=True)
+
+    @property
+    def logs(self) -> Path:
+        """Where the servers and processes write what they have to say."""
+        return self.root / "logs"
+
+    @property
+    def _memory(self) -> Path:
+        return self.root / "servers.json"
+
+    def remember(self, **values: Any) -> None:
+        """Store values for the next start, readable by the owner only."""
+        merged = self._recalled() | values
+        fresh = self._memory.with_suffix(".new")
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(merged, file, indent=1)
+        fresh.replace(self._memory)
+
+    def recall(self, name: str) -> Any:
+        """Return a value stored by an earlier start, or None."""
+        return self._recalled().get(name)
+
+    def secret(self, name: str) -> str:
+        """Return a password that is invented once and kept."""
+        value = self.recall(name)
+        if not isinstance(value, str):
+            # Letters and digits only, so that it needs no quoting in a URL or a configuration file.
+            value = secrets.token_hex(24)
+            self.remember(**{name: value})
+        return value
+
+    def port(self, name: str) -> int:
+        """Return the port used last time when it is still free, otherwise another free one."""
+        port = self.recall(name)
+        if not isinstance(port, int) or not port_is_free(port):
+            port = free_port()
+            self.remember(**{name: port})
+        return port
+
+    @contextmanager
+    def locked(self, name: str, *, wait_seconds: float = 0) -> Iterator[None]:
+        """Hold a lock that vanishes with this process.
+
+        Raises:
+            EmbeddedError: another process holds it and does not let go within `wait_seconds`.
+        """
+        path = self.root / name
+        # lockf, not flock: a forked child must not keep the lock when its parent dies.
+        with path.open("a+") as file:
+            deadline = time.monotonic() + wait_seconds
+            while True:
+                try:
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.monotonic() >= deadline:
+                        file.seek(0)
+                        owner = file.read().strip() or "unknown"
+                        raise EmbeddedError(f"{self.root} is in use by process {owner}.") from None
+                    time.sleep(0.1)
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def _recalled(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads(self._memory.read_text()))
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise EmbeddedError(f"{self._memory} is damaged ({error}); remove {self.root} to start anew.") from error
+
+
+def port_is_free(port: int) -> bool:
+    """Tell whether a server could listen on the port."""
+    with socket.socket() as probe:
+        # As servers do: connections of the last run that linger in TIME_WAIT are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
+    """Return a port nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])

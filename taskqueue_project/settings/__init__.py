@@ -1,0 +1,1 @@
+"""Settings of the reference project: `dev` (default), `production`, `test`; all extend `base`."""

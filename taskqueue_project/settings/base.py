@@ -1,0 +1,149 @@
+"""What every environment has in common. Servers and secrets come from the environment."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import dj_database_url
+
+BASE_DIR = Path(__file__).resolve().parent.parent.parent
+
+# ------------------------------------------------------------------------------------------------------------- servers
+
+DATABASE_URL = os.environ.get("DATABASE_URL", "postgresql://127.0.0.1:5432/taskqueue")
+REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
+
+
+def databases(url: str) -> dict[str, Any]:
+    """Return DATABASES for one PostgreSQL.
+
+    Persistent connections, checked before use: a request after a failover reconnects instead of failing. No psycopg
+    pool: each worker and web thread keeps one connection of its own already.
+    """
+    return {"default": dj_database_url.parse(url, conn_max_age=300, conn_health_checks=True)}
+
+
+def caches(url: str) -> dict[str, Any]:
+    """Return CACHES for one Redis or Valkey."""
+    return {
+        "default": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": url,
+            "OPTIONS": {"CLIENT_CLASS": "django_redis.client.DefaultClient"},
+        },
+    }
+
+
+DATABASES = databases(DATABASE_URL)
+CACHES = caches(REDIS_URL)
+
+# ---------------------------------------------------------------------------------------------------------- task queue
+
+TASKS: dict[str, Any] = {"default": {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": []}}
+TASKQUEUE: dict[str, Any] = {"REDIS_ALIAS": "default"}
+
+# -------------------------------------------------------------------------------------------------------- applications
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "django_filters",
+    "django_prometheus",
+    "drf_spectacular",
+    "rest_framework",
+    "rest_framework.authtoken",
+    "queue_app",
+    "taskqueue_project",
+    "taskqueue_project.demo",
+]
+
+MIDDLEWARE = [
+    "django_prometheus.middleware.PrometheusBeforeMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_prometheus.middleware.PrometheusAfterMiddleware",
+]
+
+ROOT_URLCONF = "taskqueue_project.urls"
+ASGI_APPLICATION = "taskqueue_project.asgi.application"
+WSGI_APPLICATION = "taskqueue_project.wsgi.application"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        # A wheel carries templates/ as queue_app/templates; a checkout has it here.
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+# ----------------------------------------------------------------------------------------------------------- behaviour
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_I18N = True
+USE_TZ = True
+
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+
+REST_FRAMEWORK: dict[str, Any] = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "rest_framework.authentication.SessionAuthentication",
+        "rest_framework.authentication.TokenAuthentication",
+        "rest_framework.authentication.BasicAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+}
+
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Task queue",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    # A schema that could say more is no danger to a deployment; it is judged by its own tests.
+    "ENABLE_DJANGO_DEPLOY_CHECK": False,
+}
+
+# ------------------------------------------------------------------------------------------------------------- logging
+
+LOG_LEVEL = os.environ.get("LOG_LEVEL", "INFO").upper()
+LOGGING: dict[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": LOG_LEVEL},
+}

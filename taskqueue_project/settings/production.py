@@ -1,0 +1,51 @@
+"""A deployment: everything that differs from place to place comes from the environment.
+
+Required: SECRET_KEY, ALLOWED_HOSTS, DATABASE_URL, REDIS_URL. Optional: CSRF_TRUSTED_ORIGINS (comma-separated),
+SECURE_SSL_REDIRECT (default on), SECURE_HSTS_SECONDS, TRUST_PROXY_HEADER (a proxy in front sets X-Forwarded-Proto).
+"""
+
+import os
+
+from django.core.exceptions import ImproperlyConfigured
+
+from .base import *
+
+
+def _required(name: str) -> str:
+    """Return an environment variable or say that it is missing."""
+    value = os.environ.get(name, "").strip()
+    if not value:
+        raise ImproperlyConfigured(f"Set {name} in the environment; production has no default for it.")
+    return value
+
+
+def _flag(name: str, *, default: bool) -> bool:
+    """Read a yes/no environment variable."""
+    return os.environ.get(name, str(default)).strip().lower() in {"1", "true", "yes", "on"}
+
+
+def _words(value: str) -> list[str]:
+    """Split a comma-separated list."""
+    return [word.strip() for word in value.split(",") if word.strip()]
+
+
+DEBUG = False
+SECRET_KEY = _required("SECRET_KEY")
+ALLOWED_HOSTS = _words(_required("ALLOWED_HOSTS"))
+CSRF_TRUSTED_ORIGINS = _words(os.environ.get("CSRF_TRUSTED_ORIGINS", ""))
+_required("DATABASE_URL")
+_required("REDIS_URL")
+
+SECURE_SSL_REDIRECT = _flag("SECURE_SSL_REDIRECT", default=True)
+SECURE_HSTS_SECONDS = int(os.environ.get("SECURE_HSTS_SECONDS", str(365 * 24 * 3600)))
+SECURE_HSTS_INCLUDE_SUBDOMAINS = _flag("SECURE_HSTS_INCLUDE_SUBDOMAINS", default=True)
+SECURE_HSTS_PRELOAD = _flag("SECURE_HSTS_PRELOAD", default=True)
+SESSION_COOKIE_SECURE = True
+CSRF_COOKIE_SECURE = True
+if _flag("TRUST_PROXY_HEADER", default=False):
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}
