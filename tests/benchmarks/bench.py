@@ -1,0 +1,103 @@
+"""What the benchmarks share: the table, empty rows and index, tasks put straight into the index."""
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from django.db import connection
+from django_redis import get_redis_connection
+
+from queue_app.core.priorities import Band
+from queue_app.core.records import NewTask
+from queue_app.index import Profile, get_index
+from queue_app.services.enqueue import enqueue_many, forget_known_queues
+from queue_app.services.rebuild import rebuild
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class Table:
+    """The figures: what was asked, what was measured."""
+
+    def __init__(self, scale: int) -> None:
+        self.scale = scale
+        self.rows: list[tuple[str, str, str]] = []
+
+    def sized(self, n: int) -> int:
+        """Return a size, smaller in a quick run."""
+        return max(1, n // self.scale)
+
+    def add(self, what: str, asked: str, got: str) -> None:
+        """Add a figure, and print it at once."""
+        self.rows.append((what, asked, got))
+        print(f"{what}: {got} (asked: {asked})", flush=True)
+
+    def render(self) -> str:
+        """Return all figures as a Markdown table."""
+        lines = ["", "| figure | asked | measured |", "|---|---|---|"]
+        return "\n".join(lines + [f"| {' | '.join(row)} |" for row in self.rows])
+
+
+def reset() -> None:
+    """Empty the tables of tasks and the index, and open a generation."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "TRUNCATE queue_app_task, queue_app_taskpayload, queue_app_taskresult, queue_app_taskattempt,"
+            " queue_app_deadletter, queue_app_worker"
+        )
+    get_redis_connection("default").flushdb()
+    forget_known_queues()
+    rebuild()
+
+
+def analyze() -> None:
+    """Give the planner the statistics that autovacuum would soon have."""
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE queue_app_task")
+        cursor.execute("VACUUM ANALYZE queue_app_taskpayload")
+
+
+def fill(n: int, *, types: int = 1, capabilities: tuple[str, ...] = (), band: Band = Band.NORMAL) -> None:
+    """Store n queued tasks in so many lanes, in order."""
+    for start in range(0, n, 10_000):
+        enqueue_many(
+            NewTask(
+                task_type=f"bench.type{number % types}",
+                parameters={"number": number},
+                capabilities=capabilities,
+                priority=band,
+            )
+            for number in range(start, min(n, start + 10_000))
+        )
+
+
+def register(types: int = 1) -> tuple[Profile, uuid.UUID]:
+    """Register a worker that can run so many types."""
+    profile, worker_id = Profile.of([], [f"bench.type{number}" for number in range(types)], []), uuid.uuid4()
+    get_index().register(profile, worker_id)
+    return profile, worker_id
+
+
+def timed(function: Callable[[], object]) -> float:
+    """Return the seconds that a call takes."""
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+@contextmanager
+def process(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a manage.py command beside this process, and stop it at the end."""
+    child = subprocess.Popen(
+        [sys.executable, "manage.py", *arguments], cwd=ROOT, env=os.environ | environment, start_new_session=True
+    )
+    try:
+        yield child
+    finally:
+        child.terminate()
+        child.wait(timeout=60)

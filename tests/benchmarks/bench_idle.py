@@ -1,0 +1,48 @@
+"""What an idle worker costs, and how often it asks the servers."""
+
+import time
+
+import psutil
+from bench import Table, process
+from django.db import connection
+from django_redis import get_redis_connection
+
+SECONDS = 20
+SETTLE_SECONDS = 4
+
+
+def run(table: Table) -> None:
+    """Watch one worker process for twenty seconds without work."""
+    client = get_redis_connection("default")
+    with process("runworker") as worker:
+        time.sleep(SETTLE_SECONDS)
+        watched = psutil.Process(worker.pid)
+        _autovacuum(on=False)  # its transactions would be counted too
+        client.config_resetstat()
+        before, commits = sum(watched.cpu_times()[:2]), _commits()
+        time.sleep(SECONDS)
+        cpu = sum(watched.cpu_times()[:2]) - before
+        scripts = client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+        commits = _commits() - commits - 1  # the question itself
+        _autovacuum(on=True)
+    table.add(f"idle worker, share of a core over {SECONDS} s", "≤ 1 %", f"{cpu / SECONDS:.2%}")
+    table.add(
+        f"idle worker, requests in {SECONDS} s: scripts, transactions",
+        "≤ one in 5 s of each",
+        f"{scripts}, {commits}",
+    )
+
+
+def _autovacuum(*, on: bool) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER SYSTEM SET autovacuum = {'on' if on else 'off'}")
+        cursor.execute("SELECT pg_reload_conf()")
+    time.sleep(1)
+
+
+def _commits() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_stat_clear_snapshot(), xact_commit FROM pg_stat_database WHERE datname = current_database()"
+        )
+        return int(cursor.fetchone()[1])

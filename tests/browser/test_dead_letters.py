@@ -1,0 +1,98 @@
+"""Staff replay dead letters in a real browser."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from queue_app.core.records import NewTask
+from queue_app.models import DeadLetter, ReplayOperation, Task, TaskPayload
+from queue_app.services import discard, enqueue_many, run_replays
+from queue_app.services.enqueue import forget_known_queues
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PASSWORD = "correct horse"
+LOOKS = {
+    "light": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
+}
+
+
+@pytest.fixture
+def graves():
+    """Let some tasks of a shop be dead."""
+    forget_known_queues()
+    User.objects.create_superuser("alice", password=PASSWORD)
+    new = NewTask(
+        task_type="shop.tasks.charge_card",
+        queue="mail",
+        user="ina",
+        parameters={"order": 4711, "token": "tok_5f2c9e81"},
+    )
+    now = timezone.now()
+    ids = [stored.id for stored in enqueue_many([new] * 6)]
+    Task.objects.filter(pk__in=ids).update(status="dead_letter", attempt=4, failures=4, finished_at=now)
+    letters = [
+        DeadLetter.objects.create(
+            task_id=task_id, task_type=new.task_type, queue=new.queue, priority=2, user="ina",
+            reason="retries_exhausted", attempts=4, exception_class="shop.gateway.CardDeclined",
+            message="The gateway declined order 4711 with token=tok_5f2c9e81; ask the customer to try again.",
+            died_at=now - timedelta(minutes=n), expires_at=now + timedelta(days=30, minutes=-n),
+        )
+        for n, task_id in enumerate(ids)
+    ]  # fmt: skip
+    discard(letters[5].id, by="bob", reason="customer is gone")
+    yield letters
+    forget_known_queues()
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_replay_in_the_browser(browser, live_server, graves, screenshots, look):
+    page = browser.new_context(**LOOKS[look]).new_page()
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    base = f"{live_server.url}/admin/queue_app"
+
+    def shot(name):
+        page.screenshot(path=screenshots / f"{name}-{look}.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), name
+        assert "tok_5f2c9e81" not in page.content()
+
+    page.goto(f"{live_server.url}/admin/")
+    page.fill("#id_username", "alice")
+    page.fill("#id_password", PASSWORD)
+    page.click("input[type=submit]")
+    page.goto(f"{base}/deadletter/")
+    shot("dead-letters")
+    page.click("text=CardDeclined >> nth=0")
+    shot("dead-letter")
+    page.click("text=Replay with edited parameters")
+    text = page.input_value("textarea[name=parameters]")
+    page.fill("textarea[name=parameters]", text.replace('"token"', '"note"'))
+    page.click("input[type=submit]")
+    assert "holds the mask" in page.inner_text(".errorlist")
+    shot("dead-letter-edit")
+    page.fill("textarea[name=parameters]", text.replace("4711", "4712"))
+    page.click("input[type=submit]")
+    assert "queued again" in page.inner_text(".messagelist")
+    assert TaskPayload.objects.get(pk=graves[0].task_id).parameters == {"order": 4712, "token": "tok_5f2c9e81"}
+    page.goto(f"{base}/deadletter/?state=open")
+    page.check("#action-toggle")
+    page.select_option("select[name=action]", "replay_selected")
+    page.fill("input[name=reason]", "the gateway works again")
+    page.fill("input[name=rate]", "0.5")
+    page.click("button[name=index]")
+    page.click(".messagelist a")
+    run_replays()
+    page.reload()
+    assert "1 of 4" in page.inner_text("#content")
+    shot("replay")
+    page.click("text=Stop replay")
+    assert "stopped" in page.inner_text(".messagelist")
+    assert ReplayOperation.objects.get().state == "cancelled"
+    page.goto(f"{base}/replayoperation/")
+    shot("replays")
+    assert problems == []

@@ -1,0 +1,56 @@
+"""The generated parts of the reference are what the code says now."""
+
+import ast
+import importlib.util
+import re
+
+import pytest
+
+from queue_app.core.states import TRANSITIONS, Status
+from tests.docs.pages import ROOT
+
+_spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs/generate.py")
+generate = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(generate)
+
+SOURCES = sorted((ROOT / "queue_app").rglob("*.py"))
+
+
+@pytest.mark.parametrize("page", generate.pages(), ids=lambda page: page.stem)
+def test_page_is_up_to_date(page):
+    text = page.read_text()
+    assert generate.rendered(text) == text, "run .venv/bin/python docs/generate.py"
+
+
+def test_every_generated_part_has_a_page():
+    named = {match["name"] for page in generate.pages() for match in generate.BLOCK.finditer(page.read_text())}
+    assert named == set(generate.PARTS_BY_NAME)
+
+
+def test_every_transition_says_who_makes_it():
+    found = {(before, after) for before, ends in generate.MADE_BY.items() for after in ends}
+    assert found == {(before.value, after.value) for before in Status for after in TRANSITIONS[before]}
+
+
+def test_every_state_is_described():
+    assert set(generate.MEANS) == {status.value for status in Status}
+
+
+def test_every_setting_has_a_meaning():
+    assert [line for line in generate.settings().splitlines() if line.endswith("|  |")] == []
+
+
+def test_every_check_is_described():
+    found = {name for path in SOURCES for name in re.findall(r'"(queue_app\.[EW]\d+)"', path.read_text())}
+    assert set(generate.CHECKS) == found
+
+
+def test_every_code_of_a_field_is_described():
+    found = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "code" and isinstance(node.value, ast.Constant):
+                found.add(node.value.value)
+    # those of whole classes of errors, and a default
+    own = {"not_json", "payload_too_large", "unknown_task_type", "unknown_queue", "unknown_field"}
+    assert set(generate.FIELD_CODES) == found - {None} | own

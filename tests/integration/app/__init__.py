@@ -1,0 +1,1 @@
+"""An app whose tasks leave traces outside the servers, for tests with several processes."""

@@ -1,0 +1,91 @@
+"""Tasks whose side effects go to a file that is opened for appending, one short line a write."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+from django.tasks import task
+
+POLL_SECONDS = 0.005
+
+
+def write(log: str, line: str) -> None:
+    """Append a line; one write of less than a page is not torn by others."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, f"{line}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+@task
+def note(log: str, text: str) -> None:
+    """Write a line."""
+    write(log, text)
+
+
+@task
+def work(log: str, text: str, seconds: float) -> None:
+    """Write that it began, take so long, write that it ended."""
+    write(log, f"+{text}")
+    time.sleep(seconds)
+    write(log, f"-{text}")
+
+
+@task
+def add(a: int, b: int) -> int:
+    """Return a sum."""
+    return a + b
+
+
+@task
+def hold(log: str, text: str, gate: str) -> str:
+    """Write that it began, and wait until the file ``gate`` exists."""
+    write(log, f"+{text} {os.getpid()}")
+    while not Path(gate).exists():
+        time.sleep(POLL_SECONDS)
+    write(log, f"-{text} {os.getpid()}")
+    return text
+
+
+@task(max_retries=0)
+async def hold_async(log: str) -> None:
+    """Write that it began, and wait for ever on an event loop, whose thread is not the slot's."""
+    write(log, "+async")
+    await asyncio.Event().wait()
+
+
+@task
+def die_once(log: str, text: str) -> None:
+    """Kill the process that runs it, the first time."""
+    first = text not in Path(log).read_text(encoding="utf-8").split() if Path(log).exists() else True
+    write(log, text)
+    if first:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task
+def spawn(log: str, depth: int, width: int) -> int:
+    """Enqueue ``width`` tasks of its own kind, ``depth`` levels down."""
+    write(log, f"depth {depth}")
+    if depth:
+        for _ in range(width):
+            spawn.enqueue(log, depth - 1, width)
+    return depth
+
+
+@task(max_retries=0)
+def fail(message: str) -> None:
+    """Raise."""
+    raise ValueError(message)
+
+
+@task(max_retries=20)
+def job(log: str, text: str, seconds: float) -> int:
+    """Write that it began, take so long, write that it ended; return which process ran it."""
+    write(log, f"+{text}")
+    time.sleep(seconds)
+    write(log, f"-{text}")
+    return os.getpid()

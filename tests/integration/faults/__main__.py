@@ -1,0 +1,48 @@
+"""Run every fault in its long form, and print what must be beside what came out.
+
+Usage: python -m tests.integration.faults [--seed N] [--tasks N] [--only NAME ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.integration.faults.arena import Arena
+
+
+def main() -> int:
+    """Start servers of our own, then everything else; return the exit code."""
+    parser = argparse.ArgumentParser(prog="./dev faults", description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**8), help="repeats a run; default: random")
+    parser.add_argument("--tasks", type=int, default=2000, help="of each fault (default 2000)")
+    parser.add_argument("--only", nargs="*", default=[], help="names of faults, or 'timing'; default: all")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or servers and processes would be left behind
+    print(f"seed {options.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="taskqueue-faults-") as folder:
+        Path(folder).chmod(0o711)
+        with Arena(Path(folder)) as arena:
+            os.environ.update(arena.env)
+            import django  # noqa: PLC0415 - it reads the addresses of the servers
+
+            django.setup()
+            from tests.integration.faults.report import Report  # noqa: PLC0415 - models need Django
+
+            started = time.monotonic()
+            report = Report(arena, Path(folder) / "runs", seed=options.seed, count=options.tasks)
+            with arena.entered():
+                report.run(options.only)
+            print(report.table())
+            print(f"\nseed {options.seed}, {time.monotonic() - started:.0f} s")
+            return 0 if report.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

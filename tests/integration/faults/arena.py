@@ -1,0 +1,148 @@
+"""Servers that the faults alone use, so that they may be flushed, killed and restarted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import redis
+
+from taskqueue_project.embedded.data_directory import DataDirectory
+from taskqueue_project.embedded.postgres import Postgres
+from taskqueue_project.embedded.server import Server
+from taskqueue_project.embedded.valkey import Valkey
+from tests.integration.processes import ROOT, SETTINGS, eventually
+
+
+class Arena:
+    """One PostgreSQL and one Valkey, each on a port that it keeps over restarts; Valkey keeps nothing else."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.chmod(0o711)  # PostgreSQL runs as another user when we are root
+        self.postgres = Postgres(DataDirectory(folder / "rows"), durable=False)
+        self.valkey = Valkey(DataDirectory(folder / "index"), durable=False)
+        self._client: redis.Redis | None = None
+
+    def __enter__(self) -> Self:
+        """Start both and create the tables."""
+        try:
+            for server in (self.postgres, self.valkey):
+                _start(server)
+            self._client = redis.Redis.from_url(self.valkey.url())
+            subprocess.run(
+                [sys.executable, ROOT / "manage.py", "migrate", "--verbosity", "0"],
+                env=self.env,
+                check=True,
+                timeout=120,
+            )
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop both."""
+        if self._client is not None:
+            self._client.close()
+        for server in (self.valkey, self.postgres):
+            server.stop()
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment for processes that shall work on these servers."""
+        return os.environ | {
+            "DATABASE_URL": self.postgres.url(),
+            "REDIS_URL": self.valkey.url(),
+            "DJANGO_SETTINGS_MODULE": SETTINGS,
+            "PYTHONPATH": str(ROOT),
+        }
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Let this process work on these servers too, for the length of a block."""
+        from django.conf import settings  # noqa: PLC0415 - needs the addresses
+        from django.db import connections  # noqa: PLC0415
+        from django.test import override_settings  # noqa: PLC0415
+
+        url = urlsplit(self.postgres.url())
+        address = {"HOST": url.hostname, "PORT": url.port, "USER": url.username, "PASSWORD": url.password}
+        address |= {"NAME": url.path.strip("/")}
+        caches = {**settings.CACHES, "faults": {**settings.CACHES["default"], "LOCATION": self.valkey.url()}}
+        connections.close_all()
+        parameters: dict[str, Any] = connections["default"].settings_dict
+        before = dict(parameters)
+        parameters.update(address)
+        try:
+            with override_settings(CACHES=caches, TASKQUEUE={**settings.TASKQUEUE, "REDIS_ALIAS": "faults"}):
+                yield
+        finally:
+            connections.close_all()
+            parameters.clear()
+            parameters.update(before)
+
+    # -- faults ------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Empty the index."""
+        assert self._client is not None
+        self._client.flushall()
+
+    def kill_valkey(self) -> None:
+        """End Valkey as a crash of its machine does; it keeps nothing."""
+        _kill(self.valkey, signal.SIGKILL)
+
+    def start_valkey(self) -> None:
+        """Start it again, empty."""
+        _start(self.valkey)
+
+    def restart_postgres_at_once(self) -> None:
+        """Shut PostgreSQL down in its immediate mode, and start it; it recovers from its log."""
+        _kill(self.postgres, signal.SIGQUIT)
+        _start(self.postgres)
+
+    def cut_connections(self) -> int:
+        """End every other session of the database; return how many there were."""
+        from django.db import connection  # noqa: PLC0415 - needs the addresses
+
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            return int(cursor.fetchone()[0])
+
+
+def _start(server: Server) -> None:
+    server.start()
+    server.wait_until_ready()
+
+
+def _kill(server: Server, number: int) -> None:
+    assert server.process is not None
+    server.process.send_signal(number)
+    server.process.wait(30)
+
+
+def patient[T](question: Callable[[], T]) -> T:
+    """Ask the rows until they answer: PostgreSQL may be away, or may have cut our connection too."""
+    from django.db import InterfaceError, OperationalError, connection  # noqa: PLC0415 - needs the addresses
+
+    answers: list[T] = []
+
+    def ask() -> bool:
+        try:
+            answers.append(question())
+        except (OperationalError, InterfaceError):
+            connection.close()
+            return False
+        return True
+
+    eventually(ask, "PostgreSQL answers")
+    return answers[0]

@@ -1,0 +1,120 @@
+"""Faults of the queue's own processes: each disturbs a run at random moments, and leaves it to finish by itself."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+from queue_app.models import Task, Worker
+from queue_app.services.maintenance import run_overdue
+from tests.integration.faults.arena import patient
+from tests.integration.faults.run import PATIENCE, Run
+from tests.integration.faults.starts import alone, is_running, kill, start, stopped_at_work, supervised
+from tests.integration.processes import Process, eventually
+from tests.support.engine import Side
+
+
+def kill_children(run: Run) -> None:
+    """Kill a worker under its supervisor, several times."""
+    run.load()
+    above, _ = start(run)
+    for _ in run.moments(3):
+        children = eventually(above.children, "the supervisor has started a worker", PATIENCE)
+        kill(run.chance.choice(children))
+        run.flowing_again("flowing after a kill of a child (s)", time.monotonic())
+
+
+def kill_supervisor(run: Run) -> None:
+    """Kill the supervisor: its workers notice, leave, and are replaced by those of the next."""
+    run.load()
+    above, _ = start(run)
+    for _ in run.moments(2):
+        orphans = above.children()
+        kill(above.pid)
+        killed_at = time.monotonic()
+        above.exit_code()
+        above = supervised(run)
+        run.flowing_again("flowing after a kill of a supervisor (s)", killed_at)
+        eventually(lambda gone=orphans: not any(is_running(pid) for pid in gone), "orphaned workers leave", PATIENCE)
+
+
+def kill_everything(run: Run) -> None:
+    """Kill every process at once, and start all of them again."""
+    run.load()
+    processes = [*start(run), run.fleet.processes[0]]
+    for _ in run.moments(2):
+        for process in processes:
+            process.kill()
+        killed_at = time.monotonic()
+        processes = [*start(run), run.fleet.processes[-3]]
+        run.flowing_again("flowing after a kill of everything (s)", killed_at)
+
+
+def stop_and_continue(run: Run) -> None:
+    """Stop a worker for longer than its heartbeat allows, then let it go on: it comes too late."""
+    _, one = start(run)
+    worker = eventually(lambda: Worker.objects.filter(pid=one.pid).first(), "it registers")
+    run.load()
+    eventually(lambda: stopped_at_work(one), "it is stopped with tasks in hand")
+    eventually(lambda: Worker.objects.filter(pk=worker.id, status="dead").exists(), "it is declared dead")
+    eventually(lambda: not Task.objects.filter(worker_id=worker.id, status="executing").exists(), "its tasks go on")
+    run.reach(0.9)
+    one.send(signal.SIGCONT)
+    assert one.exit_code() == 3, "it is told that it was declared dead"
+    refused = one.log.count("came too late and was refused")
+    assert refused, "its late results are refused"
+    run.measured["late results refused"] = refused
+
+
+# -- the scheduler ---------------------------------------------------------------------
+
+
+def kill_scheduler(run: Run) -> None:
+    """Kill the leading of two schedulers, and with it a worker whose tasks only the other one returns."""
+    run.load()
+    hurry = {"DUE": 0.1, "REAP": 0.3, "RECONCILE": 0.5, "FALLBACK": 1, "LEADER": 3, "MAINTENANCE": 0.2}
+    env = {f"TASKQUEUE__SCHEDULER__{name}_SECONDS": str(value) for name, value in hurry.items()}
+    schedulers = [run.fleet.start("runscheduler", "--with-maintenance", **env) for _ in range(2)]
+    above, one = supervised(run), alone(run)
+    for _ in run.moments(1):
+        eventually(lambda: any(_leads(each) for each in schedulers), "one leads", PATIENCE)
+        leader = next(each for each in schedulers if _leads(each))
+        other = next(each for each in schedulers if each is not leader)
+        leader.kill()
+        killed_at = time.monotonic()
+        one.kill()
+        eventually(lambda heir=other: _leads(heir), "the other one takes over", PATIENCE)
+        run.measured["second scheduler leads after (s)"] = time.monotonic() - killed_at
+        assert above.alive
+
+
+def _leads(process: Process) -> bool:
+    words = [line.rsplit(" ", 1)[-1] for line in process.log.splitlines() if line.startswith("scheduler ")]
+    return bool(words) and words[-1] == "leads"
+
+
+def two_of_everything(run: Run) -> None:
+    """Let two schedulers lead at once, as after a FLUSHALL, and two more processes do the upkeep all the time."""
+    run.load()
+    start(run)
+    run.fleet.scheduler(TASKQUEUE__SCHEDULER__MAINTENANCE_SECONDS="0.2")
+    stop = threading.Event()
+
+    def maintain() -> int:
+        rounds = 0
+        while not stop.wait(0.05):
+            patient(lambda: run_overdue(every=True))
+            rounds += 1
+        return rounds
+
+    sides = [Side(maintain) for _ in range(2)]
+    try:
+        for _ in run.moments(3):
+            run.arena.flush()
+        run.reach(1)
+    finally:
+        stop.set()
+        rounds = [side.result() for side in sides]
+    run.measured["rounds of upkeep beside each other"] = min(rounds)
+    assert min(rounds)

@@ -1,0 +1,217 @@
+"""One fault under load: what it works with, and the figures that its history gives."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from queue_app.core.priorities import Band
+from queue_app.core.records import NewTask
+from queue_app.core.states import TERMINAL, Status
+from queue_app.index import get_index
+from queue_app.models import Queue, RuntimeSettings, Task, TaskResult, Worker
+from queue_app.registry import type_of
+from queue_app.services import hints
+from queue_app.services.enqueue import enqueue, enqueue_many
+from queue_app.services.rebuild import rebuild
+from tests.integration.app import tasks
+from tests.integration.checkers import out_of_order, over_cap
+from tests.integration.faults.arena import Arena, patient
+from tests.integration.processes import Fleet, eventually, fleet_on
+from tests.support.engine import assert_index_agrees
+from tests.support.history import Event, History, installed
+from tests.support.rows import reset_rows
+
+#: How many tasks of a queue may run at once; "" stands for all queues together.
+CAPS = {"default": 5, "other": 3, "": 7}
+#: Long enough for the slowest repair: the lease of a claim that died is given back after 15 s.
+PATIENCE = 90.0
+HEARTBEAT = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the history of one run says; each list names what is wrong."""
+
+    lost: list[str]
+    doubled: list[str]
+    stale: list[str]
+    over_cap: list[str]
+    leases: int
+    apart: str = ""  # how the index differs from the rows
+
+    @property
+    def faults(self) -> list[str]:
+        """Everything that is wrong."""
+        leases = [f"{self.leases} leases left"] if self.leases else []
+        return [*self.lost, *self.doubled, *self.stale, *self.over_cap, *leases, *filter(None, [self.apart])]
+
+
+@dataclass
+class Run:
+    """A fleet under load, for one fault to disturb."""
+
+    arena: Arena
+    fleet: Fleet
+    history: History
+    chance: random.Random
+    count: int
+    log: str
+    order: list[tuple[uuid.UUID, str, int]] = field(default_factory=list)  # id, queue, band; as acknowledged
+    measured: dict[str, float] = field(default_factory=dict)
+
+    # -- load --------------------------------------------------------------------
+
+    def new_task(self) -> NewTask:
+        """Return a task of 5 to 50 ms in any band, in one of two queues."""
+        queue = self.chance.choice(["default", "default", "other"])
+        args = [self.log, uuid.uuid4().hex, round(self.chance.uniform(0.005, 0.05), 4)]
+        band = self.chance.choice(list(Band))
+        return NewTask(task_type=type_of(tasks.job), args=args, priority=band, queue=queue)
+
+    def load(self, count: int | None = None) -> None:
+        """Enqueue many, and note which were acknowledged."""
+        wanted = [self.new_task() for _ in range(self.count if count is None else count)]
+        for start in range(0, len(wanted), 200):
+            part = wanted[start : start + 200]
+            self.note(part, [stored.id for stored in enqueue_many(part)])
+
+    def one(self) -> None:
+        """Enqueue one."""
+        new = self.new_task()
+        self.note([new], [enqueue(new).id])
+
+    def note(self, wanted: list[NewTask], ids: list[uuid.UUID]) -> None:
+        """Remember what was acknowledged."""
+        self.order += [(task_id, new.queue, new.priority) for new, task_id in zip(wanted, ids, strict=True)]
+
+    # -- progress ----------------------------------------------------------------
+
+    def ended(self) -> int:
+        """How many tasks have ended."""
+        return patient(lambda: Task.objects.filter(status__in=TERMINAL).count())
+
+    def reach(self, share: float) -> None:
+        """Wait until this share of the tasks has ended."""
+        least = int(share * self.count)
+        eventually(lambda: self.ended() >= least, f"{least} tasks have ended", PATIENCE)
+
+    def moments(self, number: int) -> Iterator[float]:
+        """Wait for so many random moments, one after the other; yield the share that has ended at each."""
+        for share in sorted(self.chance.uniform(0.05, 0.85) for _ in range(number)):
+            self.reach(share)
+            yield share
+
+    def flowing_again(self, name: str, since: float) -> None:
+        """Measure the seconds from an instant until ten more tasks (or all) have ended."""
+        least = min(self.ended() + 10, len(self.order))
+        eventually(lambda: self.ended() >= least, "tasks end again", PATIENCE)
+        self.measured[name] = max(self.measured.get(name, 0.0), time.monotonic() - since)
+
+    def finish(self) -> Figures:
+        """Wait for the end of all tasks, and judge."""
+        eventually(lambda: self.ended() >= len(self.order), "all tasks end", PATIENCE)
+        return self.judge(wait=True)
+
+    # -- figures -----------------------------------------------------------------
+
+    def judge(self, *, wait: bool = False) -> Figures:
+        """Return the figures of what has happened so far."""
+        if wait:
+            with_room(lambda: self.leases() == 0)
+        states = dict(Task.objects.values_list("id", "status"))
+        lost = [f"{key} is {states.get(key)}" for key, *_ in self.order if states.get(key) != Status.COMPLETED]
+        apart = ""
+        if wait:
+            with_room(lambda: not disagreement())
+            apart = disagreement()
+        return Figures(lost, self.doubled(), self.stale(), self.beyond_caps(), self.leases(), apart)
+
+    def doubled(self) -> list[str]:
+        """Return the tasks with two recorded successes."""
+        events = self.history.events()
+        successes = Counter(event.task_id for event in events if event.after == Status.COMPLETED)
+        return [f"{key} succeeded {number} times" for key, number in successes.items() if number > 1]
+
+    def stale(self) -> list[str]:
+        """Return the tasks whose stored result came from another process than the one that held the last lease."""
+        pids = dict(Worker.objects.values_list("id", "pid"))
+        results = dict(TaskResult.objects.values_list("task_id", "value"))
+        held = Task.objects.filter(status=Status.COMPLETED).values_list("id", "worker_id")
+        return [
+            f"{task_id}: the result of {results[task_id]} was accepted, but {pids.get(worker_id)} had the lease"
+            for task_id, worker_id in held
+            if task_id in results and results[task_id] != pids.get(worker_id)
+        ]
+
+    def beyond_caps(self) -> list[str]:
+        """Return the instants at which more ran than may, as the rows tell."""
+        wrong = over_cap(self.history, CAPS[""])
+        for queue in ("default", "other"):
+            wrong += over_cap(self.history, CAPS[queue], of={key for key, name, _ in self.order if name == queue})
+        return wrong
+
+    def inversions(self) -> list[str]:
+        """Return the starts out of order, for a run without faults."""
+        wrong: list[str] = []
+        for queue in ("default", "other"):
+            numbered = [(band, place, key) for place, (key, name, band) in enumerate(self.order) if name == queue]
+            ids = [key for *_, key in sorted(numbered)]
+            wrong += out_of_order(Part(self.history, set(ids)), ids, CAPS[queue])
+        return wrong
+
+    @staticmethod
+    def leases() -> int:
+        """How many slots the index holds."""
+        return sum(get_index().depth(queue).active for queue in ("default", "other"))
+
+
+class Part(History):
+    """The transitions of some tasks only."""
+
+    def __init__(self, whole: History, ids: set[uuid.UUID]) -> None:
+        self._found = [event for event in whole.events() if event.task_id in ids]
+
+    def events(self, task_id: uuid.UUID | None = None) -> list[Event]:
+        """Return the transitions of one task, or of all of them."""
+        return [event for event in self._found if task_id in (None, event.task_id)]
+
+
+def with_room(condition: Callable[[], bool]) -> None:
+    """Wait for a condition that is judged afterwards."""
+    try:
+        eventually(condition, "it holds", 30)
+    except AssertionError:
+        return
+
+
+def disagreement() -> str:
+    """Say what the index has that the rows have not, or the other way round; nothing when they agree."""
+    try:
+        assert_index_agrees()
+    except AssertionError as error:
+        return str(error) or repr(error)
+    return ""
+
+
+@contextmanager
+def run_on(arena: Arena, folder: Path, *, seed: int, count: int) -> Iterator[Run]:
+    """Yield an empty queue with caps, its history recorded, and no process yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    hints.breaker.reset()
+    reset_rows()
+    arena.flush()
+    for name in ("default", "other"):
+        Queue.objects.update_or_create(pk=name, defaults={"max_concurrent": CAPS[name]})
+    settings = RuntimeSettings.objects.get()
+    settings.max_concurrent = CAPS[""]
+    settings.save()
+    assert rebuild() is not None
+    with installed() as history, fleet_on(arena.env, folder) as fleet:
+        yield Run(arena, fleet, history, random.Random(seed), count, str(folder / "log"))

@@ -1,0 +1,37 @@
+"""All faults, in the order in which the long form runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.integration.faults import deaths, outages
+from tests.integration.faults.run import Run
+from tests.integration.faults.starts import start
+
+type Fault = Callable[[Run], None]
+
+
+def nothing(run: Run) -> None:
+    """Disturb nothing; the order in each lane must hold too."""
+    run.load()
+    start(run)
+    run.reach(1)
+    assert run.inversions() == []
+
+
+FAULTS: list[Fault] = [
+    nothing,
+    deaths.kill_children,
+    deaths.kill_supervisor,
+    deaths.kill_everything,
+    deaths.stop_and_continue,
+    outages.flush,
+    outages.flush_every_second,
+    outages.restart_valkey,
+    outages.valkey_away,
+    outages.restart_postgres,
+    outages.cut_connections,
+    outages.slow_network,
+    deaths.kill_scheduler,
+    deaths.two_of_everything,
+]

@@ -1,0 +1,55 @@
+"""The processes of a run: a scheduler, two workers under a supervisor, and one by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+
+from queue_app.models import Task, Worker
+from tests.integration.faults.arena import patient
+from tests.integration.faults.run import HEARTBEAT, Run
+from tests.integration.processes import Process
+
+
+def start(run: Run) -> tuple[Process, Process]:
+    """Start a scheduler, two processes under a supervisor, and one by itself; return the latter two."""
+    run.fleet.scheduler()
+    return supervised(run), alone(run)
+
+
+def supervised(run: Run) -> Process:
+    """Start two worker processes under a supervisor."""
+    return run.fleet.worker("--processes", "2", "--concurrency", "3", heartbeat=HEARTBEAT)
+
+
+def alone(run: Run) -> Process:
+    """Start one worker process."""
+    return run.fleet.worker("--concurrency", "4", heartbeat=HEARTBEAT)
+
+
+def kill(pid: int) -> None:
+    """Kill a process without asking."""
+    os.kill(pid, signal.SIGKILL)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there, and not only its exit code."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def stopped_at_work(process: Process) -> bool:
+    """Stop a worker; let it go on, and return false, when it has no task in hand."""
+    worker = Worker.objects.filter(pid=process.pid).values("id")
+    held = Task.objects.filter(worker_id__in=worker, status="executing")
+    if not patient(held.exists):
+        return False
+    process.send(signal.SIGSTOP)
+    if patient(held.exists):
+        return True
+    process.send(signal.SIGCONT)
+    return False

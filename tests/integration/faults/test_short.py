@@ -1,0 +1,94 @@
+"""Every fault in its short form; ``./dev faults`` runs the long one and prints the figures."""
+
+import os
+
+import pytest
+
+from queue_app.models import Task, TaskResult, Worker
+from tests.integration.faults import deaths, outages
+from tests.integration.faults.arena import Arena, patient
+from tests.integration.faults.run import run_on
+from tests.integration.faults.starts import alone, kill, start, stopped_at_work
+from tests.integration.faults.timing import uncapped
+from tests.integration.processes import eventually
+
+pytestmark = pytest.mark.integration
+
+#: Another one in each run with FAULTS_SEED=$RANDOM.
+SEED = int(os.environ.get("FAULTS_SEED", "20261121"))
+COUNT = 240
+
+
+@pytest.fixture(scope="module")
+def arena(tmp_path_factory, django_db_blocker):
+    """Servers that only these tests use."""
+    with django_db_blocker.unblock(), Arena(tmp_path_factory.mktemp("arena")) as servers, servers.entered():
+        yield servers
+
+
+def kill_workers(run):
+    """Kill a child, its supervisor, and then everything, in one run."""
+    run.load()
+    above, one = start(run)
+    moments = run.moments(3)
+    next(moments)
+    kill(run.chance.choice(eventually(above.children, "there are workers")))
+    next(moments)
+    kill(above.pid)
+    next(moments)
+    for process in (above, one, run.fleet.processes[0]):
+        process.kill()
+    start(run)
+
+
+def lose_the_index(run):
+    """Flush Valkey, and take it away for a moment while callers enqueue."""
+    outages.valkey_away(run, 1.5)
+    for _ in run.moments(3):
+        run.arena.flush()
+
+
+def lose_the_rows(run):
+    """Restart PostgreSQL, and cut its connections."""
+    run.load()
+    start(run)
+    run.reach(run.chance.uniform(0.05, 0.4))
+    run.arena.restart_postgres_at_once()
+    run.reach(run.chance.uniform(0.45, 0.8))
+    patient(run.arena.cut_connections)
+
+
+FAULTS = [kill_workers, lose_the_index, lose_the_rows, deaths.stop_and_continue, deaths.kill_scheduler]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault(arena, tmp_path, fault):
+    print(f"seed {SEED}")
+    with run_on(arena, tmp_path, seed=SEED, count=COUNT) as run:
+        fault(run)
+        figures = run.finish()
+        assert figures.faults == []
+
+
+def test_the_checker_sees_tasks_that_nobody_returns(arena, tmp_path):
+    """Without a scheduler, what a dead worker held stays where it is: the checker must say so."""
+    with run_on(arena, tmp_path, seed=SEED, count=COUNT) as run:
+        uncapped()  # or what it holds could keep its neighbour from working
+        one = alone(run)
+        alone(run)
+        eventually(lambda: Worker.objects.count() == 2, "both work")
+        run.load()
+        held = Task.objects.filter(status="executing", worker_id__in=Worker.objects.filter(pid=one.pid).values("id"))
+
+        eventually(lambda: stopped_at_work(one), "it is stopped with tasks in hand")
+        one.kill()
+        running = Task.objects.filter(status="executing")
+        eventually(
+            lambda: run.ended() + run.leases() == COUNT and running.count() == held.count(),
+            "the other one does the rest",
+        )
+        assert len(run.judge().lost) == COUNT - run.ended() > 0, "it died with something in hand"
+        run.fleet.scheduler()
+        assert run.finish().lost == []
+        TaskResult.objects.filter(task_id=run.order[0][0]).update(value=0)  # no process has it
+        assert len(run.judge().stale) == 1, "a result of another process than the one that had the lease"

@@ -1,0 +1,133 @@
+"""Start real processes of the project, watch them, and leave none behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SETTINGS = "tests.integration.settings"
+#: How long any condition may take on a slow machine; none takes a tenth of it on a usual one.
+PATIENCE = 60.0
+
+
+def eventually[T](condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
+    """Wait until the condition holds, and return what it returned."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"in vain, for {seconds:.0f} s: {what}")
+        time.sleep(0.01)
+    return found
+
+
+class Process:
+    """One ``manage.py`` command and everything it has started."""
+
+    def __init__(self, env: dict[str, str], log: Path, *arguments: str) -> None:
+        self.log_path = log
+        self.arguments = arguments
+        with log.open("wb") as output:
+            self._popen = subprocess.Popen(
+                [sys.executable, ROOT / "manage.py", *arguments],
+                env=env,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.pid = self._popen.pid
+
+    @property
+    def log(self) -> str:
+        """What it has printed so far."""
+        return self.log_path.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._popen.poll() is None
+
+    def children(self) -> list[int]:
+        """Return the pids of its living children."""
+        found = psutil.Process(self.pid).children()
+        return [child.pid for child in found if child.status() != psutil.STATUS_ZOMBIE]
+
+    def send(self, number: int) -> None:
+        """Send it a signal."""
+        self._popen.send_signal(number)
+
+    def exit_code(self, seconds: float = PATIENCE) -> int:
+        """Wait for its end and return the code."""
+        try:
+            return self._popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.arguments} does not end:\n{self.log}") from None
+
+    def kill(self) -> None:
+        """End it and all that it started, without asking."""
+        family = [self.pid]
+        if self.alive:
+            family += [child.pid for child in psutil.Process(self.pid).children(recursive=True)]
+        for pid in family:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._popen.wait(PATIENCE)
+
+
+class Fleet:
+    """The processes of one test, on its database and index."""
+
+    def __init__(self, env: dict[str, str], folder: Path) -> None:
+        self.env = env | {"DJANGO_SETTINGS_MODULE": SETTINGS, "PYTHONUNBUFFERED": "1"}
+        self.folder = folder
+        self.processes: list[Process] = []
+
+    def start(self, *arguments: str, **env: str) -> Process:
+        """Start a ``manage.py`` command; keywords go into its environment."""
+        log = self.folder / f"process-{len(self.processes)}.log"
+        process = Process(self.env | env, log, *arguments)
+        self.processes.append(process)
+        return process
+
+    def worker(self, *arguments: str, heartbeat: float = 60.0, **env: str) -> Process:
+        """Start ``runworker``."""
+        settings = {"TASKQUEUE__WORKER__HEARTBEAT_SECONDS": str(heartbeat)}
+        return self.start("runworker", *arguments, **(settings | env))
+
+    def scheduler(self, **env: str) -> Process:
+        """Start ``runscheduler``, in a hurry."""
+        hurry: dict[str, Any] = {"DUE": 0.1, "REAP": 0.3, "RECONCILE": 0.5, "FALLBACK": 1, "LEADER": 3}
+        settings = {f"TASKQUEUE__SCHEDULER__{name}_SECONDS": str(value) for name, value in hurry.items()}
+        return self.start("runscheduler", **(settings | env))
+
+    def stop(self) -> None:
+        """End all of them."""
+        for process in self.processes:
+            process.kill()
+
+
+@contextmanager
+def fleet_on(env: dict[str, str], folder: Path) -> Iterator[Fleet]:
+    """Yield a fleet, and end it with the block."""
+    made = Fleet(env, folder)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def lines(log: str) -> list[str]:
+    """Return the lines that tasks have written."""
+    path = Path(log)
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []

@@ -1,0 +1,119 @@
+"""Limits and order hold at every event, however many processes claim at once."""
+
+import random
+
+import pytest
+
+from queue_app.core.priorities import Band
+from queue_app.core.records import NewTask
+from queue_app.index import get_index
+from queue_app.index.scripts import source
+from queue_app.models import Queue, RuntimeSettings, Task
+from queue_app.registry import type_of
+from queue_app.services.enqueue import enqueue_many
+from tests.integration.app import tasks
+from tests.integration.checkers import lost_or_doubled, out_of_order, over_cap, repeated
+from tests.integration.processes import eventually, lines
+from tests.support.engine import assert_index_agrees, put_many
+from tests.workers import chores
+from tests.workers.stage import StillWorker
+
+pytestmark = pytest.mark.integration
+
+CAP = 3
+WORK, NOTE = type_of(tasks.work), type_of(tasks.note)
+
+
+def claimers(fleet) -> list:
+    """Start eight worker processes: four under a supervisor, four by themselves."""
+    together = fleet.worker("--processes", "4", "--concurrency", "3")
+    return [together, *(fleet.worker("--concurrency", str(slots)) for slots in (1, 2, 5, 8))]
+
+
+def all_done() -> bool:
+    """Whether nothing is pending."""
+    return not Task.objects.filter(status__in=["queued", "scheduled", "executing"]).exists()
+
+
+def mixed(log: str, count: int, seed: int, **options) -> list[NewTask]:
+    """Return short tasks of two types in all bands, in random order."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    made = []
+    for number in range(count):
+        kind, args = chance.choice([(WORK, [log, str(number), 0.001]), (NOTE, [log, f"+{number}"])])
+        made.append(NewTask(task_type=kind, args=args, priority=chance.choice(list(Band)), **options))
+    return made
+
+
+def test_a_queues_cap_over_eight_claimers(fleet, history, log):
+    Queue.objects.filter(pk="default").update(max_concurrent=CAP)
+    Queue.objects.get(pk="default").save()
+    wanted = mixed(log, 400, seed=20260101)
+    ids = [stored.id for stored in enqueue_many(wanted)]
+    claimers(fleet)
+    eventually(all_done, "all tasks end")
+    assert over_cap(history, CAP) == []
+    assert history.most_executing() == CAP, "and the cap is used"
+    assert lost_or_doubled(history, ids) == []
+    assert repeated([line for line in lines(log) if line[0] == "+"]) == []
+    order = sorted(range(len(ids)), key=lambda number: (wanted[number].priority, number))
+    assert out_of_order(history, [ids[number] for number in order], CAP) == []
+    assert Task.objects.values("worker_id").distinct().count() > 1, "more than one worker had a share"
+    eventually(lambda: not get_index().depth("default").active, "every slot is free again")
+    assert_index_agrees()
+
+
+def test_a_cap_over_all_queues(fleet, history, log):
+    settings = RuntimeSettings.objects.get()
+    settings.max_concurrent = CAP
+    settings.save()
+    ids = []
+    for name in ("red", "green", "blue"):
+        ids += [stored.id for stored in enqueue_many(mixed(log, 70, seed=len(name), queue=name))]
+    claimers(fleet)
+    eventually(all_done, "all tasks end")
+    assert over_cap(history, CAP) == []
+    assert lost_or_doubled(history, ids) == []
+    assert_index_agrees()
+
+
+def in_process(history) -> None:
+    """Let two workers claim as much as they may, and finish it."""
+    put_many(20, type_of(chores.quick))
+    workers = [StillWorker(concurrency=5) for _ in range(2)]
+    for _ in range(8):
+        for worker in workers:
+            worker.wake()
+            worker.run_once()
+        for worker in workers:
+            worker.pool.finish()
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_the_checkers_see_a_script_that_forgets_the_cap(engine, history, monkeypatch, is_broken):
+    Queue.objects.filter(pk="default").update(max_concurrent=CAP)
+    Queue.objects.get(pk="default").save()
+    if is_broken:
+        check = "return room_under(policy[2], redis.call('ZCARD', queue_leases_key(q)))"
+        text = source("claim")
+        assert check in text
+        index = get_index()
+        broken = index._client.register_script(text.replace(check, "return math.huge"))
+        monkeypatch.setitem(index._scripts, "claim", broken)
+    in_process(history)
+    assert bool(over_cap(history, CAP)) is is_broken
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_the_checkers_see_a_claim_that_ignores_the_order(engine, history, monkeypatch, is_broken):
+    ids = put_many(20, type_of(chores.quick))
+    if is_broken:
+        index = get_index()
+        ordered = "redis.call('ZRANGE', lane_key(lane.name), lane.read, lane.read + lane.chunk - 1, 'WITHSCORES')"
+        text = source("claim")
+        assert ordered in text
+        broken = index._client.register_script(text.replace(ordered, ordered.replace("'ZRANGE'", "'ZREVRANGE'")))
+        monkeypatch.setitem(index._scripts, "claim", broken)
+    StillWorker(concurrency=2).until_empty()
+    assert bool(out_of_order(history, ids, 2)) is is_broken

@@ -1,0 +1,371 @@
+"""Who may do what, and what the actions change: rows, index, history, messages."""
+
+import uuid
+from collections import Counter
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.messages import get_messages
+from django.urls import reverse
+
+from queue_app.core.priorities import Band
+from queue_app.core.records import TaskRef
+from queue_app.core.states import Status
+from queue_app.index import get_index
+from queue_app.models import PriorityPolicy, Queue, RuntimeSettings, Task
+from queue_app.services import pause
+
+TASKS = "/admin/queue_app/task/"
+QUEUES = "/admin/queue_app/queue/"
+ALL_ROLES = ["superuser", "nothing", "viewer", "canceller", "reprioritiser", "pauser", "cancel_only", "anonymous"]
+
+
+def select(client, path, action, objects, **data):
+    return client.post(path, {"action": action, "index": "0", "_selected_action": [str(o.pk) for o in objects], **data})
+
+
+def said(response):
+    return [str(message) for message in get_messages(response.wsgi_request)]
+
+
+def position(task):
+    task.refresh_from_db()
+    ref = TaskRef(task.id, task.task_type, task.queue, task.priority, tuple(task.capabilities), task.queued_at)
+    return get_index().position(ref)
+
+
+# -- who may --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ALL_ROLES)
+def test_who_sees_which_page(role, client_of, make_task, make_worker):
+    client, task, worker = client_of(role), make_task(), make_worker()
+    pages = {
+        "task": [TASKS, f"{TASKS}{task.pk}/change/", f"{TASKS}{task.pk}/history/"],
+        "queue": [QUEUES, f"{QUEUES}default/change/"],
+        "worker": ["/admin/queue_app/worker/", f"/admin/queue_app/worker/{worker.pk}/change/"],
+        "policy": ["/admin/queue_app/prioritypolicy/", "/admin/queue_app/runtimesettings/1/change/"],
+    }
+    allowed = {
+        "superuser": {"task", "queue", "worker", "policy"},
+        "viewer": {"task", "queue", "worker"},
+        "canceller": {"task"},
+        "reprioritiser": {"task"},
+        "pauser": {"queue"},
+    }.get(role, set())
+    for kind, addresses in pages.items():
+        for address in addresses:
+            expected = 200 if kind in allowed else 302 if role == "anonymous" else 403
+            assert client.get(address).status_code == expected, address
+
+
+@pytest.mark.parametrize("role", ALL_ROLES)
+@pytest.mark.parametrize("how", ["bulk", "button"])
+def test_who_may_cancel(role, how, client_of, make_task):
+    client, task = client_of(role), make_task()
+    if how == "bulk":
+        select(client, TASKS, "cancel_selected", [task])
+    else:
+        status = client.post(f"{TASKS}{task.pk}/cancel/").status_code
+        assert status == (302 if role in {"superuser", "canceller", "anonymous"} else 403)
+    task.refresh_from_db()
+    assert (task.status == Status.CANCELLED) == (role in {"superuser", "canceller"})
+
+
+@pytest.mark.parametrize("role", ALL_ROLES)
+@pytest.mark.parametrize("how", ["bulk", "button"])
+def test_who_may_reprioritise(role, how, client_of, make_task):
+    client, task = client_of(role), make_task()
+    if how == "bulk":
+        select(client, TASKS, "set_priority_critical", [task])
+    else:
+        status = client.post(f"{TASKS}{task.pk}/priority/", {"priority": "critical"}).status_code
+        assert status == (302 if role in {"superuser", "reprioritiser", "anonymous"} else 403)
+    task.refresh_from_db()
+    assert (task.priority == Band.CRITICAL) == (role in {"superuser", "reprioritiser"})
+
+
+@pytest.mark.parametrize("role", ALL_ROLES)
+@pytest.mark.parametrize("how", ["bulk", "button"])
+def test_who_may_pause(role, how, client_of):
+    client, queue = client_of(role), Queue.objects.get(pk="default")
+    if how == "bulk":
+        select(client, QUEUES, "pause_selected", [queue], reason="why not")
+    else:
+        status = client.post(f"{QUEUES}default/pause/", {"reason": "why not"}).status_code
+        assert status == (302 if role in {"superuser", "pauser", "anonymous"} else 403)
+    queue.refresh_from_db()
+    assert queue.paused == (role in {"superuser", "pauser"})
+
+
+@pytest.mark.parametrize("role", ["canceller", "viewer", "reprioritiser", "superuser"])
+def test_buttons_and_actions_are_shown_to_those_who_may(role, client_of, make_task):
+    client, task = client_of(role), make_task()
+    page = client.get(f"{TASKS}{task.pk}/change/").content.decode()
+    menu = client.get(TASKS).content.decode()
+    assert ("Cancel task" in page) == ("cancel_selected" in menu) == (role in {"canceller", "superuser"})
+    assert ("Change priority" in page) == ("set_priority_low" in menu) == (role in {"reprioritiser", "superuser"})
+
+
+@pytest.mark.parametrize(
+    "path", ["task/{task}/cancel/", "task/{task}/priority/", "queue/default/pause/", "queue/default/resume/"]
+)
+def test_changes_are_posted_with_a_token(path, client_of, make_task):
+    task = make_task()
+    client = client_of("superuser", enforce_csrf_checks=True)
+    address = f"/admin/queue_app/{path.format(task=task.pk)}"
+    assert client.get(address).status_code == 405
+    assert client.post(address, {"priority": "low"}).status_code == 403
+    task.refresh_from_db()
+    assert (task.status, task.priority) == (Status.QUEUED, Band.NORMAL)
+    assert not Queue.objects.get(pk="default").paused
+    assert select(client, TASKS, "cancel_selected", [task]).status_code == 403
+
+
+def test_rows_are_never_edited_by_hand(staff, make_task, make_worker):
+    task, worker = make_task(), make_worker()
+    assert staff.post(f"{TASKS}{task.pk}/change/", {"status": "completed"}).status_code == 403
+    assert staff.get(f"{TASKS}add/").status_code == 403
+    assert staff.post(f"{TASKS}{task.pk}/delete/", {"post": "yes"}).status_code == 403
+    assert staff.post(f"/admin/queue_app/worker/{worker.pk}/change/", {"status": "dead"}).status_code == 403
+    select(staff, TASKS, "delete_selected", [task], post="yes")
+    task.refresh_from_db()
+    assert task.status == Status.QUEUED
+    for model in ("deadletter", "queuestats", "indexgeneration", "runtimesettings", "prioritypolicy"):
+        assert staff.get(f"/admin/queue_app/{model}/add/").status_code == 403
+
+
+# -- what it does ---------------------------------------------------------------------
+
+
+def test_cancel_selected(staff, committed, make_task, run_task, end_task):
+    waiting, running, ended = make_task(), run_task(make_task()), end_task(make_task())
+    behind = make_task()
+    before = position(behind)
+    with committed():
+        response = select(staff, TASKS, "cancel_selected", [waiting, running, ended])
+    for task in (waiting, running, ended):
+        task.refresh_from_db()
+    assert [waiting.status, running.status, ended.status] == [Status.CANCELLED, Status.EXECUTING, Status.COMPLETED]
+    assert running.cancel_requested_at is not None
+    assert position(behind) == before - 1
+    assert said(response) == [
+        "Cancelled 1 task.",
+        "Asked 1 task to stop that run now.",
+        "Skipped 1 task (ended already): 1 completed.",
+    ]
+    log = dict(LogEntry.objects.values_list("object_id", "change_message"))
+    assert log == {str(waiting.pk): "Cancelled.", str(running.pk): "Asked to stop while executing."}
+
+
+def test_reprioritise_selected(staff, committed, make_task, run_task, end_task):
+    first, second, running = make_task(), make_task(), run_task(make_task())
+    assert position(second) == 2
+    with committed():
+        response = select(staff, TASKS, "set_priority_high", [second, running])
+    second.refresh_from_db()
+    running.refresh_from_db()
+    assert (second.priority, running.priority) == (Band.HIGH, Band.NORMAL)
+    assert (position(second), position(first)) == (1, 2)
+    assert said(response) == [
+        "Changed the priority of 1 task to high.",
+        "Skipped 1 task (not waiting any more): 1 executing.",
+    ]
+    entry = LogEntry.objects.get()
+    assert (entry.object_id, entry.change_message) == (str(second.pk), "Priority changed from normal to high.")
+    assert entry.user.get_username() == "superuser"
+
+
+def test_every_band_can_be_chosen(staff, make_task):
+    task = make_task()
+    for band in Band:
+        select(staff, TASKS, f"set_priority_{band.label}", [task])
+        task.refresh_from_db()
+        assert task.band is band
+
+
+def test_actions_on_all_that_match(staff, make_task):
+    for _ in range(3):
+        make_task("a.task")
+    other = make_task("b.task")
+    data = {"action": "cancel_selected", "index": "0", "select_across": "1", "_selected_action": [str(other.pk)]}
+    staff.post(f"{TASKS}?q=type:a.", data)
+    assert Counter(Task.objects.values_list("task_type", "status")) == {
+        ("a.task", "cancelled"): 3,
+        ("b.task", "queued"): 1,
+    }
+
+
+def test_actions_on_too_many_are_refused(staff, make_task, monkeypatch):
+    monkeypatch.setattr("queue_app.admin.task_actions.COUNT_LIMIT", 2)
+    tasks = [make_task() for _ in range(3)]
+    response = select(staff, TASKS, "cancel_selected", tasks[:1], select_across="1")
+    assert said(response)[0].startswith("More than")
+    assert Task.objects.in_status("queued").count() == 3
+
+
+def test_a_purged_task_is_named_in_the_message(staff, make_task, monkeypatch):
+    task = make_task()
+    real = Task.objects.filter(pk=task.pk)
+
+    def vanish(ids):
+        real.delete()
+        return {}
+
+    monkeypatch.setattr("queue_app.admin.task_actions.cancel_many", vanish)
+    assert said(select(staff, TASKS, "cancel_selected", [task])) == ["Skipped 1 task (ended already): 1 deleted."]
+
+
+def test_ids_that_are_none_are_answered(staff):
+    data = {"action": "cancel_selected", "index": "0", "_selected_action": ["nonsense"]}
+    response = staff.post(TASKS, data)
+    assert response.status_code == 302
+    assert "no valid value" in said(response)[0]
+
+
+def test_buttons_of_a_task(staff, committed, make_task):
+    ahead, task = make_task(), make_task()
+    with committed():
+        response = staff.post(f"{TASKS}{task.pk}/priority/", {"priority": "medium"}, follow=True)
+    assert "The priority is now normal." in response.content.decode()
+    with committed():
+        staff.post(f"{TASKS}{task.pk}/priority/", {"priority": "critical"})
+    assert position(task) == 1
+    with committed():
+        response = staff.post(f"{TASKS}{task.pk}/cancel/", follow=True)
+    assert "The task is cancelled." in response.content.decode()
+    assert position(task) is None
+    response = staff.post(f"{TASKS}{task.pk}/cancel/", follow=True)
+    assert "cannot be cancelled any more" in response.content.decode()
+    response = staff.post(f"{TASKS}{task.pk}/priority/", {"priority": "low"}, follow=True)
+    assert "only waiting tasks" in response.content.decode()
+    response = staff.post(f"{TASKS}{ahead.pk}/priority/", {"priority": "<b>urgent</b>"}, follow=True)
+    assert "&#x27;&lt;b&gt;urgent" in response.content.decode()
+    messages = LogEntry.objects.filter(object_id=str(task.pk)).values_list("change_message", flat=True).order_by("id")
+    assert list(messages) == [
+        "Priority changed from normal to normal.",
+        "Priority changed from normal to critical.",
+        "Cancelled.",
+    ]
+
+
+def test_running_task_is_asked_to_stop(staff, make_task, run_task):
+    task = run_task(make_task())
+    response = staff.post(f"{TASKS}{task.pk}/cancel/", follow=True)
+    page = response.content.decode()
+    assert "its worker was asked to stop it" in page
+    assert "cancel requested" in page
+    assert "Ask to stop" not in page
+
+
+def test_buttons_of_an_unknown_task(staff):
+    response = staff.post(f"{TASKS}{uuid.uuid4()}/cancel/")
+    assert response.status_code == 302
+    assert "There is no task" in said(response)[0]
+
+
+def test_actions_work_while_redis_is_down(staff, committed, make_task, redis_down):
+    task = make_task()
+    with committed():
+        select(staff, TASKS, "set_priority_high", [task])
+    with committed():
+        staff.post(f"{TASKS}{task.pk}/cancel/")
+    task.refresh_from_db()
+    assert (task.priority, task.status) == (Band.HIGH, Status.CANCELLED)
+
+
+# -- queues ---------------------------------------------------------------------------
+
+
+def test_pause_and_resume_selected(staff):
+    queues = [Queue.objects.get(pk="default"), Queue.objects.create(name="with_under.score")]
+    response = select(staff, QUEUES, "pause_selected", queues, reason="printer on fire")
+    assert said(response) == ["Paused 2 queues."]
+    for queue in queues:
+        queue.refresh_from_db()
+        assert (queue.paused, queue.paused_by, queue.paused_reason) == (True, "superuser", "printer on fire")
+    assert said(select(staff, QUEUES, "pause_selected", queues))[-1] == "Skipped 2 (already paused)."
+    assert said(select(staff, QUEUES, "resume_selected", queues[:1]))[-1] == "Resumed 1 queue."
+    log = LogEntry.objects.filter(object_id="default").order_by("id").values_list("change_message", flat=True)
+    assert list(log) == ["Paused: printer on fire", "Resumed."]
+
+
+def test_pause_and_resume_buttons(staff):
+    name = Queue.objects.create(name="with_under.score").name
+    address = reverse("admin:queue_app_queue_pause", args=["with_5Funder.score"])
+    page = staff.post(address, {"reason": "r" * 201}, follow=True).content.decode()
+    assert "The reason is too long." in page
+    page = staff.post(address, {"reason": "maintenance"}, follow=True).content.decode()
+    assert "maintenance" in page
+    assert "Resume queue" in page
+    assert Queue.objects.get(pk=name).paused
+    page = staff.post(address, {}, follow=True).content.decode()
+    assert "paused already" in page
+    staff.post(reverse("admin:queue_app_queue_resume", args=["with_5Funder.score"]))
+    assert not Queue.objects.get(pk=name).paused
+    assert staff.post(f"{QUEUES}none/pause/").status_code == 302
+
+
+def test_limits_are_edited_in_the_list_and_on_the_page(staff, committed):
+    form = {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "form-0-name": "default", "_save": "Save"}
+    staff.post(QUEUES, form | {"form-0-max_concurrent": "7"})
+    assert Queue.objects.get(pk="default").max_concurrent == 7
+    assert staff.post(QUEUES, form | {"form-0-max_concurrent": "0"}).status_code == 200
+    assert Queue.objects.get(pk="default").max_concurrent == 7
+    staff.post(f"{QUEUES}default/change/", {"description": "all the rest", "max_concurrent": ""})
+    queue = Queue.objects.get(pk="default")
+    assert (queue.max_concurrent, queue.description) == (None, "all the rest")
+
+
+def test_an_edit_does_not_undo_a_pause_of_that_moment(staff, monkeypatch):
+    from queue_app.admin.queue import QueueAdmin  # noqa: PLC0415
+
+    real = QueueAdmin.save_model
+
+    def pause_first(self, request, obj, form, change):
+        pause("default", by="somebody else", reason="now")
+        real(self, request, obj, form, change)
+
+    monkeypatch.setattr(QueueAdmin, "save_model", pause_first)
+    staff.post(f"{QUEUES}default/change/", {"description": "new", "max_concurrent": "3"})
+    queue = Queue.objects.get(pk="default")
+    assert (queue.paused, queue.paused_by, queue.max_concurrent) == (True, "somebody else", 3)
+
+
+@pytest.mark.parametrize("how", ["page", "bulk"])
+def test_a_queue_with_pending_tasks_is_not_deleted(how, staff, make_task, end_task):
+    make_task(queue="busy")
+    end_task(make_task(queue="quiet"))
+
+    def delete(name):
+        if how == "page":
+            return staff.post(f"{QUEUES}{name}/delete/", {"post": "yes"})
+        return select(staff, QUEUES, "delete_selected", [Queue.objects.get(pk=name)], post="yes")
+
+    assert "pending tasks" in delete("busy").content.decode()
+    delete("quiet")
+    names = set(Queue.objects.values_list("name", flat=True))
+    assert "busy" in names
+    assert "quiet" not in names
+
+
+def test_a_queue_is_added_once_and_keeps_its_name(staff):
+    assert staff.post(f"{QUEUES}add/", {"name": "new", "max_concurrent": "2"}).status_code == 302
+    assert staff.post(f"{QUEUES}add/", {"name": "not a name"}).status_code == 200
+    staff.post(f"{QUEUES}new/change/", {"name": "renamed", "description": "x", "max_concurrent": "2"})
+    assert set(Queue.objects.values_list("name", flat=True)) == {"default", "new"}
+
+
+# -- policies -------------------------------------------------------------------------
+
+
+def test_policies_are_edited(staff):
+    page = "/admin/queue_app/prioritypolicy/0/change/"
+    data = {"max_retries": "9", "timeout_seconds": "30", "promote_after_seconds": ""}
+    assert staff.post(page, data).status_code == 302
+    assert PriorityPolicy.objects.get(pk=0).max_retries == 9
+    assert staff.post(page, data | {"timeout_seconds": "0"}).status_code == 200
+    assert staff.post("/admin/queue_app/runtimesettings/1/change/", {"max_concurrent": "12"}).status_code == 302
+    assert RuntimeSettings.objects.get().max_concurrent == 12
+    assert staff.post("/admin/queue_app/runtimesettings/1/delete/", {"post": "yes"}).status_code == 403
+    assert staff.post("/admin/queue_app/indexgeneration/1/change/", {"number": "5"}).status_code == 403

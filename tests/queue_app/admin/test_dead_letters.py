@@ -1,0 +1,366 @@
+"""Dead letters and replays of many in the admin: who may, what is changed, shown and logged."""
+
+import json
+import uuid
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.contrib.messages import get_messages
+from django.test import Client
+from django.utils import timezone
+
+from queue_app.core.masking import MASK
+from queue_app.core.states import Status
+from queue_app.models import DeadLetter, ReplayOperation, Task, TaskPayload
+from queue_app.services import discard, replay, run_replays
+from queue_app.services.dead_letters import DeadLetterFilter
+from queue_app.services.replay_many import start_replay
+
+LETTERS = "/admin/queue_app/deadletter/"
+OPERATIONS = "/admin/queue_app/replayoperation/"
+CANARY = "hunter2-canary-9f31"
+SCRIPT = "<script>alert('x')</script>"
+REPLAY, DISCARD, VIEW = "replay_deadletter", "discard_deadletter", "view_deadletter"
+WATCH = "view_replayoperation"
+
+
+@pytest.fixture
+def dead(make_task, end_task):
+    """Make a dead task and its dead letter."""
+
+    def make(message="no luck", **options):
+        task = end_task(make_task(**options), Status.DEAD_LETTER, error=message)
+        now = timezone.now()
+        return DeadLetter.objects.create(
+            task_id=task.pk, task_type=task.task_type, queue=task.queue, priority=task.priority, user=task.user,
+            reason="retries_exhausted", attempts=1, exception_class="builtins.ValueError", message=message,
+            died_at=now, expires_at=now + timezone.timedelta(days=30),
+        )  # fmt: skip
+
+    return make
+
+
+@pytest.fixture
+def staff_with():
+    def make(*codenames, **options):
+        user = User.objects.create_user(f"staff-{uuid.uuid4()}", password="x", is_staff=True)
+        user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+        client = Client(**options)
+        client.force_login(user)
+        return client
+
+    return make
+
+
+def select(client, path, action, objects, **data):
+    return client.post(path, {"action": action, "index": "0", "_selected_action": [str(o.pk) for o in objects], **data})
+
+
+def said(response):
+    return [str(message) for message in get_messages(response.wsgi_request)]
+
+
+def log():
+    return list(LogEntry.objects.order_by("id").values_list("change_message", flat=True))
+
+
+def state(letter):
+    letter.refresh_from_db()
+    return letter.state
+
+
+# -- who may ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("permissions", "replays", "discards"),
+    [
+        ([], False, False),
+        ([VIEW, "change_deadletter", "delete_deadletter"], False, False),
+        ([REPLAY, DISCARD], False, False),
+        ([VIEW, REPLAY], True, False),
+        ([VIEW, DISCARD], False, True),
+        ([VIEW, REPLAY, DISCARD], True, True),
+    ],
+)
+def test_who_may_act(staff_with, dead, permissions, replays, discards):
+    client = staff_with(*permissions)
+    one, two, three, four = dead(), dead(), dead(), dead()
+    page = client.get(f"{LETTERS}{one.pk}/change/").content.decode()
+    assert ("/replay/" in page) == ("/edit/" in page) == replays
+    assert ("/discard/" in page) == discards
+    menu = client.get(LETTERS).content.decode()
+    assert (("replay_selected" in menu), ("discard_selected" in menu)) == (replays, discards)
+    assert client.get(f"{LETTERS}{one.pk}/edit/").status_code == (200 if replays else 403)
+    assert client.post(f"{LETTERS}{one.pk}/edit/", {"parameters": "{}"}).status_code == (302 if replays else 403)
+    assert client.post(f"{LETTERS}{two.pk}/replay/").status_code == (302 if replays else 403)
+    select(client, LETTERS, "replay_selected", [three])
+    assert {state(letter) for letter in (one, two, three)} == ({"replayed"} if replays else {"open"})
+    assert client.post(f"{LETTERS}{four.pk}/discard/").status_code == (302 if discards else 403)
+    assert state(four) == ("discarded" if discards else "open")
+    five = dead()
+    select(client, LETTERS, "discard_selected", [five])
+    assert state(five) == ("discarded" if discards else "open")
+
+
+def test_changes_are_posted_with_a_token(staff_with, dead):
+    client = staff_with(VIEW, REPLAY, DISCARD, WATCH, enforce_csrf_checks=True)
+    letter = dead()
+    operation = start_replay(DeadLetterFilter(), by="")
+    for path in (
+        f"{LETTERS}{letter.pk}/replay/",
+        f"{LETTERS}{letter.pk}/discard/",
+        f"{OPERATIONS}{operation.pk}/stop/",
+    ):
+        assert client.get(path).status_code == 405
+        assert client.post(path).status_code == 403
+    assert client.post(f"{LETTERS}{letter.pk}/edit/", {"parameters": "{}"}).status_code == 403
+    assert select(client, LETTERS, "replay_selected", [letter]).status_code == 403
+    assert client.get(f"{LETTERS}{letter.pk}/edit/").status_code == 200
+    assert state(letter) == "open"
+    operation.refresh_from_db()
+    assert operation.state == "running"
+
+
+def test_rows_are_never_edited_by_hand(staff, dead):
+    letter, operation = dead(), start_replay(DeadLetterFilter(), by="")
+    for path in (f"{LETTERS}{letter.pk}", f"{OPERATIONS}{operation.pk}"):
+        assert staff.post(f"{path}/change/", {"state": "done", "reason": "x"}).status_code == 403
+        assert staff.post(f"{path}/delete/", {"post": "yes"}).status_code == 403
+    assert staff.get(f"{OPERATIONS}add/").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("permissions", "sees", "stops"),
+    [([], False, False), ([REPLAY], False, False), ([WATCH], True, False), ([WATCH, REPLAY], True, True)],
+)
+def test_who_watches_and_stops_replays(staff_with, dead, permissions, sees, stops):
+    dead()
+    client = staff_with(*permissions)
+    one, two = (start_replay(DeadLetterFilter(), by="x") for _ in range(2))
+    assert client.get(OPERATIONS).status_code == (200 if sees else 403)
+    response = client.get(f"{OPERATIONS}{one.pk}/change/")
+    assert response.status_code == (200 if sees else 403)
+    assert ("Stop replay" in response.content.decode()) == stops
+    assert client.post(f"{OPERATIONS}{one.pk}/stop/").status_code == (302 if stops else 403)
+    select(client, OPERATIONS, "stop_selected", [two])
+    assert set(ReplayOperation.objects.values_list("state", flat=True)) == ({"cancelled"} if stops else {"running"})
+
+
+# -- lists and pages ---------------------------------------------------------------------------------------
+
+
+def test_the_list_shows_what_happened(staff, dead):
+    letter = dead("no luck with password=abc", user="ann")
+    page = staff.get(LETTERS).content.decode()
+    for text in ("ValueError", "no luck with password=********", "retries exhausted", "1 attempt", "ann", "just now"):
+        assert text in page
+    assert f"/admin/queue_app/task/{letter.task_id}/change/" in page
+    assert "in 29 d" in page
+
+
+@pytest.mark.parametrize("kind", ["open", "replayed", "discarded"])
+def test_filter_by_state(staff, dead, kind):
+    letters = {"open": dead(), "replayed": dead(), "discarded": dead()}
+    replay(letters["replayed"].id, by="ann")
+    discard(letters["discarded"].id, by="bob", reason="too old")
+    response = staff.get(LETTERS, {"state": kind})
+    assert list(response.context["cl"].result_list) == [letters[kind]]
+    page = response.content.decode()
+    assert {"open": "tq-letter-open", "replayed": "by ann", "discarded": "too old"}[kind] in page
+    assert staff.get(LETTERS, {"state": "x"}, follow=True).status_code == 200
+
+
+def test_a_page_without_its_task(staff, dead):
+    letter = dead()
+    Task.objects.all().delete()
+    assert staff.get(LETTERS).status_code == staff.get(f"{LETTERS}{letter.pk}/change/").status_code == 200
+    assert "its task was purged" in staff.get(f"{LETTERS}{letter.pk}/edit/", follow=True).content.decode()
+    assert "its task was purged" in staff.post(f"{LETTERS}{letter.pk}/replay/", follow=True).content.decode()
+
+
+def test_secrets_and_markup(staff, dead):
+    letter = dead(
+        f"refused {CANARY}: {SCRIPT}", parameters={"password": CANARY, "url": f"https://u:{CANARY}@x/", "n": SCRIPT}
+    )
+    discarded = dead()
+    discard(discarded.id, by="ann", reason=SCRIPT)
+    start_replay(DeadLetterFilter(text=SCRIPT), by="ann", reason=SCRIPT)
+    operation = ReplayOperation.objects.get()
+    text = ""
+    for path in (
+        LETTERS,
+        f"{LETTERS}{letter.pk}/change/",
+        f"{LETTERS}{letter.pk}/edit/",
+        f"{LETTERS}{letter.pk}/history/",
+        f"{LETTERS}{discarded.pk}/change/",
+        OPERATIONS,
+        f"{OPERATIONS}{operation.pk}/change/",
+    ):
+        response = staff.get(path)
+        assert response.status_code == 200, path
+        text += response.content.decode()
+    assert CANARY not in text
+    assert SCRIPT not in text
+    assert "&lt;script&gt;alert(" in text
+
+
+# -- what it does -----------------------------------------------------------------------------------------
+
+
+def test_replay_selected(staff, committed, dead):
+    letters = [dead() for _ in range(3)]
+    discard(letters[1].id, by="")
+    with committed():
+        response = select(staff, LETTERS, "replay_selected", letters, reason="printer works")
+    assert [state(letter) for letter in letters] == ["replayed", "discarded", "replayed"]
+    assert said(response) == [
+        "Replayed 2 dead letters.",
+        "Skipped 1 dead letter (replayed or discarded before, or the task was purged).",
+    ]
+    assert log() == ["Replayed: printer works"] * 2
+    letters[0].refresh_from_db()
+    assert letters[0].replayed_by == "superuser"
+    assert set(Task.objects.filter(status="queued").values_list("pk", flat=True)) == {
+        letters[0].task_id,
+        letters[2].task_id,
+    }
+
+
+@pytest.mark.parametrize("how", ["pace", "many"])
+def test_many_or_with_a_pace_become_an_operation(staff, dead, how, monkeypatch):
+    letters = [dead() for _ in range(3)]
+    if how == "many":
+        monkeypatch.setattr("queue_app.admin.dead_letter_actions.AT_ONCE", 2)
+    rate = "0.5" if how == "pace" else ""
+    response = select(staff, LETTERS, "replay_selected", letters, reason="fixed", rate=rate)
+    operation = ReplayOperation.objects.get()
+    assert (operation.total, operation.by, operation.reason) == (3, "superuser", "fixed")
+    assert operation.pace == (0.5 if how == "pace" else None)
+    assert f"{OPERATIONS}{operation.pk}/change/" in said(response)[0]
+    assert log() == ["Began to replay 3 dead letters: fixed"]
+    assert {state(letter) for letter in letters} == {"open"}
+    run_replays()
+    page = staff.get(f"{OPERATIONS}{operation.pk}/change/").content.decode()
+    assert ("1 of 3" if how == "pace" else "3 of 3") in page
+    found = staff.get(LETTERS, {"operation_id": str(operation.pk)}).context["cl"].result_list
+    assert len(list(found)) == (1 if how == "pace" else 3)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"rate": "0"}, {"rate": "nan"}, {"rate": "x"}, {"reason": "x" * 201}, {"reason": "a\u202eb"}]
+)
+def test_bad_values_of_an_action_change_nothing(staff, dead, bad):
+    letter = dead()
+    assert "Nothing was changed." in said(select(staff, LETTERS, "replay_selected", [letter], **bad))[0]
+    assert state(letter) == "open"
+    assert not ReplayOperation.objects.exists()
+    assert log() == []
+
+
+def test_too_many(staff, dead, monkeypatch):
+    monkeypatch.setattr("queue_app.admin.dead_letter_actions.COUNT_LIMIT", 2)
+    letters = [dead() for _ in range(3)]
+    for action in ("replay_selected", "discard_selected"):
+        assert said(select(staff, LETTERS, action, letters[:1], select_across="1"))[-1].startswith("More than")
+    assert {state(letter) for letter in letters} == {"open"}
+
+
+def test_discard_selected(staff, dead):
+    letters = [dead(), dead()]
+    response = select(staff, LETTERS, "discard_selected", letters, reason="spam")
+    assert said(response) == ["Discarded 2 dead letters."]
+    assert log() == ["Discarded: spam"] * 2
+    letters[0].refresh_from_db()
+    assert (letters[0].discarded_by, letters[0].discard_reason) == ("superuser", "spam")
+
+
+def test_buttons(staff, dead):
+    one, two = dead(), dead()
+    page = staff.post(f"{LETTERS}{one.pk}/replay/", {"reason": "why not"}, follow=True).content.decode()
+    assert "The task is queued again." in page
+    assert "Replay with edited" not in page
+    page = staff.post(f"{LETTERS}{one.pk}/replay/", follow=True).content.decode()
+    assert "it was replayed by superuser at" in page
+    page = staff.post(f"{LETTERS}{two.pk}/discard/", {"reason": "x" * 201}, follow=True).content.decode()
+    assert "the limit is 200" in page
+    page = staff.post(f"{LETTERS}{two.pk}/discard/", {"reason": "old"}, follow=True).content.decode()
+    assert "The dead letter is discarded." in page
+    assert log() == ["Replayed: why not", "Discarded: old"]
+    for action in ("replay", "discard", "edit"):
+        response = staff.post(f"{LETTERS}{uuid.uuid4()}/{action}/")
+        assert (response.status_code, said(response)[-1].startswith("There is no dead letter")) == (302, True)
+
+
+def test_edited_parameters(staff, committed, dead):
+    letter = dead(parameters={"n": 1, "password": CANARY}, args=[7])
+    page = staff.get(f"{LETTERS}{letter.pk}/edit/")
+    text = page.context["form"].initial["parameters"]
+    assert json.loads(text) == {"n": 1, "password": MASK}
+    with committed():
+        response = staff.post(
+            f"{LETTERS}{letter.pk}/edit/", {"parameters": text.replace("1", "2"), "reason": "typo"}, follow=True
+        )
+    assert "queued again, with these parameters" in response.content.decode()
+    payload = TaskPayload.objects.get(pk=letter.task_id)
+    assert (payload.parameters, payload.args) == ({"n": 2, "password": CANARY}, [7])
+    assert log() == ["Replayed with parameters edited: typo"]
+    assert state(letter) == "replayed"
+    assert letter.parameters_edited
+    response = staff.post(f"{LETTERS}{letter.pk}/edit/", {"parameters": "{}"}, follow=True)
+    assert "it was replayed by superuser" in response.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "said_of_it"),
+    [
+        ("{", "This is not JSON"),
+        ("[1]", "Parameters are a JSON object"),
+        ("", "This field is required"),
+        ('{"a": 1, "a": 2}', "a key occurs twice"),
+        ('{"a": NaN}', "not a finite number"),
+        ('{"a": 1e400}', "not a finite number"),
+        ('{"a": 123456789012345678901234567890}', "beyond"),
+        (f'{{"a": {"9" * 5000}}}', "This is not JSON"),
+        ('{"a": "\\u0000"}', "NUL"),
+        ('{"a": "\\ud800"}', "surrogate"),
+        ("[" * 100_000, "This is not JSON"),
+        ('{"a": ' * 40 + "1" + "}" * 40, "nested deeper"),
+        (f'{{"other": "{MASK}"}}', "holds the mask"),
+    ],
+)
+def test_bad_parameters(staff, dead, text, said_of_it):
+    letter = dead(parameters={"n": 1, "password": CANARY})
+    response = staff.post(f"{LETTERS}{letter.pk}/edit/", {"parameters": text})
+    assert response.status_code == 200
+    assert said_of_it in response.content.decode()
+    assert CANARY not in response.content.decode()
+    assert state(letter) == "open"
+    assert TaskPayload.objects.get(pk=letter.task_id).parameters == {"n": 1, "password": CANARY}
+    assert log() == []
+
+
+def test_stop(staff, dead):
+    dead()
+    operation, other, ended = (start_replay(DeadLetterFilter(), by="x") for _ in range(3))
+    ReplayOperation.objects.filter(pk=ended.pk).update(state="done", finished_at=timezone.now())
+    page = staff.post(f"{OPERATIONS}{operation.pk}/stop/", follow=True).content.decode()
+    assert "The replay is stopped." in page
+    assert "by superuser" in page
+    assert "ended already" in staff.post(f"{OPERATIONS}{operation.pk}/stop/", follow=True).content.decode()
+    assert said(select(staff, OPERATIONS, "stop_selected", [other, ended]))[-2:] == [
+        "Stopped 1 replay.",
+        "Skipped 1 (ended already).",
+    ]
+    assert log() == ["Stopped."] * 2
+    assert staff.post(f"{OPERATIONS}{uuid.uuid4()}/stop/").status_code == 302
+    operation.refresh_from_db()
+    assert (operation.state, operation.ended_by) == ("cancelled", "superuser")
+
+
+def test_actions_work_while_redis_is_down(staff, committed, dead, redis_down):
+    letter = dead()
+    with committed():
+        staff.post(f"{LETTERS}{letter.pk}/replay/")
+    assert state(letter) == "replayed"

@@ -1,0 +1,310 @@
+"""Every page renders, shows what it promises, and survives odd addresses."""
+
+import uuid
+from datetime import timedelta
+
+import pytest
+from django.urls import reverse
+from django.utils import timezone
+
+from queue_app.core.priorities import Band
+from queue_app.core.states import Status
+from queue_app.models import (
+    DeadLetter,
+    IndexGeneration,
+    PriorityPolicy,
+    Queue,
+    QueueStats,
+    RuntimeSettings,
+    Task,
+    Worker,
+)
+from queue_app.services import cancel, pause
+
+MODELS = [Task, Queue, Worker, DeadLetter, QueueStats, IndexGeneration, PriorityPolicy, RuntimeSettings]
+
+
+def url(model, view, *args):
+    return reverse(f"admin:queue_app_{model._meta.model_name}_{view}", args=args)
+
+
+def text_of(response):
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def make_dead_letter(**fields):
+    now = timezone.now()
+    values = {
+        "task_id": uuid.uuid4(),
+        "task_type": "shop.tasks.send_mail",
+        "queue": "default",
+        "priority": 2,
+        "reason": "retries_exhausted",
+        "attempts": 4,
+        "exception_class": "builtins.ValueError",
+        "message": "no luck",
+        "died_at": now,
+        "expires_at": now + timedelta(days=30),
+    }
+    return DeadLetter.objects.create(**values | fields)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_list_and_page_render(model, staff, make_task, make_worker):
+    make_task()
+    make_worker()
+    make_dead_letter()
+    QueueStats.objects.create(queue="default", taken_at=timezone.now(), depth={"high": 2, "low": 0}, oldest_seconds=75)
+    response = staff.get(url(model, "changelist"), follow=True)
+    assert response.status_code == 200
+    assert staff.get(url(model, "change", model.objects.first().pk)).status_code == 200
+
+
+@pytest.mark.parametrize("state", list(Status))
+def test_task_page_in_every_state(state, staff, make_task, run_task, end_task):
+    task = make_task(run_after=timezone.now() + timedelta(hours=1) if state is Status.SCHEDULED else None)
+    if state is Status.EXECUTING:
+        task = run_task(task)
+    elif state not in (Status.SCHEDULED, Status.QUEUED):
+        task = end_task(task, state, error="no luck" if state in (Status.FAILED, Status.DEAD_LETTER) else None)
+    page = text_of(staff.get(url(Task, "change", task.pk)))
+    assert f"tq-status-{state}" in page
+    assert ("Cancel task" in page) == (state in (Status.SCHEDULED, Status.QUEUED))
+    assert ("Ask to stop" in page) == (state is Status.EXECUTING)
+    assert ("Change priority" in page) == (state in (Status.SCHEDULED, Status.QUEUED))
+    assert f"tq-status-{state}" in text_of(staff.get(url(Task, "changelist"), {"status": state}))
+
+
+def test_task_page_shows_everything(staff, make_task, end_task, make_worker):
+    worker = make_worker("worker-7")
+    task = make_task(
+        parameters={"order": 17, "text": "grüße"}, args=[1, "two"], user="alice", idempotency_key="key-1", timeout=42.0
+    )
+    task = end_task(task, result={"sent": True}, error="first try failed", worker=worker)
+    page = text_of(staff.get(url(Task, "change", task.pk)))
+    for part in (
+        str(task.pk), "shop.tasks.send_mail", "alice", "key-1", "worker-7", "grüße", "&quot;order&quot;: 17",
+        "&quot;two&quot;", "&quot;sent&quot;: true", "first try failed", "set for this task", "policy of normal",
+        url(Worker, "change", worker.pk), url(Queue, "change", "default"), "42 s", "Traceback", "<details", "Completed",
+    ):  # fmt: skip
+        assert part in page
+
+
+def test_position_in_the_queue(staff, make_task):
+    first, second = make_task(), make_task()
+    assert "Next to run in its queue." in text_of(staff.get(url(Task, "change", first.pk)))
+    assert "Position 2 in its queue." in text_of(staff.get(url(Task, "change", second.pk)))
+
+
+def test_hints_say_what_a_task_waits_for(staff, make_task, make_worker):
+    task = make_task(capabilities=("gpu",))
+    page = url(Task, "change", task.pk)
+    assert "No worker that is active serves the queue default." in text_of(staff.get(page))
+    make_worker("plain")
+    assert "No active worker of this queue offers gpu." in text_of(staff.get(page))
+    make_worker("strange", capabilities=["gpu"], task_types=[])
+    assert "knows this task type yet" in text_of(staff.get(page))
+    make_worker("able", capabilities=["gpu"])
+    assert "No active worker" not in text_of(staff.get(page))
+    pause("default", by="bob", reason="release")
+    assert "The queue is paused by bob: release" in text_of(staff.get(page))
+
+
+def test_filters(staff, make_task, end_task):
+    make_task("a.high", priority=Band.HIGH)
+    make_task("a.low", priority=Band.LOW, queue="slow")
+    end_task(make_task("a.done"))
+
+    def types(**query):
+        response = staff.get(url(Task, "changelist"), query)
+        assert response.status_code == 200
+        return sorted(task.task_type for task in response.context["cl"].result_list)
+
+    assert types() == ["a.done", "a.high", "a.low"]
+    assert types(status="pending") == ["a.high", "a.low"]
+    assert types(status="completed") == ["a.done"]
+    assert types(priority="high") == ["a.high"]
+    assert types(queue="slow") == ["a.low"]
+    assert types(queue="slow", status="completed") == []
+
+
+def test_search(staff, make_task):
+    one = make_task("shop.mail", user="alice")
+    make_task("shop.print", user="bob")
+    make_task("alice.hello")
+
+    def found(term):
+        return sorted(
+            task.task_type for task in staff.get(url(Task, "changelist"), {"q": term}).context["cl"].result_list
+        )
+
+    assert found(str(one.pk)) == ["shop.mail"]
+    assert found(str(uuid.uuid4())) == []
+    assert found("shop.") == ["shop.mail", "shop.print"]
+    assert found("alice") == ["alice.hello", "shop.mail"]
+    assert found("user:alice") == ["shop.mail"]
+    assert found("type:alice") == ["alice.hello"]
+    assert found("%") == []
+    assert found("  ") == ["alice.hello", "shop.mail", "shop.print"]
+
+
+def test_search_of_dead_letters(staff):
+    letter = make_dead_letter()
+    make_dead_letter(task_type="b.tasks.other")
+    found = staff.get(url(DeadLetter, "changelist"), {"q": str(letter.task_id)}).context["cl"].result_list
+    assert [row.pk for row in found] == [letter.pk]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "status=nonsense", "priority=9", "queue=a%00b", "queue=%7Bx%7D", "q=%00", "p=99999999999999999999", "p=-1",
+        "payload__parameters__password__startswith=a", "payload__parameters__contains=x", "task_type__startswith=shop",
+        "id__in=a,b", "worker_id=nonsense", "nonsense=1", "idempotency_key__startswith=a", "all=", "o=5.-3",
+    ],
+)  # fmt: skip
+def test_odd_addresses_are_answered(query, staff, make_task):
+    make_task(parameters={"password": "abcdef"})
+    response = staff.get(f"{url(Task, 'changelist')}?{query}")
+    assert response.status_code in (200, 302)
+    response = staff.get(f"{url(Task, 'changelist')}?{query}", follow=True)
+    assert response.status_code == 200
+    assert response.redirect_chain or not query.startswith(("payload", "idempotency", "id__in", "task_type__"))
+
+
+@pytest.mark.parametrize("object_id", ["nonsense", "01a1fc14-da10-717b-a823-56ad4650e023", "%00", "1/2"])
+def test_unknown_objects_lead_back_to_a_list(object_id, staff):
+    assert staff.get(f"/admin/queue_app/task/{object_id}/change/").status_code in (302, 404)
+    assert staff.get(f"/admin/queue_app/queue/{object_id}/change/").status_code in (302, 404)
+    assert staff.get(f"/admin/queue_app/worker/{object_id}/change/").status_code in (302, 404)
+
+
+def test_task_list_counts_no_further_than_its_limit(staff, make_task, monkeypatch):
+    monkeypatch.setattr("queue_app.admin.mixins.COUNT_LIMIT", 3)
+    for _ in range(5):
+        make_task()
+    page = text_of(staff.get(url(Task, "changelist")))
+    assert "Counting stops at 3" in page
+
+
+def test_newest_task_comes_first(staff, make_task):
+    tasks = [make_task() for _ in range(3)]
+    assert [task.pk for task in staff.get(url(Task, "changelist")).context["cl"].result_list] == [
+        task.pk for task in reversed(tasks)
+    ]
+
+
+def test_task_list_asks_the_same_questions_for_5_and_100_tasks(
+    staff, make_task, make_worker, run_task, django_assert_max_num_queries
+):
+    workers = [make_worker(f"w{number}") for number in range(10)]
+    counts = []
+    for target in (5, 100):
+        while (have := Task.objects.count()) < target:
+            run_task(make_task(queue=f"q{have % 3}"), workers[have % 10])
+        staff.get(url(Task, "changelist"), {"all": ""})
+        with django_assert_max_num_queries(12) as captured:
+            response = staff.get(url(Task, "changelist"), {"all": ""})
+        assert len(response.context["cl"].result_list) == target
+        counts.append(len(captured))
+    assert counts[0] == counts[1]
+
+
+def test_worker_list_counts_busy_slots_in_one_query(
+    staff, make_task, make_worker, run_task, django_assert_max_num_queries
+):
+    counts = []
+    for _ in range(2):
+        for _ in range(5):
+            worker = make_worker("w")
+            run_task(make_task(), worker)
+            run_task(make_task(), worker)
+        staff.get(url(Worker, "changelist"))
+        with django_assert_max_num_queries(12) as captured:
+            page = text_of(staff.get(url(Worker, "changelist")))
+        counts.append(len(captured))
+    assert counts[0] == counts[1]
+    assert page.count("2 / 5") == 10
+
+
+def test_worker_list_and_page(staff, make_task, make_worker, run_task):
+    late = make_worker(
+        "late", last_heartbeat_at=timezone.now() - timedelta(minutes=5), capabilities=["gpu"], queues=["a"]
+    )
+    task = run_task(make_task(), late)
+    page = text_of(staff.get(url(Worker, "changelist")))
+    assert "(late)" in page
+    assert "gpu" in page
+    page = text_of(staff.get(url(Worker, "change", late.pk)))
+    assert url(Task, "change", task.pk) in page
+    assert "1 of 5 in use" in page
+
+
+def test_queue_list_shows_depth_and_pause(staff, make_task):
+    make_task(priority=Band.HIGH)
+    make_task(priority=Band.HIGH)
+    make_task(queue="other")
+    pause("other", by="bob", reason="<b>broken</b> printer")
+    page = text_of(staff.get(url(Queue, "changelist")))
+    assert '<span class="tq-label tq-band-high">high</span> 2' in page
+    assert "by bob" in page
+    assert "&lt;b&gt;broken&lt;/b&gt; printer" in page
+
+
+def test_pages_render_while_redis_is_down(staff, make_task, redis_down):
+    task = make_task()
+    page = text_of(staff.get(url(Queue, "changelist")))
+    assert "Redis cannot be reached" in page
+    assert "Redis cannot be reached" in text_of(staff.get(url(Queue, "change", "default")))
+    assert "Redis cannot be reached" in text_of(staff.get(url(Task, "change", task.pk)))
+    assert text_of(staff.get(url(Task, "changelist")))
+    assert "unreachable" in text_of(staff.get(url(IndexGeneration, "change", 1)))
+    assert "unreachable" in text_of(staff.get(reverse("admin:app_list", args=["queue_app"])))
+
+
+def test_app_index_shows_only_what_the_user_may_see(client_of, make_task, make_worker):
+    make_task(priority=Band.CRITICAL)
+    make_worker()
+    page = text_of(client_of("viewer").get(reverse("admin:app_list", args=["queue_app"])))
+    assert "1 active worker with 5 slots" in page
+    assert "tq-band-critical" in page
+    page = text_of(client_of("canceller").get(reverse("admin:app_list", args=["queue_app"])))
+    assert "active worker" not in page
+    assert "tq-band-critical" not in page
+
+
+def test_history_page_of_a_task(staff, make_task):
+    task = make_task()
+    cancel(task.pk)
+    assert staff.get(url(Task, "history", task.pk)).status_code == 200
+
+
+def test_no_page_has_inline_scripts_or_styles(staff, make_task, make_worker, end_task):
+    task = end_task(make_task(), Status.FAILED, error="x")
+    pages = [
+        url(Task, "change", task.pk),
+        url(Worker, "change", make_worker().pk),
+        reverse("admin:app_list", args=["queue_app"]),
+    ]
+    for page in [*pages, url(Queue, "change", "default"), url(Task, "changelist")]:
+        text = text_of(staff.get(page))
+        content = text[text.index('id="content"') :]
+        assert "style=" not in content
+        assert "<script>" not in content
+        assert " onclick" not in content
+
+
+def test_stylesheet_exists():
+    from django.contrib.staticfiles import finders  # noqa: PLC0415
+
+    assert finders.find("queue_app/admin.css")
+
+
+def test_a_task_module_that_cannot_be_imported_does_not_take_the_page_away(staff, make_task, monkeypatch):
+    def broken(_):
+        raise SyntaxError("in somebody's tasks.py")
+
+    monkeypatch.setattr("queue_app.registry.get", broken)
+    task = make_task(args=["positional"])
+    assert "positional" in text_of(staff.get(url(Task, "change", task.pk)))

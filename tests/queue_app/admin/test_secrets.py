@@ -1,0 +1,136 @@
+"""What must not be shown is not shown, and what is shown is text."""
+
+import pytest
+
+from queue_app.core.redaction import redact, redact_value, secrets_of
+from queue_app.core.states import Status
+from queue_app.models import DeadLetter, Task
+
+CANARY = "hunter2-canary-9f31"
+SCRIPT = "<script>alert('x')</script>"
+
+
+def crawl(client, task):
+    """Return every page that could show something of the task."""
+    letter = DeadLetter.objects.first()
+    pages = [
+        "/admin/queue_app/task/",
+        f"/admin/queue_app/task/?q={task.pk}",
+        f"/admin/queue_app/task/{task.pk}/change/",
+        f"/admin/queue_app/task/{task.pk}/history/",
+        "/admin/queue_app/deadletter/",
+        f"/admin/queue_app/deadletter/{letter.pk}/change/",
+        "/admin/queue_app/",
+        "/admin/",
+    ]
+    if task.worker_id:
+        pages.append(f"/admin/queue_app/worker/{task.worker_id}/change/")
+    text = ""
+    for page in pages:
+        response = client.get(page)
+        assert response.status_code == 200, page
+        text += response.content.decode()
+    return text
+
+
+def bury(task, message):
+    from django.utils import timezone  # noqa: PLC0415
+
+    DeadLetter.objects.create(
+        task_id=task.pk, task_type=task.task_type, queue=task.queue, priority=task.priority, reason="retries_exhausted",
+        attempts=1, exception_class="builtins.ValueError", message=message, died_at=timezone.now(),
+        expires_at=timezone.now(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"password": CANARY},
+        {"API-Key": CANARY},
+        {"nested": [{"authorization": f"Bearer {CANARY}"}]},
+        {"client_secret": {"inner": [CANARY]}},
+        {"accessToken": CANARY},
+        {"url": f"https://user:{CANARY}@example.org/"},
+    ],
+)
+def test_secrets_are_masked_everywhere(parameters, staff, make_task, make_worker, end_task):
+    message = f"refused {CANARY} with password={CANARY} at postgres://me:{CANARY}@db/x"
+    if "url" in parameters:
+        message = f"cannot reach postgres://me:{CANARY}@db/x, Authorization: Bearer {CANARY}"
+    task = make_task(parameters=parameters | {"plain": "visible-text"})
+    result = {"echo": parameters}
+    task = end_task(task, Status.DEAD_LETTER, error=message, worker=make_worker(), result=result)
+    bury(task, message)
+    page = crawl(staff, task)
+    assert CANARY not in page
+    assert "visible-text" in page
+    assert "********" in page
+    Task.objects.filter(pk=task.pk).update(status=Status.COMPLETED)
+    assert CANARY not in crawl(staff, task)
+
+
+def test_secret_positional_arguments_are_masked_by_the_names_of_the_function(
+    staff, make_task, make_worker, end_task, monkeypatch
+):
+    class Registered:
+        takes_context = True
+
+        @staticmethod
+        def func(context, user, password):
+            """Stand for a task function."""
+
+    monkeypatch.setattr("queue_app.admin.task_detail.registry.get", lambda _: Registered)
+    task = end_task(
+        make_task(args=["alice", CANARY, "third"]), Status.FAILED, error=f"bad login {CANARY}", worker=make_worker()
+    )
+    bury(task, "x")
+    page = crawl(staff, task)
+    assert CANARY not in page
+    assert "alice" in page
+    assert "third" in page
+
+
+def test_markup_is_escaped_everywhere(staff, make_task, make_worker, end_task):
+    worker = make_worker(name=SCRIPT, host=SCRIPT, task_types=[SCRIPT], version=SCRIPT[:50])
+    task = make_task(
+        SCRIPT, parameters={SCRIPT: SCRIPT, "t": "{{ 7|add:7 }}"}, args=[SCRIPT], user=SCRIPT, idempotency_key=SCRIPT
+    )
+    task = end_task(task, Status.DEAD_LETTER, error=SCRIPT, worker=worker)
+    Task.objects.filter(pk=task.pk).update(capabilities=[SCRIPT])
+    bury(task, SCRIPT)
+    page = crawl(staff, task)
+    assert SCRIPT not in page
+    assert "&lt;script&gt;alert(" in page
+    assert "{{ 7|add:7 }}" in page
+    assert SCRIPT not in staff.get("/admin/queue_app/worker/").content.decode()
+
+
+def test_secrets_of_takes_texts_and_numbers_under_telling_keys():
+    value = {"password": "abcdef", "pin_token": 123456, "x": [{"secret": ["deep-one", {"k": "deep-two"}]}], "name": "n"}
+    assert secrets_of(value) == {"abcdef", "123456", "deep-one", "deep-two"}
+    assert secrets_of({"password": "abc", "token": True, "secret": None}) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("nothing to hide", "nothing to hide"),
+        ("password=abc123, user=me", "password=********, user=me"),
+        ('{"api_key": "k-1"}', '{"api_key": "********"}'),
+        ("Authorization: Bearer abc.def.ghi", "Authorization: ********"),
+        ("sent Bearer abcdefghijk twice", "sent Bearer ******** twice"),
+        ("redis://:pw@host:1/0", "redis://:********@host:1/0"),
+        ("the secret word", "the secret word"),
+    ],
+)
+def test_redact(text, shown):
+    assert redact(text) == shown
+
+
+def test_redact_value_hides_known_secrets_in_other_values():
+    assert redact_value({"log": ["said swordfish!"], "token": "swordfish", "n": 1}, {"swordfish"}) == {
+        "log": ["said ********!"],
+        "token": "********",
+        "n": 1,
+    }

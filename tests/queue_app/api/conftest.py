@@ -1,0 +1,175 @@
+"""Users, their clients, and tasks to submit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.core.cache import caches
+from django.tasks import task
+from django.test import Client
+
+from queue_app import registry
+from queue_app.core.ids import uuid7
+from queue_app.core.records import NewTask
+from queue_app.models import Queue, Task, TaskAttempt, TaskPayload
+from queue_app.services import enqueue, hints
+from queue_app.services.enqueue import forget_known_queues
+
+DEAD_PORT = 1
+
+
+@task(queue_name="default")
+def plain(**parameters: Any) -> Any:
+    return parameters
+
+
+@task(queue_name="renders", priority=50, capabilities=("gpu", "big-memory"), timeout=60, max_retries=2, retry_delay=1.5)
+def render(frame: int = 0) -> int:
+    return frame
+
+
+@pytest.fixture
+def plain_type() -> str:
+    return registry.type_of(plain)
+
+
+@pytest.fixture
+def render_type() -> str:
+    return registry.type_of(render)
+
+
+@pytest.fixture(autouse=True)
+def fresh_process():
+    """Forget what this process learnt of tables and servers of earlier tests."""
+    forget_known_queues()
+    hints.breaker.reset()
+    yield
+    forget_known_queues()
+    hints.breaker.reset()
+
+
+@pytest.fixture
+def index_away(settings):
+    """Point the index at a port where nothing listens."""
+    alias = "nothing-listens"
+    settings.CACHES = {
+        **settings.CACHES,
+        alias: {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": f"redis://127.0.0.1:{DEAD_PORT}/0"},
+    }
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "REDIS_ALIAS": alias}
+    yield
+    caches[alias].close()
+
+
+class ApiClient:
+    """A client that sends JSON and reads JSON; the last answer must be JSON or a problem document."""
+
+    def __init__(self, user: User | None = None, **options: Any) -> None:
+        self.user = user
+        self.http = Client(**options)
+        if user is not None:
+            self.http.force_login(user)
+
+    def call(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        response = self.http.generic(
+            method, path, content, headers.pop("content_type", "application/json"), headers=headers
+        )
+        wanted = "application/problem+json" if response.status_code >= 400 else "application/json"
+        assert response.headers["Content-Type"] == wanted, response.content[:300]
+        response.data = json.loads(response.content)
+        if response.status_code >= 400:
+            assert {"title", "status", "code", "detail"} <= response.data.keys()
+            assert response.data["status"] == response.status_code
+        return response
+
+    def get(self, path: str, **headers: str) -> Any:
+        return self.call("GET", path, **headers)
+
+    def post(self, path: str, body: Any = None, **headers: str) -> Any:
+        return self.call("POST", path, body, **headers)
+
+    def put(self, path: str, body: Any = None, **headers: str) -> Any:
+        return self.call("PUT", path, body, **headers)
+
+    def delete(self, path: str, **headers: str) -> Any:
+        return self.call("DELETE", path, **headers)
+
+    def submit(self, **body: Any) -> Any:
+        return self.post("/api/v1/tasks", body)
+
+
+@pytest.fixture
+def queues(db):
+    for name in ("default", "reports"):
+        Queue.objects.get_or_create(name=name)
+
+
+@pytest.fixture
+def alice(db, queues) -> ApiClient:
+    return ApiClient(User.objects.create_user("alice", password="wonderland"))
+
+
+@pytest.fixture
+def bob(db, queues) -> ApiClient:
+    return ApiClient(User.objects.create_user("bob", password="builder"))
+
+
+@pytest.fixture
+def anonymous(db, queues) -> ApiClient:
+    return ApiClient()
+
+
+@pytest.fixture
+def staff(db, queues):
+    """Make staff with exactly the given permissions of the queue."""
+
+    def make(*codenames: str) -> ApiClient:
+        user = User.objects.create_user(f"staff-{uuid7().hex}", password="staff", is_staff=True)
+        permissions = Permission.objects.filter(content_type__app_label="queue_app", codename__in=codenames)
+        assert len(permissions) == len(codenames)
+        user.user_permissions.set(permissions)
+        return ApiClient(user)
+
+    return make
+
+
+@pytest.fixture
+def stored(db, queues, plain_type):
+    """Store a task as another part of the program would."""
+
+    def make(user: str = "alice", **options: Any) -> Task:
+        status = options.pop("status", None)
+        new = NewTask(**({"task_type": plain_type, "user": user} | options))
+        found = Task.objects.get(pk=enqueue(new).id)
+        if status is not None:
+            times = {"queued_at": found.created_at}
+            if status == "executing":
+                times |= {
+                    "started_at": found.created_at,
+                    "deadline": found.created_at,
+                    "worker_id": uuid7(),
+                    "attempt": 1,
+                }
+            elif status == "scheduled":
+                times |= {"run_after": found.created_at}
+            elif status != "queued":
+                times |= {"finished_at": found.created_at}
+            Task.objects.filter(pk=found.pk).update(status=status, **times)
+            found.refresh_from_db()
+        return found
+
+    return make
+
+
+@pytest.fixture
+def row_counts(queues):
+    """Count the rows of everything that the API could write."""
+
+    def count() -> dict[str, int]:
+        return {model.__name__: model.objects.count() for model in (Task, TaskPayload, TaskAttempt, Queue)}
+
+    return count

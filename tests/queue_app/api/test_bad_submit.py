@@ -1,0 +1,398 @@
+"""Bad input of POST /api/v1/tasks: a clear problem document each, and nothing half-written."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from django.core.handlers.asgi import ASGIRequest
+from django.test import RequestFactory
+
+from queue_app.api.body import body_limit
+from queue_app.api.views.tasks import TaskListView
+from queue_app.core.payload import MAX_SAFE_INTEGER
+from queue_app.models import Task
+
+TASKS = "/api/v1/tasks"
+
+
+@pytest.fixture
+def nothing_written(row_counts):
+    before = row_counts()
+    yield
+    assert row_counts() == before
+
+
+pytestmark = pytest.mark.usefixtures("nothing_written")
+
+
+def assert_problem(response, status, code, field=None):
+    assert (response.status_code, response.data["code"]) == (status, code), response.data
+    if field is not None:
+        assert [error["field"] for error in response.data["errors"]] == [field]
+        assert response.data["errors"][0]["message"]
+
+
+BODIES = {
+    "empty": (b"", 400, "body_required"),
+    "blank": (b" \n", 400, "body_required"),
+    "half an object": (b"{", 400, "invalid_json"),
+    "words": (b"task_type=x", 400, "invalid_json"),
+    "a comma too many": (b'{"task_type": "x",}', 400, "invalid_json"),
+    "raw line end in a string": (b'{"task_type": "a\nb"}', 400, "invalid_json"),
+    "two objects": (b"{}{}", 400, "invalid_json"),
+    "array": (b"[]", 400, "object_expected"),
+    "string": (b'"x"', 400, "object_expected"),
+    "number": (b"5", 400, "object_expected"),
+    "null": (b"null", 400, "object_expected"),
+    "true": (b"true", 400, "object_expected"),
+    "invalid UTF-8": (b'{"task_type": "\xff"}', 400, "utf8_required"),
+    "overlong UTF-8": (b'{"task_type": "\xc0\xaf"}', 400, "utf8_required"),
+    "surrogates in UTF-8": (b'{"task_type": "\xed\xa0\x80"}', 400, "utf8_required"),
+    "Latin-1": ('{"task_type": "ü"}'.encode("latin-1"), 400, "utf8_required"),
+    "UTF-8 with a mark": (b"\xef\xbb\xbf{}", 400, "utf8_required"),
+    "UTF-16": ("{}".encode("utf-16"), 400, "utf8_required"),
+    "UTF-16 without a mark": ('{"a": 1}'.encode("utf-16-le"), 400, "utf8_required"),
+    "UTF-32": ("{}".encode("utf-32-be"), 400, "utf8_required"),
+    "raw NUL": (b'{"task_type": "a\x00b"}', 400, "utf8_required"),
+    "NaN": (b'{"delay": NaN}', 400, "non_finite_number"),
+    "Infinity": (b'{"delay": Infinity}', 400, "non_finite_number"),
+    "-Infinity": (b'{"parameters": {"x": -Infinity}}', 400, "non_finite_number"),
+    "1e400": (b'{"timeout": 1e400}', 400, "number_out_of_range"),
+    "5000 digits": (b'{"max_retries": ' + b"9" * 5000 + b"}", 400, "number_too_long"),
+    "30 digits": (b'{"parameters": {"x": ' + b"9" * 30 + b"}}", 400, "number_too_long"),
+    "key twice": (b'{"task_type": "a", "task_type": "b"}', 400, "duplicate_key"),
+    "key twice below": (b'{"parameters": {"a": [{"x": 1, "x": 2}]}}', 400, "duplicate_key"),
+    "arrays without end": (b'{"parameters": {"x": ' + b"[" * 200_000, 400, "too_deep"),
+    "deep and whole": (b'{"parameters": {"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}", 400, "too_deep"),
+    "5 MB": (b'{"parameters": {"x": "' + b"x" * 5_000_000 + b'"}}', 413, "payload_too_large"),
+    "5 MB of blanks": (b" " * 5_000_000 + b"{}", 413, "payload_too_large"),
+}
+
+
+@pytest.mark.parametrize(("body", "status", "code"), BODIES.values(), ids=BODIES)
+def test_bodies(alice, body, status, code):
+    assert_problem(alice.post(TASKS, body), status, code, "body")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "headers"),
+    [
+        ("text/plain", {}),
+        ("application/x-www-form-urlencoded", {}),
+        ("multipart/form-data; boundary=x", {}),
+        ("multipart/form-data", {}),
+        ("application/xml", {}),
+        ("application/jsonx", {}),
+        ("", {}),
+        ("x" * 10_000, {}),
+        ("application/json", {"Content-Encoding": "gzip"}),
+        ("application/json", {"Content-Encoding": "identity, br"}),
+    ],
+)
+def test_only_plain_json_is_read(alice, anonymous, plain_type, content_type, headers):
+    for client in (alice, anonymous):  # before anyone is asked who they are: a session's check would read a form
+        response = client.call("POST", TASKS, {"task_type": plain_type}, content_type=content_type, **headers)
+        assert_problem(response, 415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=utf-8", "Application/JSON"])
+def test_json_is_read_by_any_spelling_of_its_type(alice, plain_type, content_type, nothing_written):
+    response = alice.call("POST", TASKS, {"task_type": plain_type}, content_type=content_type)
+    assert response.status_code == 201
+    Task.objects.all().delete()
+
+
+def wsgi_request(stream):
+    """Return a request as a WSGI server gives it for a chunked body: no length, and a stream that ends by itself."""
+    request = RequestFactory().post(TASKS, content_type="application/json")
+    del request.META["CONTENT_LENGTH"]
+    request.META |= {"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input": stream, "wsgi.input_terminated": True}
+    return request
+
+
+def call_view(request, user):
+    request.user = user
+    request._dont_enforce_csrf_checks = True
+    response = TaskListView.as_view()(request)
+    response.render()
+    return response.status_code, json.loads(response.content)
+
+
+class TestChunkedBodies:
+    def test_are_read(self, alice):
+        status, data = call_view(wsgi_request(io.BytesIO(b'{"task_type": "nothing"}')), alice.user)
+        assert (status, data["code"]) == (400, "unknown_task_type")
+
+    def test_are_read_up_to_the_limit_only(self, alice):
+        class Endless(io.RawIOBase):
+            taken = 0
+
+            def read(self, size=-1):
+                assert size > 0
+                self.taken += size
+                return b" " * size
+
+        stream = Endless()
+        status, data = call_view(wsgi_request(stream), alice.user)
+        assert (status, data["code"]) == (413, "payload_too_large")
+        assert stream.taken == body_limit() + 1
+
+    @pytest.mark.parametrize(
+        ("body", "wanted"),
+        [
+            (b'{"task_type": "nothing"}', (400, "unknown_task_type")),
+            (b" " * 5_000_000, (413, "payload_too_large")),
+            (b"", (400, "body_required")),
+        ],
+    )
+    def test_come_without_a_length_under_asgi_too(self, alice, body, wanted):
+        headers = [(b"content-type", b"application/json"), (b"transfer-encoding", b"chunked")]
+        scope = {"type": "http", "method": "POST", "path": TASKS, "query_string": b"", "headers": headers}
+        status, data = call_view(ASGIRequest(scope, io.BytesIO(body)), alice.user)
+        assert (status, data["code"]) == wanted
+
+
+def nested(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+PARAMETERS = {
+    "null": (None, 400, "object_expected"),
+    "string": ("x", 400, "object_expected"),
+    "list": ([], 400, "object_expected"),
+    "number": (5, 400, "object_expected"),
+    "false": (False, 400, "object_expected"),
+    "NUL": ({"x": "a\x00b"}, 400, "nul_not_allowed"),
+    "NUL in a key": ({"a\x00b": 1}, 400, "nul_not_allowed"),
+    "NUL below": ({"x": [{"y": "\x00"}]}, 400, "nul_not_allowed"),
+    "lone surrogate": ({"x": "\ud800"}, 400, "invalid_unicode"),
+    "lone surrogate in a key": ({"\udfff": 1}, 400, "invalid_unicode"),
+    "2^53 + 1": ({"x": MAX_SAFE_INTEGER + 1}, 400, "number_out_of_range"),
+    "-2^53 - 1": ({"x": -MAX_SAFE_INTEGER - 1}, 400, "number_out_of_range"),
+    "depth 33": ({"x": nested(32)}, 400, "too_deep"),
+    "depth 900": ({"x": nested(899)}, 400, "too_deep"),
+    "a byte over the limit": ({"x": "y" * (256 * 1024 - 7)}, 413, "payload_too_large"),
+    "bytes count, not characters": ({"x": "ü" * (128 * 1024)}, 413, "payload_too_large"),
+    "too many values": ({"x": [0] * 10_000}, 400, "too_many_nodes"),
+    "too many keys": ({str(n): 0 for n in range(10_001)}, 400, "too_many_nodes"),
+}
+
+
+@pytest.mark.parametrize(("parameters", "status", "code"), PARAMETERS.values(), ids=PARAMETERS)
+def test_parameters(alice, plain_type, parameters, status, code):
+    response = alice.submit(task_type=plain_type, parameters=parameters)
+    assert_problem(response, status, code)
+    assert response.data["errors"][0]["field"].startswith("parameters")
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"x": nested(31)},
+        {"x": "y" * (256 * 1024 - 8)},
+        {"x": [0] * 9_998},
+        {"x": MAX_SAFE_INTEGER},
+        {"x": "ü" * 100_000},
+    ],
+    ids=["depth 32", "the limit", "10,000 values", "2^53", "escaped text thrice as long as its UTF-8"],
+)
+def test_parameters_at_the_limit(alice, plain_type, parameters, nothing_written):
+    assert alice.submit(task_type=plain_type, parameters=parameters).status_code == 201
+    Task.objects.all().delete()
+
+
+LONG = "x" * 256
+FIELDS = {
+    # task_type
+    "task_type missing": ({"task_type": ...}, "required"),
+    "task_type null": ({"task_type": None}, "string_expected"),
+    "task_type empty": ({"task_type": ""}, "blank"),
+    "task_type 5": ({"task_type": 5}, "string_expected"),
+    "task_type true": ({"task_type": True}, "string_expected"),
+    "task_type list": ({"task_type": ["x"]}, "string_expected"),
+    "task_type 256 long": ({"task_type": LONG}, "invalid"),
+    "task_type CR LF": ({"task_type": "a\r\nINFO fake"}, "invalid_characters"),
+    "task_type ESC": ({"task_type": "a\x1b[31m"}, "invalid_characters"),
+    "task_type NUL": ({"task_type": "a\x00"}, "invalid_characters"),
+    "task_type RTL override": ({"task_type": "a\u202eb"}, "invalid_characters"),
+    "task_type zero width": ({"task_type": "a\u200bb"}, "invalid_characters"),
+    "task_type lone surrogate": ({"task_type": "\ud800"}, "invalid_characters"),
+    "task_type of a module that must not be imported": ({"task_type": "os.system"}, "unknown_task_type"),
+    # queue
+    "queue 5": ({"queue": 5}, "invalid_name"),
+    "queue true": ({"queue": True}, "invalid_name"),
+    "queue list": ({"queue": ["default"]}, "invalid_name"),
+    "queue empty": ({"queue": ""}, "invalid_name"),
+    "queue blank": ({"queue": " "}, "invalid_name"),
+    "queue braces": ({"queue": "{default}"}, "invalid_name"),
+    "queue colon": ({"queue": "a:b"}, "invalid_name"),
+    "queue glob": ({"queue": "a*"}, "invalid_name"),
+    "queue newline": ({"queue": "default\n"}, "invalid_name"),
+    "queue NUL": ({"queue": "default\x00"}, "invalid_name"),
+    "queue RTL override": ({"queue": "\u202edefault"}, "invalid_name"),
+    "queue Arabic digit": ({"queue": "q\u0665"}, "invalid_name"),
+    "queue 101 long": ({"queue": "q" * 101}, "invalid_name"),
+    "queue unknown": ({"queue": "nowhere"}, "unknown_queue"),
+    # priority
+    "priority 5": ({"priority": 5}, "string_expected"),
+    "priority -1": ({"priority": -1}, "string_expected"),
+    "priority 1.5": ({"priority": 1.5}, "string_expected"),
+    "priority true": ({"priority": True}, "string_expected"),
+    "priority number as text": ({"priority": "2"}, "unknown_priority"),
+    "priority Arabic digit": ({"priority": "\u0665"}, "unknown_priority"),
+    "priority capitals": ({"priority": "HIGH"}, "unknown_priority"),
+    "priority empty": ({"priority": ""}, "blank"),
+    "priority unknown": ({"priority": "urgent"}, "unknown_priority"),
+    # capabilities
+    "capabilities string": ({"capabilities": "gpu"}, "list_expected"),
+    "capabilities object": ({"capabilities": {"gpu": 1}}, "list_expected"),
+    "capabilities 0": ({"capabilities": 0}, "list_expected"),
+    "capabilities of numbers": ({"capabilities": [5]}, "invalid_name"),
+    "capabilities of null": ({"capabilities": [None]}, "invalid_name"),
+    "capabilities of lists": ({"capabilities": [["gpu"]]}, "invalid_name"),
+    "capabilities braces": ({"capabilities": ["{gpu}"]}, "invalid_name"),
+    "capabilities colon": ({"capabilities": ["a:b"]}, "invalid_name"),
+    "capabilities comma": ({"capabilities": ["a,b"]}, "invalid_name"),
+    "capabilities newline": ({"capabilities": ["gpu\n"]}, "invalid_name"),
+    "capabilities separator": ({"capabilities": ["a\x1fb"]}, "invalid_name"),
+    "capabilities RTL override": ({"capabilities": ["\u202egpu"]}, "invalid_name"),
+    "capabilities 1 MB": ({"capabilities": ["x" * 500_000]}, "invalid_name"),
+    "capabilities 1000": ({"capabilities": [f"c{n}" for n in range(1000)]}, "invalid"),
+    # run_after
+    "run_after naive": ({"run_after": "2030-01-31T12:00:00"}, "timezone_required"),
+    "run_after date only": ({"run_after": "2030-01-31"}, "timezone_required"),
+    "run_after number": ({"run_after": 1_900_000_000}, "datetime_expected"),
+    "run_after number as text": ({"run_after": "1900000000"}, "datetime_expected"),
+    "run_after empty": ({"run_after": ""}, "datetime_expected"),
+    "run_after words": ({"run_after": "tomorrow"}, "datetime_expected"),
+    "run_after leap second": ({"run_after": "2030-06-30T23:59:60Z"}, "datetime_expected"),
+    "run_after hour 25": ({"run_after": "2030-06-30T25:00:00Z"}, "datetime_expected"),
+    "run_after 31 June": ({"run_after": "2030-06-31T12:00:00Z"}, "datetime_expected"),
+    "run_after offset 99": ({"run_after": "2030-06-30T12:00:00+99:00"}, "datetime_expected"),
+    "run_after Arabic digits": ({"run_after": "\u0662\u0660\u0663\u0660-01-31T12:00:00Z"}, "datetime_expected"),
+    "run_after line end": ({"run_after": "2030-01-31T12:00:00Z\n"}, "datetime_expected"),
+    "run_after true": ({"run_after": True}, "datetime_expected"),
+    "run_after year 9999": ({"run_after": "9999-12-31T23:59:59-23:59"}, "date_out_of_range"),
+    "run_after year 1": ({"run_after": "0001-01-01T00:00:00+23:59"}, "date_out_of_range"),
+    "run_after year 0": ({"run_after": "0000-01-01T00:00:00Z"}, "datetime_expected"),
+    # delay
+    "delay -1": ({"delay": -1}, "out_of_range"),
+    "delay -0.001": ({"delay": -0.001}, "out_of_range"),
+    "delay 1e9": ({"delay": 1e9}, "out_of_range"),
+    "delay 10^18": ({"delay": 10**18}, "out_of_range"),
+    "delay text": ({"delay": "5"}, "number_expected"),
+    "delay with unit": ({"delay": "5s"}, "number_expected"),
+    "delay true": ({"delay": True}, "number_expected"),
+    "delay list": ({"delay": [5]}, "number_expected"),
+    "delay and run_after": ({"delay": 5, "run_after": "2030-01-31T12:00:00Z"}, "conflicting_fields"),
+    # timeout
+    "timeout 0": ({"timeout": 0}, "out_of_range"),
+    "timeout -1": ({"timeout": -1}, "out_of_range"),
+    "timeout 10^9": ({"timeout": 10**9}, "out_of_range"),
+    "timeout text": ({"timeout": "5"}, "number_expected"),
+    "timeout nan": ({"timeout": "nan"}, "number_expected"),
+    "timeout true": ({"timeout": True}, "number_expected"),
+    "timeout Arabic digit": ({"timeout": "\u0665"}, "number_expected"),
+    # max_retries
+    "max_retries -5": ({"max_retries": -5}, "out_of_range"),
+    "max_retries 10^9": ({"max_retries": 10**9}, "out_of_range"),
+    "max_retries 1.5": ({"max_retries": 1.5}, "integer_expected"),
+    "max_retries 3.0": ({"max_retries": 3.0}, "integer_expected"),
+    "max_retries true": ({"max_retries": True}, "integer_expected"),
+    "max_retries text": ({"max_retries": "5"}, "integer_expected"),
+    "max_retries Arabic digit": ({"max_retries": "\u0665"}, "integer_expected"),
+    # idempotency_key
+    "idempotency_key 65 long": ({"idempotency_key": "k" * 65}, "invalid"),
+    "idempotency_key empty": ({"idempotency_key": ""}, "blank"),
+    "idempotency_key 5": ({"idempotency_key": 5}, "string_expected"),
+    "idempotency_key true": ({"idempotency_key": True}, "string_expected"),
+    "idempotency_key NUL": ({"idempotency_key": "a\x00"}, "invalid_characters"),
+    "idempotency_key newline": ({"idempotency_key": "a\nb"}, "invalid_characters"),
+    "idempotency_key RTL override": ({"idempotency_key": "\u202ea"}, "invalid_characters"),
+    # unknown and read-only
+    "is_admin": ({"is_admin": True}, "unknown_field"),
+    "a known name, mistyped": ({"prioritty": "high"}, "unknown_field"),
+    "empty name": ({"": 1}, "unknown_field"),
+    "name with a lone surrogate": ({"\ud800": 1}, "unknown_field"),
+    "name with NUL": ({"a\x00b": 1}, "unknown_field"),
+    "name 100 kB long": ({"n" * 100_000: 1}, "unknown_field"),
+    "owner": ({"owner": "bob"}, "unknown_field"),
+}
+
+
+@pytest.mark.parametrize(("change", "code"), FIELDS.values(), ids=FIELDS)
+def test_fields(alice, plain_type, change, code):
+    body = {"task_type": plain_type} | change
+    response = alice.post(TASKS, {name: value for name, value in body.items() if value is not ...})
+    assert_problem(response, 400, code)
+    assert len(response.content) < 5_000
+    error = response.data["errors"][0]
+    if code != "unknown_field":
+        assert error["field"] == next(iter(change))
+
+
+def model_fields() -> list[str]:
+    ours = {"task_type", "queue", "priority", "capabilities", "run_after", "timeout", "max_retries", "idempotency_key"}
+    return sorted({field.name for field in Task._meta.get_fields()} - ours)
+
+
+@pytest.mark.parametrize("name", [*model_fields(), "task_id", "epoch", "state"])
+def test_no_other_column_can_be_set(alice, plain_type, name):
+    response = alice.post(TASKS, {"task_type": plain_type, name: "x"})
+    assert response.data["code"] in {"read_only_field", "unknown_field"}
+    assert response.data["errors"][0]["field"] == name
+
+
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [("", "blank"), ("k" * 65, "invalid"), ("a\tb", "invalid_characters"), ("\x85", "invalid_characters")],
+)
+def test_the_header_of_the_key_is_checked_as_the_field(alice, plain_type, header, code):
+    response = alice.call("POST", TASKS, {"task_type": plain_type}, **{"Idempotency-Key": header})
+    assert_problem(response, 400, code, "idempotency_key")
+
+
+def test_header_and_field_must_agree(alice, plain_type):
+    body = {"task_type": plain_type, "idempotency_key": "a"}
+    assert_problem(
+        alice.call("POST", TASKS, body, **{"Idempotency-Key": "b"}), 400, "conflicting_fields", "idempotency_key"
+    )
+
+
+def test_unknown_names_come_with_near_matches(alice, plain_type, render_type):
+    response = alice.submit(task_type=render_type.replace("render", "rendr"))
+    assert response.data["errors"][0]["near_matches"][0] == render_type
+    assert render_type in response.data["detail"]
+    response = alice.submit(task_type=render_type, queue="render")
+    assert response.data["errors"][0]["near_matches"] == ["renders"]
+    assert "'priority'" in alice.submit(task_type=plain_type, prioritty="high").data["detail"]
+
+
+def test_limits_are_told(alice, plain_type):
+    response = alice.submit(task_type=plain_type, parameters={"x": nested(40)})
+    assert response.data["errors"][0]["limit"] == 32
+
+
+def test_several_errors_are_told_at_once(alice):
+    response = alice.submit(queue="a:b", priority=5, run_after="tomorrow", bogus=1)
+    assert (response.status_code, response.data["code"]) == (400, "invalid")
+    assert [(error["field"], error["code"]) for error in response.data["errors"]] == [
+        ("bogus", "unknown_field"),
+        ("task_type", "required"),
+        ("queue", "invalid_name"),
+        ("priority", "string_expected"),
+        ("run_after", "datetime_expected"),
+    ]
+
+
+def test_a_smaller_limit_of_the_project_holds(alice, plain_type, settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "PAYLOAD": {"MAX_BYTES": 100}}
+    assert_problem(
+        alice.submit(task_type=plain_type, parameters={"x": "y" * 100}), 413, "payload_too_large", "parameters"
+    )
+    assert_problem(alice.post(TASKS, b" " * 20_000), 413, "payload_too_large", "body")

@@ -1,0 +1,104 @@
+"""Health: for anyone, in time, and nothing but ok or not ok."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+from django.core.cache import caches
+from django.db import connections
+
+from queue_app.services import health
+from queue_app.services.health import Probe
+
+LIMIT = 5.0
+
+
+@pytest.fixture(autouse=True)
+def fresh_probes(monkeypatch):
+    """Let no test wait for another's server."""
+    for name in ("database", "index"):
+        monkeypatch.setattr(health, name, Probe(getattr(health, name)._question))
+
+
+@pytest.fixture
+def silent_port():
+    """Listen on a port, accept connections, and never say a word."""
+    accepted = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept():
+            while True:
+                try:
+                    accepted.append(server.accept()[0])
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield server.getsockname()[1]
+    for connection in accepted:
+        connection.close()
+
+
+def test_lives(anonymous):
+    for path in ("/healthz", "/healthz/"):
+        assert anonymous.get(path).data == {"status": "ok"}
+
+
+def test_ready(anonymous):
+    for path in ("/readyz", "/readyz/"):
+        response = anonymous.get(path)
+        assert response.data == {"status": "ok", "database": "ok", "index": "ok"}
+        assert response.headers["Cache-Control"] == "no-store"
+
+
+def test_takes_tasks_without_the_index(anonymous, index_away):
+    assert anonymous.get("/readyz").data == {"status": "ok", "database": "ok", "index": "not ok"}
+
+
+def test_an_index_that_hangs_does_not_hang_the_answer(anonymous, settings, silent_port):
+    location = f"redis://127.0.0.1:{silent_port}/0"
+    settings.CACHES = {
+        **settings.CACHES,
+        "silent": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location},
+    }
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "REDIS_ALIAS": "silent"}
+    began = time.monotonic()
+    response = anonymous.get("/readyz")
+    assert time.monotonic() - began < LIMIT
+    assert response.data == {"status": "ok", "database": "ok", "index": "not ok"}
+    caches["silent"].close()
+
+
+def test_a_database_that_hangs_is_not_ready(anonymous, settings, silent_port, monkeypatch):
+    silent = connections.databases["default"] | {"HOST": "127.0.0.1", "PORT": str(silent_port)}
+    monkeypatch.setitem(connections.databases, "silent", silent)
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "DATABASE_ALIAS": "silent"}
+    began = time.monotonic()
+    response = anonymous.http.get("/readyz")
+    assert time.monotonic() - began < LIMIT
+    assert (response.status_code, response.json()) == (503, {"status": "not ok", "database": "not ok", "index": "ok"})
+
+
+class TestProbe:
+    def test_is_put_once_for_all_who_ask(self):
+        release, calls = threading.Event(), []
+        probe = Probe(lambda: (calls.append(1), release.wait(LIMIT)))
+        assert [probe.answers(0.01) for _ in range(3)] == [False] * 3
+        assert len(calls) == 1
+        release.set()
+        assert probe.answers(LIMIT)
+
+    def test_is_given_up_and_put_again(self, monkeypatch):
+        monkeypatch.setattr(health, "ABANDON_SECONDS", 0.0)
+        release, calls = threading.Event(), []
+        probe = Probe(lambda: (calls.append(1), release.wait(LIMIT)))
+        probe.answers(0.01)
+        probe.answers(0.01)
+        assert len(calls) == 2
+        release.set()
+
+    def test_an_error_is_no(self):
+        assert not Probe(lambda: 1 / 0).answers(LIMIT)

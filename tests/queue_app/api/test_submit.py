@@ -1,0 +1,154 @@
+"""POST /api/v1/tasks: what is stored, what is answered."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from queue_app.core.priorities import Band
+from queue_app.models import Queue, Task
+
+
+def stored_task(response) -> Task:
+    return Task.objects.get(pk=uuid.UUID(response.data["task_id"]))
+
+
+@pytest.mark.parametrize("path", ["/api/v1/tasks", "/api/v1/tasks/"])
+def test_stores_the_task_and_says_where_it_is(alice, plain_type, path):
+    response = alice.post(path, {"task_type": plain_type, "parameters": {"a": [1, None, "ü"]}})
+    task = stored_task(response)
+    assert response.status_code == 201
+    assert response.headers["Location"] == f"http://testserver/api/v1/tasks/{task.id}"
+    assert (response.data["status"], response.data["replayed"], response.data["task_type"]) == (
+        "queued",
+        False,
+        plain_type,
+    )
+    assert (task.user, task.queue, task.band, task.payload.parameters) == (
+        "alice",
+        "default",
+        Band.NORMAL,
+        {"a": [1, None, "ü"]},
+    )
+
+
+def test_what_the_body_leaves_open_is_as_the_registered_task_says(alice, render_type):
+    response = alice.submit(task_type=render_type)
+    task = stored_task(response)
+    assert (task.queue, task.band, task.capabilities) == ("renders", Band.HIGH, ["big-memory", "gpu"])
+    assert (task.timeout, task.max_retries, task.retry_delay) == (60, 2, 1.5)
+    assert response.data["capabilities"] == ["big-memory", "gpu"]
+    assert Queue.objects.filter(name="renders").exists()  # the queue of a task is created on first use
+
+
+def test_the_body_comes_before_the_registered_task(alice, render_type):
+    body = {
+        "queue": "reports",
+        "priority": "low",
+        "capabilities": ["cpu", "cpu"],
+        "timeout": 5,
+        "max_retries": 0,
+        "idempotency_key": "k" * 64,
+    }
+    task = stored_task(alice.submit(task_type=render_type, parameters={"frame": 3}, **body))
+    assert (task.queue, task.band, task.capabilities) == ("reports", Band.LOW, ["cpu"])
+    assert (task.timeout, task.max_retries, task.idempotency_key) == (5, 0, "k" * 64)
+
+
+def test_null_counts_as_left_open(alice, render_type):
+    nothing = dict.fromkeys(
+        ["queue", "priority", "capabilities", "run_after", "delay", "timeout", "max_retries", "idempotency_key"]
+    )
+    task = stored_task(alice.submit(task_type=render_type, **nothing))
+    assert (task.queue, task.band, task.timeout, task.max_retries) == ("renders", Band.HIGH, 60, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "band"),
+    [*((band.label, band) for band in Band), ("medium", Band.NORMAL)],
+)
+def test_every_band_has_its_name(alice, plain_type, name, band):
+    response = alice.submit(task_type=plain_type, priority=name)
+    assert stored_task(response).band is band
+    assert response.data["priority"] == band.label
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["2030-01-31T12:00:00Z", "2030-01-31t14:00:00.000000+02:00", "2030-01-31 12:00Z", "2030-01-31T12:00:00.000000000Z"],
+)
+def test_a_later_time_schedules(alice, plain_type, moment):
+    response = alice.submit(task_type=plain_type, run_after=moment)
+    assert (response.data["status"], response.data["queue_position"]) == ("scheduled", None)
+    assert stored_task(response).run_after == datetime(2030, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("delay", "status"), [(0, "queued"), (0.5, "scheduled"), (3600, "scheduled")])
+def test_a_delay_counts_from_the_clock_of_the_rows(alice, plain_type, delay, status):
+    task = stored_task(alice.submit(task_type=plain_type, delay=delay))
+    assert task.status == status
+    if delay:
+        assert abs(task.run_after - task.created_at - timedelta(seconds=delay)) < timedelta(seconds=5)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_queue_position_counts_who_runs_before(alice, plain_type):
+    positions = [
+        alice.submit(task_type=plain_type, priority=priority).data["queue_position"]
+        for priority in ("normal", "normal", "critical", "low", "critical")
+    ]
+    assert positions == [1, 2, 1, 4, 2]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_accepts_tasks_while_the_index_is_away(alice, plain_type, index_away):
+    for _ in range(2):  # the second does not even ask
+        response = alice.submit(task_type=plain_type, idempotency_key=None)
+        assert (response.status_code, response.data["status"], response.data["queue_position"]) == (201, "queued", None)
+    assert Task.objects.count() == 2
+
+
+class TestIdempotencyKey:
+    def test_replays(self, alice, plain_type):
+        first = alice.submit(task_type=plain_type, parameters={"n": 1}, idempotency_key="once")
+        again = alice.submit(task_type=plain_type, parameters={"n": 1}, idempotency_key="once", priority="low")
+        assert (first.status_code, again.status_code) == (201, 200)
+        assert (first.data["replayed"], again.data["replayed"]) == (False, True)
+        assert again.data["task_id"] == first.data["task_id"]
+        assert again.data["priority"] == "normal"  # as it is stored
+        assert Task.objects.count() == 1
+
+    def test_comes_by_header_too(self, alice, plain_type):
+        body = {"task_type": plain_type}
+        header = {"Idempotency-Key": "once"}
+        first = alice.call("POST", "/api/v1/tasks", body, **header)
+        again = alice.submit(**body, idempotency_key="once")
+        both = alice.call("POST", "/api/v1/tasks", body | {"idempotency_key": "once"}, **header)
+        assert [r.status_code for r in (first, again, both)] == [201, 200, 200]
+        assert first.data["task_id"] == again.data["task_id"] == both.data["task_id"]
+
+    @pytest.mark.parametrize("change", [{"parameters": {"n": 2}}, {"task_type": "render"}])
+    def test_conflicts_with_another_task(self, alice, plain_type, render_type, change):
+        body = {"task_type": plain_type, "parameters": {"n": 1}, "idempotency_key": "once"}
+        alice.submit(**body)
+        response = alice.submit(**body | ({"task_type": render_type} if "task_type" in change else change))
+        assert (response.status_code, response.data["code"]) == (409, "idempotency_conflict")
+        assert Task.objects.count() == 1
+
+    def test_is_each_users_own(self, alice, bob, plain_type):
+        answers = [client.submit(task_type=plain_type, idempotency_key="once") for client in (alice, bob)]
+        assert [answer.status_code for answer in answers] == [201, 201]
+        assert answers[0].data["task_id"] != answers[1].data["task_id"]
+
+    def test_tells_what_became_of_the_first(self, alice, stored, plain_type):
+        task = stored(idempotency_key="once", status="completed")
+        response = alice.submit(task_type=plain_type, idempotency_key="once")
+        assert (response.data["task_id"], response.data["status"]) == (str(task.id), "completed")
+
+
+def test_the_user_is_always_who_asks(staff, plain_type):
+    client = staff("view_task", "add_task", "change_task")
+    assert client.submit(task_type=plain_type, user="alice").data["code"] == "read_only_field"
+    assert stored_task(client.submit(task_type=plain_type)).user == client.user.username

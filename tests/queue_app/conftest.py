@@ -1,0 +1,59 @@
+"""What the tests of the engine share: the rows, the index, the history of transitions."""
+
+# ruff: noqa: E402 - models can be imported once Django is set up, and this file may be read before pytest-django does it
+from collections.abc import Iterator
+
+import django
+import pytest
+
+django.setup()
+
+from queue_app.index import Index, get_index
+from queue_app.services import hints
+from queue_app.services.enqueue import forget_known_queues
+from queue_app.services.rebuild import rebuild
+from tests.support.history import History, installed
+from tests.support.rows import reset_rows
+from tests.support.scene import Scene
+
+
+@pytest.fixture(autouse=True)
+def forgetful_process() -> Iterator[None]:
+    """Let no test see what an earlier one taught the process: known queues, an index out of reach."""
+    forget_known_queues()
+    hints.breaker.reset()
+    yield
+    forget_known_queues()
+    hints.breaker.reset()
+
+
+@pytest.fixture
+def index() -> Index:
+    """The index of this process, empty."""
+    return get_index()
+
+
+@pytest.fixture
+def scene(index: Index) -> Scene:
+    """An index that is open for claims, and a way to talk about it."""
+    return Scene(index).open()
+
+
+@pytest.fixture
+def rows(transactional_db: None) -> None:
+    """Real commits, on tables that hold what the migration wrote."""
+    reset_rows()
+
+
+@pytest.fixture
+def history(rows: None) -> Iterator[History]:
+    """Rows whose every transition is recorded, and refused when it is not allowed."""
+    with installed() as record:
+        yield record
+
+
+@pytest.fixture
+def engine(history: History, scene: Scene) -> Scene:
+    """Rows with their history, and an index that was built from them: the whole engine, empty and ready."""
+    assert rebuild() is not None
+    return scene

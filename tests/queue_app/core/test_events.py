@@ -1,0 +1,66 @@
+"""Runs of events, and what a stream entry says."""
+
+import uuid
+
+import pytest
+
+from queue_app.core.events import Event, EventFilter, EventName, Occasion, accepted, in_runs, is_entry_id
+from queue_app.core.states import Status
+
+ONE, TWO, THREE = (uuid.UUID(int=number) for number in (1, 2, 3))
+FIRST = accepted("app.a", "default", 1, "eve", Status.QUEUED)
+OTHER = FIRST._replace(task_type="app.b")
+
+
+def entry(**fields):
+    known = {"event": "Started", "task_id": str(ONE), "queue": "q", "attempt": "2", "at": "1700000000000"}
+    return Event.from_fields("5-1", known | fields)
+
+
+def test_what_new_tasks_share():
+    assert Occasion("Accepted", "app.a", "default", "high", "eve", "0", "", "queued", ()) == FIRST
+
+
+def test_neighbours_of_one_kind_make_a_run_and_the_order_stays():
+    again = Occasion(*FIRST)
+    runs = in_runs([(FIRST, ONE), (again, TWO), (OTHER, THREE), (FIRST, ONE)])
+    assert runs == [(FIRST, [ONE, TWO]), (OTHER, [THREE]), (FIRST, [ONE])]
+    assert in_runs([]) == []
+
+
+def test_an_entry_that_names_several_tasks_is_an_event_for_each():
+    events = entry(task_id=f"{ONE} {TWO}", reason="timeout")
+    assert [(event.id, event.name, event.task_id) for event in events] == [
+        ("5-1", "Started", str(ONE)),
+        ("5-1", "Started", str(TWO)),
+    ]
+    assert events[0].details == {"reason": "timeout"}
+    assert (events[0].attempt, events[0].at, events[0].user) == (2, 1_700_000_000_000, "")
+
+
+@pytest.mark.parametrize("odd", ["", "x", "-1", "\N{ARABIC-INDIC DIGIT FIVE}", "9" * 5000])
+def test_odd_numbers_in_an_entry_do_no_harm(odd):
+    [event] = entry(attempt=odd, at=odd)
+    assert (event.attempt, event.at) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "matches"),
+    [
+        ({}, True),
+        ({"queue": "q", "task_id": ONE, "names": [EventName.STARTED]}, True),
+        ({"queue": "other"}, False),
+        ({"user": ""}, True),
+        ({"user": "eve"}, False),
+        ({"task_type": "app.a"}, False),
+        ({"task_id": TWO}, False),
+        ({"names": ["Failed"]}, False),
+    ],
+)
+def test_filter(wanted, matches):
+    assert EventFilter(**wanted).matches(entry()[0]) is matches
+
+
+@pytest.mark.parametrize(("text", "good"), [("0", True), ("17-0", True), ("$", False), ("1-", False), ("1\n", False)])
+def test_ids_of_entries(text, good):
+    assert is_entry_id(text) is good

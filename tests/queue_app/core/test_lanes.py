@@ -1,0 +1,66 @@
+"""Lanes and scores."""
+
+import itertools
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queue_app.core.lanes import BAND_WIDTH, Lane, band_of, lane_name, queued_at_of, score
+from queue_app.core.priorities import Band
+
+INSTANTS = [
+    datetime(2000, 1, 1, tzinfo=UTC),
+    datetime(2026, 11, 21, 1, 2, 3, 456789, tzinfo=UTC),
+    datetime(2033, 5, 18, 3, 33, 20, tzinfo=UTC),  # 2 * 10^12 ms
+    datetime(2200, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+]
+
+
+def test_a_lane_is_queue_type_and_capabilities():
+    assert Lane("q", "pkg.f", ("a", "b")).name == lane_name("q", "pkg.f", ["a", "b"]) == "q\x1fpkg.f\x1fa,b"
+    assert Lane("q", "pkg.f").name == "q\x1fpkg.f\x1f"
+
+
+@pytest.mark.parametrize(("band", "at"), list(itertools.product(Band, INSTANTS)))
+def test_a_score_carries_band_and_time(band, at):
+    value = score(band, at)
+    assert band * BAND_WIDTH <= value < (band + 1) * BAND_WIDTH
+    assert band_of(value) is band
+    assert abs(queued_at_of(value) - at) <= timedelta(microseconds=8)
+
+
+@pytest.mark.parametrize(("band", "at"), list(itertools.product(Band, INSTANTS)))
+def test_eight_microseconds_are_told_apart(band, at):
+    """In every band and until the year 2200: what a bulk enqueue and the due tasks rely on."""
+    values = [score(band, at + timedelta(microseconds=8 * n)) for n in range(1000)]
+    assert all(one < other for one, other in itertools.pairwise(values))
+
+
+@pytest.mark.parametrize("band", Band)
+def test_a_later_instant_never_scores_lower(band):
+    values = [score(band, INSTANTS[3] + timedelta(microseconds=n)) for n in range(100)]
+    assert values == sorted(values)
+
+
+def test_the_last_of_a_band_comes_before_the_first_of_the_next():
+    for band, lower in itertools.pairwise(Band):
+        assert score(band, INSTANTS[-1]) < score(lower, INSTANTS[0])
+
+
+def test_the_zone_does_not_matter():
+    at = INSTANTS[1]
+    assert score(2, at.astimezone(timezone(timedelta(hours=9)))) == score(2, at)
+
+
+@given(
+    st.integers(0, 4),
+    st.integers(0, 4),
+    st.datetimes(datetime(2000, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001 - Hypothesis adds it
+    st.datetimes(datetime(2000, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
+)
+def test_scores_order_by_band_then_time(band, other, at, later):
+    if (band, at) < (other, later):
+        assert score(band, at) <= score(other, later)
+    assert repr(score(band, at)) == repr(float(repr(score(band, at)))), "its text is exact"

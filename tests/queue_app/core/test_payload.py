@@ -1,0 +1,178 @@
+"""dump_json: plain JSON within limits, or an error that names the value at fault."""
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from uuid import uuid4
+
+import pytest
+from django.utils.functional import lazystr
+from django.utils.safestring import mark_safe
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queue_app.core.payload import PayloadLimits, dump_json
+from queue_app.exceptions import InvalidTaskData, PayloadTooLarge, UnserializableParameters
+
+LIMITS = PayloadLimits()
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Number(IntEnum):
+    ONE = 1
+
+
+class Plain(Enum):
+    X = "x"
+
+
+def nested(levels: int, kind: type = list) -> object:
+    """Return so many containers inside each other."""
+    value: object = kind()
+    for _ in range(levels - 1):
+        value = [value] if kind is list else {"k": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        ({}, "{}"),
+        ({"a": [1, -2.5, True, None, "ü\n"]}, '{"a":[1,-2.5,true,null,"ü\\n"]}'),
+        ((1, (2,)), "[1,[2]]"),
+        ("😀", '"😀"'),
+        (2**53, "9007199254740992"),
+        ({"": {"": ""}}, '{"":{"":""}}'),
+        (1e308, "1e+308"),
+        ([Colour.RED, Number.ONE, mark_safe("x")], '["red",1,"x"]'),
+    ],
+)
+def test_plain_values(value, text):
+    assert dump_json(value, field="args", limits=LIMITS) == text
+
+
+NOT_JSON = {
+    "bytes": (b"x", "not_json"),
+    "datetime": (datetime(2026, 1, 1, tzinfo=UTC), "not_json"),
+    "Decimal": (Decimal(1), "not_json"),
+    "UUID": (uuid4(), "not_json"),
+    "set": ({1}, "not_json"),
+    "generator": ((n for n in ()), "not_json"),
+    "object": (object(), "not_json"),
+    "function": (print, "not_json"),
+    "complex": (1j, "not_json"),
+    "enum": (Plain.X, "not_json"),
+    "lazy text": (lazystr("x"), "not_json"),
+    "NaN": (float("nan"), "non_finite_number"),
+    "infinity": (float("inf"), "non_finite_number"),
+    "minus infinity": (float("-inf"), "non_finite_number"),
+    "1e400": (float("1e400"), "non_finite_number"),
+    "beyond 2^53": (2**53 + 1, "number_out_of_range"),
+    "below -2^53": (-(2**53) - 1, "number_out_of_range"),
+    "5000 digits": (10**5000, "number_out_of_range"),
+    "NUL": ("a\x00b", "nul_not_allowed"),
+    "lone surrogate": ("a\ud800", "invalid_unicode"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_JSON)
+def test_what_is_not_plain_json_is_refused_with_its_path(case):
+    value, code = NOT_JSON[case]
+    with pytest.raises(UnserializableParameters) as refused:
+        dump_json({"list": [0, {"deep": value}]}, field="parameters", limits=LIMITS)
+    assert (refused.value.field, refused.value.code) == ("parameters.list[1].deep", code)
+    assert "parameters.list[1].deep" in str(refused.value)
+    assert isinstance(refused.value, TypeError)
+    assert isinstance(refused.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("key", "code"),
+    [
+        (1, "not_json"),
+        (None, "not_json"),
+        (b"k", "not_json"),
+        ("a\x00", "nul_not_allowed"),
+        ("\udc00", "invalid_unicode"),
+    ],
+)
+def test_keys_are_plain_text(key, code):
+    for value, path in (({"a": {key: 1}}, "parameters.a"), ({key: 1}, "parameters"), ({"ok": 1, key: 1}, "parameters")):
+        with pytest.raises(UnserializableParameters) as refused:
+            dump_json(value, field="parameters", limits=LIMITS)
+        assert (refused.value.field, refused.value.code) == (path, code)
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_depth(kind):
+    dump_json(nested(32, kind), field="args", limits=LIMITS)
+    for levels in (33, 900, 100_000):
+        with pytest.raises(PayloadTooLarge) as refused:
+            dump_json(nested(levels, kind), field="args", limits=LIMITS)
+        assert (refused.value.code, refused.value.limit, refused.value.field) == ("too_deep", 32, "args")
+
+
+def test_something_that_contains_itself():
+    loop: list[object] = []
+    loop.append(loop)
+    with pytest.raises(PayloadTooLarge) as refused:
+        dump_json(loop, field="args", limits=LIMITS)
+    assert refused.value.code == "too_deep"
+
+
+@pytest.mark.parametrize(
+    "wide", [lambda n: [0] * n, lambda n: {str(i): 0 for i in range(n)}, lambda n: [[0]] * (n // 2)]
+)
+def test_number_of_values(wide):
+    limits = PayloadLimits(max_nodes=101)
+    dump_json(wide(100), field="args", limits=limits)
+    with pytest.raises(PayloadTooLarge) as refused:
+        dump_json(wide(102), field="args", limits=limits)
+    assert (refused.value.code, refused.value.limit) == ("too_many_nodes", 101)
+
+
+def test_a_very_wide_value_is_refused_without_being_walked():
+    with pytest.raises(PayloadTooLarge):
+        dump_json({"a": [0] * 10_000_000}, field="args", limits=LIMITS)
+
+
+@pytest.mark.parametrize("letter", ["x", "ü", "😀"])
+def test_size_counts_bytes(letter):
+    width = len(letter.encode())
+    limits = PayloadLimits(max_bytes=2 + 10 * width)
+    dump_json(letter * 10, field="args", limits=limits)
+    with pytest.raises(PayloadTooLarge) as refused:
+        dump_json(letter * 11, field="args", limits=limits)
+    assert (refused.value.code, refused.value.limit) == ("payload_too_large", limits.max_bytes)
+
+
+def test_nothing_is_changed():
+    value = {"a": [1, {"b": (2,)}]}
+    dump_json(value, field="args", limits=LIMITS)
+    assert value == {"a": [1, {"b": (2,)}]}
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=30,
+)
+
+
+@given(json_values)
+def test_whatever_passes_comes_back_as_it_was(value):
+    code = ""
+    try:
+        assert json.loads(dump_json(value, field="args", limits=LIMITS)) == value
+    except InvalidTaskData as refused:
+        code = refused.code
+    assert code in {"", "nul_not_allowed", "invalid_unicode", "too_deep"}

@@ -1,0 +1,33 @@
+"""Processes are told apart although numbers are given again."""
+
+import os
+import subprocess
+import sys
+
+from queue_app.core.process import machine_identity, process_identity
+
+
+def sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+
+def test_a_process_keeps_its_identity_while_it_lives():
+    child = sleeper()
+    try:
+        first = process_identity(child.pid)
+        assert first == process_identity(child.pid)
+        assert first != process_identity(os.getpid())
+        assert first.startswith(machine_identity())
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_process_that_is_gone_has_another_identity_than_it_had():
+    child = sleeper()
+    alive = process_identity(child.pid)
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie: its parent has not asked for it yet
+    zombie = process_identity(child.pid)
+    child.wait()
+    assert alive not in {zombie, process_identity(child.pid)}

@@ -1,0 +1,63 @@
+"""The states and what may follow each."""
+
+import pytest
+
+from queue_app.core.states import PENDING, TERMINAL, TRANSITIONS, WAITING, Status
+from queue_app.models.querysets import expand_statuses
+
+ALLOWED = """
+scheduled   -> queued cancelled
+queued      -> executing cancelled expired scheduled
+executing   -> completed failed cancelled dead_letter scheduled queued
+dead_letter -> queued
+completed   ->
+failed      ->
+cancelled   ->
+expired     ->
+"""
+
+
+def test_the_table_is_the_contract():
+    written = dict(line.split("->") for line in ALLOWED.strip().splitlines())
+    assert {state.strip(): set(after.split()) for state, after in written.items()} == {
+        state: set(after) for state, after in TRANSITIONS.items()
+    }
+
+
+def test_every_state_has_its_row():
+    assert set(TRANSITIONS) == set(Status)
+
+
+def test_groups():
+    assert " ".join(sorted(WAITING)) == "queued scheduled"
+    assert " ".join(sorted(PENDING)) == "executing queued scheduled"
+    assert " ".join(sorted(TERMINAL)) == "cancelled completed dead_letter expired failed"
+
+
+def test_terminal_is_final_but_for_a_replay():
+    assert {state for state in TERMINAL if TRANSITIONS[state]} == {Status.DEAD_LETTER}
+
+
+@pytest.mark.parametrize("state", sorted(Status))
+def test_every_state_can_be_reached(state):
+    starts = {Status.SCHEDULED, Status.QUEUED}
+    assert state in starts or any(state in after for after in TRANSITIONS.values())
+
+
+@pytest.mark.parametrize(
+    ("names", "states"),
+    [
+        (["pending"], PENDING),
+        (["pending", "failed"], PENDING | {Status.FAILED}),
+        (["queued", "queued"], {Status.QUEUED}),
+        ([], frozenset()),
+    ],
+)
+def test_pending_is_a_composite(names, states):
+    assert expand_statuses(names) == states
+
+
+@pytest.mark.parametrize("name", ["Queued", "", "running", "ready"])
+def test_other_names_are_no_states(name):
+    with pytest.raises(ValueError, match="is not a valid Status"):
+        expand_statuses([name])

@@ -1,0 +1,297 @@
+"""claim.lua: which tasks a worker is proposed, in which order, under which limits."""
+
+import uuid
+
+import pytest
+
+from queue_app.core.priorities import Band
+from queue_app.exceptions import IndexNotReady, UnknownProfile
+from queue_app.index import Index, Profile
+from tests.support.scene import Hand, Scene
+
+# given tasks: name -> (ms, options); worker: (kinds, options); want; proposed in order
+ORDER = {
+    "nothing waits": ({}, ("a", {}), 5, ""),
+    "first in, first out": ({"x": (1, {}), "y": (2, {}), "z": (3, {})}, ("a", {}), 2, "x y"),
+    "equal instants run in the order of their ids": ({"x": (1, {}), "y": (1, {}), "z": (1, {})}, ("a", {}), 3, "x y z"),
+    "a batch pushed backwards runs forwards": ({"z": (3, {}), "y": (2, {}), "x": (1, {})}, ("a", {}), 3, "x y z"),
+    "fifo over the lanes of a queue": (
+        {"x": (1, {"kind": "a"}), "y": (2, {"kind": "b"}), "z": (3, {"kind": "a"})},
+        ("a b", {}),
+        3,
+        "x y z",
+    ),
+    "fifo over queues": (
+        {"x": (1, {"queue": "p"}), "y": (2, {"queue": "q"}), "z": (3, {"queue": "p"})},
+        ("a", {}),
+        3,
+        "x y z",
+    ),
+    "fifo over queues and lanes, one step of 8 us apart": (
+        {
+            f"t{n}": (n * 0.008, {"queue": "pq"[n % 2], "kind": "ab"[n // 2 % 2], "needs": ["g"] if n % 3 else []})
+            for n in range(12)
+        },
+        ("a b", {"offers": ["g"]}),
+        12,
+        " ".join(f"t{n}" for n in range(12)),
+    ),
+    "a band comes before any age": (
+        {"old": (0, {"band": Band.LOW}), "new": (10**9, {"band": Band.CRITICAL})},
+        ("a", {}),
+        2,
+        "new old",
+    ),
+    "bands are strict over lanes and queues": (
+        {
+            "bg": (0, {"band": Band.BACKGROUND, "queue": "p"}),
+            "lo": (1, {"band": Band.LOW, "kind": "b"}),
+            "no": (2, {"band": Band.NORMAL, "queue": "q"}),
+            "hi": (3, {"band": Band.HIGH}),
+            "cr": (4, {"band": Band.CRITICAL, "queue": "p", "kind": "b"}),
+        },
+        ("a b", {}),
+        5,
+        "cr hi no lo bg",
+    ),
+    "only the worker's queues": (
+        {"x": (1, {"queue": "p"}), "y": (2, {"queue": "q"}), "z": (3, {"queue": "r"})},
+        ("a", {"queues": ["q", "r"]}),
+        3,
+        "y z",
+    ),
+    "unknown task types are not proposed": (
+        {"x": (1, {"kind": "new"}), "y": (2, {"kind": "a"})},
+        ("a", {}),
+        2,
+        "y",
+    ),
+    "a capability that the worker lacks": (
+        {"x": (1, {"needs": ["gpu"]}), "y": (2, {})},
+        ("a", {}),
+        2,
+        "y",
+    ),
+    "every capability must be offered": (
+        {"x": (1, {"needs": ["gpu", "ssd"]}), "y": (2, {"needs": ["gpu"]}), "z": (3, {"needs": ["ssd", "gpu", "arm"]})},
+        ("a", {"offers": ["gpu", "ssd"]}),
+        3,
+        "x y",
+    ),
+    "a capability is a whole name": (
+        {"x": (1, {"needs": ["gpu"]})},
+        ("a", {"offers": ["gp", "gpu2", "g"]}),
+        1,
+        "",
+    ),
+    "odd but legal names": (
+        {
+            "x": (1, {"queue": "A.b-c_9", "kind": "pkg.mod.<locals>.f %d [x] 'ü' *", "needs": ["GPU.v-1_b"]}),
+            "y": (2, {"queue": "A.b-c_9.d", "kind": "a:b{c}"}),
+        },
+        (None, {"offers": ["GPU.v-1_b"]}),
+        2,
+        "x y",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ORDER)
+def test_order_and_matching(scene: Scene, case: str):
+    given, (kinds, options), want, proposed = ORDER[case]
+    tasks = [scene.task(name, at, **details) for name, (at, details) in given.items()]
+    scene.push(*tasks)
+    if kinds is None:  # names with spaces
+        profile = Profile.of((), {task.task_type for task in tasks}, options["offers"])
+        hand = Hand(uuid.uuid4(), profile)
+        scene.index.register(profile, hand.id)
+    else:
+        hand = scene.worker(kinds, **options)
+
+    assert scene.claim(hand, want) == proposed
+    assert scene.leased() == set(proposed.split())
+    assert scene.waiting() == set(given) - set(proposed.split())
+
+
+@pytest.mark.parametrize("register_first", [True, False])
+def test_heads_are_the_same_whether_the_worker_or_the_tasks_came_first(scene: Scene, register_first: bool):
+    if register_first:
+        hand = scene.worker("a b")
+    scene.push(scene.task("y", 2, kind="b"), scene.task("x", 1), scene.task("z", 3, queue="q"))
+    if not register_first:
+        hand = scene.worker("a b")
+    assert scene.claim(hand, 10) == "x y z"
+
+
+def test_a_proposal_says_when_it_was_made_and_of_which_generation(scene: Scene):
+    scene.open(7)
+    scene.push(scene.task("x"))
+    hand = scene.worker()
+    before = scene.index.now()
+    proposal = scene.propose(hand)
+    assert proposal.generation == 7
+    assert before <= proposal.leased_at <= scene.index.now()
+    assert scene.check().queue_leases["default"] == {scene.tasks["x"].id: proposal.leased_at}
+
+
+# -- limits ----------------------------------------------------------------------------
+
+
+def test_a_queue_never_holds_more_leases_than_its_cap(scene: Scene):
+    scene.index.set_limits("default", max_concurrent=2)
+    scene.push(*(scene.task(f"t{n}", n) for n in range(4)))
+    hand = scene.worker()
+    assert scene.claim(hand, 10) == "t0 t1"
+    assert scene.claim(hand, 10) == ""
+    scene.release("t0")
+    assert scene.claim(hand, 10) == "t2"
+
+
+def test_a_full_queue_does_not_hide_the_others(scene: Scene):
+    scene.index.set_limits("p", max_concurrent=1)
+    scene.push(*(scene.task(f"p{n}", n, queue="p") for n in range(3)), scene.task("q0", 9, queue="q"))
+    assert scene.claim(scene.worker(), 10) == "p0 q0"
+
+
+def test_the_cap_over_everything_counts_all_queues(scene: Scene):
+    scene.index.set_limits("", max_concurrent=3)
+    scene.push(*(scene.task(f"t{n}", n, queue="pq"[n % 2]) for n in range(6)))
+    hand = scene.worker()
+    assert scene.claim(hand, 2) == "t0 t1"
+    assert scene.claim(hand, 2) == "t2"
+    assert scene.claim(hand, 2) == ""
+    scene.release("t1")
+    assert scene.claim(hand, 2) == "t3"
+
+
+def test_a_paused_queue_proposes_nothing(scene: Scene):
+    scene.push(scene.task("x", queue="p"), scene.task("y", 1))
+    hand = scene.worker()
+    scene.index.set_limits("p", max_concurrent=None, paused=True)
+    scene.check()
+    assert scene.claim(hand, 2) == "y"
+    scene.index.set_limits("p", max_concurrent=None, paused=False)
+    scene.check()
+    assert scene.claim(hand, 2) == "x"
+
+
+def test_a_queue_filled_through_other_lanes_stays_full_for_everybody(scene: Scene):
+    """The heads of workers that run other lanes still hold the queue; the claim looks at the limit itself."""
+    scene.index.set_limits("p", max_concurrent=1)
+    scene.push(scene.task("a0", 0, queue="p", kind="a"), scene.task("b0", 1, queue="p", kind="b"))
+    one, other = scene.worker("a"), scene.worker("b")
+    assert scene.claim(one) == "a0"
+    assert scene.check().heads[other.profile.id] == {"p": scene.tasks["b0"].score}, "lazily left there"
+    assert scene.claim(other) == ""
+    assert other.profile.id not in scene.check().heads, "and taken out when met"
+    scene.release("a0")
+    assert scene.claim(other) == "b0"
+
+
+@pytest.mark.parametrize("blocked", [1, 2, 3, 7])
+def test_order_is_strict_behind_full_queues(scene: Scene, blocked: int):
+    """However many full queues a claim meets on the way, what it proposes are the first tasks of all."""
+    other, hand = scene.worker("b"), scene.worker("a")
+    for n in range(blocked):
+        scene.index.set_limits(f"full{n}", max_concurrent=1)
+        scene.push(scene.task(f"b{n}", n, queue=f"full{n}", kind="b"), scene.task(f"a{n}", n, queue=f"full{n}"))
+    assert len(scene.claim(other, blocked).split()) == blocked
+    scene.push(
+        scene.task("late", 200, band=Band.BACKGROUND, queue="p"),
+        scene.task("first", 100, queue="p"),
+        scene.task("second", 101, band=Band.NORMAL, queue="q"),
+        scene.task("third", 102, queue="r"),
+    )
+    assert scene.claim(hand, 2) == "first second"
+    assert scene.claim(hand, 2) == "third late"
+
+
+# -- copies that lag behind -------------------------------------------------------------
+
+
+def test_an_id_that_is_leased_is_never_proposed_again(scene: Scene):
+    """A row runs already, and a copy of it waits: as after a lost write. The copy is thrown away."""
+    x = scene.task("x")
+    scene.push(x, scene.task("y", 1))
+    scene.index.restore_leases([(x.id, x.queue)])
+    hand = scene.worker()
+    assert scene.claim(hand, 5) == "y"
+    assert scene.waiting() == set()
+    assert scene.leased() == {"x", "y"}
+
+
+@pytest.mark.parametrize("stale_lanes", [1, 2, 3, 5])
+def test_work_behind_stale_copies_is_found_and_in_order(scene: Scene, stale_lanes: int):
+    """Lanes whose first tasks are all stale copies hide nothing that comes after them."""
+    hand = scene.worker(" ".join("abcdefgh"))
+    for n in range(stale_lanes):
+        stale = scene.task(f"stale{n}", n, kind="abcdefgh"[n])
+        scene.push(stale)
+        scene.index.restore_leases([(stale.id, stale.queue)])
+    scene.push(
+        scene.task("x", 100, kind="f"),
+        scene.task("z", 300, kind="f"),
+        scene.task("y", 200, kind="g"),
+    )
+    assert scene.claim(hand, 2) == "x y"
+    assert scene.claim(hand, 1) == "z"
+
+
+def test_thousands_of_stale_copies_do_not_break_the_script(scene: Scene):
+    """Lua unpacks fewer than 8000 values; a claim that failed half-way would leak its leases."""
+    stale = [scene.task(f"s{n}", n) for n in range(9000)]
+    scene.index.push(stale)
+    scene.index.restore_leases([(task.id, task.queue) for task in stale])
+    scene.push(scene.task("x", 10_000))
+    assert scene.claim(scene.worker(), 3) == "x"
+    assert scene.waiting() == set()
+
+
+# -- sizes -------------------------------------------------------------------------------
+
+
+def test_a_claim_of_hundreds_over_many_lanes(scene: Scene):
+    scene.index.push([scene.task(f"t{n}", n, kind=f"k{n % 97}", queue=f"q{n % 13}") for n in range(700)])
+    hand = scene.worker(" ".join(f"k{n}" for n in range(97)))
+    assert scene.claim(hand, 500).split() == [f"t{n}" for n in range(500)]
+    assert scene.claim(hand, 10_000).split() == [f"t{n}" for n in range(500, 700)]
+
+
+# -- who may not claim --------------------------------------------------------------------
+
+
+def test_nothing_is_proposed_without_a_generation(index: Index):
+    scene = Scene(index)
+    scene.push(scene.task("x"))
+    hand = scene.worker()
+    with pytest.raises(IndexNotReady):
+        index.claim(hand.profile, hand.id, 1)
+    index.begin_generation(1)
+    with pytest.raises(IndexNotReady):
+        index.claim(hand.profile, hand.id, 1)
+    assert scene.leased() == set()
+
+
+def test_nothing_is_proposed_by_an_index_of_another_server_run(scene: Scene):
+    """A failover, or a snapshot that was loaded: the keys are there, and nobody knows how old they are."""
+    scene.push(scene.task("x"))
+    hand = scene.worker()
+    scene.index._client.hset(f"{scene.index.keys.prefix}:generation", "run_id", "f" * 40)
+    with pytest.raises(IndexNotReady):
+        scene.index.claim(hand.profile, hand.id, 1)
+    assert scene.leased() == set()
+
+
+def test_an_unknown_worker_must_register_first(scene: Scene):
+    scene.push(scene.task("x"))
+    with pytest.raises(UnknownProfile):
+        scene.index.claim(Profile.of((), ["a"], ()), uuid.uuid4(), 1)
+    assert scene.leased() == set()
+
+
+def test_scripts_are_loaded_again_after_the_server_forgot_them(scene: Scene):
+    scene.push(scene.task("x"), scene.task("y", 1))
+    hand = scene.worker()
+    assert scene.claim(hand) == "x"
+    scene.index._client.script_flush()
+    assert scene.claim(hand) == "y"

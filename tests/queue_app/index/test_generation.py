@@ -1,0 +1,123 @@
+"""begin_generation.lua, finish_generation.lua, generation.lua, hold.lua: who may claim, who may rebuild."""
+
+import pytest
+
+from queue_app.exceptions import UnknownProfile
+from queue_app.index import Generation, Index
+from tests.support.scene import Scene
+
+
+def test_an_empty_index_carries_no_generation(index: Index):
+    assert index.generation() == Generation(0, "missing")
+
+
+def test_from_begin_to_finish(index: Index):
+    index.begin_generation(4)
+    assert index.generation() == Generation(4, "rebuilding")
+    assert index.finish_generation(4)
+    assert index.generation() == Generation(4, "ready")
+
+
+def test_another_server_run_counts_as_missing(scene: Scene):
+    scene.index._client.hset(f"{scene.index.keys.prefix}:generation", "run_id", "0" * 40)
+    assert scene.index.generation() == Generation(0, "missing")
+    assert scene.index.finish_generation(1) is False
+
+
+def test_an_index_lost_meanwhile_cannot_be_finished(index: Index):
+    index.begin_generation(1)
+    index._client.delete(f"{index.keys.prefix}:generation")
+    assert index.finish_generation(1) is False
+    assert index.generation().state == "missing"
+
+
+def test_of_two_rebuilds_the_later_one_counts(index: Index):
+    index.begin_generation(1)
+    index.begin_generation(2)
+    assert index.finish_generation(1) is False
+    assert index.generation() == Generation(2, "rebuilding")
+    assert index.finish_generation(2) is True
+
+
+def test_a_beginning_generation_forgets_everything_but_locks_and_calls(scene: Scene):
+    hand = scene.worker()
+    scene.claim(hand)
+    scene.push(*(scene.task(f"t{n}", n, queue=f"q{n % 7}", kind=f"k{n % 300}") for n in range(1500)), scene.task("x"))
+    scene.index.restore_leases([(scene.task("y").id, "default")])
+    scene.index.set_limits("", max_concurrent=9)
+    scene.index.set_limits("q1", max_concurrent=1, paused=True)
+    assert scene.index.hold("scheduler", "me", 60)
+    scene.index.begin_generation(2)
+    state = scene.check()
+    assert (state.lanes, state.leases, state.limits, state.overall, state.profiles) == ({}, set(), {}, {}, set())
+    assert scene.called(hand)
+    assert not scene.index.hold("scheduler", "somebody else", 60)
+
+
+def test_a_rebuild_that_was_overtaken_wipes_nothing_of_the_later_one(index: Index, monkeypatch):
+    """Its lock lapsed while it stood still; meanwhile another one restored leases that caps rely on."""
+    scene = Scene(index)
+    scene.push(scene.task("old"))
+    task = scene.task("running", queue="q")
+    scan = index._client.scan_iter
+
+    def overtaken(*args: object, **kwargs: object):
+        monkeypatch.undo()
+        index.begin_generation(2)
+        index.restore_leases([(task.id, task.queue)])
+        yield from scan(*args, **kwargs)
+
+    monkeypatch.setattr(index._client, "scan_iter", overtaken)
+    assert index.begin_generation(1) is False
+    monkeypatch.undo()
+    assert scene.leased() == {"running"}
+
+
+def test_a_worker_that_registers_during_the_wipe_is_not_half_known(scene: Scene, monkeypatch):
+    """Its set of task types would be wiped and its name kept: it would never be proposed anything."""
+    hand = scene.worker()
+    scene.push(*(scene.task(f"t{n}", n, kind=f"k{n}") for n in range(600)))
+    scan = scene.index._client.scan_iter
+
+    def interleaved(*args: object, **kwargs: object):
+        keys = sorted(scan(*args, **kwargs), key=lambda key: (b":profile:" in key, b":profiles" not in key))
+        yield from keys[:-5]  # the set of profiles comes first, and its batch is deleted by now
+        scene.index.register(hand.profile, hand.id)
+        yield from keys[-5:]  # the parts of the profile
+
+    monkeypatch.setattr(scene.index._client, "scan_iter", interleaved)
+    scene.index.begin_generation(2)
+    monkeypatch.undo()
+    assert hand.profile.id not in scene.index._client.smembers(scene.index.keys.profiles), "it will register again"
+    scene.index.finish_generation(2)
+    with pytest.raises(UnknownProfile):
+        scene.index.claim(hand.profile, hand.id, 1)
+
+
+# -- locks ---------------------------------------------------------------------------------
+
+# calls (token, seconds) -> replies
+HOLDS = {
+    "free": ([("a", 9)], [True]),
+    "renewed": ([("a", 9), ("a", 9)], [True, True]),
+    "taken": ([("a", 9), ("b", 9)], [True, False]),
+    "given up": ([("a", 9), ("a", 0), ("b", 9)], [True, False, True]),
+    "given up by somebody else": ([("a", 9), ("b", 0), ("b", 9)], [True, False, False]),
+    "given up by nobody": ([("a", 0), ("b", 9)], [False, True]),
+}
+
+
+@pytest.mark.parametrize("case", HOLDS)
+def test_hold(index: Index, case: str):
+    calls, replies = HOLDS[case]
+    assert [index.hold("lock", token, seconds) for token, seconds in calls] == replies
+
+
+def test_a_lock_lapses(index: Index):
+    assert index.hold("lock", "a", 9)
+    assert 0 < index._client.pttl(f"{index.keys.prefix}:lock:lock") <= 9000
+
+
+def test_locks_have_names(index: Index):
+    assert index.hold("one", "a", 9)
+    assert index.hold("two", "b", 9)

@@ -1,0 +1,115 @@
+"""Hints that nobody waits for: gathered, sent again, never lost in silence."""
+
+import time
+
+import pytest
+import redis
+
+from queue_app.core.ids import uuid7
+from queue_app.core.records import Entry
+from queue_app.exceptions import IndexUnavailable
+from queue_app.index import Index, poster
+from queue_app.index.poster import push_arguments
+
+LANE = "default\x1fapp.task\x1f"
+
+
+@pytest.fixture
+def index(settings):
+    return Index("default", settings.TASKQUEUE["KEY_PREFIX"])
+
+
+def waiting(index):
+    return index._client.zcard(f"{index.keys.prefix}:lane:{LANE}")
+
+
+def entry():
+    return Entry(LANE, 2e13, uuid7())
+
+
+def calls(index):
+    return index._client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+
+
+def eventually(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_arguments_are_grouped_by_lane():
+    one, two, other = entry(), entry(), Entry("other\x1fapp.task\x1f", 1.5, uuid7())
+    assert push_arguments([one, other, two]) == [
+        *(LANE, 2, 2e13, one.id.bytes, 2e13, two.id.bytes),
+        *("other\x1fapp.task\x1f", 1, 1.5, other.id.bytes),
+    ]
+
+
+def test_the_first_hint_goes_out_at_once_and_a_burst_gathers(index, monkeypatch):
+    monkeypatch.setattr(poster, "GATHER_SECONDS", 1000.0)
+    index._poster._sent_at = -1000.0
+    index.post_entries([entry()])
+    before = calls(index)
+    for _ in range(20):
+        index.post_entries([entry()])
+    assert calls(index) == before
+    index.flush()
+    assert waiting(index) == 21
+    assert calls(index) == before + 1
+
+
+def test_the_last_hints_of_a_burst_need_no_further_caller(index, monkeypatch):
+    monkeypatch.setattr(poster, "GATHER_SECONDS", 0.005)
+    for _ in range(20):
+        index.post_entries([entry()])
+    eventually(lambda: waiting(index) == 20)
+
+
+def test_a_script_of_this_process_sees_what_it_posted(index, monkeypatch):
+    monkeypatch.setattr(poster, "GATHER_SECONDS", 1000.0)
+    for _ in range(3):
+        index.post_entries([entry()])
+    assert index.depth("default").total == 3
+
+
+def test_a_server_that_forgot_its_scripts_learns_them_again(index):
+    index.post_entries([entry()])
+    index.flush()
+    index._client.script_flush()
+    index.post_entries([entry()])
+    index.flush()
+    assert waiting(index) == 2
+
+
+def test_what_a_broken_connection_swallowed_is_sent_again(index):
+    index.post_entries([entry()])
+    index.flush()
+    index.post_entries([entry()])  # unanswered
+    index._client.client_kill_filter(_type="normal", skipme=True)
+    index.post_entries([entry()])
+    index.flush()
+    assert waiting(index) == 3
+
+
+def test_a_failure_in_the_thread_reaches_the_next_caller(index, monkeypatch):
+    monkeypatch.setattr(poster, "GATHER_SECONDS", 0.001)
+    index.post_entries([entry()])
+
+    def refuse(*_):
+        raise redis.ConnectionError("gone")
+
+    monkeypatch.setattr(index._poster, "_send", refuse)
+    index._poster._sent_at = time.monotonic() + 1000  # so that it gathers
+    index.post_entries([entry()])
+    eventually(lambda: index._poster._failure is not None)
+    with pytest.raises(IndexUnavailable, match="gone"):
+        index.post_entries([entry()])
+
+
+def test_a_child_does_not_touch_its_parents_connection(index):
+    index.post_entries([entry()])
+    inherited = index._poster._connection
+    index._poster.forget()
+    index.post_entries([entry()])
+    assert index._poster._connection is not inherited

@@ -1,0 +1,158 @@
+"""Events in the stream: their fields, their order, the cap, and what must not fail for them."""
+
+import time
+import uuid
+
+import pytest
+
+from queue_app.core.events import Run, accepted
+from queue_app.core.ids import uuid7
+from queue_app.core.lanes import lane_name
+from queue_app.core.records import Entry
+from queue_app.core.states import Status
+from queue_app.index import Index, poster
+from queue_app.index.publishing import IDS_PER_ENTRY, split
+
+FIELDS = ["event", "task_id", "task_type", "queue", "priority", "user", "attempt", "worker", "status", "at"]
+LANE = lane_name("default", "app.a", ())
+
+
+@pytest.fixture
+def index(settings):
+    return Index("default", settings.TASKQUEUE["KEY_PREFIX"])
+
+
+def occasion(**changes):
+    return accepted("app.a", "default", 2, "eve", Status.QUEUED)._replace(**changes)
+
+
+def run(count=1, **changes):
+    return Run(occasion(**changes), [uuid7() for _ in range(count)])
+
+
+def entries(index):
+    index.flush()
+    return index._client.xrange(index.keys.events)
+
+
+def decoded(fields):
+    return {name.decode(): value.decode() for name, value in fields.items()}
+
+
+def test_the_fields_of_an_entry(index):
+    told = run(details=("reason", "crash_loop"), user="Zoë")
+    before = index.now() // 1000
+    assert index.publish([told]) == 1
+    [(entry_id, fields)] = entries(index)
+    fields = decoded(fields)
+    assert list(fields) == [*FIELDS, "reason"]
+    assert before <= int(fields.pop("at")) <= index.now() // 1000
+    assert list(fields.values()) == [
+        *("Accepted", str(told.task_ids[0]), "app.a", "default", "normal", "Zoë", "0", "", "queued", "crash_loop")
+    ]
+    assert index.last_event_id() == entry_id.decode()
+
+
+def test_a_run_is_cut_into_entries_of_a_few_tasks(index):
+    told = run(2 * IDS_PER_ENTRY + 1)
+    assert index.publish([told]) == 3
+    found = [uuid.UUID(text) for _, fields in entries(index) for text in decoded(fields)["task_id"].split(" ")]
+    assert found == told.task_ids
+
+
+def test_a_call_tells_of_500_tasks_at_most():
+    parts = list(split([run(300), run(900), run(1, user="bob")], 500))
+    assert [[len(some.task_ids) for some in part] for part in parts] == [[500], [500], [200, 1]]
+
+
+def test_neighbours_that_are_alike_are_joined_and_the_given_lists_stay_as_they_are():
+    one, two = run(2), run(3)
+    [[joined]] = split([one, two], 500)
+    assert joined.task_ids == one.task_ids + two.task_ids
+    assert len(one.task_ids) == 2
+
+
+def test_the_stream_is_capped(index, settings):
+    settings.TASKQUEUE = settings.TASKQUEUE | {"EVENTS": {"MAX_LENGTH": 200}}
+    for _ in range(10):
+        index.publish([run(1, user=str(number)) for number in range(100)])
+    assert 200 <= index._client.xlen(index.keys.events) <= 400  # trimmed by whole nodes
+
+
+def test_an_event_stands_before_the_hint_that_lets_the_task_start(index, monkeypatch):
+    monkeypatch.setattr(poster, "GATHER_SECONDS", 1000.0)
+    index._poster._sent_at = time.monotonic()
+    sent = []
+    plain = index._poster._send
+    monkeypatch.setattr(index._poster, "_send", lambda calls: sent.append(calls) or plain(calls))
+    told = run(2)
+    index.announce_entries([Entry(LANE, 2e13, task_id) for task_id in told.task_ids], [told])
+    index.flush()
+    assert [[call.script for call in calls] for calls in sent] == [[index._script("publish"), index._script("push")]]
+    assert index.depth("default").total == 2
+
+
+def test_events_alone_are_not_waited_for_by_the_next_call(index, monkeypatch):
+    monkeypatch.setattr(poster, "GATHER_SECONDS", 1000.0)
+    index._poster._sent_at = time.monotonic()
+    index.post_entries((), [run()])
+    assert index.queues() == []
+    index.tick()
+    assert index._poster._count == 1
+    assert len(entries(index)) == 1
+
+
+def test_many_events_leave_the_server_to_the_next_call_first(index):
+    index._poster._sent_at = -1000.0
+    index.post_entries((), [run(poster.AT_ONCE)])
+    assert index._poster._count == 0
+    monkey = index._poster
+    monkey._start_thread = lambda: None
+    index.post_entries((), [run(poster.AT_ONCE + 1)])
+    assert monkey._count == poster.AT_ONCE + 1
+    index.post_entries((), [run(poster.MAX_EVENTS)])
+    assert monkey._count == 0, "but not without bound"
+
+
+def test_a_stream_that_cannot_be_written_fails_nothing(index):
+    index._client.set(index.keys.events, "not a stream")
+    assert index.publish([run()]) == 0
+    task_id = uuid7()
+    index.post_entries([Entry(LANE, 2e13, task_id)], [run()])
+    index.flush()
+    assert index.depth("default").total == 1
+
+
+def test_a_server_that_forgot_its_scripts_learns_both_again(index):
+    index.publish([run()])
+    index._client.script_flush()
+    index.post_entries([Entry(LANE, 2e13, uuid7())], [run()])
+    index.flush()
+    assert index.depth("default").total == 1
+    assert len(entries(index)) == 2
+
+
+def test_events_on_a_connection_that_broke_are_sent_again(index):
+    index.post_entries((), [run()])
+    index.flush()
+    index._client.client_kill_filter(_type="normal", skipme=True)
+    index.post_entries((), [run()])
+    index.flush()
+    assert len(entries(index)) == 2
+
+
+def test_a_rebuild_leaves_the_streams_alone(index):
+    index.publish([run()])
+    index._client.xadd(index.keys.requests, {"event": "ExecutionRequested"})
+    index._client.xadd(index.keys.poison, {"error": "required"})
+    index.begin_generation(1)
+    assert len(entries(index)) == 1
+    assert index._client.exists(index.keys.requests, index.keys.poison) == 2
+
+
+def test_reading_waits_for_the_first_event(index):
+    assert index.read_events("0-0", count=10) == []
+    assert index.read_events("0-0", count=10, block_ms=1) == []
+    index.publish([run(2)])
+    assert [event.name for event in index.read_events("0-0", count=10, block_ms=1)] == ["Accepted"] * 2
+    assert index.last_event_id() != "0-0"

@@ -1,0 +1,158 @@
+"""release.lua, withdraw.lua, restore_leases.lua and remove.lua: leases and entries that end."""
+
+import uuid
+
+import pytest
+
+from queue_app.index import Lease
+from tests.support.scene import Scene
+
+
+@pytest.fixture
+def busy(scene: Scene) -> Scene:
+    """x and y run, z waits."""
+    scene.push(scene.task("x", 1), scene.task("y", 2, queue="q"), scene.task("z", 3))
+    assert scene.claim(scene.worker(), 2) == "x y"
+    return scene
+
+
+# -- release -------------------------------------------------------------------------
+
+RELEASES = {
+    "one": (("x",), 1, {"y"}),
+    "all, over two queues": (("x", "y"), 2, set()),
+    "twice in one call": (("x", "x"), 1, {"y"}),
+    "one that waits": (("z",), 0, {"x", "y"}),
+    "nothing": ((), 0, {"x", "y"}),
+}
+
+
+@pytest.mark.parametrize("case", RELEASES)
+def test_release(busy: Scene, case: str):
+    names, freed, leased = RELEASES[case]
+    assert busy.release(*names) == freed
+    assert busy.leased() == leased
+    assert busy.waiting() == {"z"}
+
+
+def test_a_slot_is_freed_once_however_often_it_is_released(busy: Scene):
+    busy.index.set_limits("default", max_concurrent=1)
+    assert [busy.release("x") for _ in range(3)] == [1, 0, 0]
+    hand = busy.worker()
+    busy.push(busy.task("v", 4), busy.task("w", 5))
+    assert busy.claim(hand, 5) == "z"
+
+
+def test_an_unknown_id_frees_nothing(busy: Scene):
+    assert busy.index.release([(uuid.uuid4(), "default"), (uuid.uuid4(), "never heard of")]) == 0
+    assert busy.leased() == {"x", "y"}
+
+
+def test_more_than_one_batch_of_releases(scene: Scene):
+    tasks = [scene.task(f"t{n}", n) for n in range(700)]
+    scene.index.restore_leases([(task.id, task.queue) for task in tasks])
+    assert scene.release(*(f"t{n}" for n in range(700))) == 700
+    assert scene.leased() == set()
+
+
+# -- withdraw ------------------------------------------------------------------------
+
+
+def lease(scene: Scene, name: str, leased_at: int | None = None) -> Lease:
+    """Return the lease of a task as the index has it."""
+    task = scene.tasks[name]
+    found = scene.check().queue_leases[task.queue][task.id]
+    return Lease(task.id, task.queue, found if leased_at is None else leased_at)
+
+
+def test_withdraw_ends_the_lease_that_was_meant(busy: Scene):
+    assert busy.index.withdraw([lease(busy, "x"), lease(busy, "y")]) == 2
+    assert busy.leased() == set()
+
+
+def test_withdraw_leaves_a_lease_that_was_taken_since(busy: Scene):
+    """Read, ended, claimed again by another worker, and only then withdrawn."""
+    seen = lease(busy, "x")
+    busy.release("x")
+    busy.push(busy.tasks["x"])
+    assert busy.claim(busy.worker(), 1) == "x"
+    assert lease(busy, "x") != seen
+    assert busy.index.withdraw([seen]) == 0
+    assert "x" in busy.leased()
+
+
+def test_withdraw_twice_ends_once(busy: Scene):
+    seen = lease(busy, "x")
+    assert busy.index.withdraw([seen, seen]) == 1
+    assert busy.index.withdraw([seen]) == 0
+
+
+def test_withdraw_brings_a_full_queue_back(busy: Scene):
+    busy.index.set_limits("default", max_concurrent=1)
+    hand = busy.worker()
+    assert busy.claim(hand) == ""
+    busy.index.withdraw([lease(busy, "x")])
+    assert busy.called(hand)
+    assert busy.claim(hand) == "z"
+
+
+def test_leases_are_listed_with_their_instant(busy: Scene):
+    assert list(busy.index.leases("default")) == [lease(busy, "x")]
+    assert list(busy.index.leases("never heard of")) == []
+
+
+# -- restore_leases ------------------------------------------------------------------
+
+
+def test_restore_leases_counts_what_was_missing(busy: Scene):
+    tasks = [(busy.tasks[name].id, busy.tasks[name].queue) for name in "xyz"]
+    assert busy.index.missing_leases(tasks) == [tasks[2]]
+    assert busy.index.restore_leases(tasks) == 1
+    assert busy.index.restore_leases(tasks) == 0
+    assert busy.leased() == {"x", "y", "z"}
+
+
+def test_restore_leases_leaves_the_instant_of_a_living_lease(busy: Scene):
+    before = lease(busy, "x")
+    busy.index.restore_leases([(before.id, before.queue)])
+    assert lease(busy, "x") == before
+
+
+def test_restored_leases_count_for_every_limit(scene: Scene):
+    scene.index.restore_leases([(scene.task("x").id, "default")])
+    scene.index.set_limits("default", max_concurrent=2)
+    scene.push(scene.task("y", 1), scene.task("z", 2))
+    assert scene.claim(scene.worker(), 5) == "y"
+
+
+def test_a_queue_that_only_has_leases_is_known(scene: Scene):
+    """Or nobody would look at its leases, and one that leaked would stay."""
+    scene.index.restore_leases([(scene.task("x", queue="q").id, "q")])
+    assert scene.index.queues() == ["q"]
+
+
+# -- remove --------------------------------------------------------------------------
+
+REMOVALS = {
+    "the head": (("x",), 1, "y z"),
+    "from the middle": (("y",), 1, "x z"),
+    "a whole lane": (("x", "y"), 2, "z"),
+    "everything": (("x", "y", "z"), 3, ""),
+    "twice": (("x", "x"), 1, "y z"),
+}
+
+
+@pytest.mark.parametrize("case", REMOVALS)
+def test_remove(scene: Scene, case: str):
+    names, removed, left = REMOVALS[case]
+    tasks = {"x": scene.task("x", 1), "y": scene.task("y", 2), "z": scene.task("z", 3, queue="q")}
+    scene.push(*tasks.values())
+    hand = scene.worker()
+    assert scene.index.remove([tasks[name] for name in names]) == removed
+    scene.check()
+    assert scene.claim(hand, 5) == left
+
+
+def test_remove_leaves_a_lease_alone(busy: Scene):
+    assert busy.index.remove([busy.tasks["x"]]) == 0
+    assert busy.leased() == {"x", "y"}

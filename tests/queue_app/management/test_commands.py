@@ -1,0 +1,78 @@
+"""The commands as processes: what they print, and with which code they end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+PASSWORD = "hunter2-secret"
+NOWHERE = {
+    "postgresql": {"DATABASE_URL": f"postgresql://me:{PASSWORD}@127.0.0.1:1/db"},
+    "redis": {"REDIS_URL": f"redis://me:{PASSWORD}@127.0.0.1:1/0"},
+}
+
+
+def manage(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, ROOT / "manage.py", *arguments],
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", ["runworker", "runscheduler"])
+@pytest.mark.parametrize("server", NOWHERE)
+def test_a_server_out_of_reach_is_one_line_without_the_password(process_env, command, server):
+    ended = manage(command, **(process_env | NOWHERE[server]))
+    assert ended.returncode == 4
+    assert "127.0.0.1:1" in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+    assert PASSWORD not in ended.stderr + ended.stdout
+
+
+def test_an_option_that_is_no_number():
+    ended = manage("runworker", "--concurrency", "x")
+    assert ended.returncode == 2
+    assert "argument --concurrency: invalid int value: 'x'" in ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "100000"])
+def test_an_option_out_of_range(value):
+    ended = manage("runworker", "--concurrency", value, **(NOWHERE["postgresql"] | NOWHERE["redis"]))
+    assert ended.returncode == 2
+    assert ended.stderr.strip() == (
+        f"CommandError: --concurrency: concurrency must lie between 1 and 1000, not {value}."
+    )
+
+
+def test_a_mistyped_key_gets_a_suggestion():
+    ended = manage("runworker", TASKQUEUE__WORKER__CONCURENCY="3")
+    assert ended.returncode in (1, 2)
+    assert "Did you mean 'CONCURRENCY'?" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_database_without_tables(process_env):
+    other = process_env["DATABASE_URL"].rpartition("/")[0] + "/postgres"
+    ended = manage("runworker", **(process_env | {"DATABASE_URL": other}))
+    assert ended.returncode == 4
+    assert "run `manage.py migrate` first" in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+
+
+def test_help_names_the_exit_codes():
+    ended = manage("runworker", "--help")
+    assert ended.returncode == 0
+    assert "5 tasks given back" in ended.stdout
+
+
+def test_a_burst_without_work_ends_well(process_env):
+    ended = manage("runworker", "--burst", **process_env)
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,278 @@
+"""Upkeep: what is deleted when, what a minute's statistics count, and who runs it."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.utils import timezone
+
+from queue_app import celery_tasks
+from queue_app.core.priorities import Band
+from queue_app.core.states import TERMINAL, Status
+from queue_app.models import (
+    DeadLetter,
+    MaintenanceJob,
+    Queue,
+    QueueStats,
+    Task,
+    TaskAttempt,
+    TaskPayload,
+    TaskResult,
+    Worker,
+)
+from queue_app.services import maintenance
+from queue_app.services.maintenance import purge, run_overdue, snapshot
+from queue_app.services.snapshot import take_snapshot
+from tests.support.engine import at_once, done, failed, index_away, put, put_many, take
+
+DAY = 86_400
+
+
+@pytest.fixture
+def retention(settings):
+    """Set how long things are kept, in days."""
+
+    def keep(**days: float) -> None:
+        seconds = {f"{name.upper()}_SECONDS": value * DAY for name, value in days.items()}
+        settings.TASKQUEUE = {**settings.TASKQUEUE, "RETENTION": seconds}
+
+    return keep
+
+
+def ended(status: Status = Status.COMPLETED, *, days_ago: float = 0, count: int = 1) -> list[uuid.UUID]:
+    """Make tasks that ended so long ago, with all their children."""
+    ids = put_many(count)
+    at = timezone.now() - timedelta(days=days_ago)
+    Task.objects.filter(pk__in=ids).update(status=status, attempt=1, finished_at=at)
+    TaskResult.objects.bulk_create(TaskResult(task_id=task_id, value=1) for task_id in ids)
+    TaskAttempt.objects.bulk_create(
+        TaskAttempt(task_id=task_id, attempt=1, started_at=at, finished_at=at, exception_class="E") for task_id in ids
+    )
+    return ids
+
+
+def worker(status: str, **times: datetime) -> Worker:
+    """Make the row of a worker."""
+    now = timezone.now()
+    fields = {"started_at": now, "last_heartbeat_at": now, "heartbeat_seconds": 10.0} | times
+    return Worker.objects.create(name="w", status=status, concurrency=1, profile="p", host="h", pid=1, **fields)
+
+
+# -- purge ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", sorted(TERMINAL))
+@pytest.mark.parametrize(("days_ago", "kept"), [(1.9, True), (2.1, False), (5.1, False)])
+def test_success_and_failure_have_their_own_time(rows, retention, status, days_ago, kept):
+    retention(success=2, failure=5)
+    [task_id] = ended(status, days_ago=days_ago)
+    is_kept = kept or (status is not Status.COMPLETED and days_ago < 5)
+    assert purge() == (0 if is_kept else 1)
+    assert Task.objects.filter(pk=task_id).exists() is is_kept
+
+
+def test_failures_may_go_before_successes(rows, retention):
+    retention(success=5, failure=2)
+    kept, gone = ended(days_ago=3), ended(Status.FAILED, days_ago=3)
+    purge()
+    assert list(Task.objects.values_list("id", flat=True)) == kept
+    assert gone[0] != kept[0]
+
+
+def test_nothing_of_a_task_stays(rows, retention):
+    retention(success=1)
+    ended(days_ago=2, count=3)
+    [kept] = ended(days_ago=0.5)
+    assert purge() == 3
+    for model in (TaskPayload, TaskResult, TaskAttempt):
+        assert list(model.objects.values_list("task_id", flat=True)) == [kept]
+
+
+def test_pending_tasks_stay_whatever_their_age(rows, retention):
+    retention(success=1, failure=1)
+    put_many(3)
+    Task.objects.update(created_at=timezone.now() - timedelta(days=100))
+    assert purge() == 0
+
+
+def test_small_batches_and_a_bounded_run(rows, retention, monkeypatch):
+    retention(success=1)
+    monkeypatch.setattr(maintenance, "PURGE_BATCH", 10)
+    ended(days_ago=2, count=45)
+    assert purge(budget=3) == 30
+    assert purge(budget=3) == 15
+    assert purge(budget=3) == 0
+
+
+def test_the_oldest_go_first(rows, retention, monkeypatch):
+    retention(success=1)
+    monkeypatch.setattr(maintenance, "PURGE_BATCH", 1)
+    newer, older = ended(days_ago=2), ended(days_ago=3)
+    purge(budget=1)
+    assert list(Task.objects.values_list("id", flat=True)) == newer
+    assert older != newer
+
+
+def test_two_at_once_share_the_work(rows, retention, monkeypatch):
+    retention(success=1)
+    monkeypatch.setattr(maintenance, "PURGE_BATCH", 10)
+    ended(days_ago=2, count=100)
+    assert sum(at_once([purge, purge, purge])) == 100
+
+
+def test_a_task_with_a_dead_letter_stays_as_long_as_that(engine, retention):
+    retention(failure=1, dead_letter=30)
+    put(max_retries=0)
+    from queue_app.services.finish import finish  # noqa: PLC0415
+
+    [task] = take(engine.worker())
+    finish([failed(task)])
+    Task.objects.update(finished_at=timezone.now() - timedelta(days=20))
+    assert purge() == 0
+    DeadLetter.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    purge()
+    assert DeadLetter.objects.count() == 0
+    assert purge() == 1
+
+
+def test_statistics_go_after_their_time(rows, retention):
+    retention(stats=2)
+    now = timezone.now()
+    for days in (1.9, 2.1):
+        QueueStats.objects.create(queue="default", taken_at=now - timedelta(days=days))
+    purge()
+    assert [round((now - row.taken_at) / timedelta(days=1), 1) for row in QueueStats.objects.all()] == [1.9]
+
+
+def test_workers_go_after_their_time_unless_they_hold_something(engine, retention):
+    retention(worker=1)
+    long_ago = timezone.now() - timedelta(days=2)
+    gone = [worker(status, stopped_at=long_ago) for status in ("stopped", "dead")]
+    kept = [worker("active", last_heartbeat_at=long_ago), worker("dead", stopped_at=timezone.now())]
+    holding = worker("dead", stopped_at=long_ago)
+    put()
+    [task] = take(engine.worker())
+    Task.objects.filter(pk=task.id).update(worker_id=holding.id)
+    purge()
+    assert set(Worker.objects.values_list("id", flat=True)) == {holding.id, *(w.id for w in kept)}
+    assert gone
+
+
+# -- statistics -----------------------------------------------------------------------------------------
+
+MINUTE = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
+
+
+def test_a_minute_counts_what_began_and_ended_in_it(engine):
+    from queue_app.services.finish import finish  # noqa: PLC0415
+
+    ids = put_many(6)
+    put_many(1, queue="other")
+    first, second, third, *_ = take(engine.worker(), 6)
+    finish([done(first), failed(second)])
+    Task.objects.filter(pk=third.id).update(status="dead_letter", finished_at=timezone.now(), deadline=None)
+    at = timezone.now() + timedelta(seconds=5)
+    assert take_snapshot(at) == 2
+    row = QueueStats.objects.get(queue="default")
+    assert (row.enqueued, row.completed, row.failed) == (6, 1, 1), "a retry is no failure yet"
+    assert QueueStats.objects.get(queue="other").enqueued == 1
+    assert take_snapshot(at + timedelta(minutes=1)) == 2
+    later = QueueStats.objects.get(queue="default", taken_at=at + timedelta(minutes=1))
+    assert (later.enqueued, later.completed, later.failed) == (0, 0, 0)
+    assert len(ids) == 6
+
+
+def test_a_snapshot_tells_what_waits_and_runs(engine):
+    put_many(3)
+    put(priority=Band.HIGH)
+    put(run_after=timezone.now() + timedelta(hours=1))
+    take(engine.worker(), 1)
+    Queue.objects.filter(pk="default").update(max_concurrent=7)
+    take_snapshot(MINUTE)
+    row = QueueStats.objects.get()
+    assert row.depth == {"critical": 0, "high": 0, "normal": 3, "low": 0, "background": 0}
+    assert (row.active, row.scheduled, row.max_concurrent) == (1, 1, 7)
+    assert row.oldest_seconds >= 0
+
+
+def test_a_snapshot_without_the_index_keeps_what_the_rows_know(engine):
+    put_many(3)
+    with index_away():
+        assert take_snapshot(timezone.now() + timedelta(seconds=5)) == 1
+    row = QueueStats.objects.get()
+    assert (row.enqueued, row.depth, row.oldest_seconds) == (3, {}, None)
+
+
+def test_one_row_a_minute_however_often_it_runs(rows):
+    assert take_snapshot(MINUTE) == 1
+    assert take_snapshot(MINUTE) == 0
+    assert sum(at_once([lambda: take_snapshot(MINUTE + timedelta(minutes=1))] * 4)) >= 1
+    assert QueueStats.objects.count() == 2
+
+
+def test_a_snapshot_is_of_the_full_minute(rows):
+    snapshot()
+    taken = QueueStats.objects.get().taken_at
+    assert (taken.second, taken.microsecond) == (0, 0)
+    assert timedelta(0) <= timezone.now() - taken < timedelta(seconds=70)
+
+
+# -- who runs it ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("minutes_ago", "overdue"),
+    [
+        (None, ["promote", "expire", "snapshot", "purge"]),
+        (31, ["promote", "expire", "snapshot", "purge"]),
+        (29, ["promote", "expire", "snapshot"]),
+        (4, ["promote", "expire", "snapshot"]),
+        (2, []),
+    ],
+)
+def test_overdue(rows, minutes_ago, overdue):
+    """Each job for itself: purge has ten minutes where the others have one."""
+    if minutes_ago is not None:
+        at = timezone.now() - timedelta(minutes=minutes_ago)
+        MaintenanceJob.objects.bulk_create(MaintenanceJob(name=name, succeeded_at=at) for name in maintenance.JOBS)
+    assert run_overdue() == overdue
+    assert run_overdue() == [], "they have just run"
+
+
+def test_one_job_that_nobody_runs(rows):
+    run_overdue()
+    MaintenanceJob.objects.filter(pk="promote").update(succeeded_at=timezone.now() - timedelta(minutes=4))
+    assert run_overdue() == ["promote"]
+
+
+def test_a_job_that_failed_is_tried_again_at_the_next_look(rows):
+    with index_away("generation"):
+        assert run_overdue() == ["expire", "snapshot", "purge"]
+    assert "generation: gone" in MaintenanceJob.objects.get(pk="promote").error
+    assert run_overdue() == ["promote"]
+
+
+def test_every_job_on_demand(rows):
+    assert run_overdue(every=True) == list(maintenance.JOBS)
+    assert run_overdue(every=True) == list(maintenance.JOBS)
+
+
+def test_a_job_that_fails_does_not_keep_the_others_from_their_work(rows, monkeypatch, caplog):
+    def broken() -> int:
+        raise RuntimeError("no")
+
+    ran: list[int] = []
+    monkeypatch.setattr(maintenance, "JOBS", {"first": broken, "second": lambda: ran.append(1) or 1})
+    assert run_overdue(every=True) == ["second"]
+    assert ran == [1]
+    assert "first failed" in caplog.text
+
+
+@pytest.mark.parametrize("name", sorted(maintenance.JOBS))
+def test_celerys_tasks_call_the_services(monkeypatch, name):
+    called: list[str] = []
+    monkeypatch.setattr(maintenance, name, lambda: called.append(name))
+    task = getattr(celery_tasks, name)
+    assert task.name == f"queue_app.{name}"
+    task()
+    assert called == [name]

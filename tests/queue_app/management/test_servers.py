@@ -1,0 +1,176 @@
+"""What the commands refuse before they start, in one line and without secrets."""
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import OperationalError, ProgrammingError, connection, connections
+
+from queue_app.index import hide_password
+from queue_app.management import servers
+from queue_app.management.servers import check_postgresql, database_url
+
+PASSWORD = "hunter2-secret"
+
+
+def refused(*arguments: str) -> tuple[int, str]:
+    """Run a command that must not start; return its exit code and message."""
+    with pytest.raises(CommandError) as caught:
+        call_command(*arguments)
+    return caught.value.returncode, str(caught.value)
+
+
+# -- arguments ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--concurrency", "0"], "--concurrency: concurrency must lie between 1 and 1000, not 0."),
+        (["--concurrency", "-1"], "between 1 and 1000, not -1"),
+        (["--concurrency", "100000"], "between 1 and 1000, not 100000"),
+        (["--processes", "0"], "--processes: processes must lie between 1 and 256"),
+        (["--processes", "999"], "--processes"),
+        (["--max-tasks", "0"], "--max-tasks"),
+        (["--grace", "-1"], "--grace"),
+        (["--grace", "nan"], "--grace"),
+        (["--queues", "a,b c"], "--queues: 'b c' is not a name"),
+        (["--capabilities", "{gpu}"], "--capabilities: '{gpu}' is not a name"),
+        (["--name", "two\nlines"], "--name"),
+    ],
+)
+def test_bad_options_are_a_usage_error_in_one_line(arguments, words, monkeypatch):
+    monkeypatch.setattr(servers, "check_postgresql", lambda: pytest.fail("options come first"))
+    code, message = refused("runworker", *arguments)
+    assert code == 2
+    assert words in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("command", ["runworker", "runscheduler"])
+def test_a_mistyped_setting_gets_a_suggestion(settings, command):
+    settings.TASKQUEUE = {"WORKER": {"CONCURENCY": 3}}
+    code, message = refused(command)
+    assert code == 2
+    assert "TASKQUEUE WORKER.CONCURENCY is not a setting" in message
+    assert "Did you mean 'CONCURRENCY'?" in message
+
+
+# -- PostgreSQL -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def postgresql(django_db_blocker, monkeypatch):
+    """Let a statement on the tables fail like this."""
+
+    def fails(error: Exception, cause: Exception | None = None) -> None:
+        class Cursor:
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                return False
+
+            def execute(self, _sql):
+                raise error from cause
+
+        monkeypatch.setattr(connections["default"], "cursor", Cursor)
+        monkeypatch.setitem(connections["default"].settings_dict, "PASSWORD", PASSWORD)
+
+    return fails
+
+
+def test_postgresql_out_of_reach(postgresql):
+    postgresql(OperationalError("connection failed:\n  Connection refused"))
+    with pytest.raises(CommandError) as caught:
+        check_postgresql()
+    message = str(caught.value)
+    assert caught.value.returncode == 4
+    assert message.startswith("PostgreSQL at postgresql://")
+    assert "cannot be reached: connection failed: Connection refused" in message
+    assert PASSWORD not in message
+    assert "\n" not in message
+
+
+def test_passwords_in_what_the_driver_says_are_hidden(postgresql):
+    postgresql(OperationalError(f'cannot parse "postgresql://me:{PASSWORD}@host/db"'))
+    with pytest.raises(CommandError) as caught:
+        check_postgresql()
+    assert PASSWORD not in str(caught.value)
+
+
+def test_missing_tables(db):
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE queue_app_indexgeneration RENAME TO elsewhere")
+    code, message = refused("runworker")
+    assert code == 4
+    assert "run `manage.py migrate` first" in message
+    assert "\n" not in message
+
+
+def test_another_error_is_not_taken_for_missing_tables(postgresql):
+    postgresql(ProgrammingError("permission denied for table"))
+    with pytest.raises(CommandError, match="cannot be used: permission denied") as caught:
+        check_postgresql()
+    assert "migrate" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({"USER": "me", "PASSWORD": PASSWORD, "HOST": "h", "PORT": 5, "NAME": "n"}, "postgresql://me@h:5/n"),
+        ({"USER": "a@b", "HOST": "", "PORT": "", "NAME": "n"}, "postgresql://a%40b@localhost/n"),
+        ({"HOST": "/var/run", "NAME": "n"}, "postgresql:///var/run/n"),
+    ],
+)
+def test_the_address_of_a_database(settings, url):
+    assert database_url(settings) == url
+
+
+# -- Redis -------------------------------------------------------------------------------------------------
+
+
+def redis_at(location: str) -> dict[str, object]:
+    """Return CACHES for one server."""
+    return {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location}}
+
+
+@pytest.mark.parametrize("command", ["runworker", "runscheduler"])
+def test_redis_out_of_reach(db, settings, command):
+    settings.CACHES = {**settings.CACHES, "nowhere": redis_at(f"redis://me:{PASSWORD}@127.0.0.1:1/0")["default"]}
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "REDIS_ALIAS": "nowhere"}
+    code, message = refused(command)
+    assert code == 4
+    assert "redis://me:***@127.0.0.1:1/0" in message
+    assert PASSWORD not in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("redis://:s3cret@h:1/0", "redis://:***@h:1/0"),
+        ("rediss://me:s3@c/r:et@h", "rediss://me:***@h"),
+        ("redis://h/0?db=1&password=s3cret&x=1", "redis://h/0?db=1&password=***&x=1"),
+        ("redis://:s3cret@a:1, redis://:s3cret@b:2", "redis://:***@a:1, redis://:***@b:2"),
+    ],
+)
+def test_passwords_of_all_shapes_are_hidden(address, shown):
+    assert hide_password(address) == shown
+
+
+@pytest.mark.parametrize(
+    ("caches", "words"),
+    [
+        ({}, "names the cache 'elsewhere', which CACHES does not define"),
+        (
+            {"elsewhere": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
+            "'elsewhere' is not served by django_redis",
+        ),
+    ],
+)
+def test_a_cache_that_is_no_redis(db, settings, caches, words):
+    settings.CACHES = {**settings.CACHES, **caches}
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "REDIS_ALIAS": "elsewhere"}
+    code, message = refused("runworker")
+    assert code == 2
+    assert words in message

@@ -1,0 +1,199 @@
+"""The reconciler: compare index and rows by state, repair what differs, write nothing else."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from queue_app import signals
+from queue_app.models import Queue, Task
+from queue_app.services import reconcile as module
+from queue_app.services.cancel import cancel
+from queue_app.services.claim import give_back
+from queue_app.services.finish import finish
+from queue_app.services.reconcile import Reconciler, reconcile_everything
+from tests.support import index_state
+from tests.support.engine import assert_index_agrees, done, index_away, put_many, row, take, take_ids
+
+NOTHING = {"missing": 0, "leases_ended": 0, "leases_restored": 0, "limits": 0}
+
+
+@pytest.fixture
+def running(engine):
+    """Two tasks run and two wait; returns the running ones."""
+    put_many(4)
+    return take(engine.worker(), 2)
+
+
+def lose_entry(scene, tasks):
+    waiting = Task.objects.filter(status="queued").first()
+    scene.index._client.zrem(f"{scene.index.keys.prefix}:lane:default\x1fa\x1f", waiting.id.bytes)
+
+
+def misplace_entry(scene, tasks):
+    Task.objects.filter(pk=Task.objects.filter(status="queued").first().pk).update(priority=0)
+
+
+def lose_lease(scene, tasks):
+    scene.index.release([(tasks[0].id, "default")])
+
+
+def leave_lease_of_ended_row(scene, tasks):
+    with index_away("release"):
+        finish([done(tasks[0])])
+
+
+def leave_lease_of_vanished_row(scene, tasks):
+    Task.objects.filter(pk=tasks[0].id)._raw_delete(using="default")
+
+
+def leave_lease_of_queued_row(scene, tasks):
+    with index_away("release", "push"):
+        give_back([tasks[0]])
+
+
+def change_limit(scene, tasks):
+    Queue.objects.filter(pk="default").update(max_concurrent=5)
+
+
+DAMAGES = {
+    "an entry is missing": (lose_entry, {"missing": 1}),
+    "an entry is misplaced": (misplace_entry, {"missing": 1}),
+    "a lease is missing": (lose_lease, {"leases_restored": 1}),
+    "a lease of a row that has ended": (leave_lease_of_ended_row, {"leases_ended": 1}),
+    "a lease of a row that is gone": (leave_lease_of_vanished_row, {"leases_ended": 1}),
+    "an old lease of a queued row": (leave_lease_of_queued_row, {"leases_ended": 1}),
+    "a limit differs": (change_limit, {"limits": 1}),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_each_damage_is_repaired_in_one_step_and_only_it(engine, running, case, monkeypatch):
+    damage, repairs = DAMAGES[case]
+    monkeypatch.setattr(module, "ABANDONED_SECONDS", -1)
+    damage(engine, running)
+    with pytest.raises(AssertionError):
+        assert_index_agrees()
+    reconciler = Reconciler()
+    assert reconciler.run_once() == NOTHING | repairs
+    assert_index_agrees()
+    assert reconciler.run_once() == NOTHING
+    assert dict(reconciler.repaired) == repairs
+
+
+def test_nothing_to_do_changes_nothing(engine, running):
+    def dump() -> dict:
+        client = engine.index._client
+        return {key: client.dump(key) for key in client.scan_iter(match=engine.index.keys.everything)}
+
+    before = dump()
+    assert Reconciler().run_once() == NOTHING
+    assert dump() == before
+
+
+def test_everything_at_once(engine, running, monkeypatch):
+    monkeypatch.setattr(module, "ABANDONED_SECONDS", -1)
+    leave_lease_of_ended_row(engine, running)
+    lose_lease(engine, running[1:])
+    lose_entry(engine, running)
+    change_limit(engine, running)
+    heard = {}
+    signals.index_repaired.connect(listener := lambda **event: heard.update({event["kind"]: event["count"]}))
+    repairs = reconcile_everything()
+    signals.index_repaired.disconnect(listener)
+    assert repairs == heard == {"missing": 1, "leases_ended": 1, "leases_restored": 1, "limits": 1}
+    assert_index_agrees()
+
+
+def test_the_rolling_pass_reaches_every_row_in_pages(engine, monkeypatch):
+    """Rows that were queued long ago are outside the recent window."""
+    monkeypatch.setattr(module, "PAGE", 3)
+    ids = put_many(10)
+    Task.objects.update(queued_at="2026-01-01T00:00Z")
+    reconciler = Reconciler()
+    assert [reconciler.run_once()["missing"] for _ in range(5)] == [3, 3, 3, 1, 0]
+    assert assert_index_agrees().waiting == set(ids)
+
+
+def test_reconcile_everything_goes_through_all_pages(engine, monkeypatch):
+    monkeypatch.setattr(module, "PAGE", 3)
+    put_many(9)
+    Task.objects.update(queued_at="2026-01-01T00:00Z")
+    assert reconcile_everything()["missing"] == 9
+    assert_index_agrees()
+
+
+def test_the_leases_of_a_queue_without_tasks_are_looked_at(engine):
+    """Restored by a rebuild, and the release was lost: no push has named the queue since."""
+    from queue_app.services.rebuild import rebuild  # noqa: PLC0415 - reads better where it is used
+
+    put_many(1, queue="q")
+    [task] = take(engine.worker())
+    rebuild()
+    with index_away("release"):
+        finish([done(task)])
+    assert Reconciler().run_once()["leases_ended"] == 1
+    assert_index_agrees()
+
+
+def test_a_task_that_ends_between_reading_rows_and_writing_leases_leaks_for_one_step(engine, running, monkeypatch):
+    plain = module.audit.executing
+
+    def read_then_finish():
+        found = plain()
+        finish([done(task) for task in running])
+        return found
+
+    monkeypatch.setattr(module.audit, "executing", read_then_finish)
+    reconciler = Reconciler()
+    reconciler.run_once()
+    monkeypatch.undo()
+    reconciler.run_once()
+    assert_index_agrees()
+
+
+def test_rows_read_before_they_were_claimed_revive_nothing(engine, monkeypatch):
+    """The index hears of a task that runs, or has ended, by now: the row refuses it."""
+    ids = put_many(3)
+    hand = engine.worker()
+    plain = module.audit.recently_queued
+
+    def read_then_run(*args):
+        found = plain(*args)
+        finish([done(task) for task in take(hand, 2)[:1]])
+        return found
+
+    monkeypatch.setattr(module.audit, "recently_queued", read_then_run)
+    Reconciler().run_once()
+    monkeypatch.undo()
+    assert take_ids(hand, 5) == [ids[2]]
+    assert [row(task_id).attempt for task_id in ids] == [1, 1, 1]
+    Reconciler().run_once()
+    assert_index_agrees()
+
+
+def test_entries_of_cancelled_rows_vanish_when_they_are_met(engine):
+    """The reconciler compares rows with the index, not the index with rows; the claim does the rest."""
+    first, second = put_many(2)
+    with index_away("remove"):
+        cancel(first)
+    Reconciler().run_once()
+    assert index_state.check(engine.index).waiting == {first, second}
+    assert take_ids(engine.worker(), 2) == [second]
+    assert_index_agrees()
+
+
+def test_the_rolling_pass_is_as_fast_as_it_promises(engine, settings, monkeypatch):
+    """Of 12 rows in 3 turns: 4 rows a turn, in pages of 2."""
+    monkeypatch.setattr("queue_app.services.reconcile.PAGE", 2)
+    settings.TASKQUEUE = settings.TASKQUEUE | {"SCHEDULER": {"RECONCILE_SECONDS": 5, "FULL_PASS_SECONDS": 15}}
+    ids = put_many(12)
+    Task.objects.update(queued_at=timezone.now() - timedelta(hours=1))
+    reconciler = Reconciler(total=12)
+    for turn in range(1, 4):
+        assert reconciler.cursor is None or turn > 1
+        reconciler.run_once()
+        assert reconciler.compared == 4 * turn
+    reconciler.run_once()
+    assert (reconciler.total, reconciler.cursor) == (12, None)
+    assert len(ids) == 12

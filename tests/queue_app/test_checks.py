@@ -1,0 +1,81 @@
+"""System checks, by their stable numbers."""
+
+import pytest
+from django.core.checks import run_checks
+from django.db import connection
+from django.test import override_settings
+
+from queue_app import checks
+
+
+def ids(messages) -> list[str]:
+    """Return the numbers of the messages."""
+    return [message.id for message in messages]
+
+
+def test_the_test_project_is_in_order():
+    assert run_checks(tags=["taskqueue"]) == []
+
+
+def test_problems_of_the_settings_have_suggestions():
+    with override_settings(TASKQUEUE={"WORKER": {"CONCURENCY": 1}, "KEY_PREFIX": ""}):
+        messages = checks.check_settings()
+    assert ids(messages) == ["queue_app.E001", "queue_app.E001"]
+    assert "WORKER.CONCURENCY" in messages[0].msg
+    assert "CONCURRENCY" in messages[0].hint
+
+
+@pytest.mark.parametrize(("leader", "due", "wrong"), [(15, 0.5, False), (2, 1, True), (2.1, 1, False), (1, 5, True)])
+def test_a_leader_must_outlive_its_turns(leader, due, wrong):
+    with override_settings(TASKQUEUE={"SCHEDULER": {"LEADER_SECONDS": leader, "DUE_SECONDS": due}}):
+        assert ids(checks.check_settings()) == ["queue_app.E006"] * wrong
+
+
+@pytest.mark.parametrize(
+    ("engine", "wrong"),
+    [
+        ("django.db.backends.postgresql", False),
+        ("django.contrib.gis.db.backends.postgis", False),
+        ("django_prometheus.db.backends.postgresql", False),
+        ("django.db.backends.sqlite3", True),
+        ("django.db.backends.mysql", True),
+        ("", True),
+    ],
+)
+def test_the_rows_need_postgresql(settings, monkeypatch, engine, wrong):
+    monkeypatch.setitem(settings.DATABASES, "rows", {"ENGINE": engine})
+    with override_settings(TASKQUEUE={"DATABASE_ALIAS": "rows"}):
+        assert ids(checks.check_database()) == ["queue_app.E002"] * wrong
+
+
+def test_a_database_that_is_not_defined(settings):
+    with override_settings(TASKQUEUE={"DATABASE_ALIAS": "nowhere"}):
+        [message] = checks.check_database()
+    assert "nowhere" in message.msg
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("version", "wrong"), [((13, 22), True), ((14, 0), False), ((18, 1), False)])
+def test_an_old_server_is_refused(monkeypatch, version, wrong):
+    monkeypatch.setattr(connection, "get_database_version", lambda: version)
+    assert ids(checks.check_server(databases=["default"])) == ["queue_app.E003"] * wrong
+
+
+def test_a_server_is_asked_only_when_databases_are_checked():
+    assert checks.check_server() == []
+    assert checks.check_server(databases=["other"]) == []
+
+
+@pytest.mark.parametrize(
+    ("alias", "cache", "found"),
+    [
+        ("default", None, []),
+        ("missing", None, ["queue_app.E004"]),
+        ("memory", {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}, ["queue_app.W001"]),
+        ("memory", {}, ["queue_app.W001"]),
+    ],
+)
+def test_the_index_needs_django_redis(settings, alias, cache, found):
+    caches = settings.CACHES | ({alias: cache} if cache is not None else {})
+    with override_settings(TASKQUEUE={"REDIS_ALIAS": alias}, CACHES=caches):
+        assert ids(checks.check_redis()) == found

@@ -1,0 +1,102 @@
+"""Task types: looked up by name, never imported because of one, except from installed apps."""
+
+import sys
+
+import pytest
+from django.tasks import task
+
+from queue_app import registry
+from queue_app.exceptions import UnknownTaskType
+
+
+@task
+def send_invoice(number: int) -> int:
+    return number
+
+
+@task
+def send_reminder() -> None:
+    pass
+
+
+NAME = f"{__name__}.send_invoice"
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch):
+    """Forget what a test registers, but for what is imported once."""
+    registry.discover()
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+
+
+def test_a_task_is_known_by_the_path_of_its_function():
+    assert registry.type_of(send_invoice) == NAME
+    assert registry.get(NAME).func is send_invoice.func
+    assert NAME in registry.known_types()
+    assert list(registry.known_types()) == sorted(registry.known_types())
+
+
+def test_variants_of_a_function_are_one_type():
+    before = registry.get(NAME)
+    send_invoice.using(priority=90, timeout=5)
+    assert registry.get(NAME) is before
+
+
+def test_a_reloaded_module_brings_its_new_function():
+    def send_invoice_again() -> None:
+        pass
+
+    old = registry.get(NAME)
+    send_invoice_again.__qualname__ = "send_invoice"
+    fresh = object.__new__(type(old))
+    for name in ("priority", "backend", "queue_name", "run_after", "takes_context"):
+        object.__setattr__(fresh, name, getattr(old, name))
+    object.__setattr__(fresh, "func", send_invoice_again)
+    registry.register(fresh)
+    assert registry.get(NAME).func is send_invoice_again
+
+
+def test_an_unknown_name_is_answered_with_near_matches():
+    with pytest.raises(UnknownTaskType, match="Did you mean") as refused:
+        registry.get(NAME.replace("invoice", "invoise"))
+    assert refused.value.near_matches[0] == NAME
+    assert (refused.value.field, refused.value.code) == ("task_type", "unknown_task_type")
+
+
+def test_a_name_like_nothing_known_has_none():
+    with pytest.raises(UnknownTaskType) as refused:
+        registry.get("zzzzzzzzzzzzzzzzzzzzzz")
+    assert refused.value.near_matches == []
+    assert "Did you mean" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["this.task", "antigravity.fly", "wsgiref.simple_server.demo_app", "os.system", "eval", "", ".", "..x"]
+)
+def test_a_name_imports_nothing_outside_installed_apps(name):
+    modules = set(sys.modules)
+    with pytest.raises(UnknownTaskType):
+        registry.get(name)
+    assert registry.learn(name) is False
+    assert not {"this", "antigravity", "wsgiref.simple_server"} & (set(sys.modules) - modules)
+
+
+@pytest.mark.parametrize(
+    "name", ["queue_app.services.claim.claim", "queue_app.nowhere.f", "queue_app.f", "queue_apparel.f"]
+)
+def test_a_function_that_is_no_task_is_not_learnt(name):
+    assert registry.learn(name) is False
+
+
+def test_a_task_in_a_module_of_an_installed_app_is_learnt():
+    name = "taskqueue_project.demo.tasks.count_words"
+    registry.discover()
+    known = registry._tasks.pop(name)
+    sys.modules.pop("taskqueue_project.demo.tasks")
+    assert registry.learn(name) is True
+    assert registry.get(name).func.__name__ == known.func.__name__
+
+
+def test_discovery_finds_the_tasks_of_installed_apps():
+    registry.discover()
+    assert "taskqueue_project.demo.tasks.count_words" in registry.known_types()

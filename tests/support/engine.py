@@ -1,0 +1,233 @@
+"""Short words for tests of the whole engine: enqueue, claim, finish, and compare index and rows."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import batched
+from typing import Any
+
+from django.db import connection, connections, transaction
+
+from queue_app.core.lanes import BAND_WIDTH
+from queue_app.core.priorities import Band
+from queue_app.core.promotion import PROMOTED, effective_band
+from queue_app.core.records import ClaimedTask, Entry, NewTask, Outcome, TaskFailure
+from queue_app.core.states import Status
+from queue_app.exceptions import IndexUnavailable
+from queue_app.index import Index, get_index
+from queue_app.index.poster import push_arguments
+from queue_app.models import PriorityPolicy, Task
+from queue_app.rows import audit
+from queue_app.services.claim import claim
+from queue_app.services.enqueue import enqueue, enqueue_many
+from queue_app.services.hints import breaker
+from tests.support import index_state
+from tests.support.scene import Hand
+
+
+def new(kind: str = "a", **options: Any) -> NewTask:
+    """Return a task that is yet to be enqueued."""
+    return NewTask(task_type=kind, **options)
+
+
+def put(kind: str = "a", **options: Any) -> uuid.UUID:
+    """Enqueue one task and return its id."""
+    task_id = enqueue(new(kind, **options)).id
+    get_index().flush()  # a single push is posted, and not waited for
+    return task_id
+
+
+def put_many(count: int, kind: str = "a", **options: Any) -> list[uuid.UUID]:
+    """Enqueue several tasks at once and return their ids."""
+    return [stored.id for stored in enqueue_many(new(kind, **options) for _ in range(count))]
+
+
+def take(hand: Hand, want: int = 1) -> list[ClaimedTask]:
+    """Claim for a worker."""
+    return claim(hand.profile, hand.id, want)
+
+
+def take_ids(hand: Hand, want: int = 1) -> list[uuid.UUID]:
+    """Claim for a worker and return the ids."""
+    return [task.id for task in take(hand, want)]
+
+
+def done(task: ClaimedTask, result: str | None = None) -> Outcome:
+    """Return the outcome of an attempt that completed."""
+    now = datetime.now(UTC)
+    return Outcome(task, now, now, result)
+
+
+def failed(task: ClaimedTask, message: str = "no", *, retriable: bool = True) -> Outcome:
+    """Return the outcome of an attempt that failed."""
+    now = datetime.now(UTC)
+    return Outcome(task, now, now, None, TaskFailure("builtins.ValueError", message, "Traceback ...", retriable))
+
+
+def row(task_id: uuid.UUID) -> Task:
+    """Return the row of a task."""
+    return Task.objects.get(pk=task_id)
+
+
+def status(task_id: uuid.UUID) -> Status:
+    """Return the status of a task by its row."""
+    return Status(Task.objects.values_list("status", flat=True).get(pk=task_id))
+
+
+def assert_index_agrees() -> index_state.IndexState:
+    """Assert that the index holds exactly what the rows say: places, leases and limits.
+
+    An aged task may stand anywhere from its own place to the one that promotion gives it.
+    """
+    state = index_state.check(get_index())
+    lanes: dict[str, dict[uuid.UUID, float]] = defaultdict(dict)
+    thresholds, now = PriorityPolicy.thresholds(), datetime.now(UTC)
+    for page in audit.queued_pages():
+        for ref in page:
+            own = Band(ref.priority)
+            highest = effective_band(own, ref.queued_at, now, thresholds)
+            places = [ref.score - rise * BAND_WIDTH for rise in range(own - highest + 1)]
+            standing = state.lanes.get(ref.lane, {}).get(ref.id)
+            lanes[ref.lane][ref.id] = standing if standing in places else ref.score
+    for band, seconds in thresholds.items():
+        if band in PROMOTED:
+            assert state.overall.get(f"promote_{band}") == (None if seconds is None else str(seconds))
+    assert state.lanes == dict(lanes), "what waits, and where"
+    leases: dict[str, set[uuid.UUID]] = defaultdict(set)
+    for task_id, queue in audit.executing():
+        leases[queue].add(task_id)
+    assert {queue: set(page) for queue, page in state.queue_leases.items()} == dict(leases), "a slot for what runs"
+    overall, queues = audit.limits()
+    assert state.overall.get("max_concurrent") == (None if overall is None else str(overall))
+    for name, cap, paused in queues:
+        assert state.limits.get(name, {}).get("max_concurrent") == (None if cap is None else str(cap))
+        assert state.paused(name) is paused
+    return state
+
+
+@contextmanager
+def rolled_back() -> Iterator[None]:
+    """Roll the block's transaction back at its end, or its savepoint when it is inside another."""
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+
+
+@contextmanager
+def _instead(index: Index, call: Callable[..., Any]) -> Iterator[None]:
+    """Let every script go through ``call``, those that are posted too."""
+    index.flush()
+    index._call = call  # type: ignore[method-assign]
+
+    def push(entries: Sequence[Entry], told: object = ()) -> None:
+        for batch in batched(entries, 500):
+            call("push", *push_arguments(batch))
+
+    index.post_entries = index.announce_entries = push  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del index._call, index.post_entries, index.announce_entries  # type: ignore[method-assign]
+
+
+@contextmanager
+def counted_calls(index: Index) -> Iterator[list[str]]:
+    """Note the names of the scripts that run."""
+    calls: list[str] = []
+    plain = index._call
+
+    def counting(name: str, *args: Any) -> Any:
+        calls.append(name)
+        return plain(name, *args)
+
+    with _instead(index, counting):
+        yield calls
+
+
+@contextmanager
+def index_away(*scripts: str) -> Iterator[list[str]]:
+    """Let the scripts (none: all) fail as if Redis were gone; yields the names of those that were tried."""
+    index = get_index()
+    plain = index._call
+    tried: list[str] = []
+
+    def failing(name: str, *args: Any) -> Any:
+        if scripts and name not in scripts:
+            return plain(name, *args)
+        tried.append(name)
+        raise IndexUnavailable(f"{name}: gone")
+
+    with _instead(index, failing):
+        yield tried
+    breaker.reset()
+
+
+class Side[T]:
+    """Something that runs at the same time, on a connection of its own."""
+
+    def __init__(self, action: Callable[[], T]) -> None:
+        self._action = action
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._action()
+        except BaseException as error:  # noqa: BLE001 - raised again by result()
+            self._error = error
+        finally:
+            connections.close_all()
+
+    @property
+    def running(self) -> bool:
+        """Whether it is still at it."""
+        return self._thread.is_alive()
+
+    def result(self) -> T:
+        """Wait for the end; return what it returned or raise what it raised."""
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "it hangs"
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+
+def at_once[T](actions: list[Callable[[], T]]) -> list[T]:
+    """Run all actions at the same time; return their results in order."""
+    barrier = threading.Barrier(len(actions))
+
+    def start(action: Callable[[], T]) -> T:
+        barrier.wait()
+        return action()
+
+    return [side.result() for side in [Side(lambda a=action: start(a)) for action in actions]]
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something that another thread brings about."""
+    tick = threading.Event()
+    for _ in range(2000):
+        if condition():
+            return
+        tick.wait(0.005)
+    raise AssertionError(f"in vain: {what}")
+
+
+def somebody_waits_for_a_lock() -> bool:
+    """Whether any session waits for a lock that another one holds."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return cursor.fetchone()[0] > 0
+
+
+def flush(engine) -> None:
+    """Lose the whole index in one instant, as FLUSHALL does."""
+    script = "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end"
+    engine.index._client.eval(script, 0, engine.index.keys.everything)

@@ -1,0 +1,83 @@
+"""A TCP proxy that is slow, and at times passes nothing on: the network between a process and its server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from typing import Self
+
+HOST = "127.0.0.1"
+CHUNK = 65536
+
+
+class Proxy:
+    """Passes bytes on to a port of this machine, ``delay`` seconds late; nothing at all while it is stalled."""
+
+    def __init__(self, target: int, delay: float = 0.0) -> None:
+        self.target = target
+        self.delay = delay
+        self.port = 0
+        self.passed = 0  # bytes
+        self._loop = asyncio.new_event_loop()
+        self._open = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._listening = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to listen."""
+        self._thread.start()
+        assert self._listening.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close every connection."""
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    def stall(self) -> None:
+        """Pass nothing on from now; connections stay open, as with a network that drops packets."""
+        self._loop.call_soon_threadsafe(self._open.clear)
+
+    def resume(self) -> None:
+        """Pass everything on that was kept."""
+        self._loop.call_soon_threadsafe(self._open.set)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._open.set()
+        server = await asyncio.start_server(self._connect, HOST, 0)
+        self.port = server.sockets[0].getsockname()[1]
+        self._listening.set()
+        await self._stop.wait()
+        server.close()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            onward = await asyncio.open_connection(HOST, self.target)
+        except OSError:
+            writer.close()
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pass_on(reader, onward[1]))
+                group.create_task(self._pass_on(onward[0], writer))
+        finally:
+            for end in (writer, onward[1]):
+                end.close()
+
+    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(CHUNK):
+                if self.delay:
+                    await asyncio.sleep(self.delay)
+                await self._open.wait()
+                sink.write(data)
+                await sink.drain()
+                self.passed += len(data)
+        with suppress(OSError):
+            sink.close()

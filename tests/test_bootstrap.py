@@ -1,0 +1,58 @@
+"""What tests/conftest.py promises: servers, separation, a clean index, the migrations' rows."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from django.conf import settings
+from django.db import connection
+from django_redis import get_redis_connection
+
+
+def keys():
+    return list(get_redis_connection("default").scan_iter(match=f"*{settings.TASKQUEUE['KEY_PREFIX']}*"))
+
+
+@pytest.mark.parametrize("_", range(2))
+@pytest.mark.django_db(transaction=True)
+def test_the_migrations_rows_survive_a_flush(_):
+    from queue_app.models import PriorityPolicy, Queue  # noqa: PLC0415 - needs Django's setup
+
+    assert PriorityPolicy.objects.count() == 5
+    Queue.objects.filter(pk="default").delete()
+
+
+@pytest.mark.parametrize("_", range(2))
+def test_the_index_is_empty_at_the_start_of_a_test(_):
+    assert keys() == []
+    get_redis_connection("default").set(f"{{{settings.TASKQUEUE['KEY_PREFIX']}}}:left behind", 1)
+    assert len(keys()) == 1
+
+
+def test_keys_of_others_are_left_alone(clean_index):
+    client = get_redis_connection("default")
+    client.set(f"{{{settings.TASKQUEUE['KEY_PREFIX']}}}:mine", 1)
+    client.set("someone-elses", 1)
+    clean_index()
+    assert keys() == []
+    assert client.getdel("someone-elses") == b"1"
+
+
+def test_a_process_of_a_test_sees_its_database_and_its_index(process_env):
+    from queue_app.models import Queue  # noqa: PLC0415 - needs Django's setup
+
+    Queue.objects.create(name="only-here")
+    script = """
+import django; django.setup()
+from django.conf import settings; from queue_app.models import Queue
+print(Queue.objects.filter(name="only-here").count(), settings.TASKQUEUE["KEY_PREFIX"])
+"""
+    result = subprocess.run([sys.executable, "-c", script], env=process_env, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["1", settings.TASKQUEUE["KEY_PREFIX"]]
+
+
+@pytest.mark.django_db
+def test_the_database_is_a_separate_one():
+    assert connection.settings_dict["NAME"].startswith("test_")
+    assert os.environ["DATABASE_URL"].rpartition("/")[2] != connection.settings_dict["NAME"]

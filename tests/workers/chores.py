@@ -1,0 +1,126 @@
+"""Tasks that workers run inside the process of the tests."""
+
+import threading
+from collections import defaultdict
+from contextlib import suppress
+
+from django.tasks import task
+
+from queue_app.exceptions import Discard, Retry, Snooze
+
+begun: dict[str, threading.Event] = defaultdict(threading.Event)
+gates: dict[str, threading.Event] = defaultdict(threading.Event)
+calls: list[object] = []
+
+
+@task
+def quick(number: int = 0) -> None:
+    """Remember the call."""
+    calls.append(number)
+
+
+@task
+def slow(number: int = 0) -> None:
+    """Be another type than the quick one."""
+    calls.append(number)
+
+
+@task
+def echo(value: object) -> object:
+    """Return what came."""
+    return value
+
+
+@task
+def hold(name: str) -> str:
+    """Say that it began, and wait until the test opens the gate."""
+    begun[name].set()
+    assert gates[name].wait(30)
+    return name
+
+
+@task
+def returns(kind: str) -> object:
+    """Return something that JSON knows only by other names, or not at all."""
+    return {
+        "tuple": (1, (2, 3)),
+        "none": None,
+        "object": threading.Lock(),
+        "set": {"deep": [1, {2}]},
+        "nan": float("nan"),
+        "large": "x" * 300_000,
+        "nul": "a\x00b",
+        "surrogate": "\ud800",
+        "unicode": "größer ✓",
+        "bytes": b"raw",
+    }[kind]
+
+
+class SilentError(Exception):
+    """Has no printable message."""
+
+    def __str__(self) -> str:
+        raise SystemExit("not even this")
+
+
+@task
+def raises(kind: str) -> None:
+    """Raise something."""
+    raise {
+        "value": ValueError("no good"),
+        "nul": ValueError("a\x00b"),
+        "surrogate": ValueError("\ud800"),
+        "long": ValueError("x" * 10_000_000),
+        "silent": SilentError(),
+        "exit": SystemExit(3),
+        "interrupt": KeyboardInterrupt(),
+        "group": ExceptionGroup("several", [ValueError("one"), KeyError("two")]),
+    }[kind]
+
+
+@task
+def deep(levels: int) -> None:
+    """Recurse until Python refuses."""
+    deep.call(levels + 1)
+
+
+@task(takes_context=True)
+def looks(context) -> list[object]:
+    """Return what the context says."""
+    result = context.task_result
+    return [context.attempt, result.id, result.status.value, len(result.worker_ids)]
+
+
+@task
+async def later(value: int) -> int:
+    """Return a number from an event loop."""
+    return value * 2
+
+
+@task
+async def leaves() -> None:
+    """Raise what ends event loops."""
+    raise SystemExit(4)
+
+
+@task
+def spin(name: str) -> None:
+    """Run Python code until interrupted; say whether it could clean up."""
+    begun[name].set()
+    try:
+        while True:
+            with suppress(Exception):  # an interruption is none, and passes
+                sum(range(100))
+    finally:
+        calls.append(f"cleaned up {name}")
+
+
+@task
+def control(kind: str) -> None:
+    """End as the exception says."""
+    raise {
+        "retry": Retry("not yet", after=7),
+        "retry_by_backoff": Retry("not yet"),
+        "discard": Discard("no use"),
+        "snooze": Snooze(30),
+    }[kind]

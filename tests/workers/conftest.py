@@ -1,0 +1,38 @@
+"""The engine's fixtures, and workers that a test moves step by step."""
+
+# ruff: noqa: F401, F811 - fixtures are used by name
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.integration.processes import Fleet, fleet_on
+from tests.queue_app.conftest import engine, forgetful_process, history, index, rows, scene
+from tests.queue_app.services.conftest import transactional_db
+from tests.workers.stage import StillWorker
+
+
+@pytest.fixture
+def hire(engine) -> Callable[..., StillWorker]:
+    """Return a function that makes registered workers whose slots move only when told."""
+    return StillWorker
+
+
+@pytest.fixture
+def log(tmp_path) -> str:
+    """The path of a file to which tasks append."""
+    return str(tmp_path / "log")
+
+
+@pytest.fixture
+def warnings_logged(caplog) -> Callable[[], list[str]]:
+    """Return a function that lists what the runtime has logged from the level warning on."""
+    caplog.set_level(logging.INFO, "taskqueue")
+    return lambda: [r.getMessage() for r in caplog.records if r.name == "taskqueue" and r.levelno >= logging.WARNING]
+
+
+@pytest.fixture
+def fleet(engine, process_env, tmp_path) -> Iterator[Fleet]:
+    """Start real processes on this test's database and index."""
+    with fleet_on(process_env, tmp_path) as processes:
+        yield processes

@@ -1,0 +1,99 @@
+"""Attempts that are interrupted end; nothing else in their thread or beside it does."""
+
+import threading
+import uuid
+
+import pytest
+
+from queue_app.exceptions import TaskCancelled, TaskTimeout
+from tests.support.engine import until
+from tests.workers import chores
+from tests.workers.test_executor import claimed
+from workers.executor import Executor
+from workers.pools.threads import ThreadPool
+
+
+@pytest.fixture
+def pool():
+    made = ThreadPool(1, Executor(uuid.uuid4()), lambda: None)
+    made.start()
+    yield made
+    for gate in chores.gates.values():
+        gate.set()
+    made.stop()
+
+
+def begun(pool, task, name):
+    held = claimed(task, name)
+    pool.submit([held])
+    assert chores.begun[name].wait(10)
+    return held
+
+
+def outcome_of(pool):
+    found = []
+    until(lambda: found.extend(pool.take_outcomes()) or found, "the outcome")
+    return found[0]
+
+
+@pytest.mark.parametrize(("interruption", "reason"), [(TaskTimeout, "timeout"), (TaskCancelled, "cancelled")])
+def test_code_that_runs_is_ended_and_cleans_up(pool, interruption, reason):
+    name = uuid.uuid4().hex
+    held = begun(pool, chores.spin, name)
+    assert pool.interrupt(held, interruption)
+    assert not pool.interrupt(held, interruption), "once is enough"
+    failure = outcome_of(pool).failure
+    assert (failure.reason, failure.exception_class) == (reason, f"queue_app.exceptions.{interruption.__name__}")
+    assert f"cleaned up {name}" in chores.calls
+
+
+def test_the_thread_goes_on_with_the_next_task(pool):
+    held = begun(pool, chores.spin, uuid.uuid4().hex)
+    after = [claimed(chores.echo, number) for number in range(200)]
+    pool.submit(after)
+    pool.interrupt(held, TaskTimeout)
+    ended = []
+    until(lambda: ended.extend(pool.take_outcomes()) or len(ended) == 201, "all outcomes")
+    assert [outcome.failure for outcome in ended[1:]] == [None] * 200
+
+
+def test_an_interruption_never_meets_the_wrong_attempt():
+    """Tasks of microseconds, interrupted as they end: each ends by itself or by its own interruption."""
+    pool = ThreadPool(2, Executor(uuid.uuid4()), lambda: None)
+    pool.start()
+    tasks = [claimed(chores.echo, number) for number in range(2000)]
+    aimed = set()
+    stop = threading.Event()
+
+    def shoot():
+        while not stop.is_set():
+            for held, _ in pool.running():
+                if held.task.id.int % 2 and pool.interrupt(held, TaskCancelled):
+                    aimed.add(held.task.id)
+
+    shooter = threading.Thread(target=shoot)
+    shooter.start()
+    pool.submit(tasks)
+    ended = []
+    until(lambda: ended.extend(pool.take_outcomes()) or len(ended) == len(tasks), "all outcomes")
+    stop.set()
+    shooter.join()
+    hit = {outcome.task.id for outcome in ended if outcome.failure is not None}
+    assert hit <= aimed
+    assert {outcome.task.id for outcome in ended} == {held.task.id for held in tasks}
+    assert all(thread.is_alive() for thread in pool._threads)
+    pool.stop()
+
+
+def test_a_thread_that_blocks_outside_of_python_is_given_up(pool):
+    name = uuid.uuid4().hex
+    held = begun(pool, chores.hold, name)  # waits for a lock
+    pool.interrupt(held, TaskTimeout)
+    outcome = pool.abandon(held, TaskTimeout())
+    assert outcome.failure.reason == "timeout"
+    assert pool.abandon(held, TaskTimeout()) is None
+    pool.submit([claimed(chores.echo, 1)])
+    assert outcome_of(pool).result == "1", "another thread has its slot"
+    chores.gates[name].set()
+    until(lambda: not pool._threads[0].is_alive(), "the end of the thread that was given up")
+    assert pool.take_outcomes() == []

@@ -1,0 +1,123 @@
+"""The pool of threads: runs in order, gathers outcomes, survives its tasks."""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from queue_app.core.records import ClaimedTask, Outcome
+from tests.support.engine import until
+from tests.workers import chores
+from tests.workers.test_executor import claimed
+from workers.executor import Executor, Held
+from workers.pools import threads
+from workers.pools.threads import ThreadPool
+
+
+@pytest.fixture
+def ended() -> threading.Semaphore:
+    """Counts the outcomes."""
+    return threading.Semaphore(0)
+
+
+@pytest.fixture
+def pool(ended) -> Iterator[ThreadPool]:
+    """A started pool of two slots."""
+    made = ThreadPool(2, Executor(uuid.uuid4()), ended.release)
+    made.start()
+    yield made
+    for gate in chores.gates.values():
+        gate.set()
+    made.stop()
+    for thread in made._threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def outcomes(pool: ThreadPool, ended: threading.Semaphore, count: int) -> list[Outcome]:
+    """Wait for so many outcomes, and take them."""
+    for _ in range(count):
+        assert ended.acquire(timeout=10)
+    return pool.take_outcomes()
+
+
+def holding() -> tuple[str, Held]:
+    """Return a task that waits for a gate, and the gate's name."""
+    name = uuid.uuid4().hex
+    return name, claimed(chores.hold, name)
+
+
+def test_outcomes(pool, ended):
+    pool.submit([claimed(chores.echo, number) for number in range(20)])
+    assert sorted(int(outcome.result) for outcome in outcomes(pool, ended, 20)) == list(range(20))
+    assert pool.take_outcomes() == []
+    assert pool.running() == []
+
+
+def test_one_slot_runs_in_order(ended):
+    pool = ThreadPool(1, Executor(uuid.uuid4()), ended.release)
+    pool.submit([claimed(chores.echo, number) for number in range(20)])
+    pool.start()
+    assert [int(outcome.result) for outcome in outcomes(pool, ended, 20)] == list(range(20))
+    pool.stop()
+
+
+def test_what_runs_and_what_waits(pool, ended):
+    names, tasks = zip(*(holding() for _ in range(3)), strict=True)
+    pool.submit(list(tasks))
+    for name in names[:2]:
+        assert chores.begun[name].wait(10)
+    assert {held.task.id for held, _ in pool.running()} == {held.task.id for held in tasks[:2]}
+    assert all(seconds >= 0 for _, seconds in pool.running())
+    assert pool.unstarted == 1
+    assert pool.take_unstarted() == [tasks[2]]
+    assert pool.unstarted == 0
+    for name in names[:2]:
+        chores.gates[name].set()
+    assert {outcome.result for outcome in outcomes(pool, ended, 2)} == {f'"{name}"' for name in names[:2]}
+    assert not chores.begun[names[2]].is_set()
+
+
+def test_one_task_in_two_attempts_at_once(pool, ended):
+    """Its row was given to somebody else, who was this worker again."""
+    name, first = holding()
+    second = Held(ClaimedTask(*(getattr(first.task, field) for field in ClaimedTask.__slots__)), 0.0)
+    pool.submit([first, second])
+    until(lambda: len(pool.running()) == 2, "both run")
+    chores.gates[name].set()
+    assert len(outcomes(pool, ended, 2)) == 2
+    pool.submit([claimed(chores.echo, 1), claimed(chores.echo, 2)])
+    assert len(outcomes(pool, ended, 2)) == 2
+
+
+def test_a_slot_survives_what_its_tasks_raise(pool, ended):
+    pool.submit([claimed(chores.raises, kind) for kind in ("exit", "interrupt", "silent", "value") * 3])
+    assert all(outcome.failure for outcome in outcomes(pool, ended, 12))
+    pool.submit([claimed(chores.echo, 1)])
+    assert outcomes(pool, ended, 1)[0].result == "1"
+
+
+def test_a_slot_survives_broken_connections(pool, ended, monkeypatch, caplog):
+    class Broken:
+        def close_if_unusable_or_obsolete(self) -> None:
+            raise RuntimeError("broken")
+
+    broken = SimpleNamespace(all=lambda **_: [Broken()], close_all=lambda: None)
+    monkeypatch.setattr(threads, "connections", broken)
+    pool.submit([claimed(chores.echo, number) for number in range(6)])
+    outcomes(pool, ended, 6)
+    pool.submit([claimed(chores.echo, 7)])
+    assert len(outcomes(pool, ended, 1)) == 1
+    assert "cannot be closed" in caplog.text
+
+
+def test_threads_end_and_close_their_connections(ended, monkeypatch):
+    closed = threading.Semaphore(0)
+    monkeypatch.setattr(threads, "connections", SimpleNamespace(close_all=closed.release))
+    pool = ThreadPool(3, Executor(uuid.uuid4()), ended.release)
+    pool.start()
+    pool.stop()
+    for _ in range(3):
+        assert closed.acquire(timeout=10)

@@ -1,0 +1,107 @@
+"""A worker without threads: its slots move when a test says so, and so does its time."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from queue_app.core.records import Outcome
+from queue_app.services import workers as service
+from workers.executor import Executor, Held
+from workers.identity import identify
+from workers.options import WorkerOptions
+from workers.worker import Worker
+
+
+class StillPool:
+    """The interface of the pool of threads; tasks begin and end when told."""
+
+    def __init__(self, slots: int, executor: Executor) -> None:
+        self.slots = slots
+        self.waiting: deque[Held] = deque()
+        self.begun: list[Held] = []
+        self.stopped = False
+        self._executor = executor
+        self._outcomes: list[Outcome] = []
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def submit(self, held: list[Held]) -> None:
+        """Take tasks; as many begin as there are free slots."""
+        self.waiting.extend(held)
+        self._begin()
+
+    def _begin(self) -> None:
+        while self.waiting and len(self.begun) < self.slots:
+            self.begun.append(self.waiting.popleft())
+
+    def finish(self, count: int | None = None) -> None:
+        """Run the tasks in the slots to their end, the oldest first."""
+        for held in self.begun[:count]:
+            self._outcomes.append(self._executor.run(held))
+            self.begun.remove(held)
+        self._begin()
+
+    def take_outcomes(self) -> list[Outcome]:
+        """Return the outcomes since the last call."""
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    def take_unstarted(self) -> list[Held]:
+        """Take back what has not begun."""
+        unstarted, self.waiting = list(self.waiting), deque()
+        return unstarted
+
+    def running(self) -> list[tuple[Held, float]]:
+        """Return what runs, and for how long."""
+        now = time.monotonic()
+        return [(held, now - held.claimed_at) for held in self.begun]
+
+    @property
+    def unstarted(self) -> int:
+        """How many wait for a slot."""
+        return len(self.waiting)
+
+    def stop(self) -> None:
+        """Remember that it was stopped."""
+        self.stopped = True
+
+
+class StillWorker(Worker):
+    """A registered worker whose loop is the test."""
+
+    def __init__(self, *, supervisor: int | None = None, **options: Any) -> None:
+        super().__init__(WorkerOptions(**({"name": "still", "concurrency": 2} | options)), supervisor=supervisor)
+        self.pool = StillPool(self.options.concurrency, Executor(self.id))
+        self._pool = self.pool  # type: ignore[assignment]
+        service.register(
+            identify(self.id, self.options.name),
+            self.profile,
+            concurrency=self.options.concurrency,
+            heartbeat_seconds=self.options.heartbeat_seconds,
+        )
+
+    def wake(self) -> None:
+        """Look again, as after a wake-up call."""
+        self._wake(called=False)
+
+    def later(self, seconds: float) -> None:
+        """Let so much time pass since it met an error."""
+        self._not_before -= seconds
+
+    def stuck(self, seconds: float) -> None:
+        """Let its slots have made no progress for so long."""
+        self._last_progress -= seconds
+        for held in self.pool.begun:
+            held.claimed_at -= seconds
+
+    def until_empty(self) -> int:
+        """Work until nothing is found any more; return how many tasks were done."""
+        while True:
+            self.wake()
+            self.run_once()
+            if not self._hands:
+                return self._hands.done
+            self.pool.finish()

@@ -1,0 +1,139 @@
+"""What task code raises to say how its attempt shall end, and how a worker enforces timeouts and cancellation."""
+
+import uuid
+
+import pytest
+from django.utils import timezone
+
+from queue_app.exceptions import Discard, Retry, Snooze, TaskCancelled, TaskTimeout
+from queue_app.models import DeadLetter, Task
+from queue_app.registry import type_of
+from queue_app.services import workers as service
+from queue_app.services.cancel import cancel
+from queue_app.services.due import make_due
+from tests.support.engine import assert_index_agrees, put, row
+from tests.workers import chores
+
+
+def run(hire, kind, **options):
+    task_id = put(type_of(chores.control), args=[kind], **options)
+    worker = hire()
+    worker.until_empty()
+    assert_index_agrees()
+    return row(task_id)
+
+
+def seconds_ahead(task):
+    return (task.run_after - task.created_at).total_seconds()
+
+
+def test_retry_after_its_own_time(hire):
+    task = run(hire, "retry")
+    assert (task.status, task.failures) == ("scheduled", 1)
+    assert 7 <= seconds_ahead(task) < 12
+
+
+def test_retry_by_the_usual_backoff(hire):
+    task = run(hire, "retry_by_backoff", retry_delay=60)
+    assert (task.status, task.failures) == ("scheduled", 1)
+    assert 60 <= seconds_ahead(task) < 65
+
+
+def test_retry_counts_against_the_budget(hire):
+    assert run(hire, "retry", max_retries=0).status == "dead_letter"
+    assert DeadLetter.objects.get().reason == "retries_exhausted"
+
+
+def test_discard_fails_for_good(hire):
+    task = run(hire, "discard")
+    assert (task.status, task.failures) == ("failed", 1)
+
+
+def test_snooze_spends_no_attempt(hire):
+    task = run(hire, "snooze", max_retries=0)
+    assert (task.status, task.failures) == ("scheduled", 0)
+    assert 30 <= seconds_ahead(task) < 35
+
+
+@pytest.mark.parametrize("make", [lambda v: Retry(after=v), Snooze])
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), 10**12])
+def test_absurd_times_are_refused_where_they_are_raised(make, value):
+    with pytest.raises(ValueError, match="must lie between"):
+        make(value)
+
+
+def test_a_discard_is_an_ordinary_exception_and_an_interruption_is_not():
+    assert issubclass(Discard, Exception)
+    assert not issubclass(TaskTimeout, Exception)
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """What the worker asked its pool to interrupt."""
+    return []
+
+
+def watch(worker, asked):
+    worker.pool.interrupt = lambda held, kind: asked.append((held.task.id, kind)) or True
+    worker.pool.abandon = lambda held, error: None
+
+
+def test_a_task_past_its_timeout_is_interrupted(hire, interrupted):
+    task_id = put(type_of(chores.quick), timeout=5)
+    worker = hire()
+    watch(worker, interrupted)
+    worker.run_once()
+    worker.run_once()
+    assert interrupted == []
+    assert 4 < worker._patience() <= 5, "the loop wakes up for it"
+    worker.stuck(6)
+    worker.run_once()
+    assert interrupted == [(task_id, TaskTimeout)]
+
+
+def test_each_retry_may_take_longer(hire):
+    put(type_of(chores.control), args=["retry_by_backoff"], timeout=10)
+    worker = hire()
+    timeouts = []
+    for _ in range(3):
+        worker.wake()
+        worker.run_once()
+        timeouts += [held.task.timeout for held in worker.pool.begun]
+        worker.pool.finish()
+        worker.run_once()
+        Task.objects.update(run_after=timezone.now())
+        make_due()
+    assert timeouts == pytest.approx([10, 15, 22.5])
+
+
+def test_a_cancelled_task_is_interrupted_when_the_worker_is_told(hire, interrupted):
+    kept, cancelled = put(type_of(chores.quick)), put(type_of(chores.quick))
+    worker = hire()
+    watch(worker, interrupted)
+    worker.run_once()
+    service.wait_for_wake(worker.id, 0.01)
+    cancel(cancelled)
+    assert service.wait_for_wake(worker.id, 5) is True
+    worker._wake(called=True)
+    worker.run_once()
+    assert interrupted == [(cancelled, TaskCancelled)]
+    worker.pool.finish()
+    worker.run_once()
+    assert row(cancelled).status == "cancelled"
+    assert row(kept).status == "completed"
+    assert_index_agrees()
+
+
+def test_a_heartbeat_finds_what_the_worker_was_not_told(hire, interrupted):
+    cancelled = put(type_of(chores.quick))
+    worker = hire()
+    watch(worker, interrupted)
+    worker.run_once()
+    cancel(cancelled)
+    worker._beat()
+    worker.run_once()
+    assert interrupted == [(cancelled, TaskCancelled)]
+
+
+def test_cancel_requests_of_others_are_none_of_its(hire):
+    assert service.cancel_requests(uuid.uuid4()) == set()

@@ -1,0 +1,254 @@
+"""One attempt: whatever a task does, an outcome comes of it that the rows can hold."""
+
+import json
+import logging
+import uuid
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from django.tasks.base import TaskResultStatus
+from django.tasks.signals import task_finished, task_started
+
+from queue_app.backend import TaskQueueBackend
+from queue_app.core.records import ClaimedTask
+from queue_app.registry import type_of
+from tests.workers import chores
+from workers import executor
+from workers.executor import MAX_MESSAGE, MAX_TRACEBACK, Executor, Held, describe
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def claimed(task, *args, failures: int = 0, **parameters) -> Held:
+    """Return a task of this type as a claim gives it."""
+    kind = task if isinstance(task, str) else type_of(task)
+    record = ClaimedTask(
+        id=uuid.uuid4(),
+        attempt=failures + 3,
+        task_type=kind,
+        queue="default",
+        priority=2,
+        capabilities=(),
+        user="",
+        created_at=NOW,
+        queued_at=NOW,
+        started_at=NOW,
+        timeout=600,
+        max_retries=3,
+        retry_delay=None,
+        failures=failures,
+        args=json.dumps(args),
+        parameters=json.dumps(parameters),
+    )
+    return Held(record, 0.0)
+
+
+@pytest.fixture
+def run():
+    """Run one attempt."""
+    worker = Executor(uuid.uuid4())
+    return lambda task, *args, **options: worker.run(claimed(task, *args, **options))
+
+
+@pytest.fixture
+def heard():
+    """What the listeners of the two signals were told: (signal, sender, status, result)."""
+    told = []
+
+    def on_start(sender, task_result, **_):
+        told.append(("started", sender, task_result.status, task_result))
+
+    def on_finish(sender, task_result, **_):
+        told.append(("finished", sender, task_result.status, task_result))
+
+    task_started.connect(on_start)
+    task_finished.connect(on_finish)
+    yield told
+    task_started.disconnect(on_start)
+    task_finished.disconnect(on_finish)
+
+
+# -- results ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (False, "false"),
+        ("", '""'),
+        ([], "[]"),
+        ({"a": [1, None]}, '{"a":[1,null]}'),
+        ("größer ✓", '"größer ✓"'),
+    ],
+)
+def test_a_result_is_json(run, value, text):
+    assert run(chores.echo, value).result == text
+
+
+def test_null_is_no_result(run):
+    outcome = run(chores.echo, None)
+    assert (outcome.result, outcome.failure) == (None, None)
+
+
+def test_tuples_are_lists(run):
+    assert run(chores.returns, "tuple").result == "[1,[2,3]]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("object", "result is a _thread.lock"),
+        ("set", "result.deep[1] is a builtins.set"),
+        ("nan", "result is not a finite number"),
+        ("large", "result takes 300002 bytes"),
+        ("nul", "result contains a NUL"),
+        ("surrogate", "result contains an unpaired surrogate"),
+        ("bytes", "result is a builtins.bytes"),
+    ],
+)
+def test_a_result_that_json_cannot_hold_is_a_failure_that_names_it(run, kind, words):
+    outcome = run(chores.returns, kind)
+    assert outcome.result is None
+    assert words in outcome.failure.message
+
+
+# -- failures -----------------------------------------------------------------------------------
+
+
+def test_an_exception_is_described(run):
+    failure = run(chores.raises, "value").failure
+    assert (failure.exception_class, failure.message) == ("builtins.ValueError", "no good")
+    assert "chores.py" in failure.traceback
+    assert failure.traceback.endswith("ValueError: no good\n")
+
+
+@pytest.mark.parametrize(("kind", "text"), [("nul", r"a\x00b"), ("surrogate", r"\ud800")])
+def test_what_postgresql_cannot_store_is_written_out(run, kind, text):
+    failure = run(chores.raises, kind).failure
+    assert failure.message == text
+    assert failure.traceback.endswith(f"ValueError: {text}\n")
+
+
+def test_descriptions_are_bounded(run):
+    failure = run(chores.raises, "long").failure
+    assert failure.message == "x" * MAX_MESSAGE
+    assert len(failure.traceback) == MAX_TRACEBACK
+
+
+def test_the_end_of_a_long_traceback_is_kept(run):
+    failure = run(chores.deep, 0).failure
+    assert failure.exception_class == "builtins.RecursionError"
+    assert len(failure.traceback) <= MAX_TRACEBACK
+    assert failure.traceback.rstrip().splitlines()[-1].startswith("RecursionError")
+
+
+def test_a_message_that_expands_when_written_out_stays_bounded():
+    failure = describe(ValueError("\ud800" * MAX_MESSAGE))
+    assert len(failure.message) == MAX_MESSAGE
+
+
+def test_an_exception_that_cannot_be_printed(run):
+    failure = run(chores.raises, "silent").failure
+    assert failure.exception_class == "tests.workers.chores.SilentError"
+    assert "no printable message" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("exit", "builtins.SystemExit"), ("interrupt", "builtins.KeyboardInterrupt")]
+)
+def test_what_would_end_a_process_ends_the_attempt_only(run, kind, name):
+    assert run(chores.raises, kind).failure.exception_class == name
+
+
+def test_groups_of_exceptions_are_shown(run):
+    failure = run(chores.raises, "group").failure
+    assert "ValueError: one" in failure.traceback
+    assert "KeyError: 'two'" in failure.traceback
+
+
+def test_a_type_that_the_code_does_not_have(run):
+    failure = run("tests.workers.chores.quik").failure
+    assert failure.exception_class == "queue_app.exceptions.UnknownTaskType"
+    assert "Did you mean 'tests.workers.chores.quick'" in failure.message
+
+
+def test_wrong_arguments(run):
+    assert "unexpected keyword argument 'size'" in run(chores.quick, size=3).failure.message
+
+
+# -- context, signals, async ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failures", [0, 2])
+def test_the_context_tells_the_attempt(run, failures):
+    outcome = run(chores.looks, failures=failures)
+    assert json.loads(outcome.result) == [failures + 1, str(outcome.task.id), "RUNNING", 1]
+
+
+def test_listeners_hear_of_start_and_end(run, heard):
+    outcome = run(chores.echo, [1, 2])
+    assert [(signal, sender, status) for signal, sender, status, _ in heard] == [
+        ("started", TaskQueueBackend, TaskResultStatus.RUNNING),
+        ("finished", TaskQueueBackend, TaskResultStatus.SUCCESSFUL),
+    ]
+    seen = heard[1][3]
+    assert (seen.id, seen.return_value, seen.args) == (str(outcome.task.id), [1, 2], [[1, 2]])
+
+
+def test_listeners_see_the_result_as_it_is_stored(run, heard):
+    run(chores.returns, "tuple")
+    assert heard[1][3].return_value == [1, [2, 3]]
+
+
+@pytest.mark.parametrize("task", [chores.raises, chores.returns])
+def test_listeners_hear_of_a_failure(run, heard, task):
+    run(task, "nul")
+    signal, _, status, seen = heard[1]
+    assert (signal, status) == ("finished", TaskResultStatus.FAILED)
+    assert len(seen.errors) == 1
+
+
+def test_a_broken_listener_has_no_say_in_the_outcome(run):
+    def broken(**_):
+        raise RuntimeError("listener")
+
+    for signal in (task_started, task_finished):
+        signal.connect(broken)
+    try:
+        outcome = run(chores.echo, 1)
+        failed = run(chores.raises, "value")
+    finally:
+        for signal in (task_started, task_finished):
+            signal.disconnect(broken)
+    assert (outcome.result, outcome.failure) == ("1", None)
+    assert failed.failure.exception_class == "builtins.ValueError"
+
+
+def test_nothing_is_built_when_nobody_listens(run, monkeypatch):
+    monkeypatch.setattr(executor, "TaskResult", None)
+    assert run(chores.echo, 1).result == "1"
+    assert run(chores.raises, "value").failure.exception_class == "builtins.ValueError"
+
+
+def test_djangos_own_log_counts_as_a_listener_once_it_has_a_level(run, caplog):
+    caplog.set_level(logging.INFO, "django.tasks")
+    run(chores.echo, 1)
+    assert [record.name for record in caplog.records] == ["django.tasks"] * 2
+
+
+def test_async_functions_run(run):
+    assert run(chores.later, 21).result == "42"
+
+
+def test_what_would_end_an_event_loop_ends_the_attempt_only(run):
+    assert run(chores.leaves).failure.exception_class == "builtins.SystemExit"
+
+
+def test_times_are_by_the_databases_clock(run, monkeypatch):
+    times = iter([5.0, 7.5])
+    monkeypatch.setattr(executor, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    outcome = run(chores.echo, 1)
+    assert outcome.started_at == NOW + timedelta(seconds=5)
+    assert outcome.finished_at == NOW + timedelta(seconds=7.5)

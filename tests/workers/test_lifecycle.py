@@ -1,0 +1,109 @@
+"""A worker process from its start to its exit code, with real signals."""
+
+import signal
+
+import pytest
+
+from queue_app.core.states import Status
+from queue_app.models import Task, Worker
+from queue_app.registry import type_of
+from tests.integration.app import tasks
+from tests.integration.processes import eventually, lines
+from tests.support.engine import assert_index_agrees, put, put_many, row, status
+from workers.lifecycle import HURRY, on_signals, signals_held
+
+HOLD, NOTE = type_of(tasks.hold), type_of(tasks.note)
+
+
+@pytest.fixture
+def held(fleet, log, tmp_path):
+    """A worker of one slot that holds a task until its gate opens, with others behind it: (process, gate, ids)."""
+    gate = tmp_path / "gate"
+    ids = [put(HOLD, args=[log, "a", str(gate)]), *put_many(3, NOTE, args=[log, "later"])]
+    process = fleet.worker("--concurrency", "1", heartbeat=0.1)
+    eventually(lambda: lines(log), "the task begins")
+    return process, gate, ids
+
+
+def drains() -> bool:
+    """Whether a worker has said that it takes nothing new."""
+    return Worker.objects.filter(status="draining").exists()
+
+
+def test_signals_are_held_and_delivered():
+    got = []
+    with on_signals({signal.SIGTERM: lambda: got.append("term"), HURRY: lambda: got.append("hurry")}):
+        with signals_held():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(HURRY)
+            assert got == []
+        assert sorted(got) == ["hurry", "term"]
+    assert signal.getsignal(HURRY) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains(held, log, number):
+    process, gate, ids = held
+    process.send(number)
+    gate.touch()
+    assert process.exit_code() == 0
+    assert status(ids[0]) == Status.COMPLETED
+    assert "Traceback" not in process.log
+    assert Worker.objects.get().status == "stopped"
+    assert Task.objects.filter(status="executing").count() == 0
+    assert_index_agrees()
+
+
+def test_a_drain_starts_nothing(held, log):
+    process, gate, ids = held
+    process.send(signal.SIGTERM)
+    eventually(drains, "the worker says that it drains")
+    gate.touch()
+    assert process.exit_code() == 0
+    assert [status(task_id) for task_id in ids] == [Status.COMPLETED, *[Status.QUEUED] * 3]
+    assert lines(log)[-1].startswith("-a")
+
+
+def test_the_second_signal_gives_back_what_runs(held):
+    process, _, ids = held
+    process.send(signal.SIGTERM)
+    eventually(drains, "the worker says that it drains")
+    process.send(signal.SIGTERM)
+    assert process.exit_code() == 5
+    first = row(ids[0])
+    assert (first.status, first.attempt, first.failures) == ("queued", 1, 0)
+    assert_index_agrees()
+
+
+def test_the_grace_expires(fleet, log, tmp_path):
+    task_id = put(HOLD, args=[log, "a", str(tmp_path / "gate")])
+    process = fleet.worker("--grace", "0.1")
+    eventually(lambda: lines(log), "the task begins")
+    process.send(signal.SIGTERM)
+    assert process.exit_code() == 5
+    assert status(task_id) == Status.QUEUED
+
+
+def test_an_event_loop_does_not_keep_the_process(fleet, log):
+    put(type_of(tasks.hold_async), args=[log])
+    process = fleet.worker("--grace", "0")
+    eventually(lambda: lines(log), "the task begins")
+    process.send(signal.SIGTERM)
+    assert process.exit_code() == 5
+
+
+def test_max_tasks_ends_the_process_at_once(fleet, log):
+    put_many(5, NOTE, args=[log, "x"])
+    process = fleet.worker("--max-tasks", "3", "--concurrency", "2")
+    assert process.exit_code(seconds=9) == 0, "it needs no wake-up call to see that it is done"
+    assert len(lines(log)) == 3
+
+
+def test_a_worker_that_was_declared_dead_leaves(fleet, log, tmp_path):
+    task_id = put(HOLD, args=[log, "a", str(tmp_path / "gate")])
+    process = fleet.worker(heartbeat=0.1)
+    eventually(lambda: lines(log), "the task begins")
+    Worker.objects.update(status="dead")
+    assert process.exit_code() == 3
+    assert "it was declared dead" in process.log
+    assert row(task_id).failures == 0

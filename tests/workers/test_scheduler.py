@@ -1,0 +1,272 @@
+"""The scheduler: one leads, every job has its turn, and none stops the others."""
+
+import logging
+import signal
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+from django.db import OperationalError
+from django.utils import timezone
+
+from queue_app.core.states import Status
+from queue_app.exceptions import IndexUnavailable
+from queue_app.index import get_index
+from queue_app.models import MaintenanceJob, QueueStats, Task, Worker
+from queue_app.registry import type_of
+from queue_app.services import maintenance
+from queue_app.services import workers as service
+from tests.integration.app import tasks
+from tests.integration.processes import eventually
+from tests.support.engine import assert_index_agrees, index_away, put, put_many, status
+from tests.workers import chores
+from workers import scheduler as module
+from workers.lifecycle import Exit
+from workers.scheduler import Scheduler
+
+QUICK = type_of(chores.quick)
+JOBS = ["rebuild", "due", "reap", "reconcile", "fallback", "maintenance"]
+
+
+@pytest.fixture
+def make(engine, settings):
+    """Make schedulers whose leadership lapses in no time, or after so many seconds."""
+
+    def make(leader_seconds: float = 30, **options) -> Scheduler:
+        settings.TASKQUEUE = {**settings.TASKQUEUE, "SCHEDULER": {"LEADER_SECONDS": leader_seconds}}
+        return Scheduler(**options)
+
+    return make
+
+
+def tick(scheduler: Scheduler, *names: str) -> list[str]:
+    """Run these jobs (none: all) now."""
+    for job in scheduler.jobs:
+        job.due_at = 0 if not names or job.name in names else float("inf")
+    return scheduler.run_once()
+
+
+def bide(seconds: float = 10) -> dict[str, object]:
+    """Options of a task that is due so much later."""
+    return {"run_after": timezone.now() + timedelta(seconds=seconds)}
+
+
+def test_every_job_runs_at_first_and_then_at_its_time(make):
+    scheduler = make()
+    assert [name for name in scheduler.run_once() if name in JOBS] == JOBS
+    assert scheduler.run_once() == []
+    assert tick(scheduler, "due", "reap") == ["due", "reap"]
+    assert scheduler._next_at() == min(job.due_at for job in scheduler.jobs)
+
+
+def test_due_tasks_are_queued(make, hire):
+    task_id = put(QUICK, **bide())
+    scheduler = make()
+    tick(scheduler, "due")
+    assert status(task_id) == Status.SCHEDULED
+    Task.objects.update(run_after=timezone.now())
+    tick(scheduler, "due")
+    assert status(task_id) == Status.QUEUED
+    hire().until_empty()
+    assert status(task_id) == Status.COMPLETED
+
+
+def test_many_due_tasks_are_queued_in_one_turn(make, monkeypatch):
+    monkeypatch.setattr(module, "BATCH", 10)
+    plain = module.make_due
+    monkeypatch.setattr(module, "make_due", lambda: plain(limit=10))
+    put_many(35, QUICK, **bide())
+    Task.objects.update(run_after=timezone.now())
+    tick(make(), "due")
+    assert Task.objects.filter(status="queued").count() == 35
+
+
+def test_an_index_that_is_gone_is_rebuilt(make, hire, index):
+    task_id = put(QUICK)
+    index._client.delete(*index._client.keys(index.keys.everything))
+    tick(make(), "rebuild")
+    assert index.generation().state == "ready"
+    assert_index_agrees()
+    hire().until_empty()
+    assert status(task_id) == Status.COMPLETED
+
+
+def test_a_task_that_the_index_never_heard_of_is_found(make, hire):
+    with index_away():
+        task_id = put_many(1, QUICK)[0]
+    tick(make(), "reconcile")
+    assert_index_agrees()
+    hire().until_empty()
+    assert status(task_id) == Status.COMPLETED
+
+
+def test_tasks_of_a_silent_worker_are_queued_again(make, hire):
+    task_id = put(QUICK)
+    hire().run_once()
+    Worker.objects.update(last_heartbeat_at=timezone.now() - timedelta(hours=1))
+    tick(make(), "reap")
+    assert status(task_id) == Status.QUEUED
+    assert_index_agrees()
+
+
+def test_a_lost_wake_up_call_is_repeated(make, hire):
+    worker = hire()
+    worker.run_once()
+    put(QUICK)
+    assert service.wait_for_wake(worker.id, 5)  # and dies with it
+    other = hire()
+    prefix = get_index().keys.prefix
+    get_index()._client.zadd(f"{prefix}:idle:{other.profile.id}", {str(other.id): 1})
+    tick(make(), "fallback")
+    assert service.wait_for_wake(other.id, 5)
+
+
+@pytest.mark.parametrize("celery_works", [True, False])
+def test_maintenance_is_run_when_nobody_else_does(make, celery_works):
+    if celery_works:
+        at = timezone.now() - timedelta(seconds=90)
+        MaintenanceJob.objects.bulk_create(MaintenanceJob(name=name, succeeded_at=at) for name in maintenance.JOBS)
+    before = QueueStats.objects.count()
+    tick(make(), "maintenance")
+    assert QueueStats.objects.count() == before + (not celery_works)
+
+
+def test_maintenance_on_demand(make):
+    QueueStats.objects.create(queue="default", taken_at=timezone.now() - timedelta(seconds=90))
+    tick(make(with_maintenance=True), "maintenance")
+    assert QueueStats.objects.count() == 2
+
+
+# -- leadership -----------------------------------------------------------------------------------------
+
+
+def test_one_leads(make):
+    first, second = make(), make()
+    assert first.run_once()
+    assert second.run_once() == []
+    assert (first.leads, second.leads) == (True, False)
+    assert tick(first, "due") == ["due"]
+    assert tick(second, "due") == []
+
+
+def test_the_other_takes_over_when_the_lock_has_lapsed(make, index):
+    first, second = make(), make()
+    first.run_once()
+    index._client.delete(f"{index.keys.prefix}:lock:scheduler")  # what its expiry does
+    assert second.run_once()
+    assert tick(first, "due") == []
+    assert (first.leads, second.leads) == (False, True)
+
+
+def test_the_lock_lapses_by_itself(make, index):
+    make(leader_seconds=2).run_once()
+    assert 0 < index._client.pttl(f"{index.keys.prefix}:lock:scheduler") <= 2000
+
+
+def test_the_other_takes_over_at_once_when_the_first_leaves(make):
+    first, second = make(), make()
+    first.run_once()
+    first._resign()
+    assert second.run_once()
+
+
+def test_who_does_not_lead_cannot_resign_for_the_leader(make):
+    first, second, third = make(), make(), make()
+    first.run_once()
+    second._resign()
+    assert third.run_once() == []
+
+
+def test_who_stands_by_looks_often_enough(make, monkeypatch):
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    make().run_once()
+    second = make(leader_seconds=30)
+    second.run_once()
+    assert second._next_at() == 1010
+
+
+# -- trouble --------------------------------------------------------------------------------------------
+
+
+def test_jobs_on_rows_go_on_while_redis_is_away(make, caplog):
+    caplog.set_level(logging.WARNING, "taskqueue")
+    task_id = put(QUICK, **bide())
+    Task.objects.update(run_after=timezone.now())
+    first, second = make(), make()
+    with index_away():
+        for scheduler in (first, second):  # there is no lock to hold
+            assert scheduler.run_once()
+        tick(first, "rebuild")
+    assert status(task_id) == Status.QUEUED
+    failed = [record.getMessage() for record in caplog.records if "rebuild failed" in record.getMessage()]
+    assert len(failed) == 2, "once for each scheduler, not once a turn"
+    tick(first)
+    assert_index_agrees()
+
+
+@pytest.mark.parametrize("error", [OperationalError("gone"), IndexUnavailable("gone"), RuntimeError("gone")])
+def test_a_failing_job_does_not_stop_the_others(make, error, caplog):
+    def fail() -> None:
+        raise error
+
+    scheduler = make()
+    scheduler.jobs[0].action = fail
+    assert [name for name in tick(scheduler) if name in JOBS] == JOBS
+    assert scheduler.jobs[0].failing
+    assert not any(job.failing for job in scheduler.jobs[1:])
+    assert "rebuild failed" in caplog.text
+    scheduler.jobs[0].action = lambda: None
+    tick(scheduler, "rebuild")
+    assert not scheduler.jobs[0].failing
+
+
+def test_a_job_that_fails_always_is_logged_once(make, caplog):
+    def fail() -> None:
+        raise RuntimeError("gone")
+
+    scheduler = make()
+    scheduler.jobs[0].action = fail
+    for _ in range(3):
+        tick(scheduler, "rebuild")
+    assert caplog.text.count("rebuild failed") == 1
+
+
+def test_it_stops_between_jobs(make):
+    scheduler = make()
+    scheduler.jobs[1].action = scheduler.stop
+    assert tick(scheduler) == JOBS[:2]
+
+
+def test_it_runs_until_it_is_stopped_and_gives_up_the_lead(make):
+    scheduler = make()
+    ran = []
+    for job in scheduler.jobs:
+        job.action = lambda: ran.append(1) or (signal.raise_signal(signal.SIGTERM) if len(ran) == 3 else None)
+    assert scheduler.run() is Exit.OK
+    assert len(ran) == 3
+    assert make().run_once()
+
+
+# -- as a process -----------------------------------------------------------------------------------------
+
+
+def test_two_processes(fleet):
+    """The second takes over when the first is killed; both end in order."""
+    task_id = put(type_of(tasks.add), args=[1, 2], **bide(3600))
+    first = fleet.scheduler()
+    eventually(lambda: "leads" in first.log, "the first leads")
+    second = fleet.scheduler()
+    eventually(lambda: get_index()._client.pttl(f"{get_index().keys.prefix}:lock:scheduler") > 0, "the lock is held")
+    first.kill()
+    eventually(lambda: "leads" in second.log, "the second takes over")
+    Task.objects.update(run_after=timezone.now())
+    eventually(lambda: status(task_id) == Status.QUEUED, "what is due is queued")
+    second.send(signal.SIGTERM)
+    assert second.exit_code() == 0
+    assert "Traceback" not in second.log
+    assert make_leader_free()
+
+
+def make_leader_free() -> bool:
+    """Whether nobody holds the lead."""
+    return get_index()._client.exists(f"{get_index().keys.prefix}:lock:scheduler") == 0

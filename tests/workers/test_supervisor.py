@@ -1,0 +1,210 @@
+"""Several worker processes under one, with real signals and real deaths."""
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from queue_app.core.states import Status
+from queue_app.models import Worker
+from queue_app.registry import type_of
+from tests.integration.app import tasks
+from tests.integration.processes import Process, eventually, lines
+from tests.support.engine import assert_index_agrees, put, put_many, row, status
+from workers.lifecycle import Exit
+from workers.options import MAX_NAME, WorkerOptions
+from workers.supervisor import Child, Supervisor
+
+HOLD, NOTE = type_of(tasks.hold), type_of(tasks.note)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """What the tasks that hold wait for."""
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def pair(fleet, log, gate):
+    """Two worker processes of one slot, each with a task that holds: (supervisor, ids, pid of each task)."""
+    ids = [put(HOLD, args=[log, name, str(gate)]) for name in "ab"]
+    process = fleet.worker("--processes", "2", "--concurrency", "1", heartbeat=0.2)
+    eventually(lambda: len(lines(log)) == 2, "both tasks begin")
+    return process, ids, holders(log)
+
+
+def holders(log: str) -> dict[str, int]:
+    """Return who has begun each task last."""
+    return {line.split()[0][1:]: int(line.split()[1]) for line in lines(log) if line.startswith("+")}
+
+
+def living() -> int:
+    """How many workers say that they live."""
+    return Worker.objects.filter(status__in=["active", "draining"]).count()
+
+
+def gone(process: Process, pids) -> bool:
+    """Whether all of these have ended."""
+    return all(not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE for pid in pids)
+
+
+def test_each_has_a_process_and_a_name(pair):
+    process, _, pids = pair
+    assert len(set(pids.values())) == 2
+    assert set(pids.values()) == set(process.children())
+    names = sorted(Worker.objects.values_list("name", flat=True))
+    assert [name.rpartition("/")[2] for name in names] == ["1", "2"]
+    assert set(Worker.objects.values_list("pid", flat=True)) == set(pids.values())
+
+
+def test_a_killed_child_is_replaced_and_its_task_given_back_at_once(fleet, log, gate):
+    """No heartbeat decides here: the supervisor sees the end."""
+    ids = [put(HOLD, args=[log, name, str(gate)]) for name in "ab"]
+    process = fleet.worker("--processes", "2", "--concurrency", "1", heartbeat=60)
+    eventually(lambda: len(lines(log)) == 2, "both tasks begin")
+    victim = holders(log)["a"]
+    os.kill(victim, signal.SIGKILL)
+    eventually(lambda: len(lines(log)) == 3, "somebody begins the task again")
+    assert holders(log)["a"] != victim
+    assert len(process.children()) == 2
+    assert "died with code -9" in process.log
+    gate.touch()
+    eventually(lambda: [status(task_id) for task_id in ids] == [Status.COMPLETED] * 2, "both complete")
+    assert row(ids[0]).attempt == 2
+    assert row(ids[0]).failures == 0
+    process.send(signal.SIGTERM)
+    assert process.exit_code() == 0
+    assert_index_agrees()
+
+
+def test_a_signal_drains_all(pair, gate):
+    process, ids, pids = pair
+    process.send(signal.SIGTERM)
+    eventually(lambda: Worker.objects.filter(status="draining").count() == 2, "both say that they drain")
+    late = put(NOTE, args=["/dev/null", "late"])
+    gate.touch()
+    assert process.exit_code() == 0
+    assert [status(task_id) for task_id in [*ids, late]] == [Status.COMPLETED, Status.COMPLETED, Status.QUEUED]
+    assert gone(process, pids.values())
+    assert living() == 0
+
+
+def test_the_second_signal_gives_back_what_runs(pair):
+    process, ids, pids = pair
+    process.send(signal.SIGTERM)
+    eventually(lambda: Worker.objects.filter(status="draining").count() == 2, "both say that they drain")
+    process.send(signal.SIGTERM)
+    assert process.exit_code() == 5
+    assert gone(process, pids.values())
+    assert [(row(task_id).status, row(task_id).attempt, row(task_id).failures) for task_id in ids] == [
+        ("queued", 1, 0)
+    ] * 2
+    assert_index_agrees()
+
+
+def test_ctrl_c_reaches_the_children_once(pair, gate):
+    """The terminal sends it to the whole group; twice would give back what runs."""
+    process, ids, _ = pair
+    os.killpg(process.pid, signal.SIGINT)
+    eventually(lambda: Worker.objects.filter(status="draining").count() == 2, "both say that they drain")
+    gate.touch()
+    assert process.exit_code() == 0
+    assert [status(task_id) for task_id in ids] == [Status.COMPLETED] * 2
+    assert "Traceback" not in process.log
+
+
+def test_a_service_manager_that_stops_every_process_drains_too(pair, gate):
+    """It sends SIGTERM to the children as well, which get another from their supervisor."""
+    process, ids, pids = pair
+    for pid in [process.pid, *pids.values()]:
+        os.kill(pid, signal.SIGTERM)
+    eventually(lambda: Worker.objects.filter(status="draining").count() == 2, "both say that they drain")
+    gate.touch()
+    assert process.exit_code() == 0
+    assert [status(task_id) for task_id in ids] == [Status.COMPLETED] * 2
+
+
+def test_children_end_when_their_supervisor_is_killed(pair):
+    process, ids, pids = pair
+    os.kill(process.pid, signal.SIGKILL)
+    eventually(lambda: gone(process, pids.values()), "the children end")
+    assert [status(task_id) for task_id in ids] == [Status.QUEUED] * 2
+    assert living() == 0
+
+
+@pytest.mark.parametrize("children", [0, 1, 3])
+def test_a_signal_while_the_children_start_is_not_lost(fleet, children):
+    process = fleet.worker("--processes", "4")
+    while process.alive and len(process.children()) <= children:  # no pause: it is about the very moment
+        pass
+    process.send(signal.SIGTERM)
+    if children == 0 and process.exit_code() == -signal.SIGTERM:
+        return  # it came before the supervisor had a handler
+    assert process.exit_code() == 0
+    assert living() == 0
+
+
+def test_a_burst_ends_all(fleet, log):
+    put_many(40, NOTE, args=[log, "x"])
+    process = fleet.worker("--processes", "2", "--burst", "--name", "n" * MAX_NAME)
+    assert process.exit_code() == 0
+    assert len(lines(log)) == 40
+    assert {len(name) for name in Worker.objects.values_list("name", flat=True)} == {MAX_NAME}
+
+
+# -- decisions, without processes -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def supervisor(monkeypatch) -> Supervisor:
+    """One that buries nobody."""
+    monkeypatch.setattr("workers.supervisor._give_back", lambda _worker_id: None)
+    return Supervisor(WorkerOptions(), 2)
+
+
+def child(lived: float, backoff: float = 0.0) -> Child:
+    """Return a child that was started so many seconds ago."""
+    import time  # noqa: PLC0415
+    import uuid  # noqa: PLC0415
+
+    return Child(1, uuid.uuid4(), 1, time.monotonic() - lived, backoff)
+
+
+@pytest.mark.parametrize(
+    ("lived", "backoff", "following"), [(60, 8, 0), (1, 0, 0.5), (1, 0.5, 1), (1, 4, 8), (1, 29, 30), (1, 30, 30)]
+)
+def test_what_dies_young_is_started_ever_later(supervisor, lived, backoff, following):
+    one = child(lived, backoff)
+    supervisor._ended(one, 1)
+    assert one.backoff == following
+    assert len(supervisor._restarts) == 1
+
+
+def test_what_ends_in_order_is_not_replaced(supervisor):
+    supervisor._ended(child(1), 0)
+    assert supervisor._restarts == []
+
+
+def test_nothing_is_replaced_once_it_stops(supervisor):
+    supervisor.stop()
+    supervisor._ended(child(1), -9)
+    assert supervisor._restarts == []
+
+
+@pytest.mark.parametrize(
+    ("codes", "worst"),
+    [([0, 0], Exit.OK), ([0, 5], Exit.GAVE_BACK), ([3, 0], Exit.LOST), ([-9, 0], Exit.CRASHED), ([5, 1], 5), ([77], 1)],
+)
+def test_the_worst_code_counts(supervisor, codes, worst):
+    supervisor.stop()
+    for code in codes:
+        supervisor._ended(child(1), code)
+    assert supervisor._worst == worst
+
+
+def test_a_crash_that_was_made_good_does_not_count(supervisor):
+    supervisor._ended(child(1), -9)
+    supervisor.stop()
+    supervisor._ended(child(1), 0)
+    assert supervisor._worst == Exit.OK
