@@ -1,0 +1,24 @@
+"""How Sphinx builds this documentation: `./dev docs`, warnings as errors, nothing fetched from the network."""
+
+from __future__ import annotations
+
+project = "Task queue for Django"
+author = "the contributors"
+project_copyright = "the contributors"
+
+extensions = ["myst_parser"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+root_doc = "index"
+nitpicky = True
+
+# Headings get anchors, so that pages can link to each other's sections and Sphinx checks that they exist.
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence", "deflist"]
+
+html_theme = "furo"
+html_title = "Task queue for Django"
+html_copy_source = False
+html_show_sphinx = False
+pygments_style = "default"
+pygments_dark_style = "monokai"

@@ -1,0 +1,436 @@
+"""Write the parts of the reference that the code knows: settings, states, commands, errors, keys.
+
+Each such part stands between two comments, `<!-- generated: NAME -->` and `<!-- end -->`, in a page. Run
+
+    .venv/bin/python docs/generate.py
+
+after a change of the code; `tests/docs/test_reference.py` fails until it has been run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import os
+import re
+import sys
+import textwrap
+import typing
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+#: What a setting means, where its name or the comment beside it in the code does not say it.
+MEANING = {
+    "DATABASE_ALIAS": "the DATABASES alias that holds the rows",
+    "KEY_PREFIX": "what the names of all keys begin with; projects that share a Redis need different ones",
+    "TASK_MODULES": "modules with tasks, looked for in every installed app",
+    "SCHEDULER.FULL_PASS_SECONDS": "every queued row is compared with the index at least this often",
+    "WORKER.MISSED_HEARTBEATS": "a worker that is silent for so many intervals is dead",
+    "PAYLOAD.MAX_BYTES": "bytes of JSON text of the parameters, of the positional arguments and of the result, each",
+    "PAYLOAD.MAX_DEPTH": "levels of nesting",
+    "PAYLOAD.MAX_NODES": "values in all",
+    "SCHEDULER.DUE_SECONDS": "between two looks for scheduled tasks whose time has come, and for an index to rebuild",
+    "SCHEDULER.FALLBACK_SECONDS": "between two repetitions of wake-up calls that may have been lost",
+    "SCHEDULER.OVERDUE_SECONDS": "so long past its deadline, a task is taken from a worker that is stuck",
+    "SCHEDULER.REAP_SECONDS": "between two looks for dead workers",
+    "SCHEDULER.RECONCILE_SECONDS": "between two steps of the comparison of rows and index",
+    "SCHEDULER.MAINTENANCE_SECONDS": "between two looks whether a job of upkeep is overdue",
+    "RETRY.BASE_SECONDS": "wait before the first retry; doubled for each further one",
+    "RETRY.CAP_SECONDS": "the longest wait, unless the task itself asks for a longer first one",
+    "RETENTION.SUCCESS_SECONDS": "completed tasks",
+    "RETENTION.FAILURE_SECONDS": "tasks that ended in any other state",
+    "RETENTION.DEAD_LETTER_SECONDS": "records of dead letters",
+    "RETENTION.STATS_SECONDS": "statistics of queues",
+    "RETENTION.WORKER_SECONDS": "workers that have ended",
+}
+
+#: Who makes a transition; `None` marks one that the table of states allows and nothing makes yet.
+MADE_BY = {
+    "scheduled": {"queued": "the scheduler, when the time has come", "cancelled": "cancel"},
+    "queued": {
+        "executing": "claim",
+        "cancelled": "cancel",
+        "expired": "expiry, where the queue asks for it",
+        "scheduled": None,
+    },
+    "executing": {
+        "scheduled": "finish: the function raised, and a retry is left; it raised `Snooze`;"
+        " or reap: its worker died again",
+        "queued": "give back (a worker that drains or hands on); or reap: its worker died, for the first time",
+        "completed": "finish: the function returned",
+        "failed": "finish: the function raised `Discard`",
+        "cancelled": "finish, give back or reap, when a cancel was requested",
+        "dead_letter": "finish: the function raised, and no retry is left; or reap: its worker died too often",
+    },
+    "dead_letter": {"queued": "replay"},
+}
+
+MEANS = {
+    "scheduled": "It waits for its time: `run_after` of the caller, or the wait before a retry.",
+    "queued": "It waits for a worker.",
+    "executing": "A worker has claimed it.",
+    "completed": "Its function returned; the result is stored.",
+    "failed": "It failed in a way that no retry would help.",
+    "cancelled": "Somebody cancelled it before it completed.",
+    "dead_letter": "It failed, and its retries are used up; a dead letter says why.",
+    "expired": "It waited too long and was given up.",
+}
+
+CHECKS = {
+    "queue_app.E001": "A key of `TASKQUEUE` is unknown or has a wrong value. The hint names the nearest key.",
+    "queue_app.E002": "The database named by `DATABASE_ALIAS` is not PostgreSQL.",
+    "queue_app.E003": "The PostgreSQL server is older than 14. Runs with `migrate` and `check --database`.",
+    "queue_app.E004": "`REDIS_ALIAS` names a cache that `CACHES` does not define.",
+    "queue_app.E005": "The entry of `TASKS` has `OPTIONS`; the queue's settings belong into `TASKQUEUE`.",
+    "queue_app.E006": "`LEADER_SECONDS` is not above twice `DUE_SECONDS`: the leadership would lapse between turns.",
+    "queue_app.W001": "The cache named by `REDIS_ALIAS` is not served by django-redis, so the index cannot be reached.",
+}
+
+#: Codes that stand in the entries of `errors`, beside those of the table of errors.
+FIELD_CODES = {
+    "blank": "An empty string where a value is needed.",
+    "boolean_expected": "Not true or false.",
+    "body_required": "The request has no body.",
+    "conflicting_fields": "Two fields, or a field and a header, contradict each other.",
+    "date_out_of_range": "A time before 2000 or more than ten years ahead.",
+    "datetime_expected": "Not a date and time.",
+    "duplicate_key": "A key occurs twice in one JSON object.",
+    "integer_expected": "Not a whole number.",
+    "invalid_characters": "Control or invisible characters.",
+    "invalid_cursor": "Not a cursor that a page before gave.",
+    "invalid_id": "Not a UUID.",
+    "invalid_json": "The body is not JSON; the message says where.",
+    "invalid_name": "Not a name of a queue or capability.",
+    "invalid_unicode": "An unpaired surrogate.",
+    "list_expected": "Not a list.",
+    "masked_value": "A mask where a value is needed; a mask stands only where the value it hides was.",
+    "non_finite_number": "NaN or an infinity.",
+    "not_json": "A value that JSON cannot hold (from Python code).",
+    "nul_not_allowed": "A NUL character in a text.",
+    "number_expected": "Not a number.",
+    "number_out_of_range": "A number that JSON readers would round or refuse; integers go up to ±2^53.",
+    "number_too_long": "An integer of more than 20 digits.",
+    "object_expected": "Not a JSON object with string keys.",
+    "out_of_range": "A number outside its bounds; `limit` holds the upper one.",
+    "payload_too_large": "More bytes than `PAYLOAD.MAX_BYTES`, or a larger body. Answered with 413.",
+    "read_only_field": "A field that the queue sets, not the caller.",
+    "repeated_parameter": "A parameter of the query that may be given once.",
+    "required": "A required field is missing.",
+    "string_expected": "Not a string.",
+    "timezone_required": "A time without a time zone.",
+    "too_deep": "More levels of nesting than `PAYLOAD.MAX_DEPTH`.",
+    "too_many": "More values in one filter than allowed.",
+    "too_many_nodes": "More values than `PAYLOAD.MAX_NODES`.",
+    "unknown_event": "The `event` of a request in the stream is not `ExecutionRequested`.",
+    "unknown_field": "A field that this request does not have; the message suggests the nearest.",
+    "unknown_parameter": "A parameter of the query that this list does not have.",
+    "unknown_priority": "Not the name of a band.",
+    "unknown_queue": "No such queue; `near_matches` lists similar names.",
+    "unknown_status": "Not the name of a state.",
+    "utf8_required": "The body is not plain UTF-8.",
+    "user_not_allowed": "A request in the stream names a user that `REQUESTS.USER` does not let it name.",
+    "unknown_task_type": "No registered task has this type; `near_matches` lists similar names.",
+}
+
+COMMANDS = {"runworker": "queue_app", "runscheduler": "queue_app", "quickstart": "taskqueue_project", "demo": "demo"}
+
+
+def set_up_django() -> None:
+    """Load Django with settings that need no server."""
+    sys.path.insert(0, str(ROOT))
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "taskqueue_project.settings.test")
+    import django  # noqa: PLC0415 - needs the path above
+
+    django.setup()
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a Markdown table."""
+    heads = list(heads)
+    lines = [" | ".join(heads), " | ".join("---" for _ in heads)]
+    lines += [" | ".join(str(cell).replace("|", "\\|") for cell in row) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def code(value: object) -> str:
+    """Return a value as code."""
+    return f"`{value}`"
+
+
+def summary_of(thing: object) -> str:
+    """Return the first line of a docstring."""
+    return (inspect.getdoc(thing) or "").partition("\n")[0].replace("``", "`")
+
+
+# -- settings ------------------------------------------------------------------------------------
+
+
+def comments_of(kind: type) -> dict[str, str]:
+    """Return the comment beside each field of a dataclass."""
+    found = re.findall(r"^    (\w+): .*?  # (.+)$", textwrap.dedent(inspect.getsource(kind)), re.MULTILINE)
+    return dict(found)
+
+
+def setting_rows(kind: type, section: str = "") -> Iterable[tuple[str, str, str, str, str]]:
+    """Yield (key, environment, type, default, meaning) of every setting that is no section."""
+    hints = typing.get_type_hints(kind)
+    comments = comments_of(kind)
+    for field in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(hints[field.name]):
+            continue
+        name = field.name.upper()
+        key = f"{section}.{name}" if section else name
+        default = field.default if field.default is not dataclasses.MISSING else field.default_factory()
+        meaning = MEANING.get(key) or comments.get(field.name, "")
+        variable = "__".join(["TASKQUEUE", *([section] if section else []), name])
+        yield key, variable, type_name(hints[field.name]), literal(default), meaning
+
+
+def type_name(hint: object) -> str:
+    """Return how a setting is written."""
+    names = {str: "text", bool: "yes or no", int: "whole number", float: "number"}
+    return names.get(typing.cast("type", hint), "list of texts")
+
+
+def literal(value: object) -> str:
+    """Return a default as Python writes it; whole floats without a fraction."""
+    return code(int(value) if isinstance(value, float) and value.is_integer() else repr(value).replace("'", '"'))
+
+
+def settings() -> str:
+    """Return the tables of all settings."""
+    from queue_app import conf  # noqa: PLC0415 - needs Django
+
+    heads = ("key", "environment", "type", "default", "meaning")
+
+    def rows(kind: type, section: str = "") -> str:
+        return table(
+            heads,
+            (
+                (code(key.rpartition(".")[2]), code(variable), kind_, default, meaning)
+                for key, variable, kind_, default, meaning in setting_rows(kind, section)
+            ),
+        )
+
+    parts = [rows(conf.TaskQueueSettings)]
+    for field in dataclasses.fields(conf.TaskQueueSettings):
+        kind = typing.get_type_hints(conf.TaskQueueSettings)[field.name]
+        if dataclasses.is_dataclass(kind):
+            parts.append(f"## {code(field.name.upper())}\n\n{summary_of(kind)}\n\n{rows(kind, field.name.upper())}")
+    return "\n\n".join(parts)
+
+
+# -- states --------------------------------------------------------------------------------------
+
+
+def states() -> str:
+    """Return the table of states."""
+    from queue_app.backend import RESULT_STATUS  # noqa: PLC0415 - needs Django
+    from queue_app.core.states import PENDING, Status  # noqa: PLC0415
+
+    rows = (
+        (
+            code(status.value),
+            MEANS[status.value],
+            "yes" if status in PENDING else "no",
+            code(RESULT_STATUS[status].value),
+        )
+        for status in Status
+    )
+    return table(("state", "meaning", "pending", "`django.tasks`"), rows)
+
+
+def transitions() -> str:
+    """Return the table of transitions."""
+    from queue_app.core.states import TRANSITIONS, Status  # noqa: PLC0415 - needs Django
+
+    order = list(Status)
+    rows = [
+        (code(before.value), code(after.value), MADE_BY[before.value][after.value] or "*nothing in this version*")
+        for before in order
+        for after in sorted(TRANSITIONS[before], key=order.index)
+    ]
+    return table(("from", "to", "made by"), rows)
+
+
+# -- commands ------------------------------------------------------------------------------------
+
+
+def options_of(command: str) -> list[tuple[str, str]]:
+    """Return (option with its value, help) of a command, without the options that every command has."""
+    from django.core.management import load_command_class  # noqa: PLC0415 - needs Django
+
+    command_class = load_command_class(app_of(command), command)
+    parser = argparse.ArgumentParser()
+    command_class.add_arguments(parser)
+    found = []
+    for action in parser._actions[1:]:  # noqa: SLF001 - the first is --help; argparse publishes no list
+        metavar = action.metavar or action.dest.upper().replace("_", "-")
+        value = "" if action.nargs == 0 else f" {metavar}"
+        defaults = {"default": action.default}
+        found.append((f"{action.option_strings[-1]}{value}", (action.help or "") % defaults))
+    return found
+
+
+def app_of(command: str) -> str:
+    """Return the module of the app that has the command."""
+    return {"demo": "taskqueue_project.demo"}.get(COMMANDS[command], COMMANDS[command])
+
+
+def command(name: str) -> str:
+    """Return the help of a command and the table of its options."""
+    from django.core.management import load_command_class  # noqa: PLC0415 - needs Django
+
+    summary = load_command_class(app_of(name), name).help.partition(" Exit codes:")[0]
+    rows = [(code(option), text) for option, text in options_of(name)]
+    return f"{summary}\n\n{table(('option', 'meaning'), rows)}"
+
+
+# -- HTTP, errors, checks ------------------------------------------------------------------------
+
+
+def endpoints() -> str:
+    """Return the table of addresses."""
+    from queue_app.urls import urlpatterns  # noqa: PLC0415 - needs Django
+
+    rows = []
+    for pattern in urlpatterns:
+        if pattern.name == "missing":
+            continue
+        view = pattern.callback.view_class
+        address = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", str(pattern.pattern)).removeprefix("^").removesuffix(r"/?\Z")
+        for method in ("get", "post", "put", "patch", "delete"):
+            if hasattr(view, method):
+                summary = summary_of(getattr(view, method))
+                rows.append((code(method.upper()), code(f"/{address}"), summary))
+    return table(("method", "address", "does"), rows)
+
+
+def http_errors() -> str:
+    """Return the table of errors: status and code of each."""
+    from queue_app.api import errors  # noqa: PLC0415 - needs Django
+
+    rows = {}
+    for rule in (*errors.RULES, errors.UNEXPECTED):
+        name = rule.code or getattr(rule.error, "code", "")
+        rows.setdefault((rule.status, name), rule.detail or summary_of(rule.error))
+    rows[403, "permission_denied"] = "You may not do this; names the permission that is missing."
+    rows[503, "storage_full"] = "The database has no room left."
+    return table(
+        ("status", "`code`", "says"),
+        ((status, code(name), text) for (status, name), text in sorted(rows.items())),
+    )
+
+
+def field_errors() -> str:
+    """Return the table of the codes in `errors`."""
+    return table(("`code`", "means"), ((code(name), text) for name, text in sorted(FIELD_CODES.items())))
+
+
+def checks() -> str:
+    """Return the table of system checks."""
+    return table(("id", "reports"), ((code(name), text) for name, text in CHECKS.items()))
+
+
+# -- index ---------------------------------------------------------------------------------------
+
+
+def keys() -> str:
+    """Return the table of Redis keys, from the comments of `lua/lib/keys.lua`."""
+    text = (ROOT / "queue_app/index/lua/lib/keys.lua").read_text()
+    rows = [
+        (code(key_of(found["key"])), found["what"] or PARTS)
+        for found in map(KEY_LINE.match, text.splitlines())
+        if found
+    ]
+    rows.append((code("{taskqueue}:lock:NAME"), "string: token of the holder (`scheduler` or `rebuild`), with expiry"))
+    return table(("key", "holds"), rows)
+
+
+KEY_LINE = re.compile(
+    r"local (?:function \w+\([\w, ]*\) return|\w+ =) P \.\. (?P<key>.+?)(?: end)?\s*(?:-- (?P<what>.+))?$"
+)
+#: Stands for the comment that the key of a profile's parts does not have.
+PARTS = "set: `queues`, `types`, `capabilities` and `workers` of a profile, each under its name"
+ARGUMENTS = {"q": "QUEUE", "l": "LANE", "p": "PROFILE", "w": "WORKER", "part": "PART"}
+
+
+def key_of(expression: str) -> str:
+    """Return a key as it looks, from the Lua expression that builds it."""
+    parts = [part.strip() for part in expression.split("..")]
+    return "{taskqueue}" + "".join(part.strip("'") if part.startswith("'") else ARGUMENTS[part] for part in parts)
+
+
+def scripts() -> str:
+    """Return the table of scripts, from their first comments."""
+    rows = []
+    for path in sorted((ROOT / "queue_app/index/lua").glob("*.lua")):
+        head = []
+        for line in path.read_text().splitlines():
+            if line.strip() in ("--", ""):
+                break
+            head.append(line.removeprefix("--").strip())
+        rows.append((code(path.stem), " ".join(head)))
+    return table(("script", "does"), rows)
+
+
+# -- pages ---------------------------------------------------------------------------------------
+
+PARTS_BY_NAME: dict[str, Callable[[], str]] = {
+    "settings": settings,
+    "states": states,
+    "transitions": transitions,
+    "endpoints": endpoints,
+    "http-errors": http_errors,
+    "field-errors": field_errors,
+    "checks": checks,
+    "keys": keys,
+    "scripts": scripts,
+    **{f"command-{name}": (lambda name=name: command(name)) for name in COMMANDS},
+}
+
+
+def rendered(text: str) -> str:
+    """Return the text of a page with its generated parts as the code has them now."""
+
+    def part(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{PARTS_BY_NAME[match['name']]()}\n\n{match[3]}"
+
+    return BLOCK.sub(part, text)
+
+
+def pages() -> list[Path]:
+    """Return the pages that hold generated parts."""
+    return [path for path in sorted(DOCS.rglob("*.md")) if BLOCK.search(path.read_text())]
+
+
+def codes_in_source() -> set[str]:
+    """Return every error code that the code names."""
+    found: set[str] = set()
+    for path in (ROOT / "queue_app").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "code" and isinstance(node.value, ast.Constant):
+                found.add(node.value.value)
+    return {name for name in found if isinstance(name, str)}
+
+
+def main() -> int:
+    """Rewrite the pages whose generated parts are out of date."""
+    set_up_django()
+    for path in pages():
+        text = path.read_text()
+        fresh = rendered(text)
+        if fresh != text:
+            path.write_text(fresh)
+            print(f"wrote {path.relative_to(ROOT)}")  # noqa: T201 - a command talks to a terminal
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
