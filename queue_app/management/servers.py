@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -25,7 +26,7 @@ class ServerCommand(BaseCommand):
     Only the checks of the queue run: a worker needs no URLconf or templates.
     """
 
-    requires_system_checks = ("taskqueue",)
+    requires_system_checks: Sequence[str] = ("taskqueue",)
 
     def check_settings(self) -> None:
         """Refuse wrong settings, also when Django's own checks were skipped."""
@@ -36,13 +37,18 @@ class ServerCommand(BaseCommand):
     def prepare(self) -> None:
         """Check PostgreSQL, the tables and Redis; import the task modules."""
         check_postgresql()
-        try:
-            get_index().ping()
-        except ImproperlyConfigured as error:
-            raise CommandError(str(error), returncode=EXIT_USAGE) from None
-        except IndexUnavailable as error:
-            raise CommandError(f"{error} Start it, or set CACHES (REDIS_URL).", returncode=EXIT_UNREACHABLE) from None
+        check_redis()
         registry.discover()
+
+
+def check_redis() -> None:
+    """Raise ``CommandError`` unless Redis answers."""
+    try:
+        get_index().ping()
+    except ImproperlyConfigured as error:
+        raise CommandError(str(error), returncode=EXIT_USAGE) from None
+    except IndexUnavailable as error:
+        raise CommandError(f"{error} Start it, or set CACHES (REDIS_URL).", returncode=EXIT_UNREACHABLE) from None
 
 
 def check_postgresql() -> None:

@@ -1,0 +1,35 @@
+"""Cancel tasks: what waits ends at once, what runs is asked to stop."""
+
+from __future__ import annotations
+
+import uuid
+from argparse import ArgumentParser
+
+from queue_app.exceptions import TaskQueueError
+from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_json
+from queue_app.services import cancel
+
+EXAMPLE = "taskqueue cancel 0198c5d1-6f0e-7000-8000-000000000001"
+NEEDS = Needs.SETTINGS | Needs.DATABASE
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("ids", nargs="+", type=uuid.UUID, metavar="ID", help="ids of tasks")
+    add_json(parser)
+
+
+def run(call: Call) -> int:
+    """Cancel each; go on after one that cannot be cancelled."""
+    told: list[dict[str, str]] = []
+    for task_id in call["ids"]:
+        try:
+            status = cancel(task_id)
+        except TaskQueueError as error:
+            told.append({"task_id": str(task_id), "error": error.code})
+            call.err.write(f"{task_id}: {error}")
+        else:
+            told.append({"task_id": str(task_id), "status": status.value})
+            call.say(f"{task_id}: {'asked to stop' if status == 'executing' else status.value}")
+    call.data(told)
+    return REFUSED if any("error" in item for item in told) else OK
