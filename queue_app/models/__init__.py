@@ -1,6 +1,7 @@
 """The rows: PostgreSQL's tables are the truth, everything else can be rebuilt from them."""
 
 from queue_app.models.dead_letter import DeadLetter
+from queue_app.models.limit import Limit
 from queue_app.models.maintenance_job import MaintenanceJob
 from queue_app.models.policy import IndexGeneration, PriorityPolicy, RuntimeSettings
 from queue_app.models.queue import Queue
@@ -12,6 +13,7 @@ from queue_app.models.worker import Worker
 __all__ = [
     "DeadLetter",
     "IndexGeneration",
+    "Limit",
     "MaintenanceJob",
     "PriorityPolicy",
     "Queue",

@@ -10,6 +10,7 @@ from django.db.models import Q
 
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import Thresholds
+from queue_app.models.limited import Capped, Pausable, constraints_of
 from queue_app.models.task import PRIORITY_CHOICES
 
 
@@ -45,24 +46,35 @@ class PriorityPolicy(models.Model):
         return {Band(priority): seconds for priority, seconds in found}
 
 
-class RuntimeSettings(models.Model):
+class RuntimeSettings(Capped, Pausable):
     """The one row of limits over all queues."""
 
     id = models.SmallIntegerField(primary_key=True, default=1, editable=False)
-    max_concurrent = models.PositiveIntegerField(
+    max_length = models.PositiveIntegerField(
+        default=10_000,
+        db_default=10_000,
+        validators=[MinValueValidator(1)],
+        help_text="How many tasks may wait in a queue that says nothing itself; counts for what comes from outside"
+        " (API, request stream), not for code.",
+    )
+    max_pending_per_user = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="How many tasks may run at the same time, over all queues and workers. Empty: no limit.",
+        help_text="How many tasks of one user may be scheduled, queued or executing, where the queue says nothing."
+        " Empty: as the settings of the project say.",
     )
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
         verbose_name = verbose_name_plural = "runtime settings"
         constraints: ClassVar = [
+            *constraints_of(Capped, Pausable),
             models.CheckConstraint(condition=Q(id=1), name="taskqueue_settings_single"),
+            models.CheckConstraint(condition=Q(max_length__gte=1), name="taskqueue_settings_length"),
             models.CheckConstraint(
-                condition=Q(max_concurrent__isnull=True) | Q(max_concurrent__gte=1), name="taskqueue_settings_cap"
+                condition=Q(max_pending_per_user__isnull=True) | Q(max_pending_per_user__gte=1),
+                name="taskqueue_settings_user_pending",
             ),
         ]
 

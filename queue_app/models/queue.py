@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
-from queue_app.models.task import NAME_LENGTH
+from queue_app.models.limited import MAX_CAP, Capped, Paced, Pausable, constraints_of
+from queue_app.models.task import NAME_LENGTH, USER_LENGTH
 
 #: Names become parts of Redis keys, so neither braces nor separators nor control characters pass.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.\-]*\Z"
 
 
-class Queue(models.Model):
+MAX_FAIR_WEIGHTS = 1000
+MIN_FAIR_WEIGHT, MAX_FAIR_WEIGHT = 0.001, 1000
+ORDERS = ("fifo", "fair")
+SHARERS = ("user", "key")
+
+
+def check_fair_weights(value: Any) -> None:
+    """Refuse weights of a fair queue that are not ``{name: number above 0}``."""
+    if not isinstance(value, Mapping):
+        raise ValidationError('Enter an object such as {"alice": 2, "bob": 0.5}.')
+    if len(value) > MAX_FAIR_WEIGHTS:
+        raise ValidationError(f"Name at most {MAX_FAIR_WEIGHTS}; all others have the weight 1.")
+    for name, weight in value.items():
+        if not isinstance(name, str) or not 0 < len(name) <= USER_LENGTH:
+            raise ValidationError(f"{name!r:.60} is not a user or key of 1 to {USER_LENGTH} characters.")
+        if (
+            type(weight) not in (int, float)
+            or not math.isfinite(weight)
+            or not MIN_FAIR_WEIGHT <= weight <= MAX_FAIR_WEIGHT
+        ):
+            raise ValidationError(
+                f"The weight of {name!r:.60} must lie between {MIN_FAIR_WEIGHT} and {MAX_FAIR_WEIGHT}."
+            )
+
+
+class Queue(Capped, Paced, Pausable):
     """A named line of tasks with limits of its own."""
 
     name = models.CharField(
@@ -27,11 +56,46 @@ class Queue(models.Model):
         ],
     )
     description = models.TextField(blank=True, default="")
-    max_concurrent = models.PositiveIntegerField(
+    order = models.CharField(
+        max_length=4,
+        choices=[(order, order) for order in ORDERS],
+        default="fifo",
+        db_default="fifo",
+        help_text="fifo: first in, first out. fair: inside a band users take turns, each first in, first out.",
+    )
+    fair_by = models.CharField(
+        max_length=4,
+        choices=[(sharer, sharer) for sharer in SHARERS],
+        default="user",
+        db_default="user",
+        help_text="Who takes turns in a fair queue: users, or concurrency keys.",
+    )
+    fair_weights = models.JSONField(
+        default=dict,
+        blank=True,
+        db_default=models.Value({}, models.JSONField()),
+        validators=[check_fair_weights],
+        help_text='Shares of a fair queue, such as {"alice": 2}. Who is not named has the weight 1.',
+    )
+    max_concurrent_per_user = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_CAP)],
+        help_text="How many tasks of one user may run at the same time. Empty: no limit.",
+    )
+    max_length = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="How many of its tasks may run at the same time, over all workers. Empty: no limit.",
+        help_text="How many tasks may wait in it, whoever enqueues. Empty: the default of the runtime settings for"
+        " what comes from outside, no limit for code.",
+    )
+    max_pending_per_user = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="How many tasks of one user may be scheduled, queued or executing. Empty: as the runtime settings"
+        " say.",
     )
     max_retries = models.PositiveSmallIntegerField(
         null=True,
@@ -54,18 +118,28 @@ class Queue(models.Model):
     expire_eagerly = models.BooleanField(
         default=False, db_default=False, help_text="Give stale tasks up every minute, not only when room is needed."
     )
-    paused = models.BooleanField(default=False, help_text="A paused queue starts nothing new; what runs finishes.")
-    paused_reason = models.CharField(max_length=200, blank=True, default="")
-    paused_by = models.CharField(max_length=150, blank=True, default="")
-    paused_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
         ordering: ClassVar = ["name"]
         constraints: ClassVar = [
+            *constraints_of(Capped, Paced, Pausable),
+            models.CheckConstraint(condition=Q(order__in=ORDERS), name="taskqueue_queue_order"),
+            models.CheckConstraint(condition=Q(fair_by__in=SHARERS), name="taskqueue_queue_sharer"),
             models.CheckConstraint(
-                condition=Q(max_concurrent__isnull=True) | Q(max_concurrent__gte=1), name="taskqueue_queue_cap"
+                condition=Q(max_concurrent_per_user__isnull=True)
+                | Q(max_concurrent_per_user__gte=1)
+                & (Q(max_concurrent__isnull=True) | Q(max_concurrent_per_user__lte=F("max_concurrent"))),
+                name="taskqueue_queue_user_cap",
+                violation_error_message="One user may not run more than the whole queue.",
+            ),
+            models.CheckConstraint(
+                condition=Q(max_length__isnull=True) | Q(max_length__gte=1), name="taskqueue_queue_length"
+            ),
+            models.CheckConstraint(
+                condition=Q(max_pending_per_user__isnull=True) | Q(max_pending_per_user__gte=1),
+                name="taskqueue_queue_user_pending",
             ),
             models.CheckConstraint(
                 condition=Q(timeout_seconds__isnull=True) | Q(timeout_seconds__gt=0), name="taskqueue_queue_timeout"
@@ -79,11 +153,22 @@ class Queue(models.Model):
                 name="taskqueue_queue_expiry",
                 violation_error_message="Say after how many seconds tasks are stale, or do not expire them eagerly.",
             ),
-            models.CheckConstraint(
-                condition=Q(paused=False) | Q(paused_at__isnull=False), name="taskqueue_queue_paused_time"
-            ),
         ]
         permissions: ClassVar = [("pause_queue", "Can pause and resume queues")]
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """Refuse limits that contradict each other, naming the field."""
+        super().clean()
+        whole, each = self.max_concurrent, self.max_concurrent_per_user
+        if whole is not None and each is not None and each > whole:
+            raise ValidationError(
+                {"max_concurrent_per_user": f"One user may not run more ({each}) than the whole queue ({whole})."}
+            )
+
+    @property
+    def by_user(self) -> bool:
+        """Whether the index keeps the tasks of each user apart: where users take turns, or have a cap."""
+        return self.max_concurrent_per_user is not None or (self.order == "fair" and self.fair_by == "user")

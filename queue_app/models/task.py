@@ -26,6 +26,8 @@ NAME_LENGTH = 100
 TYPE_LENGTH = 255
 USER_LENGTH = 150  # as long as Django's usernames
 KEY_LENGTH = 64
+CONCURRENCY_KEY_LENGTH = 128
+MAX_WEIGHT = 1000
 
 
 class Task(models.Model):
@@ -38,6 +40,8 @@ class Task(models.Model):
     priority = models.SmallIntegerField(choices=PRIORITY_CHOICES)
     capabilities = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)
     user = models.CharField(max_length=USER_LENGTH, default="", blank=True)
+    concurrency_key = models.CharField(max_length=CONCURRENCY_KEY_LENGTH, default="", db_default="", blank=True)
+    weight = models.SmallIntegerField(default=1, db_default=1)  # slots of a worker that it takes
     attempt = models.IntegerField(default=0)  # the fencing token: rises with every claim, never falls
     failures = models.SmallIntegerField(default=0)  # attempts that count against max_retries
     crashes = models.SmallIntegerField(default=0, db_default=0)  # attempts whose worker died
@@ -87,6 +91,7 @@ class Task(models.Model):
                 condition=Q(max_retries__isnull=True) | Q(max_retries__gte=0), name="taskqueue_max_retries"
             ),
             models.CheckConstraint(condition=Q(timeout__isnull=True) | Q(timeout__gt=0), name="taskqueue_timeout"),
+            models.CheckConstraint(condition=Q(weight__gte=1, weight__lte=MAX_WEIGHT), name="taskqueue_weight"),
             models.CheckConstraint(
                 condition=~Q(status=Status.SCHEDULED) | Q(run_after__isnull=False), name="taskqueue_scheduled_time"
             ),

@@ -1,0 +1,63 @@
+"""Limits by task type, or by concurrency key, which staff edit; the index carries a copy for the claim."""
+
+from __future__ import annotations
+
+import unicodedata
+from enum import StrEnum
+from typing import ClassVar
+
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.db.models import Q
+
+from queue_app.models.limited import Capped, Paced, Pausable, constraints_of
+from queue_app.models.task import TYPE_LENGTH
+
+
+class Scope(StrEnum):
+    """What a limit is on."""
+
+    TYPE = "type"
+    KEY = "key"
+
+
+class Limit(Capped, Paced, Pausable):
+    """The limits of one task type, or of one concurrency key or a family of them.
+
+    For the scope ``key`` a name without a colon, such as ``customer``, is also the limit of
+    every key ``customer:…`` that has none of its own, each with its own count.
+    """
+
+    scope = models.CharField(max_length=4, choices=[(scope.value, scope.value) for scope in Scope])
+    name = models.CharField(
+        max_length=TYPE_LENGTH,
+        help_text="A task type, or a concurrency key. A key without a colon also limits each key that begins"
+        " with it and a colon.",
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        ordering: ClassVar = ["scope", "name"]
+        constraints: ClassVar = [
+            *constraints_of(Capped, Paced, Pausable),
+            models.UniqueConstraint(
+                fields=["scope", "name"],
+                name="taskqueue_limit_once",
+                violation_error_message="This task type, or key, has limits already: edit those.",
+            ),
+            models.CheckConstraint(condition=Q(scope__in=list(Scope)), name="taskqueue_limit_scope"),
+            models.CheckConstraint(condition=~Q(name=""), name="taskqueue_limit_name"),
+        ]
+        permissions: ClassVar = [("pause_limit", "Can pause and resume task types and keys")]
+
+    def __str__(self) -> str:
+        return f"{self.scope} {self.name}"
+
+    def clean(self) -> None:
+        """Refuse names that no task can have, and contradictory limits."""
+        super().clean()
+        if any(unicodedata.category(character)[0] == "C" for character in self.name):
+            raise ValidationError({"name": "The name contains control or invisible characters."})
+        if self.name != self.name.strip():
+            raise ValidationError({"name": "The name begins or ends with a space."})
