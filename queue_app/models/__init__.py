@@ -1,5 +1,6 @@
 """The rows: PostgreSQL's tables are the truth, everything else can be rebuilt from them."""
 
+from queue_app.models.audit_entry import AuditEntry
 from queue_app.models.dead_letter import DeadLetter
 from queue_app.models.limit import Limit
 from queue_app.models.maintenance_job import MaintenanceJob
@@ -7,10 +8,12 @@ from queue_app.models.policy import IndexGeneration, PriorityPolicy, RuntimeSett
 from queue_app.models.queue import Queue
 from queue_app.models.queue_stats import QueueStats
 from queue_app.models.replay_operation import ReplayOperation
+from queue_app.models.saved_view import SavedView
 from queue_app.models.task import Task, TaskAttempt, TaskPayload, TaskResult
 from queue_app.models.worker import Worker
 
 __all__ = [
+    "AuditEntry",
     "DeadLetter",
     "IndexGeneration",
     "Limit",
@@ -20,6 +23,7 @@ __all__ = [
     "QueueStats",
     "ReplayOperation",
     "RuntimeSettings",
+    "SavedView",
     "Task",
     "TaskAttempt",
     "TaskPayload",

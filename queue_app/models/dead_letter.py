@@ -57,6 +57,8 @@ class DeadLetter(models.Model):
     attempts = models.IntegerField()
     exception_class = models.CharField(max_length=TYPE_LENGTH, blank=True, default="")
     message = models.TextField(blank=True, default="")
+    # of what went wrong, see core.fingerprint; empty: not known, of before there were any
+    fingerprint = models.CharField(max_length=16, blank=True, default="", db_default="")
     died_at = models.DateTimeField()
     expires_at = models.DateTimeField()
     replayed_at = models.DateTimeField(null=True, blank=True)
@@ -78,6 +80,8 @@ class DeadLetter(models.Model):
             models.Index(fields=["died_at", "id"], name="taskqueue_dlq_by_death"),
             # the API's list of one user's own
             models.Index(fields=["user", "died_at", "id"], condition=~Q(user=""), name="taskqueue_dlq_by_user"),
+            # the groups of what can be replayed, by cause
+            models.Index(fields=["fingerprint", "died_at"], condition=OPEN, name="taskqueue_dlq_by_cause"),
             # the first ones that an operation replayed, whose fate it waits for
             models.Index(
                 fields=["operation_id", "died_at"],

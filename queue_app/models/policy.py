@@ -28,6 +28,13 @@ class PriorityPolicy(models.Model):
         " own value, up to high. Empty: never. Without effect for critical and high.",
     )
 
+    target_seconds = models.FloatField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0.001)],
+        help_text="How long a task of this band should wait at most. The overview marks what waits longer. Empty: none.",
+    )
+
     class Meta:
         ordering: ClassVar = ["priority"]
         verbose_name_plural = "priority policies"

@@ -22,6 +22,13 @@ class QueueStats(models.Model):
     enqueued = models.PositiveIntegerField(default=0)  # since the snapshot before
     completed = models.PositiveIntegerField(default=0)
     failed = models.PositiveIntegerField(default=0)
+    # in seconds, of the attempts that ended since the snapshot before; null: none did
+    wait_p50 = models.FloatField(null=True, blank=True)
+    wait_p95 = models.FloatField(null=True, blank=True)
+    wait_p99 = models.FloatField(null=True, blank=True)
+    run_p50 = models.FloatField(null=True, blank=True)
+    run_p95 = models.FloatField(null=True, blank=True)
+    run_p99 = models.FloatField(null=True, blank=True)
 
     class Meta:
         ordering: ClassVar = ["-taken_at", "queue"]

@@ -113,6 +113,8 @@ class Task(models.Model):
         permissions: ClassVar = [
             ("cancel_task", "Can cancel tasks"),
             ("reprioritise_task", "Can change the priority of waiting tasks"),
+            ("retry_task", "Can run tasks now, again, or again with other parameters"),
+            ("view_payload", "Can view parameters, results and errors of tasks"),
         ]
 
     def __str__(self) -> str:

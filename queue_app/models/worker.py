@@ -10,7 +10,7 @@ from django.db.models import Q
 
 from queue_app.core.ids import uuid7
 from queue_app.models.fields import NamesField
-from queue_app.models.task import NAME_LENGTH
+from queue_app.models.task import NAME_LENGTH, USER_LENGTH
 
 
 class WorkerStatus(StrEnum):
@@ -42,6 +42,9 @@ class Worker(models.Model):
     heartbeat_seconds = models.FloatField()
     stopped_at = models.DateTimeField(null=True, blank=True)
     tasks_done = models.BigIntegerField(default=0)
+    # staff asked it to finish what runs and leave
+    drain_requested_at = models.DateTimeField(null=True, blank=True)
+    drain_requested_by = models.CharField(max_length=USER_LENGTH, blank=True, default="", db_default="")
 
     class Meta:
         ordering: ClassVar = ["-id"]
@@ -57,6 +60,7 @@ class Worker(models.Model):
             models.CheckConstraint(condition=Q(status__in=list(WorkerStatus)), name="taskqueue_worker_status"),
             models.CheckConstraint(condition=Q(concurrency__gte=1), name="taskqueue_worker_slots"),
         ]
+        permissions: ClassVar = [("drain_worker", "Can ask workers to drain")]
 
     def __str__(self) -> str:
         return self.name

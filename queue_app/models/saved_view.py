@@ -1,0 +1,32 @@
+"""A list with its filters and search, kept under a name."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+
+from queue_app.core.ids import uuid7
+from queue_app.models.task import USER_LENGTH
+
+MAX_QUERY = 1000
+
+
+class SavedView(models.Model):
+    """What stands behind the question mark of a list's address; of one user, or shared with all staff."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(max_length=60)
+    of = models.CharField(max_length=20, choices=[("task", "tasks"), ("deadletter", "dead letters")])
+    query = models.CharField(max_length=MAX_QUERY)
+    user = models.CharField(max_length=USER_LENGTH)
+    shared = models.BooleanField(default=False)
+
+    class Meta:
+        ordering: ClassVar = ["name"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["user", "of", "name"], name="taskqueue_view_once"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
