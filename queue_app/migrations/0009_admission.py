@@ -10,7 +10,7 @@ class Migration(migrations.Migration):
     operations = [
         migrations.AddIndex(
             model_name='task',
-            index=models.Index(condition=models.Q(('status__in', ['scheduled', 'queued'])), fields=['queue'], name='taskqueue_length'),
+            index=models.Index(condition=models.Q(('status__in', ['scheduled', 'queued'])), fields=['queue', 'queued_at'], name='taskqueue_length'),
         ),
         migrations.AddIndex(
             model_name='task',

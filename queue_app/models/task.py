@@ -72,9 +72,9 @@ class Task(models.Model):
             models.Index(fields=["finished_at"], condition=Q(finished_at__isnull=False), name="taskqueue_finished"),
             # the API's list of one user's own tasks, newest first
             models.Index(fields=["user", "id"], condition=~Q(user=""), name="taskqueue_by_user"),
-            # services.admission: how many wait in a queue, and how many a user has pending
+            # services.admission: how many wait in a queue, which of them longest, and how many a user has pending
             models.Index(
-                fields=["queue"],
+                fields=["queue", "queued_at"],
                 condition=Q(status__in=[Status.SCHEDULED, Status.QUEUED]),
                 name="taskqueue_length",
             ),
