@@ -41,7 +41,7 @@ TRANSITIONS: Final[dict[Status, frozenset[Status]]] = {
     ),
     Status.DEAD_LETTER: frozenset({Status.QUEUED}),  # a replay
     Status.COMPLETED: frozenset(),
-    Status.FAILED: frozenset(),
-    Status.CANCELLED: frozenset(),
-    Status.EXPIRED: frozenset(),
+    Status.FAILED: frozenset({Status.QUEUED}),  # staff let it try again
+    Status.CANCELLED: frozenset({Status.QUEUED}),  # the same
+    Status.EXPIRED: frozenset({Status.QUEUED}),  # the same
 }

@@ -97,14 +97,15 @@ class Verdict:
     status: str
     retry_in: float | None
     reason: str | None = None  # of a dead letter; None: its retries are exhausted
+    fingerprint: str = ""  # of a dead letter, see core.fingerprint
 
 
 _FAIL = """
 WITH v AS (
     SELECT * FROM unnest(%s::uuid[], %s::int[], %s::uuid[], %s::text[], %s::float8[], %s::timestamptz[],
-        %s::timestamptz[], %s::text[], %s::text[], %s::text[], %s::text[])
+        %s::timestamptz[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[])
         AS v (id, attempt, worker_id, status, retry_in, started_at,
-            finished_at, exception_class, message, traceback, reason)
+            finished_at, exception_class, message, traceback, reason, fingerprint)
 ), done AS (
     UPDATE queue_app_task AS t
     SET status = CASE WHEN t.cancel_requested_at IS NULL THEN v.status ELSE 'cancelled' END,
@@ -125,10 +126,10 @@ WITH v AS (
 ), dead AS (
     INSERT INTO queue_app_deadletter
         (id, task_id, task_type, queue, priority, "user", reason, attempts, exception_class, message, died_at,
-         expires_at, replayed_by)
+         expires_at, replayed_by, fingerprint)
     SELECT gen_random_uuid(), v.id, done.task_type, done.queue, done.priority, done."user",
         COALESCE(v.reason, 'retries_exhausted'), v.attempt, v.exception_class, v.message, clock_timestamp(),
-        clock_timestamp() + make_interval(secs => %s), ''
+        clock_timestamp() + make_interval(secs => %s), '', v.fingerprint
     FROM v JOIN done USING (id, attempt) WHERE done.status = 'dead_letter'
     ON CONFLICT DO NOTHING
 )
@@ -155,6 +156,7 @@ def fail(verdicts: Sequence[Verdict], dead_letter_seconds: float) -> dict[Attemp
             failure.message,
             failure.traceback,
             verdict.reason,
+            verdict.fingerprint,
         )
         for verdict, outcome, failure in failures
         if failure is not None

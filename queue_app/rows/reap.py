@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from queue_app.core.fingerprint import fingerprint
 from queue_app.core.records import ClaimedTask, TaskRef
 from queue_app.core.states import Status
 from queue_app.rows.database import fetch_all
@@ -57,9 +58,9 @@ WITH lost AS (
 ), dead AS (
     INSERT INTO queue_app_deadletter
         (id, task_id, task_type, queue, priority, "user", reason, attempts, exception_class, message, died_at,
-         expires_at, replayed_by)
+         expires_at, replayed_by, fingerprint)
     SELECT gen_random_uuid(), id, task_type, queue, priority, "user", 'crash_loop', attempt, %(exception)s,
-        %(message)s, clock_timestamp(), clock_timestamp() + make_interval(secs => %(retention)s), ''
+        %(message)s, clock_timestamp(), clock_timestamp() + make_interval(secs => %(retention)s), '', %(fingerprint)s
     FROM done WHERE status = 'dead_letter'
     ON CONFLICT DO NOTHING
 )
@@ -77,6 +78,7 @@ def reap_orphans(limit: int, *, max_crashes: int, dead_letter_seconds: float) ->
         "retention": dead_letter_seconds,
         "exception": WORKER_DIED,
         "message": _MESSAGE,
+        "fingerprint": fingerprint(WORKER_DIED, _MESSAGE),
     }
     return [Reaped(Status(row[0]), TaskRef.from_row(row[1:])) for row in fetch_all(_ORPHANS, params)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from queue_app.rows.database import execute, fetch_all
 
@@ -35,6 +35,34 @@ SELECT queue, sum(enqueued)::int, sum(completed)::int, sum(failed)::int FROM (
 ) AS events GROUP BY queue
 """
 
+# Of what ended: how long it had been queued, and how long it ran then. A task that never started has neither.
+_PERCENTILES = """
+SELECT queue, percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY waited),
+    percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY ran)
+FROM (
+    SELECT queue, GREATEST(0, EXTRACT(EPOCH FROM started_at - queued_at))::float8 AS waited,
+        GREATEST(0, EXTRACT(EPOCH FROM finished_at - started_at))::float8 AS ran
+    FROM queue_app_task
+    WHERE finished_at >= %s AND finished_at < %s AND started_at IS NOT NULL AND queued_at IS NOT NULL
+) AS ended GROUP BY queue
+"""
+
+
+def percentiles(since: datetime, until: datetime) -> dict[str, dict[str, float]]:
+    """Return {queue: {wait_p50, …, run_p99}} in seconds, of the tasks that ended between."""
+    names = [f"{what}_p{share}" for what in ("wait", "run") for share in (50, 95, 99)]
+    found = fetch_all(_PERCENTILES, [since, until])
+    return {queue: dict(zip(names, [*waited, *ran], strict=True)) for queue, waited, ran in found}
+
+
+def purge_audit(seconds: float, limit: int) -> int:
+    """Delete old entries of the audit log; their ids begin with their time."""
+    return execute(
+        "DELETE FROM queue_app_auditentry WHERE id IN (SELECT id FROM queue_app_auditentry"
+        " WHERE id < %s ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED)",
+        [_first_id(datetime.now(UTC) - timedelta(seconds=seconds)), limit],
+    )
+
 
 def purge_tasks(success_seconds: float, failure_seconds: float, limit: int) -> int:
     """Delete at most ``limit`` ended tasks that are past their retention, oldest first."""
@@ -54,6 +82,15 @@ def purge_replay_operations(seconds: float, limit: int) -> int:
     """Delete operations that ended long ago; the dead letters that they replayed had the same time."""
     return execute(
         "DELETE FROM queue_app_replayoperation WHERE id IN (SELECT id FROM queue_app_replayoperation"
+        " WHERE finished_at < clock_timestamp() - make_interval(secs => %s) LIMIT %s FOR UPDATE SKIP LOCKED)",
+        [seconds, limit],
+    )
+
+
+def purge_operations(seconds: float, limit: int) -> int:
+    """Delete actions on many tasks that ended long ago."""
+    return execute(
+        "DELETE FROM queue_app_operation WHERE id IN (SELECT id FROM queue_app_operation"
         " WHERE finished_at < clock_timestamp() - make_interval(secs => %s) LIMIT %s FOR UPDATE SKIP LOCKED)",
         [seconds, limit],
     )

@@ -49,6 +49,39 @@ WHERE t.id = before.id AND before.status IN ('scheduled', 'queued') AND t.status
 RETURNING before.status, {_REF}
 """
 
+_RUN_NOW = f"""
+WITH before AS (
+    SELECT id FROM queue_app_task WHERE id = ANY(%s) AND status = 'scheduled' ORDER BY id FOR UPDATE
+)
+UPDATE queue_app_task AS t SET status = 'queued', queued_at = clock_timestamp()
+FROM before WHERE t.id = before.id AND t.status = 'scheduled'
+RETURNING {_REF}
+"""
+
+# A dead letter is replayed instead. One whose record has been discarded, or has expired, comes back this way.
+_REQUEUE = f"""
+WITH before AS (
+    SELECT id FROM queue_app_task WHERE id = ANY(%s) AND status IN ('failed', 'expired', 'cancelled', 'dead_letter')
+    ORDER BY id FOR UPDATE
+)
+UPDATE queue_app_task AS t
+SET status = 'queued', failures = 0, crashes = 0, queued_at = clock_timestamp(), run_after = NULL,
+    finished_at = NULL, deadline = NULL, cancel_requested_at = NULL
+FROM before
+WHERE t.id = before.id AND t.status IN ('failed', 'expired', 'cancelled', 'dead_letter')
+RETURNING {_REF}
+"""
+
+
+def run_now(ids: Sequence[uuid.UUID]) -> list[TaskRef]:
+    """Queue those of the tasks that are scheduled; return them."""
+    return [TaskRef.from_row(row) for row in fetch_all(_RUN_NOW, [list(ids)])]
+
+
+def requeue(ids: Sequence[uuid.UUID]) -> list[TaskRef]:
+    """Queue those of the tasks again that ended without success, with a fresh retry budget; return them."""
+    return [TaskRef.from_row(row) for row in fetch_all(_REQUEUE, [list(ids)])]
+
 
 def make_due(limit: int) -> list[TaskRef]:
     """Queue at most ``limit`` scheduled tasks whose time has come, earliest first."""

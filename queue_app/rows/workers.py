@@ -29,6 +29,28 @@ def heartbeat(worker_id: uuid.UUID, status: str, tasks_done: int) -> bool:
     return execute(_HEARTBEAT, [status, tasks_done, worker_id]) == 1
 
 
+def request_drain(worker_id: uuid.UUID, by: str) -> bool:
+    """Note that an active worker shall finish what runs and leave; return whether there is one."""
+    return (
+        execute(
+            "UPDATE queue_app_worker SET drain_requested_at = clock_timestamp(), drain_requested_by = %s"
+            " WHERE id = %s AND status = 'active' AND drain_requested_at IS NULL",
+            [by, worker_id],
+        )
+        == 1
+    )
+
+
+def is_asked_to_drain(worker_id: uuid.UUID) -> bool:
+    """Return whether staff asked the worker to leave."""
+    return bool(
+        fetch_all(
+            "SELECT 1 FROM queue_app_worker WHERE id = %s AND drain_requested_at IS NOT NULL",
+            [worker_id],
+        )
+    )
+
+
 def bury_silent(missed_heartbeats: int, limit: int) -> list[tuple[uuid.UUID, str]]:
     """Declare silent workers dead; return their (id, profile)."""
     return [(row[0], row[1]) for row in fetch_all(_BURY, [missed_heartbeats, limit])]

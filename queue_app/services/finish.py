@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from queue_app import conf, signals
 from queue_app.core.backoff import retry_delay
+from queue_app.core.fingerprint import fingerprint
 from queue_app.core.records import Outcome
 from queue_app.core.states import Status
 from queue_app.index import Lease
@@ -66,7 +67,8 @@ def _judge(outcome: Outcome) -> Verdict:
     if failure is None or not failure.retriable:
         return Verdict(outcome, Status.FAILED, None)
     if task.failures >= task.max_retries:
-        return Verdict(outcome, Status.DEAD_LETTER, None, "timeout" if failure.reason == "timeout" else None)
+        cause = fingerprint(failure.exception_class, failure.message, failure.traceback)
+        return Verdict(outcome, Status.DEAD_LETTER, None, "timeout" if failure.reason == "timeout" else None, cause)
     if failure.retry_after is not None:
         return Verdict(outcome, Status.SCHEDULED, failure.retry_after)
     retry = conf.get().retry

@@ -21,6 +21,7 @@ def take_snapshot(at: datetime) -> int:
     while it cannot be reached.
     """
     counts = upkeep.count_transitions(at - timedelta(minutes=1), at)
+    times = upkeep.percentiles(at - timedelta(minutes=1), at)
     waiting = Task.objects.filter(status=Status.SCHEDULED).values_list("queue").annotate(Count("id"))
     scheduled: dict[str, int] = dict(waiting)
     rows: list[QueueStats] = []
@@ -31,6 +32,7 @@ def take_snapshot(at: datetime) -> int:
             scheduled=scheduled.get(queue.name, 0),
             max_concurrent=queue.max_concurrent,
             **counts.get(queue.name, {}),
+            **times.get(queue.name, {}),
         )
         try:
             summary = queue_summary(queue)

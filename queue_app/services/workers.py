@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from django.db.models.functions import Now
 
+from queue_app.exceptions import InvalidTransition
 from queue_app.index import Profile, get_index
 from queue_app.models import Worker
+from queue_app.models.task import USER_LENGTH
 from queue_app.models.worker import WorkerStatus
 from queue_app.rows import workers as worker_rows
-from queue_app.services.hints import tell_index
+from queue_app.services.hints import on_commit, tell_index
 from queue_app.services.reap import reap
 
 
@@ -104,3 +106,21 @@ def change_profile(worker_id: uuid.UUID, before: Profile, after: Profile) -> Non
 def cancel_requests(worker_id: uuid.UUID) -> set[uuid.UUID]:
     """Return the tasks of the worker that it was asked to stop."""
     return worker_rows.cancel_requests(worker_id)
+
+
+def request_drain(worker_id: uuid.UUID, *, by: str) -> None:
+    """Ask a worker to finish what runs, to take nothing new, and to leave.
+
+    It is told through the index, and looks by itself with every heartbeat. Raises
+    ``InvalidTransition`` when it is not active, or was asked before.
+    """
+    if not worker_rows.request_drain(worker_id, by[:USER_LENGTH]):
+        status = Worker.objects.filter(pk=worker_id).values_list("status", flat=True).first() or "gone"
+        why = "it was asked to drain before" if status == WorkerStatus.ACTIVE else f"it is {status}"
+        raise InvalidTransition(f"The worker cannot be drained: {why}.", status=status)
+    on_commit(lambda index: index.tell([worker_id]), "tell")
+
+
+def is_asked_to_drain(worker_id: uuid.UUID) -> bool:
+    """Return whether somebody asked the worker to leave."""
+    return worker_rows.is_asked_to_drain(worker_id)

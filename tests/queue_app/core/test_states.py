@@ -11,9 +11,9 @@ queued      -> executing cancelled expired scheduled
 executing   -> completed failed cancelled dead_letter scheduled queued
 dead_letter -> queued
 completed   ->
-failed      ->
-cancelled   ->
-expired     ->
+failed      -> queued
+cancelled   -> queued
+expired     -> queued
 """
 
 
@@ -34,8 +34,9 @@ def test_groups():
     assert " ".join(sorted(TERMINAL)) == "cancelled completed dead_letter expired failed"
 
 
-def test_terminal_is_final_but_for_a_replay():
-    assert {state for state in TERMINAL if TRANSITIONS[state]} == {Status.DEAD_LETTER}
+def test_what_ended_comes_back_only_to_the_queue_and_what_was_completed_never():
+    assert {state for state in TERMINAL if TRANSITIONS[state]} == TERMINAL - {Status.COMPLETED}
+    assert all(TRANSITIONS[state] <= {Status.QUEUED} for state in TERMINAL)
 
 
 @pytest.mark.parametrize("state", sorted(Status))

@@ -1,0 +1,55 @@
+"""What two failures have in common: the exception, the frames of the project's own code, the wording of the message.
+
+A message names ids, numbers, addresses and quoted values that differ each time; without
+them the same mistake reads the same. Line numbers are left out of frames, so that a group
+survives an edit somewhere above.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import Final
+
+MAX_FRAMES: Final = 3
+MAX_MESSAGE: Final = 300
+LENGTH: Final = 16
+
+_FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"\n]{1,500})", line \d+, in (?P<name>\S{1,200})', re.MULTILINE)
+#: Frames of others: installed packages, Python itself, and the executor that calls every task.
+_OTHERS: Final = re.compile(r"site-packages|dist-packages|/lib/python\d|^<|/workers/|/queue_app/")
+_VARIABLE: Final = (
+    (re.compile(r"\b[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE), "<url>"),
+    (re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]+\b"), "<mail>"),
+    (re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE), "<id>"),
+    (re.compile(r"""'[^'\n]{0,200}'|"[^"\n]{0,200}\""""), "<text>"),
+    (re.compile(r"\b0x[0-9a-f]+\b|\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE), "<hex>"),
+    (re.compile(r"\d+(?:[.,:]\d+)*"), "<n>"),
+)
+
+
+def normalise(message: str) -> str:
+    """Return the wording of a message without what differs each time, on one line."""
+    text = " ".join(message[: 4 * MAX_MESSAGE].split())
+    for pattern, word in _VARIABLE:
+        text = pattern.sub(word, text)
+    return text[:MAX_MESSAGE]
+
+
+def own_frames(traceback: str) -> list[str]:
+    """Return the last frames of a traceback that are the project's own, as ``file:function``, innermost last."""
+    return list(_own(traceback[-64_000:]))[-MAX_FRAMES:]
+
+
+def _own(traceback: str) -> Iterator[str]:
+    for frame in _FRAME.finditer(traceback):
+        file = frame["file"].replace("\\", "/")
+        if not _OTHERS.search(file):
+            yield f"{'/'.join(file.split('/')[-2:])}:{frame['name']}"  # the same code deployed elsewhere is the same
+
+
+def fingerprint(exception_class: str, message: str, traceback: str = "") -> str:
+    """Return a short name (16 hex digits) that is equal for failures of the same cause."""
+    parts = (exception_class, *own_frames(traceback), normalise(message))
+    return hashlib.sha256("\x00".join(parts).encode("utf-8", "replace")).hexdigest()[:LENGTH]

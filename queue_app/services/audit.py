@@ -1,0 +1,54 @@
+"""Keep who changed what by hand, through which door, and why.
+
+To be called in the transaction of the change, so that there is neither a change without its
+record nor a record of what did not happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from queue_app.core.clock import now
+from queue_app.core.masking import mask
+from queue_app.models import AuditEntry
+from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.models.task import TYPE_LENGTH, USER_LENGTH
+from queue_app.rows.database import alias
+
+ADMIN, API, COMMAND = "admin", "api", "command"
+#: So many ids of an action on many are kept.
+MAX_IDS: Final = 100
+
+
+def record(  # noqa: PLR0913 - an entry has that many facts, each named by its caller
+    action: str,
+    target: str,
+    ids: Sequence[object] = (),
+    *,
+    by: str,
+    via: str,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+    reason: str = "",
+    count: int | None = None,
+) -> AuditEntry:
+    """Write one entry for an action on one or many things of a kind; values under telling keys are masked.
+
+    ``count`` is how many were changed, where ``ids`` does not tell.
+    """
+    details = dict(after or {})
+    if len(ids) > 1:
+        details["ids"] = [str(name) for name in ids[:MAX_IDS]]
+    return AuditEntry.objects.using(alias()).create(
+        at=now(),
+        by=by[:USER_LENGTH],
+        via=via,
+        action=action[:50],
+        target=target[:50],
+        target_id=str(ids[0])[:TYPE_LENGTH] if len(ids) == 1 else "",
+        count=max(len(ids), 1) if count is None else count,
+        before=mask(dict(before or {})),
+        after=mask(details),
+        reason=reason[:REASON_LENGTH],
+    )
