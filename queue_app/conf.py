@@ -69,6 +69,7 @@ class RetentionSettings:
     failure_seconds: float = 30 * 86_400.0
     dead_letter_seconds: float = 30 * 86_400.0
     stats_seconds: float = 8 * 86_400.0
+    audit_seconds: float = 365 * 86_400.0  # who changed what
     worker_seconds: float = 86_400.0
 
 
@@ -77,6 +78,16 @@ class EventSettings:
     """The stream of lifecycle events in Redis."""
 
     max_length: int = 100_000  # about so many events are kept; 0 writes none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """The figures at ``/metrics``."""
+
+    enabled: bool = True  # whether the index counts what happens, and how long it takes
+    access: str = "local"  # who may read them: `local` (this machine), `token`, `staff`, or `open`; staff always may
+    token: str = ""  # what a scraper sends as `Authorization: Bearer …`, where the access is `token`
+    max_queues: int = 100  # so many queues get labels of their own; the others are shown together as `other`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +113,7 @@ class TaskQueueSettings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     events: EventSettings = field(default_factory=EventSettings)
     requests: RequestSettings = field(default_factory=RequestSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +210,8 @@ def _keys(kind: type[Any]) -> Iterator[str]:
 #: The least value of a number; 1 for whole numbers and 0.01 for others unless named here.
 _MINIMUM: dict[str, float] = {"look_ahead_ms": 0, "grace_seconds": 0, "max_length": 0}
 _MAXIMUM = 10**12
+#: Texts of which there are only these.
+_CHOICES: dict[str, tuple[str, ...]] = {"access": ("local", "token", "staff", "open")}
 
 
 def _read(hint: Any, value: Any, name: str) -> Any:
@@ -205,6 +219,8 @@ def _read(hint: Any, value: Any, name: str) -> Any:
     if hint is str:
         if name == "user" and isinstance(value, str) and value.count("*") > 1:
             raise ValueError("Use at most one *.")
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise ValueError(f"Use one of {', '.join(_CHOICES[name])}.")
         if isinstance(value, str) and value:
             return str(value)
         raise ValueError("Use a non-empty string.")

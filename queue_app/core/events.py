@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -56,6 +56,16 @@ class Run(NamedTuple):
 
     occasion: Occasion
     task_ids: list[uuid.UUID]
+
+
+#: The name of what is no event, and only adds to counts: its details are name, number, name, number, ...
+COUNTED: Final = ""
+
+
+def counted(counts: Mapping[str, int]) -> Run:
+    """Return what adds to the counts of the cluster (see ``core.tally``), to travel with events."""
+    details = tuple(str(part) for item in counts.items() for part in item)
+    return Run(Occasion(COUNTED, "", "", "", "", "", "", "", details), [])
 
 
 def occasion_of(

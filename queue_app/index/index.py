@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import batched
 from typing import Any, NamedTuple, cast
 
 import redis
 from redis.commands.core import Script
 
-from queue_app.core.events import Event, Run
+from queue_app.core.events import Event, Run, counted
 from queue_app.core.lanes import queued_at_of
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED, Thresholds
@@ -102,6 +102,10 @@ class Index:
     def publish(self, told: Sequence[Run]) -> int:
         """Append events to the stream and wait for it; return how many the server took."""
         return sum(int(self._call("publish", *publish_arguments(part))) for part in split(told, BATCH))
+
+    def count(self, counts: Mapping[str, int]) -> None:
+        """Add to the counts of the cluster (``core.tally``)."""
+        self.publish([counted(counts)])
 
     def flush(self) -> None:
         """Wait until all that was posted has been answered."""

@@ -9,7 +9,7 @@ from itertools import batched
 from typing import Any
 
 from queue_app import conf
-from queue_app.core.events import Run
+from queue_app.core.events import COUNTED, Occasion, Run
 
 #: Tasks that one entry names at most. An entry for each would cost a busy worker a sixth of
 #: its speed, most of it in the server; entries without bound would leave the stream without one.
@@ -17,11 +17,32 @@ IDS_PER_ENTRY = 16
 
 
 def publish_arguments(runs: Iterable[Run]) -> list[Any]:
-    """Return the arguments of ``lua/publish.lua`` for these events."""
+    """Return the arguments of ``lua/publish.lua`` for these events, and for what they count."""
+    settings = conf.get()
+    told: list[tuple[Occasion, list[str]]] = []
+    counts: dict[str, int] = {}
+    keeps_events = settings.events.max_length > 0
+    for occasion, task_ids in runs:
+        if occasion.name == COUNTED:
+            for name, count in batched(occasion.details, 2):
+                counts[name] = counts.get(name, 0) + int(count)
+            continue
+        if keeps_events:
+            told.append((occasion, _as_texts(task_ids)))
+        name = _count_of(occasion)
+        counts[name] = counts.get(name, 0) + max(1, len(task_ids))
     return [
-        conf.get().events.max_length,
-        json.dumps([(occasion, _as_texts(task_ids)) for occasion, task_ids in runs]),
+        settings.events.max_length,
+        json.dumps(told),
+        *((part for item in counts.items() for part in item) if settings.metrics.enabled else ()),
     ]
+
+
+def _count_of(occasion: Occasion) -> str:
+    """Return the name under which such events are counted (``core.tally``)."""
+    details = occasion.details
+    reason = details[1] if details[:1] == ("reason",) else ""
+    return f"event:{occasion.name}:{occasion.queue}:{occasion.priority}:{occasion.status}:{reason}"
 
 
 def _as_texts(ids: Iterable[uuid.UUID]) -> list[str]:

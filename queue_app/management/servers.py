@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -26,7 +25,7 @@ class ServerCommand(BaseCommand):
     Only the checks of the queue run: a worker needs no URLconf or templates.
     """
 
-    requires_system_checks: Sequence[str] = ("taskqueue",)
+    requires_system_checks: tuple[str, ...] = ("taskqueue",)
 
     def check_settings(self) -> None:
         """Refuse wrong settings, also when Django's own checks were skipped."""

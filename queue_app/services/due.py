@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from queue_app.rows import waiting
+from queue_app.services import events
 from queue_app.services.hints import tell_index
 
 BATCH = 1000
@@ -17,6 +18,7 @@ def make_due(*, limit: int = BATCH) -> int:
     tasks = waiting.make_due(limit)
     if tasks:
         tell_index(lambda index: index.push(tasks), "push")
+        events.count({"due": len(tasks)})
     return len(tasks)
 
 

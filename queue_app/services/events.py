@@ -20,12 +20,14 @@ from queue_app.core.events import (
     Run,
     accepted,
     attempts_in_runs,
+    counted,
     in_runs,
     is_entry_id,
     occasion_of,
 )
 from queue_app.core.records import ClaimedTask, Outcome, TaskRef
 from queue_app.core.states import Status
+from queue_app.core.tally import times_of
 from queue_app.exceptions import InvalidTaskData
 from queue_app.index import get_index
 from queue_app.rows.finish import Attempt
@@ -39,8 +41,9 @@ MAX_COUNT = 1000
 
 
 def enabled() -> bool:
-    """Return whether events are written at all."""
-    return conf.get().events.max_length > 0
+    """Return whether events are written, or counted, at all."""
+    settings = conf.get()
+    return settings.metrics.enabled or settings.events.max_length > 0
 
 
 def publish(events: Iterable[tuple[Occasion, uuid.UUID]]) -> None:
@@ -122,7 +125,15 @@ def finished(outcomes: Mapping[Attempt, Outcome], held: Mapping[Attempt, Status]
     runs = attempts_in_runs((_name_of(outcome, status), outcome.task, status) for outcome, status in ended)
     dead = [outcome for outcome, status in ended if status is Status.DEAD_LETTER]
     runs += in_runs((_dead_letter_of(outcome), outcome.task.id) for outcome in dead)
+    if conf.get().metrics.enabled:
+        runs.append(counted(times_of(ended)))
     _tell(runs)
+
+
+def count(counts: Mapping[str, int]) -> None:
+    """Add to the counts of the cluster. Never raises."""
+    if counts and conf.get().metrics.enabled:
+        tell_index(lambda index: index.count(counts), "count")
 
 
 def _name_of(outcome: Outcome, status: Status) -> EventName:

@@ -11,6 +11,7 @@ from typing import Final
 
 from queue_app import signals
 from queue_app.rows import expiry
+from queue_app.services import events
 from queue_app.services.hints import on_commit
 
 BATCH = 500
@@ -33,6 +34,7 @@ def expire_stale(queue: str, older_than: float = DEFAULT_STALE_SECONDS, limit: i
     if tasks:
         on_commit(lambda index: index.remove(tasks), "remove")
         signals.tasks_expired.send(None, queue=queue, count=len(tasks))
+        events.count({"expired": len(tasks)})
     return len(tasks)
 
 

@@ -48,6 +48,8 @@ def reap_orphans() -> int:
     if reaped:
         tell_index(lambda index: _return_to_index(index, reaped), "reap")
         events.returned((item.status, item.task) for item in reaped)
+        again = sum(item.status in {Status.QUEUED, Status.SCHEDULED} for item in reaped)
+        events.count({"retry:worker_died": again} if again else {})
     return len(reaped)
 
 
@@ -105,3 +107,4 @@ def _announce(buried: list[tuple[uuid.UUID, str]]) -> None:
     for worker_id, profile in buried:
         tell_index(partial(Index.retire, profile_id=profile, worker_id=worker_id), "retire")
         signals.worker_reaped.send(None, worker_id=worker_id)
+    events.count({"worker:dead": len(buried)} if buried else {})

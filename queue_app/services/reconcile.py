@@ -21,6 +21,7 @@ from queue_app.core.states import Status
 from queue_app.index import Index, Lease, get_index
 from queue_app.rows import audit
 from queue_app.rows.claim import statuses
+from queue_app.services import events
 from queue_app.services.claim import PROPOSAL_SECONDS
 from queue_app.services.rebuild import copy_limits
 
@@ -53,6 +54,7 @@ class Reconciler:
             if count:
                 self.repaired[kind] += count
                 signals.index_repaired.send(None, kind=kind, count=count)
+        events.count({f"repair:{kind}": count for kind, count in repairs.items() if count})
         return repairs
 
     def _roll_on(self, index: Index) -> int:
