@@ -6,6 +6,7 @@ from functools import cache
 
 from queue_app import conf
 from queue_app.core.records import Proposal
+from queue_app.index.census import Census
 from queue_app.index.client import hide_password, server_url
 from queue_app.index.depth import QueueDepth
 from queue_app.index.index import MAX_CLAIM, Generation, Index, Lease
@@ -15,6 +16,7 @@ from queue_app.index.requests import Backlog, Request, Taken
 __all__ = [
     "MAX_CLAIM",
     "Backlog",
+    "Census",
     "Generation",
     "Index",
     "Lease",

@@ -22,6 +22,7 @@ from queue_app.core.promotion import PROMOTED, Thresholds
 from queue_app.core.records import ANY_LEASE, Entry, Proposal, TaskRef
 from queue_app.exceptions import IndexNotReady, UnknownProfile
 from queue_app.index import events, scripts
+from queue_app.index.census import Census, take_census
 from queue_app.index.client import connect, translated
 from queue_app.index.depth import QueueDepth
 from queue_app.index.keys import Keys
@@ -335,6 +336,10 @@ class Index:
                 if first:
                     oldest[band] = min(float(first), oldest.get(band, float("inf")))
         return QueueDepth(queue, active, counts, {band: queued_at_of(value) for band, value in oldest.items()})
+
+    def census(self) -> Census:
+        """Count all queues, and return what was counted since Redis was emptied."""
+        return take_census(self._call)
 
     def counters(self) -> dict[str, int]:
         """Return what the scripts counted since Redis was emptied, by name."""
