@@ -1,7 +1,10 @@
-"""The ``django.tasks`` backend and its Task class.
+"""The ``django.tasks`` backend.
 
 ``TASKS = {"default": {"BACKEND": "queue_app.backend.TaskQueueBackend"}}`` makes Django's
 own ``@task`` and ``.enqueue()`` store tasks in this queue, in the caller's transaction.
+
+A decorator imports this module, maybe while the apps are still loading (a third-party app
+may define tasks beside its models). So what needs models is imported when it is used.
 """
 
 from __future__ import annotations
@@ -9,33 +12,34 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self, cast
+from dataclasses import fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
 
+from django.apps import apps
 from django.core import checks as django_checks
 from django.dispatch import Signal
 from django.tasks.backends.base import BaseTaskBackend
-from django.tasks.base import Task, TaskResult, TaskResultStatus
-from django.tasks.exceptions import TaskResultDoesNotExist
+from django.tasks.base import TaskResult, TaskResultStatus
+from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
+from django.utils.json import normalize_json
 
 from queue_app import registry
-from queue_app.core.priorities import band_from_django
+from queue_app.core.priorities import band_from_django, django_priority
 from queue_app.core.records import Enqueued, NewTask
 from queue_app.core.states import Status
+from queue_app.exceptions import InvalidTaskData, UnserializableParameters
 from queue_app.registry import AnyTask
-from queue_app.services.enqueue import enqueue, enqueue_calls
-from queue_app.services.results import load_result
+from queue_app.tasks import QueueTask, Seconds
+
+if TYPE_CHECKING:
+    from queue_app.services.results import StoredResult
 
 _django_log = logging.getLogger("django.tasks")
 
 type AnyResult = TaskResult[..., Any]  # generic in the stubs only; an alias is not evaluated
-
-if TYPE_CHECKING:
-    _Task = Task[..., Any]
-else:
-    _Task = Task
+type Call = tuple[Sequence[Any], dict[str, Any]]
 
 RESULT_STATUS: dict[Status, TaskResultStatus] = {
     Status.SCHEDULED: TaskResultStatus.READY,
@@ -49,47 +53,6 @@ RESULT_STATUS: dict[Status, TaskResultStatus] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueTask(_Task):
-    """A task function with the options of this queue.
-
-    Set them in the decorator (Django 6.1 on) or with ``.using(...)``:
-
-    - ``capabilities``: names that a worker must offer to run it;
-    - ``timeout``: seconds until an attempt is overdue; ``None``: by the band's policy;
-    - ``max_retries``: retries after the first attempt; ``None``: by the band's policy;
-    - ``retry_delay``: seconds before the first retry, doubled for each further one;
-    - ``idempotency_key``: of the same key and user only one task is stored;
-    - ``user``: on whose behalf it runs.
-    """
-
-    capabilities: Sequence[str] = ()
-    timeout: float | None = None
-    max_retries: int | None = None
-    retry_delay: float | None = None
-    idempotency_key: str | None = None
-    user: str = ""
-
-    def __post_init__(self) -> None:
-        Task.__post_init__(self)
-        registry.register(self)
-
-    def using(
-        self,
-        *,
-        priority: int | None = None,
-        queue_name: str | None = None,
-        run_after: datetime | None = None,
-        backend: str | None = None,
-        **options: Any,
-    ) -> Self:
-        """Return a copy with other defaults; raise ``TypeError`` for an unknown option."""
-        changed = cast(
-            "Self", Task.using(self, priority=priority, queue_name=queue_name, run_after=run_after, backend=backend)
-        )
-        return replace(changed, **options) if options else changed
-
-
 class TaskQueueBackend(BaseTaskBackend):
     """Store tasks as rows, from which the workers of this queue take them."""
 
@@ -99,6 +62,16 @@ class TaskQueueBackend(BaseTaskBackend):
     supports_get_result = True
     supports_priority = True
 
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self._given_queues = params.get("QUEUES")
+
+    def validate_task(self, task: AnyTask) -> None:
+        """Raise ``InvalidTask`` for a task that this backend cannot take; called when it is made and when enqueued."""
+        super().validate_task(task)
+        if registry.is_stand_in(task.func):
+            raise InvalidTask(f"The function {task.module_path!r} does not exist any more; its tasks can only be read.")
+
     def enqueue(  # type: ignore[override] # the stubs tie the result to the parameters of the function
         self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> AnyResult:
@@ -107,36 +80,51 @@ class TaskQueueBackend(BaseTaskBackend):
         Raises ``InvalidTask`` for a task that this backend cannot take, ``InvalidTaskData``
         for parameters that must not be stored, ``IdempotencyConflict`` for a reused key.
         """
+        from queue_app.services.enqueue import enqueue  # noqa: PLC0415 - it needs the models
+
         self.validate_task(task)
-        result = self._result(task, args, kwargs, enqueue(_new_task(task, args, kwargs)))
+        try:
+            stored = enqueue(_new_task(task, args, kwargs))
+        except UnserializableParameters as refused:
+            args, kwargs = _normalised((args, kwargs), refused)
+            stored = enqueue(_new_task(task, args, kwargs))
+        if not stored.created:  # a replayed idempotency key: what became of the first one
+            return self.get_result(str(stored.id))
+        result = self._ready(task, args, kwargs, stored)
         if has_audience(task_enqueued, logging.DEBUG):
             task_enqueued.send(type(self), task_result=result)
         return result
 
-    def enqueue_many(self, task: AnyTask, calls: Iterable[tuple[Sequence[Any], dict[str, Any]]]) -> list[AnyResult]:
+    def enqueue_many(self, task: AnyTask, calls: Iterable[Call]) -> list[AnyResult]:
         """Store one task for each (args, kwargs), all or nothing; return the results in order.
 
         One COPY and one push, in the caller's transaction. Raises as ``enqueue`` does.
         """
+        from queue_app.services.enqueue import enqueue_calls  # noqa: PLC0415 - it needs the models
+
         self.validate_task(task)
         calls = list(calls)
-        stored = enqueue_calls(_new_task(task), calls)
+        try:
+            stored = enqueue_calls(_new_task(task), calls)
+        except UnserializableParameters as refused:
+            calls = [_normalised(call, refused) for call in calls]
+            stored = enqueue_calls(_new_task(task), calls)
         results = [
-            self._result(task, args, kwargs, enqueued) for (args, kwargs), enqueued in zip(calls, stored, strict=True)
+            self._ready(task, args, kwargs, item) if item.created else self.get_result(str(item.id))
+            for (args, kwargs), item in zip(calls, stored, strict=True)
         ]
         if has_audience(task_enqueued, logging.DEBUG):
-            for result in results:
-                task_enqueued.send(type(self), task_result=result)
+            for result, item in zip(results, stored, strict=True):
+                if item.created:
+                    task_enqueued.send(type(self), task_result=result)
         return results
 
-    def _result(self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any], enqueued: Enqueued) -> AnyResult:
-        if not enqueued.created:  # a replayed idempotency key: what became of the first one
-            return self.get_result(str(enqueued.id))
+    def _ready(self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any], stored: Enqueued) -> AnyResult:
         return TaskResult(
             task=task,
-            id=str(enqueued.id),
+            id=str(stored.id),
             status=TaskResultStatus.READY,
-            enqueued_at=enqueued.enqueued_at,
+            enqueued_at=stored.enqueued_at,
             started_at=None,
             finished_at=None,
             last_attempted_at=None,
@@ -148,7 +136,13 @@ class TaskQueueBackend(BaseTaskBackend):
         )
 
     def get_result(self, result_id: str) -> AnyResult:
-        """Return what is known of a task; raise ``TaskResultDoesNotExist`` for an unknown id."""
+        """Return what is known of a task; raise ``TaskResultDoesNotExist`` for an unknown id.
+
+        A task whose function or queue is gone can be read as well: its ``task`` then bears the
+        name of the function, and cannot be enqueued.
+        """
+        from queue_app.services.results import load_result  # noqa: PLC0415 - it needs the models
+
         try:
             task_id = uuid.UUID(result_id)
         except (ValueError, AttributeError, TypeError) as error:
@@ -158,7 +152,7 @@ class TaskQueueBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(result_id)
         status = RESULT_STATUS[found.status]
         result: AnyResult = TaskResult(
-            task=registry.get(found.task_type),
+            task=_restored(found, self.alias),
             id=str(task_id),
             status=status,
             enqueued_at=found.created_at,
@@ -178,16 +172,106 @@ class TaskQueueBackend(BaseTaskBackend):
     def check(self, **kwargs: Any) -> list[django_checks.CheckMessage]:
         """Return what is wrong with this entry of ``TASKS``."""
         problems: list[django_checks.CheckMessage] = list(super().check(**kwargs))
+        where = f"TASKS[{self.alias!r}]"
         if self.options:
             problems.append(
                 django_checks.Error(
                     f"The task queue has no OPTIONS ({', '.join(sorted(map(str, self.options)))}).",
                     hint="Settings of the queue belong into TASKQUEUE.",
-                    obj=f"TASKS[{self.alias!r}]",
+                    obj=where,
                     id="queue_app.E005",
                 )
             )
+        if not apps.is_installed("queue_app"):
+            problems.append(
+                django_checks.Error(
+                    "TASKS uses the task queue, but its app is not installed.",
+                    hint='Add "queue_app" to INSTALLED_APPS and run migrate.',
+                    obj=where,
+                    id="queue_app.E020",
+                )
+            )
+            return problems
+        problems += [
+            django_checks.Error(
+                f"QUEUES names {name!r}, which cannot be the name of a queue.",
+                hint="Make QUEUES a list of names of letters, digits, dots, dashes and underscores; [] allows all.",
+                obj=where,
+                id="queue_app.E021",
+            )
+            for name in sorted(self.queues, key=str)
+            if not _is_queue_name(name)
+        ]
+        if isinstance(self._given_queues, str):  # each letter is a fine name
+            problems.append(
+                django_checks.Error(
+                    f"QUEUES is the string {self._given_queues!r}, so every letter of it is a queue.",
+                    hint=f"Use [{self._given_queues!r}], or [] to allow every name.",
+                    obj=where,
+                    id="queue_app.E021",
+                )
+            )
         return problems
+
+
+def _is_queue_name(name: object) -> bool:
+    from queue_app.services.validate import check_queue_name  # noqa: PLC0415 - it needs the models
+
+    try:
+        check_queue_name(name)
+    except InvalidTaskData:
+        return False
+    return True
+
+
+def _normalised(call: Call, refused: UnserializableParameters) -> Call:
+    """Return a call with what Django, too, turns into JSON: any mapping, any sequence, bytes that are UTF-8.
+
+    Only asked for what was refused, so that plain parameters cost nothing. Raises ``refused``
+    when that does not help.
+    """
+    args, kwargs = call
+    try:
+        return cast("Call", (normalize_json(list(args)), normalize_json(kwargs)))
+    except (TypeError, ValueError, RecursionError):
+        raise refused from None
+
+
+def _restored(found: StoredResult, alias: str) -> AnyTask:
+    """Return the task of a stored call: the registered one with the options of the row.
+
+    Nothing is validated, so that what was stored can be read whatever has changed since. A row
+    knows bands: the number of the priority is the registered one while it lies in the row's
+    band, else the one that stands for the band.
+    """
+    registered = registry.find(found.task_type)
+    own: dict[str, Any] = {}
+    if registered is None:
+        own["func"] = registry.stand_in(found.task_type)
+    else:
+        own = {field.name: getattr(registered, field.name) for field in fields(registered)}
+    if registered is None or band_from_django(registered.priority) is not found.band:
+        own["priority"] = django_priority(found.band)
+    own |= {"queue_name": found.queue, "run_after": found.run_after, "backend": alias}
+    for name, value in found.options.items():
+        if name not in own or _plain_option(own[name]) != value:
+            own[name] = value
+    retries = own["max_retries"]
+    if retries is None or own.get("max_attempts") != retries + 1:
+        own["max_attempts"] = None
+    restored = object.__new__(QueueTask)
+    for field in fields(QueueTask):
+        object.__setattr__(restored, field.name, own.get(field.name, field.default))
+    return restored
+
+
+def _plain_option(value: Any) -> Any:
+    """Return an option as a row holds it."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, list | tuple | set | frozenset):
+        return tuple(sorted(set(value)))
+    return value
 
 
 def has_audience(signal: Signal, level: int) -> bool:
@@ -209,9 +293,13 @@ def _new_task(task: AnyTask, args: Sequence[Any] = (), kwargs: dict[str, Any] | 
         priority=band_from_django(task.priority),
         run_after=task.run_after,
         capabilities=tuple(options.capabilities) if options else (),
-        timeout=options.timeout if options else None,
+        timeout=_seconds(options.timeout) if options else None,
         max_retries=options.max_retries if options else None,
-        retry_delay=options.retry_delay if options else None,
+        retry_delay=_seconds(options.retry_delay) if options else None,
         idempotency_key=options.idempotency_key if options else None,
         user=options.user if options else "",
     )
+
+
+def _seconds(value: Seconds | None) -> float | None:
+    return value.total_seconds() if isinstance(value, timedelta) else value

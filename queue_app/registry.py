@@ -9,8 +9,10 @@ worker may look into modules of installed apps for a type that it was asked to r
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
+from weakref import WeakSet
 
 from django.apps import apps
 from django.tasks.base import Task
@@ -22,6 +24,7 @@ from queue_app.exceptions import UnknownTaskType
 type AnyTask = Task[..., Any]  # generic in the stubs only; an alias is not evaluated
 
 _tasks: dict[str, AnyTask] = {}
+_stand_ins: WeakSet[Callable[..., Any]] = WeakSet()
 
 
 def type_of(task: AnyTask) -> str:
@@ -62,6 +65,36 @@ def get(task_type: str) -> AnyTask:
     if task is None:
         raise UnknownTaskType(task_type, _tasks)
     return task
+
+
+def known(task_type: str) -> AnyTask | None:
+    """Return the task of this type if it is registered now; nothing is imported."""
+    return _tasks.get(task_type)
+
+
+def find(task_type: str) -> AnyTask | None:
+    """Return the task of this type, or ``None`` when neither the task modules nor an installed app has it."""
+    if task_type not in _tasks:
+        discover()
+        learn(task_type)
+    return _tasks.get(task_type)
+
+
+def stand_in(task_type: str) -> Callable[..., Any]:
+    """Return a function that bears the name of one that is gone; calling it raises ``UnknownTaskType``."""
+
+    def gone(*_args: Any, **_kwargs: Any) -> Any:
+        raise UnknownTaskType(task_type, _tasks)
+
+    gone.__module__, _, gone.__qualname__ = task_type.rpartition(".")
+    gone.__name__ = gone.__qualname__
+    _stand_ins.add(gone)
+    return gone
+
+
+def is_stand_in(function: Callable[..., Any]) -> bool:
+    """Whether the function is one that ``stand_in`` made."""
+    return function in _stand_ins
 
 
 def learn(task_type: str) -> bool:

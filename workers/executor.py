@@ -21,11 +21,15 @@ from queue_app.core.payload import dump_json
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
 from queue_app.exceptions import Discard, Retry, Snooze, TaskCancelled, TaskTimeout
 from queue_app.registry import AnyTask
+from queue_app.services.results import earlier_attempts
+from queue_app.tasks import next_try
 
 if TYPE_CHECKING:
     _TaskContext = TaskContext[..., Any]  # generic in the stubs only
 else:
     _TaskContext = TaskContext
+
+_log = logging.getLogger("taskqueue")
 
 MAX_MESSAGE = 2_000  # characters
 MAX_TRACEBACK = 20_000  # characters; the end of it is kept
@@ -79,39 +83,57 @@ class Executor:
         task = registry.get(claimed.task_type)
         args: list[Any] = json.loads(claimed.args)
         kwargs: dict[str, Any] = json.loads(claimed.parameters)
-        seen = self._seen_result(task, claimed, args, kwargs) if _wants_result(task) else None
+        seen = seen_result(task, claimed, args, kwargs, self.worker_id) if _wants_result(task) else None
         _send(task_started, task, seen)
         try:
             if task.takes_context and seen is not None:
                 args = [QueueTaskContext(task_result=seen, attempt_number=claimed.failures + 1), *args]
             value = task.call(*args, **kwargs)
             text = None if value is None else dump_json(_plain(value), field="result", limits=conf.get().payload)
+        except Snooze:  # not finished: it comes back
+            raise
         except BaseException as error:
             if seen is not None:
-                _note_failure(seen, error)
+                _note_failure(seen, describe(error), held.row_time(time.monotonic()))
                 _send(task_finished, task, seen)
             raise
         if seen is not None:
             object.__setattr__(seen, "status", TaskResultStatus.SUCCESSFUL)
+            object.__setattr__(seen, "finished_at", held.row_time(time.monotonic()))
             object.__setattr__(seen, "_return_value", None if text is None else json.loads(text))
             _send(task_finished, task, seen)
         return text
 
-    def _seen_result(self, task: AnyTask, claimed: ClaimedTask, args: list[Any], kwargs: dict[str, Any]) -> AnyResult:
-        return TaskResult(
-            task=task,
-            id=str(claimed.id),
-            status=TaskResultStatus.RUNNING,
-            enqueued_at=claimed.created_at,
-            started_at=claimed.started_at,
-            finished_at=None,
-            last_attempted_at=claimed.started_at,
-            args=args,
-            kwargs=kwargs,
-            backend=task.backend,
-            errors=[],
-            worker_ids=[str(self.worker_id)],
-        )
+
+def seen_result(
+    task: AnyTask, claimed: ClaimedTask, args: list[Any], kwargs: dict[str, Any], worker_id: uuid.UUID | None
+) -> AnyResult:
+    """Return the result that task code and listeners see while an attempt runs, with its earlier attempts."""
+    errors, workers = _history(claimed)
+    return TaskResult(
+        task=task,
+        id=str(claimed.id),
+        status=TaskResultStatus.RUNNING,
+        enqueued_at=claimed.created_at,
+        started_at=claimed.started_at,
+        finished_at=None,
+        last_attempted_at=claimed.started_at,
+        args=args,
+        kwargs=kwargs,
+        backend=task.backend,
+        errors=errors,
+        worker_ids=[*workers, str(worker_id)],
+    )
+
+
+def _history(claimed: ClaimedTask) -> tuple[list[TaskError], list[str]]:
+    """Return errors and workers of earlier attempts; of a first try there are none, and nothing is asked for."""
+    if claimed.failures == 0:
+        return [], []
+    try:
+        return earlier_attempts(claimed.id)
+    except Exception:  # noqa: BLE001 - no database now, or not from an event loop: the attempt runs all the same
+        return [], []
 
 
 def _plain(value: Any) -> Any:
@@ -129,10 +151,10 @@ def _send(signal: Signal, task: AnyTask, result: AnyResult | None) -> None:
         signal.send_robust(type(task.get_backend()), task_result=result)
 
 
-def _note_failure(result: AnyResult, error: BaseException) -> None:
-    failure = describe(error)
+def _note_failure(result: AnyResult, failure: TaskFailure, finished_at: Any) -> None:
     result.errors.append(TaskError(exception_class_path=failure.exception_class, traceback=failure.traceback))
     object.__setattr__(result, "status", TaskResultStatus.FAILED)
+    object.__setattr__(result, "finished_at", finished_at)
 
 
 def failed(held: Held, began: float, error: BaseException) -> Outcome:
@@ -148,7 +170,26 @@ def failed(held: Held, began: float, error: BaseException) -> Outcome:
             failure = replace(failure, reason="timeout", message=message)
         case TaskCancelled():
             failure = replace(failure, reason="cancelled", message="The task was cancelled while it ran.")
+    failure = _by_own_backoff(held, failure, error)
     return Outcome(held.task, held.row_time(began), held.row_time(time.monotonic()), failure=failure)
+
+
+def _by_own_backoff(held: Held, failure: TaskFailure, error: BaseException) -> TaskFailure:
+    """Let the task's ``backoff`` say when it is tried again; what the attempt itself said comes before it."""
+    claimed = held.task
+    task = registry.known(claimed.task_type)
+    decided = not failure.retriable or failure.retry_after is not None or failure.reason == "cancelled"
+    if decided or claimed.failures >= claimed.max_retries or getattr(task, "backoff", None) is None:
+        return failure
+    try:
+        assert task is not None  # noqa: S101 - for the type checker: it has a backoff
+        result = seen_result(task, claimed, json.loads(claimed.args), json.loads(claimed.parameters), claimed.worker_id)
+        _note_failure(result, failure, held.row_time(time.monotonic()))
+        wait = next_try(task, error, result)
+    except Exception:  # noqa: BLE001 - whatever the project's function raises, the attempt has ended
+        _log.exception("The backoff of %s failed; the usual one applies.", claimed.task_type)
+        return failure
+    return replace(failure, retriable=False) if wait is None else replace(failure, retry_after=wait)
 
 
 def describe(error: BaseException) -> TaskFailure:

@@ -9,8 +9,9 @@ from typing import Any
 
 from django.tasks.base import TaskError
 
+from queue_app.core.priorities import Band
 from queue_app.core.states import Status
-from queue_app.models import Task, TaskPayload, TaskResult
+from queue_app.models import Task, TaskAttempt, TaskPayload, TaskResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,10 @@ class StoredResult:
     value: Any
     errors: list[TaskError]
     worker_ids: list[str]
+    queue: str
+    band: Band
+    run_after: datetime | None
+    options: dict[str, Any]  # of the stored call, by the names of QueueTask
 
 
 def load_result(task_id: uuid.UUID) -> StoredResult | None:
@@ -53,4 +58,23 @@ def load_result(task_id: uuid.UUID) -> StoredResult | None:
         value=TaskResult.objects.filter(pk=task_id).values_list("value", flat=True).first(),
         errors=[TaskError(exception_class_path=a.exception_class, traceback=a.traceback) for a in attempts],
         worker_ids=workers,
+        queue=task.queue,
+        band=task.band,
+        run_after=task.run_after,
+        options={
+            "capabilities": tuple(task.capabilities),
+            "timeout": task.timeout,
+            "max_retries": task.max_retries,
+            "retry_delay": task.retry_delay,
+            "idempotency_key": task.idempotency_key,
+            "user": task.user,
+        },
     )
+
+
+def earlier_attempts(task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
+    """Return the errors of the attempts that were recorded so far, and the workers that made them, in order."""
+    found = TaskAttempt.objects.filter(task_id=task_id).order_by("attempt")
+    rows = list(found.values_list("exception_class", "traceback", "worker_id"))
+    errors = [TaskError(exception_class_path=kind, traceback=traceback) for kind, traceback, _worker in rows]
+    return errors, [str(worker) for _kind, _traceback, worker in rows if worker]

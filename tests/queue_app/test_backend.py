@@ -1,7 +1,12 @@
 """The django.tasks backend: Django's own @task and .enqueue() on this queue."""
 
+import os
+import subprocess
+import sys
 from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType
 
 import django
 import pytest
@@ -12,12 +17,15 @@ from django.tasks import TaskResultStatus, default_task_backend, task, task_back
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist, TaskResultMismatch
 from django.tasks.signals import task_enqueued
 
+from queue_app import task as queue_task
 from queue_app.backend import RESULT_STATUS, QueueTask, TaskQueueBackend
 from queue_app.core.priorities import Band
+from queue_app.core.records import NewTask
 from queue_app.core.states import Status
-from queue_app.exceptions import IdempotencyConflict, InvalidTaskData, UnserializableParameters
+from queue_app.exceptions import IdempotencyConflict, InvalidTaskData, UnknownTaskType, UnserializableParameters
 from queue_app.models import Task
 from queue_app.services.cancel import cancel
+from queue_app.services.enqueue import enqueue
 from queue_app.services.finish import finish
 from tests.support.engine import done, failed, rolled_back, take
 from tests.support.scene import Hand
@@ -38,9 +46,16 @@ async def fetch(url: str) -> str:
     return url
 
 
-@task(capabilities=("gpu",), timeout=5, max_retries=1, retry_delay=0.5, user="ann")
+@(task if django.VERSION >= (6, 1) else queue_task)(
+    capabilities=("gpu",), timeout=5, max_retries=1, retry_delay=0.5, user="ann"
+)
 def render(frame: int) -> int:
     return frame
+
+
+@queue_task(queue_name="audit", priority=50, takes_context=True, max_attempts=2, timeout=5)
+def audit(context, what: str) -> str:
+    return f"{what} in {context.attempt}"
 
 
 def not_decorated() -> None:
@@ -95,7 +110,6 @@ def test_aenqueue(engine):
     assert async_to_sync(fetch.aget_result)(result.id).args == ["x"]
 
 
-@pytest.mark.skipif(django.VERSION < (6, 1), reason="the decorator takes options from Django 6.1 on")
 def test_options_of_the_decorator(engine):
     row = Task.objects.get(pk=render.enqueue(1).id)
     assert (row.capabilities, row.timeout, row.max_retries, row.retry_delay, row.user) == (["gpu"], 5, 1, 0.5, "ann")
@@ -169,7 +183,7 @@ def test_functions_inside_functions_are_refused():
 
 @pytest.mark.parametrize(
     ("args", "error"),
-    [([object()], UnserializableParameters), ([b"x"], UnserializableParameters), (["x" * 300_000], InvalidTaskData)],
+    [([object()], UnserializableParameters), ([b"\xff"], UnserializableParameters), (["x" * 300_000], InvalidTaskData)],
 )
 def test_bad_parameters_store_nothing(engine, args, error):
     with pytest.raises(error):
@@ -308,3 +322,160 @@ def test_a_broken_setting_is_said_at_the_first_enqueue(rows, settings):
     settings.TASKQUEUE = {"REDIS_ALAIS": "x"}
     with pytest.raises(ImproperlyConfigured, match="REDIS_ALIAS"):
         add.enqueue(1)
+
+
+@pytest.mark.parametrize(("queues", "named"), [("default", "'default'"), (["fine", "not fine"], "'not fine'")])
+def test_queues_that_cannot_be_meant(queues, named):
+    messages = TaskQueueBackend("x", {"QUEUES": queues}).check()
+    assert {message.id for message in messages} == {"queue_app.E021"}
+    assert named in messages[0].msg
+
+
+def test_the_app_must_be_installed(settings):
+    settings.INSTALLED_APPS = [name for name in settings.INSTALLED_APPS if name != "queue_app"]
+    assert [message.id for message in TaskQueueBackend("x", {}).check()] == ["queue_app.E020"]
+
+
+# -- what others may find changed ----------------------------------------------------------------
+
+
+def test_a_result_keeps_the_options_of_its_call(engine):
+    variant = report.using(priority=60, queue_name="q", user="bob", timeout=timedelta(seconds=9), max_attempts=4)
+    found = report.get_result(variant.enqueue("x").id).task
+    assert found == variant.using(priority=50, timeout=9.0, max_retries=3), "a row knows bands, seconds and retries"
+    assert report.get_result(report.enqueue("x").id).task == report
+    assert render.get_result(render.enqueue(1).id).task == render
+
+
+def test_a_task_whose_function_is_gone_can_be_read(engine):
+    stored = enqueue(NewTask(task_type="shop.tasks.gone", args=[1], queue="mail", priority=Band.LOW))
+    result = default_task_backend.get_result(str(stored.id))
+    assert (result.task.module_path, result.task.name) == ("shop.tasks.gone", "gone")
+    assert (result.task.queue_name, result.task.priority, result.args) == ("mail", -50, [1])
+    result.refresh()
+    with pytest.raises(InvalidTask, match=r"shop.tasks.gone.* does not exist any more"):
+        result.task.enqueue(1)
+    with pytest.raises(UnknownTaskType):
+        result.task.call(1)
+    with pytest.raises(TaskResultMismatch):
+        add.get_result(result.id)
+
+
+def test_a_task_whose_queue_is_gone_can_be_read(engine, settings):
+    result = add.using(queue_name="old").enqueue(1)
+    settings.TASKS = {"default": {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": ["new", "default"]}}
+    result.refresh()
+    assert add.get_result(result.id).task.queue_name == "old"
+    with pytest.raises(InvalidTask, match="Queue 'old'"):
+        result.task.enqueue(1)
+
+
+# -- the options that Django may get -----------------------------------------------------------
+
+
+def test_max_attempts_counts_the_first(engine):
+    row = Task.objects.get(pk=add.using(max_attempts=3).enqueue(1).id)
+    assert row.max_retries == 2
+    assert add.using(max_attempts=3).using(user="x").max_retries == 2
+    assert add.using(max_attempts=3).using(max_retries=5).max_attempts is None
+    assert add.using(max_retries=5).using(max_attempts=1).max_retries == 0
+    assert add.using(max_attempts=3).using(max_attempts=None).max_retries is None
+
+
+@pytest.mark.parametrize("options", [{"max_attempts": 0}, {"max_attempts": "2"}, {"max_attempts": 2, "max_retries": 2}])
+def test_contradictory_attempts(options):
+    with pytest.raises(InvalidTask, match="max_attempts"):
+        add.using(**options)
+
+
+def test_a_backoff_is_a_function_in_the_decorator():
+    with pytest.raises(InvalidTask, match="retry_delay"):
+        queue_task(backoff=5)(not_decorated)
+    with pytest.raises(TypeError, match="decorator only"):
+        add.using(backoff=lambda exception, task_result: 5)
+
+
+def test_enqueue_on_commit_stores_in_the_transaction(engine):
+    with rolled_back():
+        add.enqueue_on_commit(1)
+        assert Task.objects.count() == 1
+    assert Task.objects.count() == 0
+    with transaction.atomic():
+        add.enqueue_on_commit(2)
+    assert Task.objects.get().payload.args == [2]
+
+
+def test_enqueue_on_commit_waits_where_the_backend_is_another(rows, settings):
+    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.dummy.DummyBackend"}}
+    with transaction.atomic():
+        add.enqueue_on_commit(1)
+        assert default_task_backend.results == []
+    assert [result.args for result in default_task_backend.results] == [[1]]
+
+
+# -- the decorator of this package -------------------------------------------------------------
+
+
+def test_our_decorator_takes_our_options_on_every_django(engine):
+    row = Task.objects.get(pk=audit.enqueue("x").id)
+    assert (row.queue, row.max_retries, row.timeout, row.band) == ("audit", 1, 5, Band.HIGH)
+    assert queue_task(not_decorated).func is not_decorated
+    with pytest.raises(TypeError, match=r"using\(run_after"):
+        queue_task(run_after=datetime.now(UTC))(not_decorated)
+    with pytest.raises(TypeError, match="capability"):
+        queue_task(capability="gpu")(not_decorated)
+
+
+def test_our_decorator_works_on_other_backends(settings):
+    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend", "QUEUES": []}}
+    result = audit.enqueue("x")
+    assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, "x in 1")
+    assert audit.using(timeout=7).enqueue("x").return_value == "x in 1"
+
+
+def test_parameters_that_django_turns_into_json(engine):
+    result = default_task_backend.enqueue(add, [range(2), b"x"], {"b": MappingProxyType({"c": ("d",)})})
+    result.refresh()
+    assert (result.args, result.kwargs) == ([[0, 1], "x"], {"b": {"c": ["d"]}})
+    [many] = default_task_backend.enqueue_many(add, [((range(2),), {})])
+    assert add.get_result(many.id).args == [[0, 1]]
+
+
+def test_a_replayed_key_is_not_announced_again(engine):
+    heard = []
+    task_enqueued.connect(listener := lambda task_result, **_: heard.append(task_result.id))
+    keyed = add.using(idempotency_key="k")
+    try:
+        first = keyed.enqueue(1)
+        keyed.enqueue(1)
+        default_task_backend.enqueue_many(keyed, [((1,), {})])
+    finally:
+        task_enqueued.disconnect(listener)
+    assert heard == [first.id]
+
+
+IN_A_FRESH_PROCESS = """
+import sys
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["early", "django.contrib.auth", "django.contrib.contenttypes", "rest_framework", "queue_app"],
+    TASKS={"default": {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": []}},
+)
+import django
+django.setup()
+import early.models
+assert type(early.models.work).__name__ == "QueueTask"
+"""
+
+
+def test_tasks_may_be_defined_while_the_apps_are_loading(tmp_path):
+    (tmp_path / "early").mkdir()
+    (tmp_path / "early/__init__.py").touch()
+    (tmp_path / "early/models.py").write_text(
+        "from django.tasks import task\n\n\n@task(priority=5)\ndef work():\n    pass\n"
+    )
+    environment = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}", "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_FRESH_PROCESS], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

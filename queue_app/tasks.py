@@ -1,0 +1,243 @@
+"""Django's ``@task`` with the options of this queue, typed.
+
+``from queue_app import task`` does what ``from django.tasks import task`` does, and takes our
+options too: on Django 6.0, whose own decorator takes none, and under a strict type checker.
+A task made with it works on every backend of ``django.tasks``; backends other than ours
+ignore the options.
+
+Nothing here touches models, so a module of tasks may be imported while the apps are loading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, Protocol, Self, TypedDict, Unpack, cast, overload
+
+from django.db import DEFAULT_DB_ALIAS, transaction
+from django.tasks.base import (
+    DEFAULT_TASK_BACKEND_ALIAS,
+    DEFAULT_TASK_PRIORITY,
+    DEFAULT_TASK_QUEUE_NAME,
+    Task,
+    TaskContext,
+    TaskResult,
+)
+from django.tasks.exceptions import InvalidTask
+
+from queue_app import conf, registry
+from queue_app.exceptions import Retry
+
+if TYPE_CHECKING:
+    from django.tasks.base import Task as _Base
+
+    type AnyResult = TaskResult[..., Any]
+else:
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class _Base(Task):
+        """Django's class, which is generic in the stubs only."""
+
+        def __class_getitem__(cls, _parameters: object) -> type:
+            return cls
+
+
+type Seconds = float | timedelta
+
+
+class Backoff(Protocol):
+    """Says when a failed task is tried again: after so many seconds, or never (``None``)."""
+
+    def __call__(self, exception: BaseException, task_result: AnyResult) -> Seconds | None:
+        """Return the wait before the next try; ``task_result`` includes the attempt that has just failed."""
+
+
+class TaskOptions(TypedDict, total=False):
+    """The options of this queue; what is left out is decided by the queue's or the band's policy."""
+
+    capabilities: Sequence[str]
+    timeout: Seconds | None
+    max_retries: int | None
+    max_attempts: int | None
+    retry_delay: Seconds | None
+    backoff: Backoff | None
+    idempotency_key: str | None
+    user: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueTask[**P, R](_Base[P, R]):
+    """A task function with the options of this queue.
+
+    Set them in the decorator or with ``.using(...)``:
+
+    - ``capabilities``: names that a worker must offer to run it;
+    - ``timeout``: seconds until an attempt is overdue; ``None``: by the band's policy;
+    - ``max_retries``: retries after the first attempt; ``None``: by the band's policy;
+    - ``max_attempts``: the same, counted with the first attempt;
+    - ``retry_delay``: seconds before the first retry, doubled for each further one;
+    - ``backoff``: a function of (exception, task_result) that returns the seconds before the
+      next try, or ``None`` to give up; in the decorator only, as it is not stored with a task;
+    - ``idempotency_key``: of the same key and user only one task is stored;
+    - ``user``: on whose behalf it runs.
+    """
+
+    capabilities: Sequence[str] = ()
+    timeout: Seconds | None = None
+    max_retries: int | None = None
+    max_attempts: int | None = None
+    retry_delay: Seconds | None = None
+    backoff: Backoff | None = None
+    idempotency_key: str | None = None
+    user: str = ""
+
+    def __post_init__(self) -> None:
+        if self.max_attempts is not None:
+            retries = _retries(self.max_attempts)
+            if self.max_retries not in {None, retries}:
+                raise InvalidTask(
+                    f"max_attempts={self.max_attempts} and max_retries={self.max_retries} contradict each other; "
+                    "give one of them (max_attempts counts the first attempt too)."
+                )
+            object.__setattr__(self, "max_retries", retries)
+        if self.backoff is not None and not callable(self.backoff):
+            raise InvalidTask(
+                "backoff must be a function of (exception, task_result); for a number of seconds use retry_delay."
+            )
+        Task.__post_init__(self)
+        registry.register(self)
+
+    def using(
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        run_after: datetime | None = None,
+        backend: str | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> Self:
+        """Return a copy with other defaults; raise ``TypeError`` for an unknown option."""
+        if "backoff" in options:
+            raise TypeError("backoff can be set in the decorator only: a stored task knows its function, not its copy.")
+        given: dict[str, Any] = {
+            name: value
+            for name, value in (
+                ("priority", priority),
+                ("queue_name", queue_name),
+                ("run_after", run_after),
+                ("backend", backend),
+            )
+            if value is not None
+        }
+        if "max_attempts" in options and "max_retries" not in options:
+            given["max_retries"] = None
+        elif "max_retries" in options and "max_attempts" not in options:
+            given["max_attempts"] = None
+        return replace(self, **given, **options)
+
+    def enqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Enqueue once the transaction on the default database has committed, and never if it is rolled back.
+
+        Where the rows of this queue lie in that database, the task is simply stored in the
+        transaction: both are committed together, or neither. Otherwise a hook enqueues it after
+        the commit, and is lost if the process dies in between. Bad parameters raise at once in
+        the first case, in the hook in the second.
+        """
+        from queue_app.backend import TaskQueueBackend  # noqa: PLC0415 - it imports this module
+
+        if isinstance(self.get_backend(), TaskQueueBackend) and conf.get().database_alias == DEFAULT_DB_ALIAS:
+            self.enqueue(*args, **kwargs)
+        else:
+            transaction.on_commit(partial(self.enqueue, *args, **kwargs))
+
+
+def _retries(max_attempts: Any) -> int:
+    if type(max_attempts) is not int or max_attempts < 1:
+        raise InvalidTask(f"max_attempts must be a whole number of at least 1, not {max_attempts!r}.")
+    return max_attempts - 1
+
+
+@overload
+def task[**P, R](
+    function: Callable[Concatenate[TaskContext[Any, Any], P], R],
+    /,
+    *,
+    takes_context: Literal[True],
+    priority: int = ...,
+    queue_name: str = ...,
+    backend: str = ...,
+    **options: Unpack[TaskOptions],
+) -> QueueTask[P, R]: ...
+@overload
+def task[**P, R](
+    function: Callable[P, R],
+    /,
+    *,
+    takes_context: Literal[False] = False,
+    priority: int = ...,
+    queue_name: str = ...,
+    backend: str = ...,
+    **options: Unpack[TaskOptions],
+) -> QueueTask[P, R]: ...
+@overload
+def task[**P, R](
+    *,
+    takes_context: Literal[True],
+    priority: int = ...,
+    queue_name: str = ...,
+    backend: str = ...,
+    **options: Unpack[TaskOptions],
+) -> Callable[[Callable[Concatenate[TaskContext[Any, Any], P], R]], QueueTask[P, R]]: ...
+@overload
+def task[**P, R](
+    *,
+    takes_context: Literal[False] = False,
+    priority: int = ...,
+    queue_name: str = ...,
+    backend: str = ...,
+    **options: Unpack[TaskOptions],
+) -> Callable[[Callable[P, R]], QueueTask[P, R]]: ...
+def task(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    priority: int = DEFAULT_TASK_PRIORITY,
+    queue_name: str = DEFAULT_TASK_QUEUE_NAME,
+    backend: str = DEFAULT_TASK_BACKEND_ALIAS,
+    takes_context: bool = False,
+    **options: Unpack[TaskOptions],
+) -> Any:
+    """Make a task of a function, like Django's decorator, with the options of ``QueueTask``.
+
+    Raises ``InvalidTask`` where the function or an option cannot be used, and ``TypeError``
+    for an unknown option.
+    """
+    if "run_after" in options:  # a mistake that Django's decorator answers in the same way
+        raise TypeError("run_after cannot be set in the decorator; use .using(run_after=...).")
+
+    def wrap(wrapped: Callable[..., Any]) -> QueueTask[..., Any]:
+        return QueueTask(
+            func=wrapped,
+            priority=priority,
+            queue_name=queue_name,
+            backend=backend,
+            takes_context=takes_context,
+            **options,
+        )
+
+    return wrap if function is None else wrap(function)
+
+
+def next_try(failed: Any, error: BaseException, result: AnyResult) -> float | None:
+    """Return the seconds that the task's own ``backoff`` names; ``None`` when it gives up.
+
+    Raises ``LookupError`` when the task has none, ``ValueError`` or ``TypeError`` when it
+    returns something else than a time between 0 s and ten years, and whatever it raises.
+    """
+    backoff = getattr(failed, "backoff", None)
+    if backoff is None:
+        raise LookupError("The task has no backoff of its own.")
+    wait = cast("Backoff", backoff)(error, result)
+    return None if wait is None else Retry(after=wait).after
