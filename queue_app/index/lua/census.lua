@@ -8,7 +8,7 @@
 --          `about` is {generation, state, ms until the leadership lapses (< 0: nobody leads), name, count, ...},
 --          or empty
 --
--- A lane mostly holds one band, so its ends tell all: three reads a lane instead of ten.
+-- A lane mostly holds one band: three reads a lane then, instead of ten.
 --! include keys
 local about = {}
 if ARGV[1] == '' then
@@ -20,26 +20,22 @@ if ARGV[1] == '' then
   for _, part in ipairs(redis.call('HGETALL', COUNTERS)) do about[#about + 1] = part end
 end
 
+local call, above = redis.call, {}
+for band = 0, 4 do above[band] = string.format('%.0f', (band + 1) * 1e13) end
+
 local function count_lane(lane, counts, oldest)
-  local first = redis.call('ZRANGE', lane_key(lane), 0, 0, 'WITHSCORES')[2]
-  if not first then return end
-  local band, total = math.floor(first / 1e13), redis.call('ZCARD', lane_key(lane))
-  local last = total > 1 and redis.call('ZRANGE', lane_key(lane), -1, -1, 'WITHSCORES')[2] or first
-  while band < 4 and tonumber(last) >= (band + 1) * 1e13 do  -- more than one band
-    local n = redis.call('ZCOUNT', lane_key(lane), string.format('%.0f', band * 1e13),
-      string.format('(%.0f', (band + 1) * 1e13))
-    if n > 0 then
-      counts[band + 1] = counts[band + 1] + n
-      total = total - n
-      if oldest[band + 1] == '' or tonumber(first) < tonumber(oldest[band + 1]) then oldest[band + 1] = first end
+  local key = lane_key(lane)
+  local first, rest = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]), call('ZCARD', key)
+  while rest > 0 do
+    local band = math.floor(first / 1e13)
+    local further = rest > 1 and band < 4 and call('ZCOUNT', key, above[band], '+inf') or 0
+    counts[band + 1] = counts[band + 1] + rest - further
+    oldest[band + 1] = math.min(first, oldest[band + 1] or first)
+    rest = further
+    if rest > 0 then
+      first = tonumber(call('ZRANGEBYSCORE', key, above[band], '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
     end
-    band = band + 1
-    first = redis.call('ZRANGEBYSCORE', lane_key(lane), string.format('%.0f', band * 1e13), '+inf', 'WITHSCORES',
-      'LIMIT', 0, 1)[2]
-    band = math.floor(first / 1e13)
   end
-  counts[band + 1] = counts[band + 1] + total
-  if oldest[band + 1] == '' or tonumber(first) < tonumber(oldest[band + 1]) then oldest[band + 1] = first end
 end
 
 local reply = { '', '0', about }
@@ -52,13 +48,13 @@ for _, q in ipairs(queues) do
       return reply
     end
     local page = redis.call('SSCAN', lanes_key(q), q == ARGV[1] and cursor or '0', 'COUNT', 5000)
-    local counts, oldest = { 0, 0, 0, 0, 0 }, { '', '', '', '', '' }
+    local counts, oldest = { 0, 0, 0, 0, 0 }, {}
     for _, lane in ipairs(page[2]) do count_lane(lane, counts, oldest) end
     reply[#reply + 1] = q
     reply[#reply + 1] = redis.call('ZCARD', queue_leases_key(q))
     for band = 1, 5 do
       reply[#reply + 1] = counts[band]
-      reply[#reply + 1] = oldest[band]
+      reply[#reply + 1] = oldest[band] and string.format('%.17g', oldest[band]) or ''
     end
     seen = seen + #page[2]
     if page[1] ~= '0' then
