@@ -99,6 +99,14 @@ class RequestSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionSettings:
+    """How much may be submitted from outside (API, request stream) where no row says otherwise."""
+
+    max_pending_per_user: int = 100  # scheduled, queued or executing tasks of one user
+    lock_seconds: float = 10.0  # a submission waits at most so long for those of the same queue or user before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueueSettings:
     """Everything that a project may set in ``TASKQUEUE``."""
 
@@ -114,6 +122,7 @@ class TaskQueueSettings:
     events: EventSettings = field(default_factory=EventSettings)
     requests: RequestSettings = field(default_factory=RequestSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    admission: AdmissionSettings = field(default_factory=AdmissionSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,69 @@ class UnknownQueue(InvalidTaskData):
         self.near_matches = near_matches(queue, known)
 
 
+class LimitExceeded(TaskQueueError):
+    """Refuse tasks for which there is no room; ``limit`` and ``current`` are the numbers, ``asked`` how many came.
+
+    ``current`` is counted up to the limit: where a limit was lowered, or code without one
+    enqueued, there may be more. ``retry_after`` (s) is when trying again may make sense.
+    """
+
+    code = "limit_exceeded"
+    retry_after = 10
+
+    def __init__(self, message: str, *, queue: str, limit: int, current: int, asked: int = 1) -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.limit = limit
+        self.current = current
+        self.asked = asked
+
+
+class QueueFull(LimitExceeded):
+    """As many tasks wait in the queue as may: its ``max_length``."""
+
+    code = "queue_full"
+
+    def __init__(self, queue: str, *, limit: int, current: int, asked: int = 1) -> None:
+        room = "no more fit" if asked == 1 else f"{asked} more do not fit"
+        super().__init__(
+            f"The queue {queue!r} is full: {current} tasks wait of at most {limit}, and {room}. Try again later, or"
+            " ask staff for a larger max_length.",
+            queue=queue,
+            limit=limit,
+            current=current,
+            asked=asked,
+        )
+
+
+class UserLimitExceeded(LimitExceeded):
+    """The user has as many pending tasks as one user may: ``max_pending_per_user``.
+
+    ``queue`` is empty where the limit is that over all queues.
+    """
+
+    code = "user_limit_exceeded"
+
+    def __init__(self, user: str, *, queue: str, limit: int, current: int, asked: int = 1) -> None:
+        where = f" in the queue {queue!r}" if queue else ""
+        room = "no more are accepted" if asked == 1 else f"{asked} more are too many"
+        super().__init__(
+            f"The user {user!r} has {current} pending tasks{where} of at most {limit}, and {room}. Wait until some"
+            " have ended, or ask staff for a larger max_pending_per_user.",
+            queue=queue,
+            limit=limit,
+            current=current,
+            asked=asked,
+        )
+        self.user = user
+
+
+class IsolationTooStrict(TaskQueueError):
+    """A limit on what may be enqueued cannot be checked: the transaction sees an old snapshot of the rows."""
+
+    code = "isolation_too_strict"
+
+
 class IdempotencyConflict(TaskQueueError):
     """The idempotency key was used before with another task or other parameters."""
 

@@ -27,6 +27,7 @@ from queue_app.exceptions import (
     IndexUnavailable,
     InvalidTaskData,
     InvalidTransition,
+    LimitExceeded,
     OperationEnded,
     OperationNotFound,
     TaskNotFound,
@@ -71,6 +72,7 @@ class Rule(NamedTuple):
 RULES: Final = (
     Rule(InvalidInput, 400),
     Rule(InvalidTaskData, 400),
+    Rule(LimitExceeded, 429),
     Rule(IdempotencyConflict, 409),
     Rule(InvalidTransition, 409),
     Rule(TaskNotFound, 404, None, "There is no such task."),
@@ -125,6 +127,8 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
         problem["errors"] = entries
     if isinstance(error, InvalidTransition):
         problem["task_status"] = error.status  # "status" is the HTTP status here
+    if isinstance(error, LimitExceeded):
+        problem |= {"queue": error.queue or None, "limit": error.limit, "current": error.current}
     set_rollback()
     return Response(problem, status=status, headers=_headers(error, status), content_type=CONTENT_TYPE)
 
@@ -168,7 +172,7 @@ def _headers(error: Exception, status: int) -> dict[str, str]:
     headers: dict[str, str] = {}
     if authenticate := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = authenticate
-    wait = getattr(error, "wait", None)
+    wait = getattr(error, "retry_after" if isinstance(error, LimitExceeded) else "wait", None)
     if wait is not None or status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = str(int(wait or RETRY_AFTER_SECONDS))
     return headers

@@ -52,8 +52,14 @@ class Stored(NamedTuple):
         return Status.SCHEDULED if self.queued_at is None else Status.QUEUED
 
 
-# The task and its payload in one statement; a taken idempotency key stores neither.
-_INSERT = """
+# Whether a row limits what may be enqueued, so that services.admission has to count first.
+_QUEUE_LIMITS = """EXISTS (
+    SELECT FROM queue_app_queue WHERE name = {queues} AND (max_length IS NOT NULL OR max_pending_per_user IS NOT NULL)
+)"""
+_USER_LIMIT = "EXISTS (SELECT FROM queue_app_runtimesettings WHERE max_pending_per_user IS NOT NULL)"
+
+# The task and its payload in one statement; a taken idempotency key, or a limit, stores neither.
+_INSERT = f"""
 WITH task AS (
     INSERT INTO queue_app_task (
         id, task_type, queue, status, priority, capabilities, "user", attempt, failures, max_retries, timeout,
@@ -64,7 +70,8 @@ WITH task AS (
         %s::int2, %s::text[], %s, 0, 0, %s::int2, %s::float8, %s::float8, %s, clock, run_after,
         CASE WHEN run_after > clock THEN NULL ELSE clock END
     FROM (SELECT clock_timestamp() AS clock, %s::timestamptz AS run_after) AS at
-    {on_conflict}
+    WHERE %s OR NOT ({_QUEUE_LIMITS.format(queues="%s")} OR %s AND {_USER_LIMIT})
+    {{on_conflict}}
     RETURNING id, created_at, queued_at IS NOT NULL AS is_queued
 ), payload AS (
     INSERT INTO queue_app_taskpayload (task_id, args, parameters)
@@ -88,8 +95,17 @@ _COPY_PAYLOAD = "COPY queue_app_taskpayload (task_id, args, parameters) FROM STD
 _COPY_CHUNK = 1000
 
 
-def insert_one(row: TaskRow) -> Stored | None:
-    """Store one task; return ``None`` when its idempotency key is taken."""
+class LimitApplies(Exception):
+    """Some row limits what may be enqueued here; nothing was stored, and somebody has to count."""
+
+
+def insert_one(row: TaskRow, *, admitted: bool = False) -> Stored | None:
+    """Store one task; return ``None`` when its idempotency key is taken.
+
+    Raises ``LimitApplies`` where limits are set, unless it was ``admitted`` under them. The
+    question is part of the statement, so where there are none it costs no round trip, and a
+    limit that was committed before holds.
+    """
     spec = row.spec
     found = fetch_prepared(
         _INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY,
@@ -105,18 +121,35 @@ def insert_one(row: TaskRow) -> Stored | None:
             spec.retry_delay,
             spec.idempotency_key,
             spec.run_after,
+            admitted,
+            spec.queue,
+            spec.user != "",
             row.args,
             row.parameters,
         ],
     )
     if not found:
+        if not admitted and (spec.idempotency_key is None or _look([row])[1]):
+            raise LimitApplies
         return None
     created_at, is_queued = found[0]
     return Stored(row, created_at, created_at if is_queued else None)  # queued in the instant of its creation
 
 
-def insert_many(rows: Sequence[TaskRow]) -> list[Stored]:
-    """Store many tasks without idempotency keys, all or nothing, in order.
+_CLOCK = f"""
+SELECT clock_timestamp(), {_QUEUE_LIMITS.format(queues="ANY(%s)")} OR %s AND {_USER_LIMIT}
+"""
+
+
+def _look(rows: Sequence[TaskRow]) -> tuple[datetime, bool]:
+    """Return the time, and whether some row limits what may be enqueued there."""
+    queues, has_user = list({row.spec.queue for row in rows}), any(row.spec.user for row in rows)
+    clock, is_limited = fetch_all(_CLOCK, [queues, has_user])[0]
+    return clock, is_limited
+
+
+def insert_many(rows: Sequence[TaskRow], *, admitted: bool = False) -> list[Stored]:
+    """Store many tasks without idempotency keys, all or nothing, in order; ``LimitApplies`` as ``insert_one``.
 
     Tasks of one lane share the instant, their ids keep the order. Over several lanes each
     is queued 8 µs after the one before: the step that a score can still tell apart. The
@@ -126,7 +159,9 @@ def insert_many(rows: Sequence[TaskRow]) -> list[Stored]:
     if not rows:
         return []
     with atomic():
-        clock: datetime = fetch_all("SELECT clock_timestamp()")[0][0]
+        clock, is_limited = _look(rows)
+        if is_limited and not admitted:
+            raise LimitApplies
         one_lane = len({row.spec.lane for row in rows}) == 1
         step = timedelta(0) if one_lane else timedelta(microseconds=8)
         stored = [

@@ -18,7 +18,7 @@ from queue_app.exceptions import IdempotencyConflict
 from queue_app.rows import insert
 from queue_app.rows.database import alias, atomic
 from queue_app.rows.insert import Stored, TaskRow
-from queue_app.services import events
+from queue_app.services import admission, events
 from queue_app.services.hints import push_on_commit
 from queue_app.services.validate import check_call, check_spec, check_task
 
@@ -28,29 +28,31 @@ QueueKey = tuple[str, str]  # database alias, queue
 _known_queues: set[QueueKey] = set()
 
 
-def enqueue(new: NewTask, *, tell: bool = True) -> Enqueued:
-    """Store one task; without ``tell`` the caller writes the event that it was accepted.
+def enqueue(new: NewTask, *, tell: bool = True, outside: bool = False) -> Enqueued:
+    """Store one task; without ``tell`` the caller writes the event that it was accepted, or refused.
 
-    Returns the stored task, or with ``created=False`` the one that the same user enqueued
-    before with the same idempotency key, task type and parameters. Raises
-    ``InvalidTaskData`` for what must not be stored and ``IdempotencyConflict`` for a key
-    that was used for something else.
+    ``outside`` says that the task comes over the API or the request stream, where limits hold
+    by default (``services.admission``). Returns the stored task, or with ``created=False`` the
+    one that the same user enqueued before with the same idempotency key, task type and
+    parameters. Raises ``InvalidTaskData`` for what must not be stored, ``IdempotencyConflict``
+    for a key that was used for something else, and ``QueueFull`` or ``UserLimitExceeded``
+    where there is no room.
     """
     row = check_task(new)
     queues = _ensure_queues([row])
-    stored = insert.insert_one(row)
+    stored = admission.store([row], partial(insert.insert_one, row), outside=outside, tell=tell)
     if stored is None:
         return _replayed(row)
     _announce([stored], queues, tell=tell)
     return Enqueued(row.id, stored.status, stored.created_at)
 
 
-def enqueue_many(tasks: Iterable[NewTask]) -> list[Enqueued]:
+def enqueue_many(tasks: Iterable[NewTask], *, outside: bool = False) -> list[Enqueued]:
     """Store many tasks, all or nothing, and push them in one call; return results in order.
 
-    Raises as ``enqueue`` does; the first bad task stops all.
+    Raises as ``enqueue`` does; the first bad task, or room for fewer than all, stops all.
     """
-    return _store([check_task(new) for new in tasks])
+    return _store([check_task(new) for new in tasks], outside=outside)
 
 
 def enqueue_calls(task: NewTask, calls: Iterable[tuple[Sequence[Any], dict[str, Any]]]) -> list[Enqueued]:
@@ -59,25 +61,25 @@ def enqueue_calls(task: NewTask, calls: Iterable[tuple[Sequence[Any], dict[str, 
     return _store([check_call(spec, args, parameters) for args, parameters in calls])
 
 
-def _store(rows: list[TaskRow]) -> list[Enqueued]:
+def _store(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:
     if not rows:
         return []
     queues = _ensure_queues(rows)
     if all(row.spec.idempotency_key is None for row in rows):
-        stored = insert.insert_many(rows)
+        stored = admission.store(rows, partial(insert.insert_many, rows), outside=outside)
         _announce(stored, queues)
         return [Enqueued(item.row.id, item.status, item.created_at) for item in stored]
-    return _store_with_keys(rows, queues)
+    return admission.store(rows, partial(_store_with_keys, rows, queues), outside=outside)
 
 
-def _store_with_keys(rows: list[TaskRow], queues: set[QueueKey]) -> list[Enqueued]:
+def _store_with_keys(rows: list[TaskRow], queues: set[QueueKey], *, admitted: bool = False) -> list[Enqueued]:
     """Store tasks of which some carry idempotency keys: those one by one, the others by COPY."""
     with atomic():
-        stored = insert.insert_many([row for row in rows if row.spec.idempotency_key is None])
+        stored = insert.insert_many([row for row in rows if row.spec.idempotency_key is None], admitted=admitted)
         results: dict[uuid.UUID, Enqueued] = {}
         for row in rows:
             if row.spec.idempotency_key is not None:
-                item = insert.insert_one(row)
+                item = insert.insert_one(row, admitted=admitted)
                 if item is None:
                     results[row.id] = _replayed(row)
                 else:

@@ -31,7 +31,7 @@ from queue_app.core.tally import times_of
 from queue_app.exceptions import InvalidTaskData
 from queue_app.index import get_index
 from queue_app.rows.finish import Attempt
-from queue_app.rows.insert import Stored
+from queue_app.rows.insert import Stored, TaskSpec
 from queue_app.services.hints import push_on_commit, tell_index
 
 #: The id after which there is nothing yet: a reader that begins with it hears what comes from now on.
@@ -102,6 +102,15 @@ def of_stored(stored: Sequence[Stored]) -> list[Run]:
             runs.append(Run(accepted(spec.task_type, spec.queue, spec.priority, spec.user, status), []))
         runs[-1].task_ids.append(item.row.id)
     return runs
+
+
+def rejected(spec: TaskSpec, code: str, details: Sequence[str]) -> None:
+    """Tell that tasks were refused; the event is about none, as nothing was stored."""
+    if enabled():
+        occasion = accepted(spec.task_type, spec.queue, spec.priority, spec.user, Status.QUEUED)._replace(
+            name=EventName.REJECTED.value, attempt="", status="rejected", details=("code", code, *details)
+        )
+        _tell([Run(occasion, [])])
 
 
 def of_queued_again(tasks: Iterable[TaskRef]) -> list[Run]:

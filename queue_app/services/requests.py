@@ -22,10 +22,11 @@ from django.db import InterfaceError, OperationalError
 
 from queue_app import conf
 from queue_app.core.events import EventName, Occasion, Run, accepted
-from queue_app.exceptions import IdempotencyConflict, IndexUnavailable, InvalidTaskData
+from queue_app.exceptions import IdempotencyConflict, IndexUnavailable, InvalidTaskData, LimitExceeded, QueueFull
 from queue_app.index import Backlog, Index, Request, Taken, get_index
 from queue_app.rows.database import connection, fetch_all
 from queue_app.services import events
+from queue_app.services.admission import numbers
 from queue_app.services.read_request import FIELDS, ReadRequest, read_request, request_id_in
 from queue_app.services.submit import Submitted, submit
 
@@ -126,6 +127,9 @@ def _try(request: Request) -> Answer:
         return _rejected(request, error.code, error.field)
     except IdempotencyConflict as error:
         return _rejected(request, error.code, "idempotency_key" if asked.has_own_key else "request_id")
+    except LimitExceeded as error:
+        field = "queue" if isinstance(error, QueueFull) else "user"
+        return _rejected(request, error.code, field, details=numbers(error))
     return _accepted(request, asked, submitted)
 
 
@@ -143,10 +147,10 @@ def _accepted(request: Request, asked: ReadRequest, task: Submitted) -> Answer:
     return Answer(request.id, Run(occasion._replace(details=details), [task.id]))
 
 
-def _rejected(request: Request, code: str, field: str, *, aside: bool = False) -> Answer:
+def _rejected(request: Request, code: str, field: str, *, aside: bool = False, details: tuple[str, ...] = ()) -> Answer:
     """Say which field is at fault, by its own name only: a path into parameters would carry their keys."""
     name = field.partition(".")[0].partition("[")[0]
-    details = (*_identity(request), "code", code, "field", name if name in FIELDS else "")
+    details = (*_identity(request), "code", code, "field", name if name in FIELDS else "", *details)
     occasion = Occasion(EventName.REJECTED.value, "", "", "", "", "", "", "rejected", details)
     return Answer(request.id, Run(occasion, []), code if aside else None)
 

@@ -58,16 +58,17 @@ class Submitted:
     queue_position: int | None
 
 
-def submit(submission: Submission, *, tell: bool = True) -> Submitted:
+def submit(submission: Submission, *, tell: bool = True, outside: bool = True) -> Submitted:
     """Store a task by the name of its type; without ``tell`` the caller writes the event that it was accepted.
 
     Raises ``InvalidTaskData`` (``UnknownTaskType`` and ``UnknownQueue`` with near matches)
-    for what must not be stored, and ``IdempotencyConflict`` as ``enqueue`` does.
+    for what must not be stored, ``IdempotencyConflict``, ``QueueFull`` and
+    ``UserLimitExceeded`` as ``enqueue`` does. Without ``outside`` only explicit limits hold.
     """
     registered = registry.get(check_task_type(submission.task_type))
     new = _with_defaults(submission, registered)
     _check_queue(new.queue, registered.queue_name)
-    enqueued = enqueue(new, tell=tell)
+    enqueued = enqueue(new, tell=tell, outside=outside)
     return _created(new, enqueued) if enqueued.created else _replayed(enqueued.id)
 
 
