@@ -18,6 +18,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
+from queue_app.admin.live import LiveMixin
 from queue_app.admin.mixins import QueueAppAdmin
 from queue_app.core.states import PENDING
 from queue_app.dashboard import labels
@@ -59,7 +60,7 @@ class QueueChangeList(ChangeList):
 
 
 @admin.register(Queue)
-class QueueAdmin(QueueAppAdmin[Queue]):
+class QueueAdmin(LiveMixin, QueueAppAdmin[Queue]):
     """The queues."""
 
     action_form = QueueActionForm

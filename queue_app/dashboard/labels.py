@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -118,3 +119,22 @@ def type_label(task_type: str) -> SafeString:
 def short_id(task_id: object) -> str:
     """Return the end of an id: a UUIDv7 begins with its time, so the beginnings are alike."""
     return str(task_id)[-8:]
+
+
+#: The drawing of a sparkline, in its own units.
+_SPARK_WIDTH, _SPARK_HEIGHT = 96, 22
+
+
+def sparkline(values: Sequence[float], title: str) -> SafeString:
+    """Return values as a small line in SVG, with ``title`` as its text; nothing for fewer than two values."""
+    if len(values) < 2:  # noqa: PLR2004 - a line has two ends
+        return SafeString("")
+    top = max(*values, 1)
+    step = _SPARK_WIDTH / (len(values) - 1)
+    height = _SPARK_HEIGHT - 3
+    points = " ".join(f"{n * step:.1f},{1.5 + height * (1 - value / top):.1f}" for n, value in enumerate(values))
+    return format_html(
+        '<svg class="tq-spark" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
+        '<polygon points="0,{} {} {},{}"/><polyline points="{}"/></svg>',
+        _SPARK_WIDTH, _SPARK_HEIGHT, title, _SPARK_HEIGHT, points, _SPARK_WIDTH, _SPARK_HEIGHT, points,
+    )  # fmt: skip

@@ -7,12 +7,11 @@ from typing import Any
 
 from django import template
 from django.template import Context
-from django.utils import timezone
+from django.utils import formats, timezone
 from django.utils.safestring import SafeString
 
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
-from queue_app.dashboard.overview import overview
 from queue_app.models import Task
 from queue_app.services.stats import QueueSummary
 
@@ -29,6 +28,18 @@ def tq_duration(seconds: float | None) -> str:
 def tq_age(seconds: float | None) -> str:
     """Return for how long something has been going on; a dash for none."""
     return "-" if seconds is None else labels.age(seconds)
+
+
+@register.filter
+def tq_number(value: float | None) -> str:
+    """Return a number with its thousands apart, as the locale writes it; a dash for none."""
+    return "-" if value is None else formats.number_format(value, use_l10n=True, force_grouping=True)
+
+
+@register.filter
+def tq_words(value: str) -> list[str]:
+    """Return the words of a text, to walk through."""
+    return value.split()
 
 
 @register.filter
@@ -70,5 +81,12 @@ def tq_bands(summary: QueueSummary | None) -> list[tuple[Band, int]]:
 @register.simple_tag(takes_context=True)
 def taskqueue_overview(context: Context) -> dict[str, Any]:
     """Return the state of queues and workers, as far as the user may see them."""
-    user = context["request"].user
-    return overview(queues=user.has_perm("queue_app.view_queue"), workers=user.has_perm("queue_app.view_worker"))
+    from queue_app.admin.live import overview_context  # noqa: PLC0415 - this library loads without the admin, too
+
+    return overview_context(context["request"].user)
+
+
+@register.simple_tag
+def tq_spark(values: list[int], title: str = "") -> SafeString:
+    """Return a small line of values, one a minute, as SVG; nothing for fewer than two."""
+    return labels.sparkline(values, title)

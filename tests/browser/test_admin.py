@@ -1,5 +1,6 @@
 """Staff at work in a real browser."""
 
+import math
 import uuid
 from datetime import timedelta
 
@@ -14,6 +15,7 @@ from queue_app.models import (
     IndexGeneration,
     PriorityPolicy,
     Queue,
+    QueueStats,
     RuntimeSettings,
     Task,
     TaskAttempt,
@@ -95,9 +97,29 @@ def shop():
             traceback=TRACEBACK,
         )
     Task.objects.filter(pk=ids[9]).update(attempt=3, failures=3)
+    _remember_two_hours(now)
     rebuild()  # the index learns of what runs
     pause("payments", by="alice", reason="gateway maintenance until 18:00")
     return {"failed": ids[9], "running": ids[0], "waiting": ids[14], "gpu": ids[16], "worker": workers[0].id}
+
+
+def _remember_two_hours(now):
+    minute = now.replace(second=0, microsecond=0)
+    rows = []
+    for ago in range(120):
+        for place, name in enumerate(("default", "mail", "payments")):
+            wave = math.sin((ago + 17 * place) / 9) + 1.2
+            rows.append(
+                QueueStats(
+                    queue=name, taken_at=minute - timedelta(minutes=ago), active=int(3 * wave), oldest_seconds=40 * wave,
+                    depth={"critical": int(3 * wave), "high": int(9 * wave), "normal": int(25 * wave), "low": int(7 * wave),
+                           "background": 12 - place},
+                    enqueued=int(210 * wave), completed=int(200 * wave), failed=int(4 * wave) if place else 0,
+                    wait_p50=0.08 * wave, wait_p95=0.6 * wave, wait_p99=1.4 * wave,
+                    run_p50=0.2 * wave, run_p95=0.9 * wave, run_p99=2.2 * wave,
+                )
+            )  # fmt: skip
+    QueueStats.objects.bulk_create(rows)
 
 
 def _worker(name, queues, capabilities=(), **fields):
@@ -198,6 +220,8 @@ def test_pages_look_right(look, browser, live_server, shop, screenshots):
     for name, path in pages.items():
         response = page.goto(f"{live_server.url}/admin/queue_app/{path}")
         assert response.status == 200, path
+        if name == "overview":
+            page.wait_for_selector("#tq-overview[data-drawn]")
         page.screenshot(path=screenshots / f"{name}-{look}.png", full_page=True)
         if "list" not in name and name != "policies":  # Django's own lists scroll sideways on a phone
             assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path

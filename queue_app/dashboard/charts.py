@@ -1,0 +1,71 @@
+"""Series for the charts, from the snapshots of queues and from one look at the present."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from django.utils import timezone
+
+from queue_app.core.priorities import Band
+from queue_app.dashboard import live
+from queue_app.dashboard.cache import Shared
+from queue_app.models import Queue
+from queue_app.rows import charts as rows
+
+
+class Range(NamedTuple):
+    """How far back, in which steps, and for how many seconds viewers share the answer."""
+
+    length: timedelta
+    step: float
+    fresh: float
+
+
+RANGES: Final = {
+    "15m": Range(timedelta(minutes=15), 60, 10),
+    "1h": Range(timedelta(hours=1), 60, 10),
+    "24h": Range(timedelta(hours=24), 600, 60),
+    "7d": Range(timedelta(days=7), 3600, 300),
+}
+DEFAULT: Final = "1h"
+
+
+def _read(key: str) -> rows.Series:
+    name, _, queue = key.partition(" ")
+    queues = [queue] if queue else list(Queue.objects.values_list("name", flat=True))
+    chosen = RANGES[name]
+    return rows.series(queues, timezone.now() - chosen.length, chosen.step)
+
+
+_shared: Final = Shared(_read, lambda key: RANGES[key.partition(" ")[0]].fresh)
+
+
+def chart_data(name: str, queue: str) -> dict[str, Any]:
+    """Return the series of a range, of one queue or (with ``""``) of all, ending with the present.
+
+    Raises ``KeyError`` for an unknown range.
+    """
+    chosen = RANGES[name]
+    series = _shared.get(f"{name} {queue}")
+    present = live.look()
+    now = present.at.timestamp()
+    own = [row for row in present.queues if not queue or row.queue.name == queue]
+    bands = {band.label: 0 for band in Band}
+    for row in own:
+        for waiting in row.bands:
+            bands[waiting.band.label] += waiting.depth
+    values = series.values
+    last: dict[str, float | None] = {**bands, "active": sum(row.active or 0 for row in own)}
+    return {
+        "range": name,
+        "from": now - chosen.length.total_seconds(),
+        "to": now,
+        "times": [*series.times, now],
+        "values": {key: [*column, last.get(key)] for key, column in values.items()},
+    }
+
+
+def forget() -> None:
+    """Make the next answer a new one."""
+    _shared.forget()

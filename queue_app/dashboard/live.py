@@ -1,0 +1,267 @@
+"""The state of everything for the overview: O(queues + workers), never O(tasks), and shared between viewers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.utils import timezone
+
+from queue_app.core.priorities import Band
+from queue_app.dashboard.cache import Shared
+from queue_app.exceptions import IndexUnavailable
+from queue_app.index import get_index
+from queue_app.models import DeadLetter, PriorityPolicy, Queue, RuntimeSettings, Worker
+from queue_app.models.worker import WorkerStatus
+from queue_app.rows import charts
+from queue_app.services import leader
+from queue_app.services.stats import QueueSummary, queue_summary
+
+#: Seconds for which viewers share one look.
+FRESH: Final = 1.5
+#: Seconds for which they share the snapshots, which come once a minute.
+FRESH_HISTORY: Final = 15.0
+HISTORY: Final = timedelta(minutes=60)
+MAX_WORKERS: Final = 2000
+#: Counting stops there.
+MAX_DEAD: Final = 1000
+#: More missed heartbeats than this make a worker late.
+LATE_BEATS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BandRow:
+    """What waits in one band of a queue."""
+
+    band: Band
+    depth: int
+    oldest: float | None
+    target: float | None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the oldest waits longer than tasks of this band should."""
+        return self.oldest is not None and self.target is not None and self.oldest > self.target
+
+
+@dataclass(slots=True)
+class QueueRow:
+    """One queue: its row, what the index says, what happened in the last minutes."""
+
+    queue: Queue
+    summary: QueueSummary | None
+    bands: list[BandRow] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)  # of the last hour, one a minute
+    ended: list[int] = field(default_factory=list)
+    completed: int | None = None  # in the last full minute; None: no snapshot yet
+    failed: int | None = None
+    workers: int = 0  # active ones that serve it
+    slots: int = 0
+
+    @property
+    def depth(self) -> int:
+        """All that is queued."""
+        return sum(row.depth for row in self.bands)
+
+    @property
+    def oldest(self) -> float | None:
+        """The age of what waits longest."""
+        return max((row.oldest for row in self.bands if row.oldest is not None), default=None)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether something waits longer than it should."""
+        return any(row.is_late for row in self.bands)
+
+    @property
+    def active(self) -> int | None:
+        """What runs; ``None`` while the index cannot be asked."""
+        return None if self.summary is None else self.summary.active
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its cap is reached."""
+        cap = self.queue.max_concurrent
+        return cap is not None and self.active is not None and self.active >= cap
+
+
+@dataclass(slots=True)
+class LiveWorker:
+    """A worker that has not ended."""
+
+    id: object
+    name: str
+    status: str
+    queues: Sequence[str]
+    concurrency: int
+    silent: float
+    is_late: bool
+
+
+@dataclass(slots=True)
+class Live:
+    """One look at everything."""
+
+    at: datetime
+    index: str  # ready, rebuilding, missing or unreachable
+    error: str
+    has_leader: bool | None  # None: not known
+    settings: RuntimeSettings
+    queues: list[QueueRow]
+    workers: list[LiveWorker]
+    dead_letters: int
+
+    @property
+    def depth(self) -> int:
+        """All that is queued."""
+        return sum(row.depth for row in self.queues)
+
+    @property
+    def active(self) -> int:
+        """All that runs."""
+        return sum(row.active or 0 for row in self.queues)
+
+    @property
+    def completed(self) -> int:
+        """What was completed in the last full minute."""
+        return sum(row.completed or 0 for row in self.queues)
+
+    @property
+    def failed(self) -> int:
+        """What failed for good then."""
+        return sum(row.failed or 0 for row in self.queues)
+
+    @property
+    def slots(self) -> int:
+        """Slots of the active workers."""
+        return sum(worker.concurrency for worker in self.workers if worker.status == WorkerStatus.ACTIVE)
+
+    @property
+    def active_workers(self) -> int:
+        """Workers that take tasks."""
+        return sum(worker.status == WorkerStatus.ACTIVE for worker in self.workers)
+
+    @property
+    def late_workers(self) -> int:
+        """Workers that missed heartbeats."""
+        return sum(worker.is_late for worker in self.workers)
+
+    @property
+    def dead_letters_shown(self) -> str:
+        """The open dead letters; ``1000+`` where counting stopped."""
+        return f"{MAX_DEAD}+" if self.dead_letters >= MAX_DEAD else str(self.dead_letters)
+
+    def bands(self) -> dict[str, int]:
+        """Return what waits by band, over all queues."""
+        counts = {band.label: 0 for band in Band}
+        for row in self.queues:
+            for band in row.bands:
+                counts[band.band.label] += band.depth
+        return counts
+
+
+def _look(_key: str) -> Live:
+    now = timezone.now()
+    queues = list(Queue.objects.order_by("name"))
+    targets = dict(PriorityPolicy.objects.values_list("priority", "target_seconds"))
+    summaries, error = _summaries(queues)
+    workers = _workers(now)
+    rows = [_row(queue, summaries.get(queue.name), targets, workers) for queue in queues]
+    _add_history(rows, history.get(",".join(queue.name for queue in queues)), now)
+    return Live(
+        at=now,
+        index=_index_state(error),
+        error=error,
+        has_leader=_has_leader(error),
+        settings=RuntimeSettings.objects.first() or RuntimeSettings(),
+        queues=rows,
+        workers=workers,
+        dead_letters=DeadLetter.objects.open().values("pk")[:MAX_DEAD].count(),
+    )
+
+
+def _summaries(queues: Sequence[Queue]) -> tuple[dict[str, QueueSummary], str]:
+    found: dict[str, QueueSummary] = {}
+    try:
+        for queue in queues:
+            found[queue.name] = queue_summary(queue)
+    except IndexUnavailable as failure:  # one time-out, not one for each queue
+        return {}, str(failure)
+    return found, ""
+
+
+def _index_state(error: str) -> str:
+    if error:
+        return "unreachable"
+    try:
+        return get_index().generation().state
+    except IndexUnavailable:
+        return "unreachable"
+
+
+def _has_leader(error: str) -> bool | None:
+    if error:
+        return None
+    try:
+        return leader.exists()
+    except IndexUnavailable:
+        return None
+
+
+def _workers(now: datetime) -> list[LiveWorker]:
+    found = Worker.objects.filter(status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING]).order_by("name")
+    return [_worker(worker, now) for worker in found.defer("task_types")[:MAX_WORKERS]]
+
+
+def _worker(worker: Worker, now: datetime) -> LiveWorker:
+    silent = max(0.0, (now - worker.last_heartbeat_at).total_seconds())
+    is_late = silent > LATE_BEATS * worker.heartbeat_seconds
+    return LiveWorker(worker.id, worker.name, worker.status, worker.queues, worker.concurrency, silent, is_late)
+
+
+def _row(
+    queue: Queue, summary: QueueSummary | None, targets: dict[int, float | None], workers: Sequence[LiveWorker]
+) -> QueueRow:
+    row = QueueRow(queue, summary)
+    if summary is not None:
+        row.bands = [
+            BandRow(band, stats.depth, stats.oldest_seconds, targets.get(band.value))
+            for band, stats in summary.bands.items()
+            if stats.depth
+        ]
+    serving = [w for w in workers if w.status == WorkerStatus.ACTIVE and (not w.queues or queue.name in w.queues)]
+    row.workers, row.slots = len(serving), sum(worker.concurrency for worker in serving)
+    return row
+
+
+def _read_history(names: str) -> dict[str, list[charts.Recent]]:
+    found: dict[str, list[charts.Recent]] = {}
+    for item in charts.recent(names.split(","), timezone.now() - HISTORY):
+        found.setdefault(item.queue, []).append(item)
+    return found
+
+
+def _add_history(rows: Sequence[QueueRow], known: dict[str, list[charts.Recent]], now: datetime) -> None:
+    for row in rows:
+        past = known.get(row.queue.name, [])
+        row.depths = [item.depth or 0 for item in past]
+        row.ended = [item.completed + item.failed for item in past]
+        if past and now - past[-1].taken_at < timedelta(minutes=3):
+            row.completed, row.failed = past[-1].completed, past[-1].failed
+
+
+history: Final = Shared(_read_history, lambda _: FRESH_HISTORY)
+shared: Final = Shared(_look, lambda _: FRESH)
+
+
+def look() -> Live:
+    """Return the state of everything, at most ``FRESH`` seconds old."""
+    return shared.get()
+
+
+def forget() -> None:
+    """Make the next look a new one."""
+    shared.forget()
+    history.forget()

@@ -1,0 +1,107 @@
+/* What all pages of the task queue share: times in the viewer's zone, shortcuts, and saved views. Works without. */
+(function () {
+  'use strict';
+
+  // -- times in the zone of whoever looks -------------------------------------
+
+  const format = new Intl.DateTimeFormat(document.documentElement.lang || undefined, {
+    year: 'numeric', month: '2-digit', day: '2-digit', hour: '2-digit', minute: '2-digit', second: '2-digit',
+    hour12: false, timeZoneName: 'short',
+  });
+  function localise(within) {
+    for (const time of within.querySelectorAll('time[datetime]')) {
+      const at = new Date(time.dateTime);
+      if (Number.isNaN(at.getTime())) continue;
+      const text = format.format(at);
+      time.title = text;
+      if (time.classList.contains('tq-exact')) time.textContent = text;
+    }
+  }
+
+  // -- shortcuts ---------------------------------------------------------------
+
+  const isTyping = (target) => target.closest('input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable]');
+  let prefix = '';
+  let prefixTimer = 0;
+
+  function click(selector) {
+    const target = document.querySelector(selector);
+    if (target) target.click();
+    return Boolean(target);
+  }
+  function focus(selector) {
+    const target = document.querySelector(selector);
+    if (target) target.focus();
+    return Boolean(target);
+  }
+  function rows() {
+    return Array.from(document.querySelectorAll('#result_list tbody tr, .tq-queues tbody tr:not(.tq-why)'));
+  }
+  function step(by) {
+    const all = rows();
+    if (!all.length) return false;
+    const at = all.findIndex((row) => row.classList.contains('tq-here'));
+    const next = all[Math.min(all.length - 1, Math.max(0, at + by))];
+    all.forEach((row) => row.classList.toggle('tq-here', row === next));
+    const link = next.querySelector('th a, td a');
+    if (link) link.focus();
+    next.scrollIntoView({ block: 'nearest' });
+    return true;
+  }
+  function tick() {
+    const box = document.querySelector('tr.tq-here input.action-select');
+    if (box) box.click();
+    return Boolean(box);
+  }
+
+  const help = document.getElementById('tq-help');
+  const base = help ? help.dataset.base : '';
+  function go(where) {
+    if (!base) return false;
+    window.location.assign(base + where);
+    return true;
+  }
+  const KEYS = {
+    '?': () => { if (help) help.open ? help.close() : help.showModal(); return Boolean(help); },
+    '/': () => focus('#searchbar'),
+    j: () => step(1),
+    k: () => step(-1),
+    x: tick,
+    h: () => click('#tq-pause-updates'),
+    'g o': () => go(''),
+    'g t': () => go('task/'),
+    'g d': () => go('deadletter/'),
+    'g q': () => go('queue/'),
+    'g w': () => go('worker/'),
+    'g a': () => go('auditentry/'),
+  };
+  document.addEventListener('keydown', (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+    if (event.key === 'Shift') return;
+    const key = prefix ? `${prefix} ${event.key}` : event.key;
+    clearTimeout(prefixTimer);
+    prefix = '';
+    if (event.key === 'g' && key === 'g') {
+      prefix = 'g';
+      prefixTimer = setTimeout(() => { prefix = ''; }, 1500);
+    } else if (KEYS[key] && KEYS[key]()) event.preventDefault();
+  });
+
+  // -- small things --------------------------------------------------------------
+
+  document.addEventListener('click', (event) => {
+    const copy = event.target.closest('[data-tq-copy]');
+    if (copy) {
+      const source = document.getElementById(copy.dataset.tqCopy);
+      if (source && navigator.clipboard) navigator.clipboard.writeText(source.textContent).then(() => copy.classList.add('tq-done'));
+    }
+    if (help && event.target === help) help.close();
+  });
+  localise(document);
+  const live = document.getElementById('tq-live');
+  if (live) new MutationObserver(() => localise(live)).observe(live, { childList: true });
+  /* Pages with an operation under way read themselves again until it has ended. */
+  if (document.querySelector('[data-tq-running]')) {
+    setTimeout(() => { if (!document.hidden) window.location.reload(); }, 2500);
+  }
+})();
