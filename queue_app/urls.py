@@ -14,6 +14,7 @@ from queue_app.api.views.dead_letters import (
     ReplayView,
 )
 from queue_app.api.views.health import LiveView, ReadyView
+from queue_app.api.views.metrics import MetricsView
 from queue_app.api.views.queues import PauseView, ResumeView, StatsView
 from queue_app.api.views.tasks import TaskListView, TaskPriorityView, TaskView
 
@@ -33,6 +34,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(r"^api/v1/operations/(?P<operation_id>[^/]+)/?\Z", OperationView.as_view(), name="operation"),
     re_path(r"^healthz/?\Z", LiveView.as_view(), name="live"),
     re_path(r"^readyz/?\Z", ReadyView.as_view(), name="ready"),
+    re_path(r"^metrics/?\Z", MetricsView.as_view(), name="metrics"),
     # Only below our own names: the project may have an api/v1/ as well.
     re_path(r"^api/v1/(?:tasks|queues?|dlq|operations)/", NotFoundView.as_view(), name="missing"),
 ]

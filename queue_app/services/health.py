@@ -21,39 +21,53 @@ from queue_app.rows.database import alias
 ABANDON_SECONDS = 10.0
 
 
-class Probe:
+class Probe[T]:
     """A question to a server, shared by everyone who asks at the same time."""
 
-    def __init__(self, question: Callable[[], object]) -> None:
+    def __init__(self, question: Callable[[], T]) -> None:
         self._question = question
         self._lock = threading.Lock()
-        self._running: _Attempt | None = None
+        self._running: Attempt[T] | None = None
 
-    def answers(self, within: float) -> bool:
-        """Return whether the server answered, after at most ``within`` seconds."""
+    def ask(self) -> Attempt[T]:
+        """Put the question, unless it is being put."""
         with self._lock:
             attempt = self._running
             if attempt is None or attempt.done.is_set() or attempt.age > ABANDON_SECONDS:
-                attempt = self._running = _Attempt(self._question)
+                attempt = self._running = Attempt(self._question)
+        return attempt
+
+    def answers(self, within: float) -> bool:
+        """Return whether the server answered, after at most ``within`` seconds."""
+        attempt = self.ask()
         return attempt.done.wait(within) and attempt.succeeded
 
 
-class _Attempt:
-    def __init__(self, question: Callable[[], object]) -> None:
+class Attempt[T]:
+    """The question, put once."""
+
+    def __init__(self, question: Callable[[], T]) -> None:
         self.done = threading.Event()
         self.succeeded = False
         self._question = question
+        self._answer: T | None = None
         self._since = time.monotonic()
         # a daemon, so that a server that hangs cannot keep the process from ending
         threading.Thread(target=self._run, name="taskqueue-probe", daemon=True).start()
 
     @property
     def age(self) -> float:
+        """Seconds since it was put."""
         return time.monotonic() - self._since
+
+    def result(self, within: float) -> T | None:
+        """Return the answer; ``None`` when it failed, or did not come within so many seconds since it was put."""
+        self.done.wait(max(0.0, within - self.age))
+        return self._answer
 
     def _run(self) -> None:
         try:
-            self._question()
+            self._answer = self._question()
             self.succeeded = True
         except Exception:  # noqa: BLE001, S110 - whatever goes wrong, the answer is no
             pass

@@ -1,0 +1,1 @@
+"""Metrics for Prometheus. Needs the extra ``prometheus``; nothing else in the app imports its library."""

@@ -1,0 +1,210 @@
+"""The figures as metrics, in Prometheus' text format.
+
+Labels are bounded: bands, states and reasons are fixed sets, and beyond
+``METRICS.MAX_QUEUES`` queues the rest is shown together as ``other``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import accumulate
+from typing import Any, Final
+
+from prometheus_client import Metric as Family
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from queue_app import conf
+from queue_app.core.events import EventName
+from queue_app.core.priorities import Band
+from queue_app.core.promotion import PROMOTED
+from queue_app.core.states import Status
+from queue_app.core.tally import BUCKETS, RUN, SUM, WAIT
+from queue_app.index import Census
+from queue_app.metrics.names import BY_NAME, COUNTER
+from queue_app.models.worker import WorkerStatus
+from queue_app.rows.figures import RowFigures
+from queue_app.services.figures import Figures, collect
+
+OTHER: Final = "other"
+FAILURES: Final = {EventName.FAILED.value: "error", EventName.TIMED_OUT.value: "timeout"}
+#: Reasons are shown from the beginning, at 0: a rise from nothing would not be seen as one.
+RETRY_REASONS: Final = ("error", "timeout", "worker_died")
+FAILURE_REASONS: Final = ("error", "timeout")
+CRASH_LOOP: Final = "crash_loop"
+DEATH_REASONS: Final = ("retries_exhausted", "timeout", CRASH_LOOP)
+REPAIRS: Final = ("missing", "leases_ended", "leases_restored", "limits")
+#: Events after which the task is in the state it was in, and one that is counted apart.
+NO_CHANGE: Final = {EventName.PROMOTED.value, EventName.REJECTED.value, EventName.EXPIRED.value}
+
+
+class QueueCollector:
+    """Reads the servers at each scrape, and holds nothing: every web process shows the same."""
+
+    def collect(self) -> Iterator[Family]:
+        """Yield all metrics that can be known now."""
+        yield from families(collect())
+
+    def describe(self) -> Iterable[Family]:
+        """Return nothing, so that registering asks no server."""
+        return ()
+
+
+def families(figures: Figures) -> Iterator[Family]:
+    """Yield the metrics of what the servers told; of one that does not answer, only that."""
+    index, rows = figures.index, figures.rows
+    answers = {"redis": index, "postgresql": rows}
+    yield _family("up", {(name,): float(answer is not None) for name, answer in answers.items()})
+    if index is not None:
+        yield from _of_index(index, _shown(index))
+        yield _family("scheduler_leading", {(): float(index.leader_lapses is not None)})
+        if figures.leader_age is not None:
+            yield _family("scheduler_leader_age_seconds", {(): figures.leader_age})
+    if rows is not None:
+        yield from _of_rows(rows)
+    if index is not None and rows is not None:
+        active = sum(queue.active for queue in index.queues)
+        yield _family("worker_capacity_used_ratio", {(): active / rows.slots if rows.slots else 0.0})
+        yield _family("index_ready", {(): float(bool(figures.ready))})
+        shown = _shown(index)
+        paused = {(name,): float(value) for name, value in rows.paused.items() if shown.get(name) == name}
+        yield _family("queue_paused", paused)
+
+
+def _shown(index: Census) -> dict[str, str]:
+    """Return the label of each queue: its name for as many as allowed, those with most tasks first."""
+    weight = Counter({queue.queue: queue.total + queue.active for queue in index.queues})
+    for field in index.counts:
+        kind, _, rest = field.partition(":")
+        if kind in {"event", WAIT, RUN}:
+            weight[rest.split(":")[1 if kind == "event" else 0]] += 0
+    first = set(sorted(weight, key=lambda name: (-weight[name], name))[: conf.get().metrics.max_queues])
+    return {name: name if name in first else OTHER for name in weight}
+
+
+def _of_index(index: Census, shown: dict[str, str]) -> Iterator[Family]:
+    now = datetime.now(UTC)
+    depth: Counter[tuple[str, ...]] = Counter()
+    ages: dict[tuple[str, ...], float] = {}
+    active: Counter[tuple[str, ...]] = Counter()
+    for queue in index.queues:
+        name = shown[queue.queue]
+        active[name,] += queue.active
+        for band, count in queue.counts.items():
+            labels = (name, band.label)
+            depth[labels] += count
+            oldest = queue.oldest.get(band)
+            age = 0.0 if oldest is None else max(0.0, (now - oldest).total_seconds())
+            ages[labels] = max(age, ages.get(labels, 0.0))
+    yield _family("queue_depth", depth)
+    yield _family("queue_oldest_age_seconds", ages)
+    yield _family("queue_active", active)
+    yield from _of_events(index.counts, shown)
+    yield from _of_failures(index.counts)
+    yield from _of_times(index.counts, shown)
+    counts = index.counts
+    yield _family(
+        "tasks_promoted_total",
+        {(band.label, Band(band - 1).label): counts.get(f"promoted:{band.label}:{Band(band - 1).label}", 0)
+         for band in PROMOTED},
+    )  # fmt: skip
+    yield _family("worker_heartbeat_failures_total", {(): counts.get("worker:dead", 0)})
+    yield _family("index_repairs_total", {(kind,): counts.get(f"repair:{kind}", 0) for kind in REPAIRS})
+
+
+def _of_events(counts: dict[str, int], shown: dict[str, str]) -> Iterator[Family]:
+    names = sorted(set(shown.values()))
+    nothing: dict[tuple[str, ...], int] = {(name, band.label): 0 for name in names for band in Band}
+    enqueued = Counter(nothing)
+    scheduled = Counter(nothing)
+    started = Counter(nothing)
+    states = Counter({(status.value,): 0 for status in Status})
+    for event, queue, band, status, reason, count in _events(counts):
+        labels = (shown[queue], band)
+        if event not in NO_CHANGE and _is_change(event, reason):
+            states[status,] += count
+        if event == EventName.ACCEPTED:
+            enqueued[labels] += count
+        elif event == EventName.STARTED:
+            started[labels] += count
+        if status == Status.SCHEDULED:
+            scheduled[labels] += count
+    states[Status.QUEUED.value,] += counts.get("due", 0)
+    states[Status.EXPIRED.value,] += counts.get("expired", 0)
+    yield _family("queue_enqueued_total", enqueued)
+    yield _family("queue_scheduled_total", scheduled)
+    yield _family("queue_started_total", started)
+    yield _family("task_state_total", states)
+
+
+def _is_change(event: str, reason: str) -> bool:
+    """Whether the event is the only one that tells of the new state: most deaths are told by the failure before."""
+    return event != EventName.DEAD_LETTERED or reason == CRASH_LOOP
+
+
+def _of_failures(counts: dict[str, int]) -> Iterator[Family]:
+    retries = Counter({(reason,): 0 for reason in RETRY_REASONS})
+    failed = Counter({(reason,): 0 for reason in FAILURE_REASONS})
+    dead = Counter({(reason,): 0 for reason in DEATH_REASONS})
+    for event, _queue, _band, status, reason, count in _events(counts):
+        if event == EventName.DEAD_LETTERED:
+            dead[reason if reason in DEATH_REASONS else OTHER,] += count
+        elif event in FAILURES:
+            failed[FAILURES[event],] += count
+            if status == Status.SCHEDULED:
+                retries[FAILURES[event],] += count
+    retries["worker_died",] += counts.get("retry:worker_died", 0)
+    yield _family("task_retries_total", retries)
+    yield _family("tasks_failed_total", failed)
+    yield _family("tasks_dlq_total", dead)
+
+
+def _events(counts: dict[str, int]) -> Iterator[tuple[str, str, str, str, str, int]]:
+    """Yield (event, queue, band, status, reason, count)."""
+    for field, count in counts.items():
+        if field.startswith("event:"):
+            _, event, queue, band, status, reason = field.split(":", 5)
+            yield event, queue, band, status, reason, count
+
+
+def _of_times(counts: dict[str, int], shown: dict[str, str]) -> Iterator[Family]:
+    found: dict[str, dict[tuple[str, ...], list[int]]] = {WAIT: defaultdict(_no_times), RUN: defaultdict(_no_times)}
+    for field, count in counts.items():
+        kind, _, rest = field.partition(":")
+        if kind in found:
+            queue, band, status, place = rest.split(":")
+            times = found[kind][shown[queue], band, status]
+            times[-1 if place == SUM else int(place)] += count
+    for kind, name in ((WAIT, "queue_wait_seconds"), (RUN, "task_duration_seconds")):
+        metric = BY_NAME[name]
+        family = HistogramMetricFamily(name, metric.help, labels=metric.labels)
+        for labels, (*buckets, total) in found[kind].items():
+            family.add_metric(labels, list(zip(_BOUNDS, accumulate(buckets), strict=True)), total / 1_000_000)
+        yield family
+
+
+_BOUNDS: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
+
+
+def _no_times() -> list[int]:
+    """Return a count for each bucket and, last, the sum in µs."""
+    return [0] * (len(_BOUNDS) + 1)
+
+
+def _of_rows(rows: RowFigures) -> Iterator[Family]:
+    yield _family("workers_total", {(status.value,): rows.workers.get(status.value, 0) for status in WorkerStatus})
+    yield _family("worker_slots", {(): rows.slots})
+    yield _family("index_generation", {(): rows.generation})
+    if rows.rebuild_seconds is not None:
+        yield _family("index_rebuild_seconds", {(): rows.rebuild_seconds})
+    yield _family("maintenance_age_seconds", {(job,): age for job, age in rows.job_ages.items()})
+
+
+def _family(name: str, samples: Any) -> Family:
+    metric = BY_NAME[name]
+    kind = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
+    family = kind(name.removesuffix("_total") if metric.kind == COUNTER else name, metric.help, labels=metric.labels)
+    for labels, value in samples.items():
+        family.add_metric(labels, value)
+    return family

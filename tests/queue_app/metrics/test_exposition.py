@@ -1,0 +1,173 @@
+"""What the metrics say after things happened, and when a server does not answer."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+from prometheus_client import CollectorRegistry
+
+from queue_app.core.priorities import Band
+from queue_app.metrics import exposition
+from queue_app.metrics.exposition import families
+from queue_app.metrics.names import ALL, BY_NAME
+from queue_app.models import Worker
+from queue_app.services.figures import Figures, collect
+from queue_app.services.finish import finish
+from queue_app.services.leader import take_lead
+from queue_app.services.maintenance import promote
+from queue_app.services.queues import pause
+from queue_app.services.reap import reap
+from queue_app.services.workers import WorkerIdentity, register
+from tests.support.engine import done, failed, put, put_many, take
+
+
+class Scrape:
+    """The samples of one scrape."""
+
+    def __init__(self, figures: Figures | None = None) -> None:
+        self.families = list(families(figures or collect()))
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        """Return the value of a sample; ``None`` when there is none."""
+        for family in self.families:
+            for sample in family.samples:
+                if sample.name == name and sample.labels == labels:
+                    return sample.value
+        return None
+
+    def names(self) -> set[str]:
+        return {family.name + ("_total" if family.type == "counter" else "") for family in self.families}
+
+
+def of_queue(**labels: str) -> dict[str, str]:
+    return {"queue": "default", "priority": "normal", **labels}
+
+
+def test_every_metric_is_shown_with_its_own_labels_from_the_beginning(engine):
+    """Except what needs a leader, or a job that ran."""
+    put()
+    finish([done(task) for task in take(engine.worker())])
+    take_lead("me", 15)
+    promote()
+    scrape = Scrape()
+    assert scrape.names() == {metric.name for metric in ALL}
+    for family in scrape.families:
+        metric = BY_NAME.get(family.name) or BY_NAME[f"{family.name}_total"]
+        assert family.samples, family.name
+        assert all(set(sample.labels) - {"le"} == set(metric.labels) for sample in family.samples)
+
+
+def test_what_waits_and_runs(engine):
+    put_many(3)
+    put(priority=Band.HIGH, queue="mail")
+    take(engine.worker())
+    scrape = Scrape()
+    assert scrape("queue_depth", **of_queue()) == 3
+    assert scrape("queue_depth", **of_queue(priority="high")) == 0
+    assert scrape("queue_depth", queue="mail", priority="high") == 0
+    assert scrape("queue_active", queue="mail") == 1
+    assert 0 <= scrape("queue_oldest_age_seconds", **of_queue()) < 60
+    assert scrape("queue_enqueued_total", queue="mail", priority="high") == 1
+    assert scrape("queue_enqueued_total", **of_queue()) == 3
+    assert scrape("queue_started_total", queue="mail", priority="high") == 1
+    assert scrape("task_state_total", state="executing") == 1
+    assert scrape("task_state_total", state="queued") == 4
+
+
+def test_how_attempts_ended_and_how_long_they_took(engine):
+    put_many(4)
+    tasks = take(engine.worker(), 4)
+    slow = done(tasks[0])
+    slow = type(slow)(slow.task, slow.started_at, slow.started_at + timedelta(seconds=7), None)
+    finish([slow, failed(tasks[1], retriable=False), failed(tasks[2]), done(tasks[3])])
+    engine.index.flush()
+    scrape = Scrape()
+    assert scrape("task_duration_seconds_count", **of_queue(status="completed")) == 2
+    assert scrape("task_duration_seconds_bucket", **of_queue(status="completed", le="5.0")) == 1
+    assert scrape("task_duration_seconds_bucket", **of_queue(status="completed", le="10.0")) == 2
+    assert scrape("task_duration_seconds_sum", **of_queue(status="completed")) == pytest.approx(7, abs=0.1)
+    assert scrape("queue_wait_seconds_count", **of_queue(status="scheduled")) == 1
+    assert scrape("tasks_failed_total", reason="error") == 2
+    assert scrape("task_retries_total", reason="error") == 1
+    assert scrape("queue_scheduled_total", **of_queue()) == 1
+    assert scrape("task_state_total", state="failed") == 1
+    assert scrape("task_state_total", state="completed") == 2
+
+
+def test_a_dead_letter_is_counted_once(engine):
+    put(max_retries=0)
+    finish([failed(task) for task in take(engine.worker())])
+    engine.index.flush()
+    scrape = Scrape()
+    assert scrape("tasks_dlq_total", reason="retries_exhausted") == 1
+    assert scrape("task_state_total", state="dead_letter") == 1
+
+
+def test_workers_and_what_they_leave_behind(engine):
+    hand = engine.worker()
+    identity = WorkerIdentity(id=hand.id, name="w", host="h", pid=1, process_identity="elsewhere", version="1")
+    register(identity, hand.profile, concurrency=4, heartbeat_seconds=1)
+    put()
+    take(hand)
+    scrape = Scrape()
+    assert (scrape("workers_total", status="active"), scrape("worker_slots")) == (1, 4)
+    assert scrape("worker_capacity_used_ratio") == 0.25
+    Worker.objects.update(last_heartbeat_at=timezone.now() - timedelta(minutes=5))
+    reap()
+    scrape = Scrape()
+    assert (scrape("workers_total", status="active"), scrape("workers_total", status="dead")) == (0, 1)
+    assert scrape("worker_heartbeat_failures_total") == 1
+    assert scrape("task_retries_total", reason="worker_died") == 1
+
+
+def test_a_paused_queue(engine):
+    put()
+    pause("default")
+    assert Scrape()("queue_paused", queue="default") == 1
+
+
+def test_a_server_that_is_down_is_0_not_absent(engine):
+    put()
+    figures = collect()
+    scrape = Scrape(Figures(None, figures.rows))
+    assert (scrape("up", component="redis"), scrape("up", component="postgresql")) == (0, 1)
+    assert scrape("index_generation") == 1
+    assert scrape("queue_depth", **of_queue()) is None
+    scrape = Scrape(Figures(figures.index, None))
+    assert (scrape("up", component="redis"), scrape("up", component="postgresql")) == (1, 0)
+    assert scrape("queue_depth", **of_queue()) == 1
+    assert Scrape(Figures(None, None)).names() == {"up"}
+
+
+def test_queues_beyond_the_limit_are_shown_together(engine, settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "METRICS": {"MAX_QUEUES": 2}}
+    for size, name in enumerate(["a", "b", "c", "d"], start=1):
+        put_many(size, queue=name)
+    scrape = Scrape()
+    assert scrape("queue_depth", queue="d", priority="normal") == 4
+    assert scrape("queue_depth", queue="other", priority="normal") == 3
+    assert scrape("queue_enqueued_total", queue="other", priority="normal") == 3
+    assert scrape("queue_depth", queue="a", priority="normal") is None
+
+
+def test_nothing_is_counted_when_it_is_switched_off(engine, settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "METRICS": {"ENABLED": False}}
+    put()
+    finish([done(task) for task in take(engine.worker())])
+    engine.index.flush()
+    assert engine.index.counters() == {}
+
+
+def test_events_can_be_off_while_counts_are_kept(engine, settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "EVENTS": {"MAX_LENGTH": 0}}
+    put()
+    finish([done(task) for task in take(engine.worker())])
+    engine.index.flush()
+    assert Scrape()("task_state_total", state="completed") == 1
+    assert engine.index.last_event_id() == "0-0"
+
+
+def test_a_project_can_register_the_collector_with_its_own_registry(engine):
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(exposition.QueueCollector())
+    assert registry.get_sample_value("up", {"component": "redis"}) == 1
