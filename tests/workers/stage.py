@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections import deque
 from typing import Any
 
+from django.db import OperationalError
+
 from queue_app.core.records import Outcome
+from queue_app.registry import type_of
 from queue_app.services import workers as service
+from tests.support.engine import status
+from tests.workers import chores
 from workers.executor import Executor, Held
 from workers.identity import identify
 from workers.options import WorkerOptions
 from workers.worker import Worker
+
+QUICK, SLOW, ECHO, RAISES = (type_of(t) for t in (chores.quick, chores.slow, chores.echo, chores.raises))
+
+
+def statuses(*ids: uuid.UUID) -> list[str]:
+    """Return the states of tasks."""
+    return [status(task_id).value for task_id in ids]
+
+
+def teach(worker: Worker, kind: str, seconds: float = 0.001) -> None:
+    """Let the worker know how long a type takes."""
+    worker._claimer.look_ahead.observe(kind, seconds)
+
+
+def away(*_args: Any, **_kwargs: Any) -> None:
+    """Stand in for a call to PostgreSQL while it does not answer."""
+    raise OperationalError("gone")
 
 
 class StillPool:
@@ -74,8 +97,6 @@ class StillWorker(Worker):
 
     def __init__(self, *, supervisor: int | None = None, **options: Any) -> None:
         super().__init__(WorkerOptions(**({"name": "still", "concurrency": 2} | options)), supervisor=supervisor)
-        self.pool = StillPool(self.options.concurrency, Executor(self.id))
-        self._pool = self.pool  # type: ignore[assignment]
         service.register(
             identify(self.id, self.options.name),
             self.profile,
@@ -83,17 +104,21 @@ class StillWorker(Worker):
             heartbeat_seconds=self.options.heartbeat_seconds,
         )
 
+    def _make_pool(self) -> StillPool:  # type: ignore[override]
+        self.pool = StillPool(self.options.concurrency, Executor(self.id))
+        return self.pool
+
     def wake(self) -> None:
         """Look again, as after a wake-up call."""
         self._wake(called=False)
 
     def later(self, seconds: float) -> None:
         """Let so much time pass since it met an error."""
-        self._not_before -= seconds
+        self._trouble._not_before -= seconds
 
     def stuck(self, seconds: float) -> None:
         """Let its slots have made no progress for so long."""
-        self._last_progress -= seconds
+        self._claimer._last_progress -= seconds
         for held in self.pool.begun:
             held.claimed_at -= seconds
 

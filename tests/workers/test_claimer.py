@@ -1,0 +1,132 @@
+"""What a worker claims: for its free slots, and ahead of them."""
+
+from queue_app.core.states import Status
+from queue_app.services import workers as service
+from tests.support.engine import assert_index_agrees, put, put_many, row, status
+from tests.workers.stage import QUICK, SLOW, statuses, teach
+from workers import claimer as claimer_module
+
+
+def test_it_asks_no_more_once_it_found_nothing(hire, monkeypatch):
+    worker = hire()
+    worker.run_once()
+    calls = []
+    monkeypatch.setattr(claimer_module, "claim", lambda *_: calls.append(1) or [])
+    worker.run_once()
+    assert calls == []
+    worker.wake()
+    worker.run_once()
+    worker.run_once()
+    assert calls == [1]
+
+
+def test_a_call_during_the_claim_is_not_lost(hire, monkeypatch):
+    worker = hire()
+    plain = claimer_module.claim
+
+    def called_meanwhile(*args):
+        found = plain(*args)
+        worker.wake()
+        return found
+
+    monkeypatch.setattr(claimer_module, "claim", called_meanwhile)
+    worker.run_once()
+    monkeypatch.undo()
+    task_id = put(QUICK)
+    worker.run_once()
+    assert status(task_id) == Status.EXECUTING
+
+
+def test_more_slots_than_one_claim_may_fill(hire, monkeypatch):
+    monkeypatch.setattr(claimer_module, "MAX_CLAIM", 3)
+    put_many(5, QUICK)
+    worker = hire(concurrency=5)
+    worker.run_once()
+    assert worker._patience() == 0
+    worker.run_once()
+    assert len(worker.pool.begun) == 5
+
+
+def test_it_claims_ahead_what_is_quick(hire):
+    put_many(50, QUICK)
+    worker = hire(concurrency=1)
+    teach(worker, QUICK)
+    worker.run_once()
+    assert (len(worker.pool.begun), worker.pool.unstarted) == (1, 20)
+
+
+def test_what_it_claimed_ahead_and_does_not_know_goes_back(hire, history):
+    quick = put_many(3, QUICK)
+    slow = put_many(5, SLOW)
+    worker = hire(concurrency=1)
+    teach(worker, QUICK)
+    worker.run_once()
+    assert statuses(*quick, *slow) == ["executing"] * 3 + ["queued"] * 5
+    assert all(row(task_id).failures == 0 for task_id in slow)
+    assert worker._claimer.look_ahead.allowance() == 0  # until it knows better
+    assert len(worker._hands) == 3
+    assert_index_agrees()
+    assert worker.until_empty() == 8
+    assert history.states(slow[-1]) == "queued executing queued executing completed"
+
+
+def test_an_unknown_type_may_have_a_free_slot(hire):
+    slow = put_many(2, SLOW)
+    put_many(3, QUICK)
+    worker = hire(concurrency=2)
+    teach(worker, QUICK)
+    worker.run_once()
+    assert statuses(*slow) == ["executing"] * 2
+
+
+def test_it_gives_back_what_waits_behind_something_unexpectedly_long(hire):
+    ids = put_many(3, QUICK)
+    worker = hire(concurrency=1)
+    teach(worker, QUICK)
+    worker.run_once()
+    worker.run_once()
+    assert statuses(*ids) == ["executing"] * 3
+    worker.stuck(1)
+    worker.run_once()
+    assert statuses(*ids) == ["executing", "queued", "queued"]
+    assert len(worker._hands) == 1
+    worker.wake()
+    worker.run_once()
+    assert statuses(*ids) == ["executing", "queued", "queued"], "it knows now how long the type takes"
+    assert_index_agrees()
+
+
+def test_claiming_more_ahead_is_no_progress(hire):
+    """Else a trickle of new tasks would pile up behind a slot that is stuck."""
+    ids = put_many(2, QUICK)
+    worker = hire(concurrency=1)
+    teach(worker, QUICK)
+    worker.run_once()
+    worker.stuck(0.2)
+    ids.append(put(QUICK))
+    worker.wake()
+    worker.run_once()
+    assert statuses(*ids) == ["executing"] * 3
+    worker.stuck(0.1)
+    worker.run_once()
+    assert statuses(*ids) == ["executing", "queued", "queued"]
+
+
+def test_a_call_to_a_worker_that_takes_nothing_is_passed_on(hire):
+    """It stood among the idle ones because it had asked for more than its slots can hold."""
+    busy = hire(concurrency=1)
+    teach(busy, QUICK)
+    put(SLOW)
+    busy.run_once()
+    teach(busy, SLOW, 5)
+    idle = hire(concurrency=1)
+    idle.run_once()
+    assert service.wait_for_wake(idle.id, 0.01) is False
+    task_id = put(SLOW)
+    assert service.wait_for_wake(busy.id, 5) is True
+    busy._wake(called=True)
+    busy.run_once()
+    assert service.wait_for_wake(idle.id, 5) is True
+    idle._wake(called=True)
+    idle.run_once()
+    assert row(task_id).worker_id == idle.id

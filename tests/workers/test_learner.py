@@ -1,0 +1,95 @@
+"""New task types are found while the worker runs."""
+
+import sys
+
+import pytest
+
+from queue_app import registry
+from queue_app.core.states import Status
+from queue_app.models import TaskResult
+from queue_app.models import Worker as WorkerRow
+from tests.support.engine import assert_index_agrees, index_away, put, status
+from tests.workers.stage import QUICK
+
+
+def new_module(monkeypatch, name: str, source: str) -> None:
+    """Let ``import name`` run this source, once."""
+
+    class Finder:
+        @staticmethod
+        def find_spec(wanted, path=None, target=None):
+            if wanted != name:
+                return None
+            from importlib.machinery import ModuleSpec  # noqa: PLC0415
+
+            return ModuleSpec(name, Finder)
+
+        @staticmethod
+        def create_module(spec):
+            return None
+
+        @staticmethod
+        def exec_module(module):
+            exec(source, module.__dict__)  # noqa: S102
+
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+
+
+def test_it_learns_a_type_of_an_installed_app(hire, monkeypatch):
+    name = "taskqueue_project.demo.brand_new"
+    kind = f"{name}.greet"
+    new_module(monkeypatch, name, "from django.tasks import task\n@task\ndef greet():\n    return 'hi'\n")
+    task_id = put(kind)
+    worker = hire()
+    before = worker.profile
+    worker.run_once()
+    assert status(task_id) == Status.QUEUED
+    assert worker._beat()
+    try:
+        worker.run_once()
+        assert status(task_id) == Status.EXECUTING
+        assert WorkerRow.objects.get(pk=worker.id).profile == worker.profile.id != before.id
+        worker.pool.finish()
+        worker.run_once()
+        assert TaskResult.objects.get(task_id=task_id).value == "hi"
+        assert_index_agrees()
+    finally:
+        registry._tasks.pop(kind, None)
+        sys.modules.pop(name, None)
+
+
+def test_a_module_that_breaks_is_tried_once(hire, monkeypatch, warnings_logged):
+    name = "taskqueue_project.demo.broken"
+    new_module(monkeypatch, name, "1 / 0")
+    put(f"{name}.greet")
+    other = put(QUICK)
+    worker = hire()
+    for _ in range(3):
+        assert worker._beat()
+        worker.run_once()
+    assert len(warnings_logged()) == 1
+    assert f"the module of {name}.greet cannot be imported" in warnings_logged()[0]
+    assert status(other) == Status.EXECUTING
+
+
+@pytest.mark.parametrize("kind", ["os.system", "tests.other.thing", "nothing"])
+def test_it_looks_nowhere_else(hire, kind, monkeypatch):
+    looked = []
+    monkeypatch.setattr(registry, "import_module", looked.append)
+    put(kind)
+    worker = hire()
+    worker._beat()
+    worker.run_once()
+    assert looked == []
+
+
+def test_the_index_away_while_it_learns(hire):
+    put("tests.other.thing")
+    worker = hire()
+    worker._beat()
+    with index_away("unserved_types"):
+        worker.run_once()
+    worker.later(1)
+    task_id = put(QUICK)
+    worker.run_once()
+    assert status(task_id) == Status.EXECUTING
