@@ -13,11 +13,11 @@ from queue_app.core.priorities import Band
 from queue_app.dashboard.cache import Shared
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
+from queue_app.index.census import Census
+from queue_app.index.depth import QueueDepth
 from queue_app.models import DeadLetter, PriorityPolicy, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import WorkerStatus
 from queue_app.rows import charts
-from queue_app.services import leader
-from queue_app.services.stats import QueueSummary, queue_summary
 
 #: Seconds for which viewers share one look.
 FRESH: Final = 1.5
@@ -51,7 +51,7 @@ class QueueRow:
     """One queue: its row, what the index says, what happened in the last minutes."""
 
     queue: Queue
-    summary: QueueSummary | None
+    active: int | None  # what runs; None while the index cannot be asked
     bands: list[BandRow] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)  # of the last hour, one a minute
     ended: list[int] = field(default_factory=list)
@@ -74,11 +74,6 @@ class QueueRow:
     def is_late(self) -> bool:
         """Whether something waits longer than it should."""
         return any(row.is_late for row in self.bands)
-
-    @property
-    def active(self) -> int | None:
-        """What runs; ``None`` while the index cannot be asked."""
-        return None if self.summary is None else self.summary.active
 
     @property
     def is_full(self) -> bool:
@@ -166,15 +161,16 @@ def _look(_key: str) -> Live:
     now = timezone.now()
     queues = list(Queue.objects.order_by("name"))
     targets = dict(PriorityPolicy.objects.values_list("priority", "target_seconds"))
-    summaries, error = _summaries(queues)
+    census, error = _census()
+    depths = {} if census is None else {depth.queue: depth for depth in census.queues}
     workers = _workers(now)
-    rows = [_row(queue, summaries.get(queue.name), targets, workers) for queue in queues]
+    rows = [_row(queue, _depth(queue, depths, error), targets, workers, now) for queue in queues]
     _add_history(rows, history.get(",".join(queue.name for queue in queues)), now)
     return Live(
         at=now,
-        index=_index_state(error),
+        index="unreachable" if census is None else census.state,
         error=error,
-        has_leader=_has_leader(error),
+        has_leader=None if census is None else census.leader_lapses is not None,
         settings=RuntimeSettings.objects.first() or RuntimeSettings(),
         queues=rows,
         workers=workers,
@@ -182,32 +178,19 @@ def _look(_key: str) -> Live:
     )
 
 
-def _summaries(queues: Sequence[Queue]) -> tuple[dict[str, QueueSummary], str]:
-    found: dict[str, QueueSummary] = {}
+def _census() -> tuple[Census | None, str]:
+    """Ask the index once about everything."""
     try:
-        for queue in queues:
-            found[queue.name] = queue_summary(queue)
-    except IndexUnavailable as failure:  # one time-out, not one for each queue
-        return {}, str(failure)
-    return found, ""
+        return get_index().census(), ""
+    except IndexUnavailable as failure:
+        return None, str(failure)
 
 
-def _index_state(error: str) -> str:
-    if error:
-        return "unreachable"
-    try:
-        return get_index().generation().state
-    except IndexUnavailable:
-        return "unreachable"
-
-
-def _has_leader(error: str) -> bool | None:
+def _depth(queue: Queue, depths: dict[str, QueueDepth], error: str) -> QueueDepth | None:
+    """Return what waits in a queue; nothing where the index has never heard of it, ``None`` where it is away."""
     if error:
         return None
-    try:
-        return leader.exists()
-    except IndexUnavailable:
-        return None
+    return depths.get(queue.name) or QueueDepth(queue.name, 0, dict.fromkeys(Band, 0), {})
 
 
 def _workers(now: datetime) -> list[LiveWorker]:
@@ -222,18 +205,26 @@ def _worker(worker: Worker, now: datetime) -> LiveWorker:
 
 
 def _row(
-    queue: Queue, summary: QueueSummary | None, targets: dict[int, float | None], workers: Sequence[LiveWorker]
+    queue: Queue,
+    depth: QueueDepth | None,
+    targets: dict[int, float | None],
+    workers: Sequence[LiveWorker],
+    now: datetime,
 ) -> QueueRow:
-    row = QueueRow(queue, summary)
-    if summary is not None:
+    row = QueueRow(queue, None if depth is None else depth.active)
+    if depth is not None:
         row.bands = [
-            BandRow(band, stats.depth, stats.oldest_seconds, targets.get(band.value))
-            for band, stats in summary.bands.items()
-            if stats.depth
+            BandRow(band, count, _age(depth.oldest.get(band), now), targets.get(band.value))
+            for band, count in depth.counts.items()
+            if count
         ]
     serving = [w for w in workers if w.status == WorkerStatus.ACTIVE and (not w.queues or queue.name in w.queues)]
     row.workers, row.slots = len(serving), sum(worker.concurrency for worker in serving)
     return row
+
+
+def _age(since: datetime | None, now: datetime) -> float | None:
+    return None if since is None else max(0.0, (now - since).total_seconds())
 
 
 def _read_history(names: str) -> dict[str, list[charts.Recent]]:

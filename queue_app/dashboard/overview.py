@@ -1,26 +1,16 @@
-"""The state of all queues and workers for a page: costs O(queues) and O(workers), never O(tasks)."""
+"""What the index says of queues, for pages of single ones; see ``live`` for all of them at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.models import Queue
-from queue_app.services.stats import QueueSummary, queue_summary, worker_counts
+from queue_app.services.stats import QueueSummary, queue_summary
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRow:
-    """A queue, and what the index says of it; ``None`` while the index cannot be reached."""
-
-    queue: Queue
-    summary: QueueSummary | None
-
-    @property
-    def oldest_seconds(self) -> float | None:
+def oldest_seconds(self) -> float | None:
         """The age of the task that waits longest."""
         return oldest_seconds(self.summary)
 
@@ -53,19 +43,3 @@ def index_state() -> str:
         return get_index().generation().state
     except IndexUnavailable:
         return "unreachable"
-
-
-def overview(*, queues: bool, workers: bool) -> dict[str, Any]:
-    """Return what the viewer may see: rows of queues, counts of workers, and the state of the index."""
-    rows: list[QueueRow] = []
-    error = ""
-    if queues:
-        known = list(Queue.objects.all())
-        found, error = summaries(known)
-        rows = [QueueRow(queue, found.get(queue.name)) for queue in known]
-    return {
-        "queues": rows,
-        "workers": worker_counts() if workers else None,
-        "index": "unreachable" if error else index_state(),
-        "error": error,
-    }

@@ -292,11 +292,6 @@ class Index:
         """Take or renew a lock for so long; 0 seconds gives it up. Return whether ``token`` holds it."""
         return bool(self._call("hold", lock, token, int(seconds * 1000)))
 
-    def is_held(self, lock: str) -> bool:
-        """Return whether anybody holds a lock."""
-        with translated("lock", self.alias):
-            return bool(self._client.exists(self.keys.lock(lock)))
-
     # -- questions ------------------------------------------------------------
 
     def queues(self) -> list[str]:

@@ -22,10 +22,6 @@ class Keys:
         """The list on which a worker is told to look into its rows."""
         return f"{self.prefix}:tell:{worker_id}"
 
-    def lock(self, name: str) -> str:
-        """The lock of the leading scheduler, or of a rebuild."""
-        return f"{self.prefix}:lock:{name}"
-
     @property
     def events(self) -> str:
         """The stream of what happened to tasks, capped."""

@@ -17,11 +17,6 @@ def resign(token: str) -> None:
     get_index().hold(LOCK, token, 0)
 
 
-def exists() -> bool:
-    """Return whether any scheduler leads. Raises ``IndexUnavailable``."""
-    return get_index().is_held(LOCK)
-
-
 def wake_forgotten() -> int:
     """Wake an idle worker of every profile that has work: a call may have gone to one that died."""
     return get_index().tick()

@@ -14,11 +14,14 @@ from django.utils import timezone
 
 @pytest.fixture(autouse=True)
 def rows(db):
+    from queue_app.dashboard import charts, live
     from queue_app.services.enqueue import forget_known_queues
     from queue_app.services.hints import breaker
 
     forget_known_queues()  # the rows of the test before are rolled back, and the process remembers them
     breaker.reset()
+    live.forget()  # what viewers share for a moment is of the test before
+    charts.forget()
     yield
     forget_known_queues()
     breaker.reset()

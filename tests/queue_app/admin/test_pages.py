@@ -260,17 +260,17 @@ def test_pages_render_while_redis_is_down(staff, make_task, redis_down):
     assert "Redis cannot be reached" in text_of(staff.get(url(Task, "change", task.pk)))
     assert text_of(staff.get(url(Task, "changelist")))
     assert "unreachable" in text_of(staff.get(url(IndexGeneration, "change", 1)))
-    assert "unreachable" in text_of(staff.get(reverse("admin:app_list", args=["queue_app"])))
+    assert "Redis cannot be reached" in text_of(staff.get(reverse("admin:app_list", args=["queue_app"])))
 
 
 def test_app_index_shows_only_what_the_user_may_see(client_of, make_task, make_worker):
     make_task(priority=Band.CRITICAL)
     make_worker()
     page = text_of(client_of("viewer").get(reverse("admin:app_list", args=["queue_app"])))
-    assert "1 active worker with 5 slots" in page
+    assert "5 slots" in page
     assert "tq-band-critical" in page
     page = text_of(client_of("canceller").get(reverse("admin:app_list", args=["queue_app"])))
-    assert "active worker" not in page
+    assert "5 slots" not in page
     assert "tq-band-critical" not in page
 
 
