@@ -25,6 +25,8 @@ dead_letters_replayed = Signal()
 dead_letters_discarded = Signal()
 #: A replay of many ended. ``operation``: ``ReplayOperation``.
 replay_ended = Signal()
+#: An action on many tasks ended. ``operation``: ``Operation``.
+operation_ended = Signal()
 #: Aged tasks rose. ``steps``: {(from, to): int}, ``complete``: bool, false when more are left for the next run.
 tasks_promoted = Signal()
 #: Stale tasks were given up. ``queue``: str, ``count``: int.

@@ -66,6 +66,20 @@ def replay_ended(operation: Any, **_: Any) -> None:
     )
 
 
+@receiver(signals.operation_ended, dispatch_uid="queue_app.telemetry.operation_ended")
+def operation_ended(operation: Any, **_: Any) -> None:
+    """Say how an action on many tasks ended, and who had asked for it."""
+    logger.info(
+        "operation %s (%s by %s) %s: %d of %d tasks changed",
+        operation.id,
+        operation.kind,
+        _printable(operation.by) or "a program",
+        operation.state,
+        operation.changed,
+        operation.total,
+    )
+
+
 def _printable(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 

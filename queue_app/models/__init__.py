@@ -4,6 +4,7 @@ from queue_app.models.audit_entry import AuditEntry
 from queue_app.models.dead_letter import DeadLetter
 from queue_app.models.limit import Limit
 from queue_app.models.maintenance_job import MaintenanceJob
+from queue_app.models.operation import Operation
 from queue_app.models.policy import IndexGeneration, PriorityPolicy, RuntimeSettings
 from queue_app.models.queue import Queue
 from queue_app.models.queue_stats import QueueStats
@@ -18,6 +19,7 @@ __all__ = [
     "IndexGeneration",
     "Limit",
     "MaintenanceJob",
+    "Operation",
     "PriorityPolicy",
     "Queue",
     "QueueStats",

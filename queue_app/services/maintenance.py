@@ -54,6 +54,8 @@ def purge(*, budget: int = 20) -> int:
             break
     upkeep.purge_dead_letters(PURGE_BATCH)
     upkeep.purge_replay_operations(retention.dead_letter_seconds, PURGE_BATCH)
+    upkeep.purge_audit(retention.audit_seconds, PURGE_BATCH)
+    upkeep.purge_operations(retention.dead_letter_seconds, PURGE_BATCH)
     upkeep.purge_stats(retention.stats_seconds, PURGE_BATCH)
     upkeep.purge_workers(retention.worker_seconds, PURGE_BATCH)
     return deleted

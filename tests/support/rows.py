@@ -14,6 +14,7 @@ TABLES = (
     "queue_app_taskattempt",
     "queue_app_deadletter",
     "queue_app_replayoperation",
+    "queue_app_operation",
     "queue_app_worker",
     "queue_app_queue",
     "queue_app_queuestats",
