@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+
+#: A wait is made of pieces no longer than this. Python runs a signal's handler between two
+#: steps of the main thread: for one that arrives after the last of these and before the
+#: thread sleeps, the handler runs, and rings, only when the sleep is over.
+PIECE_SECONDS = 1.0
 
 
 class Bell:
@@ -23,7 +30,10 @@ class Bell:
 
     def wait(self, seconds: float | None) -> None:
         """Sleep until the bell has rung since the last wait, at most ``seconds``."""
-        with suppress(Empty):
-            self._rings.get(timeout=None if seconds is None else max(0.0, seconds))
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
+        while self._rings.empty() and (left := deadline - time.monotonic()) > 0:
+            with suppress(Empty):
+                self._rings.get(timeout=min(left, PIECE_SECONDS))
+                break
         while not self._rings.empty():
             self._rings.get_nowait()

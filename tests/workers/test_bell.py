@@ -55,3 +55,19 @@ def test_a_signal_handler_may_ring_at_any_point():
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_signal_that_does_not_interrupt_the_wait_still_ends_it(monkeypatch):
+    """As one does that arrives in the last instant before the sleep: here another thread takes it."""
+    monkeypatch.setattr("workers.bell.PIECE_SECONDS", 0.05)
+    bell = Bell()
+    before = signal.signal(signal.SIGALRM, lambda *_: bell.ring())
+    other = threading.Timer(0.02, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGALRM))
+    other.start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    try:
+        bell.wait(None)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+        other.join()
+        signal.signal(signal.SIGALRM, before)
