@@ -63,7 +63,7 @@ class RetrySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionSettings:
-    """How long finished things are kept, in seconds."""
+    """How long finished things are kept, and keys remembered, in seconds."""
 
     success_seconds: float = 7 * 86_400.0
     failure_seconds: float = 30 * 86_400.0
@@ -71,6 +71,7 @@ class RetentionSettings:
     stats_seconds: float = 8 * 86_400.0
     audit_seconds: float = 365 * 86_400.0  # who changed what
     worker_seconds: float = 86_400.0
+    idempotency_seconds: float = 86_400.0  # from its creation on, a task stands for its idempotency key so long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,7 +83,10 @@ ORDER BY kind, n
 """
 _TAKEN = """
 SELECT asked.name, asked.key FROM unnest(%s::text[], %s::text[]) AS asked (name, key)
-WHERE EXISTS (SELECT FROM queue_app_task AS t WHERE t."user" = asked.name AND t.idempotency_key = asked.key)
+WHERE EXISTS (
+    SELECT FROM queue_app_task AS t WHERE t."user" = asked.name AND t.idempotency_key = asked.key
+        AND t.created_at >= clock_timestamp() - make_interval(secs => %s)
+)
 """
 
 
@@ -133,7 +136,7 @@ def lock_names(queues: Iterable[str], users: Iterable[UserScope]) -> list[str]:
     return sorted({f"queue:{queue}" for queue in queues}) + sorted(of_users)
 
 
-def taken_keys(keys: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return those of the (user, idempotency key) pairs that a task holds."""
-    found = fetch_all(_TAKEN, [[user for user, _ in keys], [key for _, key in keys]])
+def taken_keys(keys: Sequence[tuple[str, str]], seconds: float) -> set[tuple[str, str]]:
+    """Return those of the (user, idempotency key) pairs that a task holds that was created within ``seconds``."""
+    found = fetch_all(_TAKEN, [[user for user, _ in keys], [key for _, key in keys], seconds])
     return {(user, key) for user, key in found}

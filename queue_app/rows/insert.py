@@ -253,6 +253,21 @@ def find_by_key(row: TaskRow) -> tuple[uuid.UUID, Status, datetime, bool] | None
     return task_id, Status(status), created_at, same
 
 
+_FREE_KEY = """
+UPDATE queue_app_task SET idempotency_key = NULL
+WHERE "user" = %s AND idempotency_key = %s AND created_at < clock_timestamp() - make_interval(secs => %s)
+RETURNING id
+"""
+
+
+def free_key(row: TaskRow, seconds: float) -> bool:
+    """Take the row's key from a task that was created longer ago than this; return whether there was one.
+
+    Of several callers one takes it, the others wait until that transaction has ended.
+    """
+    return bool(fetch_all(_FREE_KEY, [row.spec.user, row.spec.idempotency_key, seconds]))
+
+
 def ensure_queue(name: str) -> None:
     """Create the queue with the defaults unless it exists."""
     if not fetch_all("SELECT 1 FROM queue_app_queue WHERE name = %s", [name]):

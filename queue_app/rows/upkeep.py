@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from queue_app.rows.database import execute, fetch_all
 
 # The children go in the same statement: they carry no foreign key that would do it.
-# A task stays as long as its dead letter can be replayed, whatever the retention of failures says.
+# A task stays as long as its dead letter can be replayed, whatever the retention of failures says, and as long as it
+# stands for its idempotency key.
 _PURGE_TASKS = """
 WITH doomed AS (
     SELECT id FROM queue_app_task
@@ -15,6 +16,7 @@ WITH doomed AS (
         AND finished_at < clock_timestamp() - make_interval(
             secs => CASE WHEN status = 'completed' THEN %(success)s ELSE %(failure)s END)
         AND status IN ('completed', 'failed', 'cancelled', 'expired', 'dead_letter')
+        AND (idempotency_key IS NULL OR created_at < clock_timestamp() - make_interval(secs => %(key)s))
         AND (status <> 'dead_letter' OR NOT EXISTS (
             SELECT 1 FROM queue_app_deadletter AS letter
             WHERE letter.task_id = queue_app_task.id AND letter.replayed_at IS NULL AND letter.discarded_at IS NULL))
@@ -64,9 +66,20 @@ def purge_audit(seconds: float, limit: int) -> int:
     )
 
 
-def purge_tasks(success_seconds: float, failure_seconds: float, limit: int) -> int:
-    """Delete at most ``limit`` ended tasks that are past their retention, oldest first."""
-    return execute(_PURGE_TASKS, {"success": success_seconds, "failure": failure_seconds, "limit": limit})
+def count_purgeable(success_seconds: float, failure_seconds: float) -> int:
+    """Return how many tasks ``purge_tasks`` would delete by now, called until nothing is left."""
+    which = _PURGE_TASKS[_PURGE_TASKS.index("FROM queue_app_task\n") : _PURGE_TASKS.index("ORDER BY finished_at")]
+    params = {"success": success_seconds, "failure": failure_seconds}
+    return int(fetch_all(f"SELECT count(*) {which}", params)[0][0])
+
+
+def purge_tasks(success_seconds: float, failure_seconds: float, key_seconds: float, limit: int) -> int:
+    """Delete at most ``limit`` ended tasks that are past their retention, oldest first.
+
+    One that carries an idempotency key stays at least ``key_seconds`` from its creation on.
+    """
+    params = {"success": success_seconds, "failure": failure_seconds, "key": key_seconds, "limit": limit}
+    return execute(_PURGE_TASKS, params)
 
 
 def purge_dead_letters(limit: int) -> int:

@@ -172,7 +172,7 @@ def _new_ones(asked: Sequence[TaskRow], lengths: dict[str, int], pendings: dict[
     if not keyed:
         return list(asked)
     rows.lock(rows.lock_names(lengths, pendings))
-    taken = rows.taken_keys(list(keyed))
+    taken = rows.taken_keys(list(keyed), conf.get().retention.idempotency_seconds)
     fresh = [row for pair, row in keyed.items() if pair not in taken]  # of a key that comes twice, one
     return [row for row in asked if row.spec.idempotency_key is None] + fresh
 

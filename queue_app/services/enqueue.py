@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from queue_app import signals
+from queue_app import conf, signals
 from queue_app.core.lanes import score
 from queue_app.core.records import Enqueued, Entry, NewTask
 from queue_app.exceptions import IdempotencyConflict
@@ -33,14 +33,14 @@ def enqueue(new: NewTask, *, tell: bool = True, outside: bool = False) -> Enqueu
 
     ``outside`` says that the task comes over the API or the request stream, where limits hold
     by default (``services.admission``). Returns the stored task, or with ``created=False`` the
-    one that the same user enqueued before with the same idempotency key, task type and
-    parameters. Raises ``InvalidTaskData`` for what must not be stored, ``IdempotencyConflict``
-    for a key that was used for something else, and ``QueueFull`` or ``UserLimitExceeded``
-    where there is no room.
+    one that the same user enqueued in the last 24 hours (``RETENTION.IDEMPOTENCY_SECONDS``) with
+    the same idempotency key, task type and parameters. Raises ``InvalidTaskData`` for what must
+    not be stored, ``IdempotencyConflict`` for a key that was used for something else, and
+    ``QueueFull`` or ``UserLimitExceeded`` where there is no room.
     """
     row = check_task(new)
     queues = _ensure_queues([row])
-    stored = admission.store([row], partial(insert.insert_one, row), outside=outside, tell=tell)
+    stored = admission.store([row], partial(_insert_one, row), outside=outside, tell=tell)
     if stored is None:
         return _replayed(row)
     _announce([stored], queues, tell=tell)
@@ -72,6 +72,21 @@ def _store(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:
     return admission.store(rows, partial(_store_with_keys, rows, queues), outside=outside)
 
 
+def _insert_one(row: TaskRow, *, admitted: bool = False) -> Stored | None:
+    """Store one task; return ``None`` when another one stands for its idempotency key.
+
+    A key is only looked at when it is asked for again: a task that is older than
+    ``RETENTION.IDEMPOTENCY_SECONDS`` gives it up to the new one, in one transaction, so that
+    of all who ask at that moment one stores a task and the others find it.
+    """
+    stored = insert.insert_one(row, admitted=admitted)
+    if stored is None:
+        with atomic():
+            if insert.free_key(row, conf.get().retention.idempotency_seconds):
+                stored = insert.insert_one(row, admitted=admitted)
+    return stored
+
+
 def _store_with_keys(rows: list[TaskRow], queues: set[QueueKey], *, admitted: bool = False) -> list[Enqueued]:
     """Store tasks of which some carry idempotency keys: those one by one, the others by COPY."""
     with atomic():
@@ -79,7 +94,7 @@ def _store_with_keys(rows: list[TaskRow], queues: set[QueueKey], *, admitted: bo
         results: dict[uuid.UUID, Enqueued] = {}
         for row in rows:
             if row.spec.idempotency_key is not None:
-                item = insert.insert_one(row, admitted=admitted)
+                item = _insert_one(row, admitted=admitted)
                 if item is None:
                     results[row.id] = _replayed(row)
                 else:

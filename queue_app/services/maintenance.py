@@ -48,7 +48,9 @@ def purge(*, budget: int = 20) -> int:
     retention = conf.get().retention
     deleted = 0
     for _ in range(budget):
-        batch = upkeep.purge_tasks(retention.success_seconds, retention.failure_seconds, PURGE_BATCH)
+        batch = upkeep.purge_tasks(
+            retention.success_seconds, retention.failure_seconds, retention.idempotency_seconds, PURGE_BATCH
+        )
         deleted += batch
         if batch < PURGE_BATCH:
             break

@@ -135,6 +135,15 @@ def test_a_task_with_a_dead_letter_stays_as_long_as_that(engine, retention):
     assert purge() == 1
 
 
+def test_a_task_stays_as_long_as_it_stands_for_its_key(rows, retention):
+    retention(success=0.1, failure=0.1, idempotency=1)
+    ids = ended(days_ago=0.5, count=2)
+    Task.objects.filter(pk=ids[0]).update(idempotency_key="k", created_at=timezone.now() - timedelta(days=0.9))
+    assert purge() == 1
+    Task.objects.update(created_at=timezone.now() - timedelta(days=1.1))
+    assert purge() == 1
+
+
 def test_statistics_go_after_their_time(rows, retention):
     retention(stats=2)
     now = timezone.now()

@@ -187,58 +187,6 @@ def test_one_bad_task_of_many_stops_all(engine):
     assert engine.check().waiting == set()
 
 
-# -- idempotency keys ---------------------------------------------------------------------------
-
-
-def test_the_same_key_and_the_same_task_is_stored_once(engine, index):
-    first = enqueue(new(args=[1], parameters={"a": 1, "b": 2}, idempotency_key="k", user="ann"))
-    with counted_calls(index) as calls:
-        again = enqueue(new(args=[1], parameters={"b": 2, "a": 1}, idempotency_key="k", user="ann"))
-    assert again == type(first)(first.id, Status.QUEUED, first.enqueued_at, created=False)
-    assert calls == []
-    assert Task.objects.count() == TaskPayload.objects.count() == 1
-
-
-def test_a_replay_tells_what_became_of_the_first(engine):
-    first = enqueue(new(idempotency_key="k"))
-    take_ids(engine.worker())
-    assert enqueue(new(idempotency_key="k")).status is Status.EXECUTING
-    assert [one.id for one in enqueue_many([new(idempotency_key="k")] * 2)] == [first.id] * 2
-
-
-@pytest.mark.parametrize(
-    "other",
-    [new("b", idempotency_key="k"), new(args=[1], idempotency_key="k"), new(parameters={"a": 1}, idempotency_key="k")],
-)
-def test_the_same_key_for_something_else_is_refused(engine, other):
-    put(idempotency_key="k")
-    with pytest.raises(IdempotencyConflict):
-        enqueue(other)
-    assert Task.objects.count() == 1
-
-
-def test_keys_belong_to_their_users(engine):
-    assert put(idempotency_key="k", user="ann") != put(idempotency_key="k", user="bob") != put(idempotency_key="k")
-
-
-def test_a_rolled_back_key_is_free_again(engine):
-    with rolled_back():
-        put(idempotency_key="k")
-    assert enqueue(new(idempotency_key="k", args=["other"])).created
-
-
-@pytest.mark.parametrize("in_bulk", [False, True])
-def test_racing_callers_with_one_key_store_one_row(engine, in_bulk):
-    def store():
-        return (enqueue_many([new(idempotency_key="k")])[0]) if in_bulk else enqueue(new(idempotency_key="k"))
-
-    answers = at_once([store] * 6)
-    assert len({answer.id for answer in answers}) == 1
-    assert sum(answer.created for answer in answers) == 1
-    assert Task.objects.count() == TaskPayload.objects.count() == 1
-    assert_index_agrees()
-
-
 # -- queues -----------------------------------------------------------------------------------------
 
 
