@@ -31,14 +31,13 @@ from queue_app.core.records import Enqueued, NewTask
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters
 from queue_app.registry import AnyTask
-from queue_app.tasks import QueueTask, Seconds
+from queue_app.tasks import AnyResult, QueueTask, Seconds
 
 if TYPE_CHECKING:
     from queue_app.services.results import StoredResult
 
 _django_log = logging.getLogger("django.tasks")
 
-type AnyResult = TaskResult[..., Any]  # generic in the stubs only; an alias is not evaluated
 type Call = tuple[Sequence[Any], dict[str, Any]]
 
 RESULT_STATUS: dict[Status, TaskResultStatus] = {

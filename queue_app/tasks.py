@@ -32,8 +32,6 @@ from queue_app.exceptions import Retry
 
 if TYPE_CHECKING:
     from django.tasks.base import Task as _Base
-
-    type AnyResult = TaskResult[..., Any]
 else:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +42,7 @@ else:
             return cls
 
 
+type AnyResult = TaskResult[..., Any]  # generic in the stubs only; an alias is not evaluated
 type Seconds = float | timedelta
 
 

@@ -1,0 +1,12 @@
+"""Test a project's tasks without servers: a backend in memory, a clock to move, and assertions.
+
+``TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}`` is all
+that a test needs. ``queue_app.testing.plugin`` has fixtures for pytest, and
+``queue_app.testing.conformance`` tests for any backend of ``django.tasks``.
+"""
+
+from queue_app.testing.asserts import assert_enqueued, assert_not_enqueued, drain, enqueued
+from queue_app.testing.clock import Clock, freeze
+from queue_app.testing.memory import MemoryBackend
+
+__all__ = ["Clock", "MemoryBackend", "assert_enqueued", "assert_not_enqueued", "drain", "enqueued", "freeze"]

@@ -1,0 +1,118 @@
+"""One attempt of a task in memory: what a worker does, by the clock of the test."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from traceback import format_exception
+from typing import TYPE_CHECKING, Any
+
+from django.tasks.base import TaskContext, TaskError, TaskResultStatus
+from django.tasks.signals import task_finished, task_started
+from django.utils import timezone
+
+from queue_app import conf
+from queue_app.core.backoff import retry_delay
+from queue_app.core.payload import dump_json
+from queue_app.core.states import Status
+from queue_app.exceptions import Discard, Retry, Snooze, TaskTimeout
+from queue_app.tasks import AnyResult, next_try
+
+if TYPE_CHECKING:
+    from queue_app.testing.memory import MemoryBackend, StoredCall
+
+WORKER = "memory"
+
+
+def run(backend: MemoryBackend, call: StoredCall, retries: int, timeout: float) -> None:
+    """Run one attempt; ``retries`` and ``timeout`` hold where the task does not say."""
+    now = timezone.now()
+    call.status, call.started_at = Status.EXECUTING, now
+    call.first_started_at = call.first_started_at or now
+    call.worker_ids.append(WORKER)
+    seen = backend.get_result(call.id)
+    task_started.send_robust(type(backend), task_result=seen)
+    try:
+        value = _call(call, seen)
+        _check_time(call, now, timeout)
+    except KeyboardInterrupt:
+        raise
+    except Snooze as snooze:
+        call.worker_ids.pop()
+        _later(call, snooze.seconds)
+        return
+    except BaseException as error:  # noqa: BLE001 - as a worker does: whatever a task raises is its failure
+        _fail(backend, call, error, retries)
+    else:
+        call.value, call.status, call.finished_at = value, Status.COMPLETED, timezone.now()
+    if call.finished_at is not None:
+        task_finished.send_robust(type(backend), task_result=backend.get_result(call.id))
+
+
+def _call(call: StoredCall, seen: AnyResult) -> str | None:
+    args, kwargs = json.loads(call.args), json.loads(call.kwargs)
+    if call.task.takes_context:
+        args = [TaskContext(task_result=seen), *args]
+    value = call.task.call(*args, **kwargs)
+    if value is None:
+        return None
+    value = list(value) if isinstance(value, tuple) else value
+    return dump_json(value, field="result", limits=conf.get().payload)
+
+
+def _check_time(call: StoredCall, began: datetime, timeout: float) -> None:
+    """Fail an attempt in which the clock was moved past its timeout; a worker would have interrupted it."""
+    own = call.option("timeout")
+    allowed = timedelta(seconds=timeout) if own is None else _delta(own)
+    allowed *= conf.get().retry.timeout_factor ** call.failures
+    if timezone.now() - began > allowed:
+        raise TaskTimeout(f"The attempt took longer than its timeout of {allowed.total_seconds():g} s.")
+
+
+def _fail(backend: MemoryBackend, call: StoredCall, error: BaseException, retries: int) -> None:
+    kind = type(error)
+    call.errors.append(
+        TaskError(
+            exception_class_path=f"{kind.__module__}.{kind.__qualname__}",
+            traceback="".join(format_exception(error)),
+        )
+    )
+    call.failures += 1
+    own = call.option("max_retries")
+    if isinstance(error, Discard):
+        _end(call, Status.FAILED)
+    elif call.failures > (retries if own is None else own):
+        _end(call, Status.DEAD_LETTER)
+    else:
+        wait = _wait(backend, call, error)
+        if wait is None:
+            _end(call, Status.FAILED)
+        else:
+            _later(call, wait)
+
+
+def _wait(backend: MemoryBackend, call: StoredCall, error: BaseException) -> float | None:
+    """Return the seconds until the next try, without jitter; ``None`` when the task gives up."""
+    if isinstance(error, Retry) and error.after is not None:
+        return error.after
+    if call.option("backoff") is not None:
+        seen = backend.get_result(call.id)
+        object.__setattr__(seen, "status", TaskResultStatus.FAILED)
+        return next_try(call.task, error, seen)  # what it raises is the test's to see
+    settings = conf.get().retry
+    own: Any = call.option("retry_delay")
+    base = settings.base_seconds if own is None else _delta(own).total_seconds()
+    return retry_delay(call.failures, base=base, cap=max(base, settings.cap_seconds))
+
+
+def _later(call: StoredCall, seconds: float) -> None:
+    call.status, call.queued_at = Status.SCHEDULED, None
+    call.run_after = timezone.now() + timedelta(seconds=seconds)
+
+
+def _end(call: StoredCall, status: Status) -> None:
+    call.status, call.finished_at = status, timezone.now()
+
+
+def _delta(value: float | timedelta) -> timedelta:
+    return value if isinstance(value, timedelta) else timedelta(seconds=value)

@@ -1,0 +1,54 @@
+"""A clock that tests move: Django's own ``timezone.now`` follows it while it is frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from unittest.mock import patch
+
+from django.utils import timezone
+
+
+class Clock:
+    """The time of a frozen block; only ``advance`` and ``move_to`` change it."""
+
+    def __init__(self, start: datetime) -> None:
+        self.now = start
+
+    def advance(self, by: float | timedelta) -> datetime:
+        """Move on by seconds or a timedelta; return the new time. Raises ``ValueError`` for going back."""
+        return self.move_to(self.now + (by if isinstance(by, timedelta) else timedelta(seconds=by)))
+
+    def move_to(self, time: datetime) -> datetime:
+        """Move on to an aware time; return it. Raises ``ValueError`` for going back."""
+        if time < self.now:
+            raise ValueError(f"The clock stands at {self.now:%Y-%m-%d %H:%M:%S%z} and cannot go back to {time}.")
+        self.now = time
+        return time
+
+
+_frozen: list[Clock] = []
+
+
+def current() -> Clock | None:
+    """Return the clock of the innermost frozen block, or ``None`` while time passes."""
+    return _frozen[-1] if _frozen else None
+
+
+@contextmanager
+def freeze(at: datetime | None = None) -> Iterator[Clock]:
+    """Stop the time for the block, at ``at`` (aware) or now, and yield the clock that moves it.
+
+    ``django.utils.timezone.now()`` returns its time, and so does all that calls it by that
+    name. Threads share it. The clock of a database is not affected.
+    """
+    if at is not None and timezone.is_naive(at):
+        raise ValueError("freeze() needs an aware time, such as timezone.now() or datetime(…, tzinfo=UTC).")
+    clock = Clock(at or timezone.now())
+    _frozen.append(clock)
+    try:
+        with patch.object(timezone, "now", lambda: clock.now):
+            yield clock
+    finally:
+        _frozen.remove(clock)

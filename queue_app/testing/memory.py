@@ -1,0 +1,291 @@
+"""A backend that keeps tasks in memory and runs them when a test says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import count
+from typing import Any
+
+from django.db import connections, transaction
+from django.tasks.backends.base import BaseTaskBackend
+from django.tasks.base import TaskError, TaskResult, TaskResultStatus
+from django.tasks.exceptions import TaskResultDoesNotExist
+from django.tasks.signals import task_enqueued
+from django.utils import timezone
+from django.utils.json import normalize_json
+
+from queue_app import conf
+from queue_app.core.ids import uuid7
+from queue_app.core.payload import dump_json
+from queue_app.core.priorities import Band, band_from_django
+from queue_app.core.promotion import effective_band
+from queue_app.core.states import Status
+from queue_app.exceptions import IdempotencyConflict, UnserializableParameters
+from queue_app.registry import AnyTask
+from queue_app.tasks import AnyResult, QueueTask
+from queue_app.testing import attempt
+from queue_app.testing.clock import current, freeze
+from queue_app.testing.limits import QueueLimits
+
+#: As the migration writes them: seconds in a band until a task is treated as of the next higher one.
+PROMOTE_AFTER = {Band.NORMAL: 1200.0, Band.LOW: 600.0, Band.BACKGROUND: 600.0}
+#: Retries and timeouts of the bands, by the same.
+POLICIES = {
+    Band.CRITICAL: (5, 300.0),
+    Band.HIGH: (5, 300.0),
+    Band.NORMAL: (3, 600.0),
+    Band.LOW: (2, 900.0),
+    Band.BACKGROUND: (2, 900.0),
+}
+ENDLESS = 10_000
+_NEVER = datetime.max.replace(tzinfo=timezone.get_fixed_timezone(0))
+_READY = {Status.SCHEDULED: TaskResultStatus.READY, Status.QUEUED: TaskResultStatus.READY}
+_STATUS = _READY | {
+    Status.EXECUTING: TaskResultStatus.RUNNING,
+    Status.COMPLETED: TaskResultStatus.SUCCESSFUL,
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredCall:
+    """One task in memory, with what became of it."""
+
+    task: AnyTask
+    args: str  # JSON text, as in a row
+    kwargs: str
+    id: str
+    sequence: int
+    created_at: datetime
+    status: Status
+    queued_at: datetime | None
+    run_after: datetime | None
+    exists: Callable[[], bool]
+    failures: int = 0
+    errors: list[TaskError] = field(default_factory=list)
+    worker_ids: list[str] = field(default_factory=list)
+    first_started_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    value: str | None = None
+
+    @property
+    def band(self) -> Band:
+        """The band of its own."""
+        return band_from_django(self.task.priority)
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """Return an option of the task, which may be a plain one of Django's."""
+        return getattr(self.task, name, default)
+
+
+class MemoryBackend(BaseTaskBackend):
+    """Keep tasks in memory; ``drain`` runs those that are due, the most urgent first.
+
+    Retries, delays, bands, promotion, timeouts, idempotency keys and the limits in
+    ``OPTIONS["LIMITS"]`` are honoured by the clock of the test (``freeze``). A task whose
+    transaction or savepoint was rolled back is gone. One task runs at a time, in the thread
+    that drains. ``OPTIONS["LIMITS"]`` is {queue: {field of Queue: value}}.
+    """
+
+    task_class = QueueTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self._calls: list[StoredCall] = []
+        self._sequence = count()
+        self._limits = {
+            queue: QueueLimits.of(queue, options) for queue, options in self.options.get("LIMITS", {}).items()
+        }
+
+    def clear(self) -> None:
+        """Forget all tasks."""
+        self._calls.clear()
+
+    # -- django.tasks ------------------------------------------------------------------------
+
+    def enqueue(  # type: ignore[override] # the stubs tie the result to the parameters of the function
+        self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> AnyResult:
+        """Keep one task; raises as the real backend does."""
+        self.validate_task(task)
+        texts = _as_json(args, kwargs)
+        key, user = getattr(task, "idempotency_key", None), getattr(task, "user", "")
+        if key is not None and (first := self._holder_of(key, user)) is not None:
+            if (first.task.func, first.args, first.kwargs) != (task.func, *texts):
+                raise IdempotencyConflict(f"The idempotency key {key!r} was used for another task or other parameters.")
+            return self._result(first)
+        now = timezone.now()
+        waits = task.run_after is not None and task.run_after > now
+        call = StoredCall(
+            task=task,
+            args=texts[0],
+            kwargs=texts[1],
+            id=str(uuid7()),
+            sequence=next(self._sequence),
+            created_at=now,
+            status=Status.SCHEDULED if waits else Status.QUEUED,
+            queued_at=None if waits else now,
+            run_after=task.run_after,
+            exists=_existence(),
+        )
+        self._calls.append(call)
+        result = self._result(call)
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def enqueue_many(self, task: AnyTask, calls: Iterable[tuple[Sequence[Any], dict[str, Any]]]) -> list[AnyResult]:
+        """Keep one task for each (args, kwargs), all or nothing; return the results in order."""
+        calls = list(calls)
+        self.validate_task(task)
+        for args, kwargs in calls:
+            _as_json(args, kwargs)
+        return [self.enqueue(task, args, kwargs) for args, kwargs in calls]
+
+    def get_result(self, result_id: str) -> AnyResult:
+        """Return what is known of a task; raise ``TaskResultDoesNotExist`` for an unknown id."""
+        for call in self.calls:
+            if call.id == result_id:
+                return self._result(call)
+        raise TaskResultDoesNotExist(result_id)
+
+    # -- for tests -----------------------------------------------------------------------------
+
+    @property
+    def calls(self) -> list[StoredCall]:
+        """What is stored, oldest first; what was rolled back is not."""
+        self._calls = [call for call in self._calls if call.exists()]
+        return self._calls
+
+    @property
+    def results(self) -> list[AnyResult]:
+        """The results of all tasks, oldest first."""
+        return [self._result(call) for call in self.calls]
+
+    def in_state(self, *states: Status) -> list[AnyResult]:
+        """Return the results of the tasks in these states of the queue, oldest first."""
+        return [self._result(call) for call in self.calls if call.status in states]
+
+    def drain(
+        self, *, queue: str | None = None, capabilities: Collection[str] | None = None, to_the_end: bool = False
+    ) -> list[AnyResult]:
+        """Run what is due, the most urgent first; return the results in the order in which attempts ended.
+
+        ``capabilities`` are those of the worker (default: all that are asked for). With
+        ``to_the_end`` the clock moves on to the next retry, delay or refill until nothing
+        waits; it is frozen meanwhile. Raises ``RuntimeError`` after 10,000 attempts.
+        """
+        if to_the_end and current() is None:
+            with freeze():
+                return self.drain(queue=queue, capabilities=capabilities, to_the_end=True)
+        ended: list[AnyResult] = []
+        while True:
+            found = self._next(queue, capabilities)
+            if found is None:
+                return ended
+            call, at = found
+            if at > timezone.now():
+                clock = current()
+                if not to_the_end or clock is None:
+                    return ended
+                clock.move_to(at)
+            if len(ended) >= ENDLESS:
+                raise RuntimeError(f"{ENDLESS} attempts and still not done: does a task enqueue itself?")
+            self._run(call)
+            ended.append(self._result(call))
+
+    def _next(self, queue: str | None, capabilities: Collection[str] | None) -> tuple[StoredCall, datetime] | None:
+        """Return the task that starts next, and when; of those that may start at once the most urgent."""
+        now = timezone.now()
+        best: tuple[tuple[Any, ...], StoredCall, datetime] | None = None
+        for call in self.calls:
+            if call.status not in _READY or queue not in {None, call.task.queue_name}:
+                continue
+            if capabilities is not None and not set(call.option("capabilities", ())) <= set(capabilities):
+                continue
+            due = call.queued_at or call.run_after or now
+            limits = self._limits.get(call.task.queue_name)
+            free = now if limits is None else limits.free_at(now)
+            if free is None:
+                continue
+            at = max(now, due, free)
+            band = effective_band(call.band, due, at, PROMOTE_AFTER)
+            place = (at, band, due, call.sequence)
+            if best is None or place < best[0]:
+                best = (place, call, at)
+        return None if best is None else best[1:]
+
+    def _run(self, call: StoredCall) -> None:
+        limits = self._limits.get(call.task.queue_name)
+        retries, timeout = POLICIES[call.band]
+        if limits is not None:
+            limits.start(timezone.now())
+            retries = retries if limits.max_retries is None else limits.max_retries
+            timeout = timeout if limits.timeout_seconds is None else limits.timeout_seconds
+        attempt.run(self, call, retries, timeout)
+
+    def _holder_of(self, key: str, user: str) -> StoredCall | None:
+        for call in self.calls:
+            if (call.option("idempotency_key"), call.option("user", "")) == (key, user):
+                return call
+        return None
+
+    def _result(self, call: StoredCall) -> AnyResult:
+        result: AnyResult = TaskResult(
+            task=call.task,
+            id=call.id,
+            status=_STATUS.get(call.status, TaskResultStatus.FAILED),
+            enqueued_at=call.created_at,
+            started_at=call.first_started_at,
+            finished_at=call.finished_at,
+            last_attempted_at=call.started_at,
+            args=json.loads(call.args),
+            kwargs=json.loads(call.kwargs),
+            backend=self.alias,
+            errors=list(call.errors),
+            worker_ids=list(call.worker_ids),
+        )
+        if call.status is Status.COMPLETED and call.value is not None:
+            object.__setattr__(result, "_return_value", json.loads(call.value))
+        return result
+
+
+def _as_json(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, str]:
+    """Return the parameters as the JSON texts of a row; refuse what the real backend refuses."""
+    limits = conf.get().payload
+    texts = []
+    for name, value in (("args", list(args)), ("parameters", kwargs)):
+        try:
+            texts.append(dump_json(value, field=name, limits=limits))
+        except UnserializableParameters as refused:
+            try:
+                plain = normalize_json(value)
+            except (TypeError, ValueError, RecursionError):
+                raise refused from None
+            texts.append(dump_json(plain, field=name, limits=limits))
+    return texts[0], texts[1]
+
+
+def _existence() -> Callable[[], bool]:
+    """Return a function that tells whether what is stored now still exists: its savepoint was not rolled back.
+
+    Django drops the hooks of a rolled-back transaction or savepoint from its list. So a hook
+    that has neither run nor is on the list tells of a rollback. In a test case that never
+    commits, the hook stays on the list until the end of the test.
+    """
+    connection = connections[conf.get().database_alias]
+    if not connection.in_atomic_block:
+        return lambda: True
+    committed: list[bool] = []
+
+    def hook() -> None:
+        committed.append(True)
+
+    transaction.on_commit(hook, using=connection.alias)
+    return lambda: bool(committed) or any(entry[1] is hook for entry in connection.run_on_commit)

@@ -1,0 +1,37 @@
+"""Fixtures for pytest; name this module in ``pytest_plugins`` of a ``conftest.py``.
+
+Needs pytest-django, for its fixture ``settings``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.register_assert_rewrite("queue_app.testing.conformance")
+
+from queue_app.testing.clock import Clock, freeze  # noqa: E402 - after the call above
+from queue_app.testing.memory import MemoryBackend  # noqa: E402
+
+
+@pytest.fixture
+def task_queue(settings: Any) -> MemoryBackend:
+    """Put every alias of ``TASKS`` on a fresh ``MemoryBackend``, and return that of ``default``."""
+    from django.tasks import task_backends  # noqa: PLC0415 - needs the settings
+
+    settings.TASKS = {
+        alias: {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": entry.get("QUEUES", ["default"])}
+        for alias, entry in (getattr(settings, "TASKS", None) or {"default": {}}).items()
+    }
+    backend = task_backends["default"]
+    assert isinstance(backend, MemoryBackend)  # noqa: S101 - for the type checker
+    return backend
+
+
+@pytest.fixture
+def frozen_time() -> Iterator[Clock]:
+    """Stop the time; the fixture is the clock that moves it."""
+    with freeze() as clock:
+        yield clock

@@ -1,0 +1,5 @@
+"""The engine's fixtures, for running our own backend through the conformance suite."""
+
+# ruff: noqa: F401 - fixtures are used by name
+from queue_app.testing.plugin import frozen_time, task_queue
+from tests.queue_app.conftest import engine, forgetful_process, history, index, rows, scene

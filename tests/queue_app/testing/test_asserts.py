@@ -1,0 +1,58 @@
+"""Assertions say what was wanted, and what there is."""
+
+import re
+
+import pytest
+from django.tasks import task_backends
+
+from queue_app.testing import assert_enqueued, assert_not_enqueued, drain, enqueued
+from tests.queue_app.testing.chores import note, render
+
+PATH = "tests.queue_app.testing.chores"
+
+
+@pytest.fixture(params=["queue_app.testing.MemoryBackend", "django.tasks.backends.dummy.DummyBackend", "rows"])
+def anywhere(request, settings):
+    """Each backend whose tasks can be listed."""
+    if request.param == "rows":
+        return request.getfixturevalue("engine")
+    settings.TASKS = {"default": {"BACKEND": request.param, "QUEUES": []}}
+    return task_backends["default"]
+
+
+def test_it_finds_what_waits(anywhere):
+    first = note.enqueue("a")
+    second = note.using(queue_name="mail", priority=50).enqueue("b", raises="")
+    assert [result.id for result in enqueued()] == [first.id, second.id]
+    assert enqueued(render) == []
+    assert assert_enqueued(note, count=2).id == second.id
+    assert assert_enqueued(note, args=["a"]).id == first.id
+    assert assert_enqueued(note, args=["b"], kwargs={"raises": ""}, queue_name="mail", priority=50).id == second.id
+    assert_not_enqueued(render)
+
+
+def test_it_says_what_was_wanted_and_what_there_is(task_queue):
+    with pytest.raises(AssertionError, match=r"at least one of .*note\(\) to wait, found 0\. What waits:\n  nothing"):
+        assert_enqueued(note)
+    note.enqueue("a", raises="x")
+    listed = f"Expected 1 of {PATH}.note('b') [queue_name='mail'] to wait, found 0. What waits:\n"
+    with pytest.raises(AssertionError, match=re.escape(listed) + r".*note\('a', raises='x'\) \[queue_name='default'"):
+        assert_enqueued(note, args=["b"], queue_name="mail", count=1)
+    with pytest.raises(AssertionError, match=r"Expected no .*note to wait, found:\n.*note\('a', raises='x'\)"):
+        assert_not_enqueued(note)
+    with pytest.raises(TypeError, match="'queue' is not an option"):
+        assert_enqueued(note, queue="mail")
+
+
+def test_what_has_ended_does_not_wait(task_queue):
+    note.enqueue("a")
+    drain()
+    assert_not_enqueued(note)
+
+
+def test_backends_that_cannot(settings, engine):
+    with pytest.raises(TypeError, match="runworker"):
+        drain()
+    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend", "QUEUES": []}}
+    with pytest.raises(TypeError, match="MemoryBackend"):
+        enqueued()

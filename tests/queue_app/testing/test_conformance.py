@@ -1,0 +1,94 @@
+"""The conformance suite, run on our backends, on Django's and on a peer: who passes it, and with which differences."""
+
+# ruff: noqa: RUF012 - the attributes of a suite are settings
+import logging
+import sys
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+
+from queue_app import registry
+from queue_app.services.due import make_due
+from queue_app.testing.conformance import TASKS_MODULE, BackendConformance
+from tests.workers.stage import StillWorker
+
+
+@pytest.fixture(autouse=True)
+def no_tasks_left():
+    """Forget the tasks of the suite: other tests look at what is registered."""
+    yield
+    for task_type in [name for name in registry._tasks if name.startswith(TASKS_MODULE)]:
+        del registry._tasks[task_type]
+    sys.modules.pop(TASKS_MODULE, None)
+
+
+@pytest.mark.usefixtures("engine")
+class TestOurs(BackendConformance):
+    backend = {"BACKEND": "queue_app.backend.TaskQueueBackend"}
+    transactional = True
+
+    def run_pending(self):
+        make_due()
+        StillWorker(concurrency=1).until_empty()
+
+
+class TestMemory(BackendConformance):
+    backend = {"BACKEND": "queue_app.testing.MemoryBackend"}
+
+    def run_pending(self):
+        self.default.drain()
+
+
+class TestImmediate(BackendConformance):
+    backend = {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}
+    immediate = True
+
+
+class TestDummy(BackendConformance):
+    backend = {"BACKEND": "django.tasks.backends.dummy.DummyBackend"}
+    runs = False
+
+
+@pytest.fixture
+def peer_installed(transactional_db, settings):
+    """Install its app and its table for one test: the project of these tests has neither."""
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "django_tasks_db"]
+    from django_tasks_db.models import DBTaskResult  # noqa: PLC0415 - models need an installed app
+
+    with connection.schema_editor() as editor:
+        editor.create_model(DBTaskResult)
+    yield
+    with connection.schema_editor() as editor:
+        editor.delete_model(DBTaskResult)
+
+
+@pytest.fixture
+def quiet_peer():
+    """Its command configures loggers for good."""
+    loggers = [logging.getLogger(name) for name in ("django.tasks", "django_tasks_db")]
+    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers = handlers
+
+
+@pytest.mark.usefixtures("quiet_peer", "peer_installed")
+class TestDjangoTasksDb(BackendConformance):
+    backend = {"BACKEND": "django_tasks_db.backend.DatabaseBackend"}
+    transactional = True
+    known_differences = {
+        "test_signals_of_a_task_that_succeeds": "its worker sends the backend itself as the sender, not its class",
+        "test_signals_of_a_task_that_fails": "the same, for the signal that a task has started",
+    }
+
+    def run_pending(self):
+        call_command(
+            "db_worker", batch=True, interval=0, startup_delay=False, reload=False, queue_name="*", verbosity=0
+        )
+
+
+def test_a_known_difference_must_name_a_test():
+    with pytest.raises(TypeError, match="test_nonsense"):
+        type("Wrong", (BackendConformance,), {"known_differences": {"test_nonsense": "?"}})
