@@ -9,8 +9,10 @@ from queue_app.models.policy import IndexGeneration, PriorityPolicy, RuntimeSett
 from queue_app.models.queue import Queue
 from queue_app.models.queue_stats import QueueStats
 from queue_app.models.replay_operation import ReplayOperation
+from queue_app.models.running import TaskLog, TaskProgress
 from queue_app.models.saved_view import SavedView
 from queue_app.models.task import Task, TaskAttempt, TaskPayload, TaskResult
+from queue_app.models.token import WorkerToken
 from queue_app.models.worker import Worker
 
 __all__ = [
@@ -28,7 +30,10 @@ __all__ = [
     "SavedView",
     "Task",
     "TaskAttempt",
+    "TaskLog",
     "TaskPayload",
+    "TaskProgress",
     "TaskResult",
     "Worker",
+    "WorkerToken",
 ]

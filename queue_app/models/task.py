@@ -150,6 +150,7 @@ class TaskPayload(models.Model):
     )
     args = models.JSONField(default=list)
     parameters = models.JSONField(default=dict)
+    trace = models.CharField(max_length=55, null=True, blank=True)  # noqa: DJ001 - W3C traceparent; null: in none
 
     def __str__(self) -> str:
         return f"parameters of {self.task_id}"

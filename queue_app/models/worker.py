@@ -42,6 +42,7 @@ class Worker(models.Model):
     heartbeat_seconds = models.FloatField()
     stopped_at = models.DateTimeField(null=True, blank=True)
     tasks_done = models.BigIntegerField(default=0)
+    token_id = models.UUIDField(null=True, blank=True)  # of a worker that works over HTTP
     # staff asked it to finish what runs and leave
     drain_requested_at = models.DateTimeField(null=True, blank=True)
     drain_requested_by = models.CharField(max_length=USER_LENGTH, blank=True, default="", db_default="")

@@ -23,7 +23,9 @@ WITH doomed AS (
     ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), payloads AS (DELETE FROM queue_app_taskpayload USING doomed WHERE task_id = doomed.id),
 results AS (DELETE FROM queue_app_taskresult USING doomed WHERE task_id = doomed.id),
-attempts AS (DELETE FROM queue_app_taskattempt USING doomed WHERE task_id = doomed.id)
+attempts AS (DELETE FROM queue_app_taskattempt USING doomed WHERE task_id = doomed.id),
+progress AS (DELETE FROM queue_app_taskprogress USING doomed WHERE task_id = doomed.id),
+logs AS (DELETE FROM queue_app_tasklog USING doomed WHERE task_id = doomed.id)
 DELETE FROM queue_app_task AS t USING doomed WHERE t.id = doomed.id
 """
 

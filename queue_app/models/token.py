@@ -1,0 +1,43 @@
+"""A token with which workers that have no access to the servers work over HTTP."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+
+from queue_app.core.ids import uuid7
+from queue_app.models.fields import NamesField
+from queue_app.models.task import NAME_LENGTH, USER_LENGTH
+
+
+class WorkerToken(models.Model):
+    """Who may work, for which queues and with which capabilities; the secret itself is not stored."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(max_length=NAME_LENGTH, unique=True)
+    digest = models.CharField(max_length=64, unique=True)  # SHA-256 of the secret, in hexadecimal
+    hint = models.CharField(max_length=12)  # how the secret begins, so that people can tell tokens apart
+    old_digest = models.CharField(max_length=64, null=True, blank=True, unique=True)
+    old_until = models.DateTimeField(null=True, blank=True)  # until when the secret before the last rotation is valid
+    queues = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)  # empty: all
+    capabilities = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)  # empty: none
+    max_in_flight = models.PositiveIntegerField(default=100)  # tasks that its workers may hold together
+    created_at = models.DateTimeField()
+    created_by = models.CharField(max_length=USER_LENGTH, blank=True, default="")
+    expires_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)  # to the minute
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering: ClassVar = ["name"]
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=Q(max_in_flight__gte=1), name="taskqueue_token_in_flight"),
+            models.CheckConstraint(
+                condition=Q(old_digest__isnull=True) | Q(old_until__isnull=False), name="taskqueue_token_old"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
