@@ -9,7 +9,7 @@ from itertools import batched
 from typing import Any
 
 from queue_app import conf
-from queue_app.core.events import COUNTED, Occasion, Run
+from queue_app.core.events import COUNTED, Occasion, Run, counted
 
 #: Tasks that one entry names at most. An entry for each would cost a busy worker a sixth of
 #: its speed, most of it in the server; entries without bound would leave the stream without one.
@@ -24,8 +24,7 @@ def publish_arguments(runs: Iterable[Run]) -> list[Any]:
     keeps_events = settings.events.max_length > 0
     for occasion, task_ids in runs:
         if occasion.name == COUNTED:
-            for name, count in batched(occasion.details, 2):
-                counts[name] = counts.get(name, 0) + int(count)
+            _add(counts, occasion)
             continue
         if keeps_events:
             told.append((occasion, _as_texts(task_ids)))
@@ -36,6 +35,11 @@ def publish_arguments(runs: Iterable[Run]) -> list[Any]:
         json.dumps(told),
         *((part for item in counts.items() for part in item) if settings.metrics.enabled else ()),
     ]
+
+
+def _add(counts: dict[str, int], occasion: Occasion) -> None:
+    for name, count in batched(occasion.details, 2):
+        counts[name] = counts.get(name, 0) + int(count)
 
 
 def _count_of(occasion: Occasion) -> str:
@@ -57,10 +61,17 @@ def _as_texts(ids: Iterable[uuid.UUID]) -> list[str]:
 
 
 def split(runs: Iterable[Run], size: int) -> Iterator[list[Run]]:
-    """Cut the events into parts of at most ``size``, neighbours of one kind joined; the order stays."""
+    """Cut the events into parts of at most ``size``, neighbours of one kind joined; the order stays.
+
+    What is only counted is no neighbour: it is added up, and goes with the last part.
+    """
     part: list[Run] = []
+    counts: dict[str, int] = {}
     room = size
     for occasion, task_ids in runs:
+        if occasion.name == COUNTED:
+            _add(counts, occasion)
+            continue
         if not task_ids:
             part.append(Run(occasion, []))
         at = 0
@@ -75,5 +86,7 @@ def split(runs: Iterable[Run], size: int) -> Iterator[list[Run]]:
             if not room:
                 yield part
                 part, room = [], size
+    if counts:
+        part.append(counted(counts))
     if part:
         yield part

@@ -68,10 +68,10 @@ def purge_audit(seconds: float, limit: int) -> int:
     )
 
 
-def count_purgeable(success_seconds: float, failure_seconds: float) -> int:
+def count_purgeable(success_seconds: float, failure_seconds: float, key_seconds: float) -> int:
     """Return how many tasks ``purge_tasks`` would delete by now, called until nothing is left."""
     which = _PURGE_TASKS[_PURGE_TASKS.index("FROM queue_app_task\n") : _PURGE_TASKS.index("ORDER BY finished_at")]
-    params = {"success": success_seconds, "failure": failure_seconds}
+    params = {"success": success_seconds, "failure": failure_seconds, "key": key_seconds}
     return int(fetch_all(f"SELECT count(*) {which}", params)[0][0])
 
 

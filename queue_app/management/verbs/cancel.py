@@ -6,8 +6,9 @@ import uuid
 from argparse import ArgumentParser
 
 from queue_app.exceptions import TaskQueueError
-from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_json
-from queue_app.services import cancel
+from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by, add_json
+from queue_app.rows.database import atomic
+from queue_app.services import audit, cancel
 
 EXAMPLE = "taskqueue cancel 0198c5d1-6f0e-7000-8000-000000000001"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
@@ -16,6 +17,7 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("ids", nargs="+", type=uuid.UUID, metavar="ID", help="ids of tasks")
+    add_by(parser)
     add_json(parser)
 
 
@@ -24,7 +26,9 @@ def run(call: Call) -> int:
     told: list[dict[str, str]] = []
     for task_id in call["ids"]:
         try:
-            status = cancel(task_id)
+            with atomic():
+                status = cancel(task_id)
+                audit.record("cancel", "task", [task_id], by=call.by, via=audit.COMMAND)
         except TaskQueueError as error:
             told.append({"task_id": str(task_id), "error": error.code})
             call.err.write(f"{task_id}: {error}")

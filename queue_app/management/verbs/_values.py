@@ -1,0 +1,90 @@
+"""Values as people type them: durations, times, parameters, and how numbers are shown again."""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import ArgumentTypeError
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_MAX = timedelta(days=3660)
+
+
+def duration(text: str) -> timedelta:
+    """Read ``90s``, ``2h``, ``1d12h``; a bare number is seconds."""
+    if text.replace(".", "", 1).isdigit():
+        text += "s"
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ArgumentTypeError(f"{text!r} is not a duration: use 90s, 15m, 2h, 1d12h")
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if not 0 < seconds <= _MAX.total_seconds():
+        raise ArgumentTypeError("a duration lies above 0 and within ten years")
+    return timedelta(seconds=seconds)
+
+
+def instant(text: str) -> datetime:
+    """Read a time with its zone, or a duration from now."""
+    try:
+        found = parse_datetime(text)
+    except ValueError:
+        found = None
+    if found is None:
+        try:
+            return timezone.now() + duration(text)
+        except ArgumentTypeError:
+            raise ArgumentTypeError(
+                f"{text!r} is neither a time such as 2030-01-31T08:00:00+01:00 nor a duration such as 15m"
+            ) from None
+    if timezone.is_naive(found):
+        raise ArgumentTypeError(f"{text!r} has no time zone: end it with Z or an offset such as +01:00")
+    return found
+
+
+def parameter(text: str) -> tuple[str, str]:
+    """Read ``name=value``; the value is text."""
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Read a JSON object."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentTypeError(f"not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ArgumentTypeError("a JSON object is wanted, such as '{\"order\": 7}'")
+    return found
+
+
+def spell(seconds: float | None) -> str:
+    """Return a duration as people read it: 42s, 3m 20s, 2h 5m, 4d 1h; ``-`` for none."""
+    if seconds is None:
+        return "-"
+    whole = int(seconds)
+    for big, small in (("d", "h"), ("h", "m"), ("m", "s")):
+        if whole >= _UNITS[big]:
+            rest = whole % _UNITS[big] // _UNITS[small]
+            return f"{whole // _UNITS[big]}{big}" + (f" {rest}{small}" if rest else "")
+    return f"{seconds:.1f}s" if seconds < 10 else f"{whole}s"  # noqa: PLR2004 - two digits are enough
+
+
+def columns(rows: list[list[str]]) -> list[str]:
+    """Return a table as lines; the first column to the left, the others to the right."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

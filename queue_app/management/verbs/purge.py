@@ -1,0 +1,45 @@
+"""Delete what is past its retention: ended tasks, dead letters, statistics, workers that left."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+from queue_app import conf
+from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
+from queue_app.rows.database import atomic
+from queue_app.rows.upkeep import count_purgeable
+from queue_app.services import audit
+from queue_app.services.maintenance import PURGE_BATCH, purge
+
+EXAMPLE = "taskqueue purge --dry-run"
+NEEDS = Needs.SETTINGS | Needs.DATABASE
+#: Batches of one round: between two rounds an interrupt is heard, and the record kept.
+ROUND = 20
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--dry-run", action="store_true", help="only count the tasks that would go")
+    add_by(parser)
+    add_json(parser)
+
+
+def run(call: Call) -> int:
+    """Purge until nothing is left that is due; small batches, so no table is locked."""
+    if call["dry_run"]:
+        retention = conf.get().retention
+        count = count_purgeable(retention.success_seconds, retention.failure_seconds, retention.idempotency_seconds)
+        call.say(f"{count} ended tasks are past their retention")
+        call.data({"tasks": count, "dry_run": True})
+        return OK
+    deleted = 0
+    while True:
+        batch = purge(budget=ROUND)
+        deleted += batch
+        if batch < ROUND * PURGE_BATCH:
+            break
+    with atomic():
+        audit.record("purge", "task", by=call.by, via=audit.COMMAND, count=deleted)
+    call.say(f"{deleted} ended tasks deleted")
+    call.data({"tasks": deleted, "dry_run": False})
+    return OK

@@ -1,0 +1,60 @@
+"""Show what waits and runs, by queue and band, the workers, and what ended within the last minute."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from queue_app.core.priorities import BAND_NAMES
+from queue_app.management.verbs import OK, UNREACHABLE, Call, Needs, add_json
+from queue_app.management.verbs._values import columns, spell
+from queue_app.services.stats import queue_stats
+
+EXAMPLE = "taskqueue stats"
+NEEDS = Needs.SETTINGS | Needs.DATABASE
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--queue", help="only this one")
+    add_json(parser)
+
+
+def run(call: Call) -> int:
+    """Print the numbers; without the index those of the rows, and code 4."""
+    stats = queue_stats()
+    if call["queue"] is not None and stats["queues"] is not None:
+        stats["queues"] = [queue for queue in stats["queues"] if queue["name"] == call["queue"]]
+    call.data(stats)
+    for line in lines(stats):
+        call.say(line)
+    return UNREACHABLE if stats["queues"] is None else OK
+
+
+def lines(stats: dict[str, Any]) -> list[str]:
+    """Return the numbers as text."""
+    workers, ended = stats["workers"], stats["throughput"]
+    told = [
+        f"index {stats['index']}   executing {stats['active']}",
+        f"workers: {workers['active']} active, {workers['draining']} draining, {workers['slots']} slots",
+        "last minute: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in ended.items()),
+        "",
+    ]
+    if stats["queues"] is None:
+        return [*told, "The index cannot be reached: what waits is unknown. `taskqueue doctor` says more."]
+    rows = [["queue", "active", "cap", *BAND_NAMES, "oldest", ""]]
+    rows += [_row(queue) for queue in stats["queues"]]
+    return told + columns(rows)
+
+
+def _row(queue: dict[str, Any]) -> list[str]:
+    bands = queue["bands"]
+    ages = [band["oldest_seconds"] for band in bands.values() if band["oldest_seconds"] is not None]
+    return [
+        queue["name"],
+        str(queue["active"]),
+        str(queue["max_concurrent"] or "-"),
+        *(str(bands[name]["depth"]) for name in BAND_NAMES),
+        spell(max(ages) if ages else None),
+        "paused" if queue["paused"] else "",
+    ]

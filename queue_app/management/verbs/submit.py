@@ -1,0 +1,76 @@
+"""Store a task by the name of its type; prints its id."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+from queue_app.core.priorities import parse_band
+from queue_app.management.verbs import OK, Call, Needs, add_json
+from queue_app.management.verbs._values import instant, json_object, parameter
+from queue_app.services.submit import Submission, submit
+
+EXAMPLE = "taskqueue submit shop.tasks.send_receipt --param order_id=7 --priority high --run-after 15m"
+NEEDS = Needs.SETTINGS | Needs.DATABASE | Needs.TASKS
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("task_type", metavar="TYPE", help="name of a registered task, as the admin shows it")
+    parser.add_argument(
+        "--param",
+        action="append",
+        default=[],
+        type=parameter,
+        metavar="NAME=VALUE",
+        help="a parameter, as text; may be repeated",
+    )
+    parser.add_argument(
+        "--json-params",
+        type=json_object,
+        default={},
+        metavar="OBJECT",
+        help="parameters as JSON, such as '{\"order_id\": 7}'; --param adds to them",
+    )
+    parser.add_argument("--queue", help="default: as the task says")
+    parser.add_argument("--priority", help="critical, high, normal, low or background; default: as the task says")
+    parser.add_argument(
+        "--run-after", type=instant, metavar="WHEN", help="a time with its zone, or a duration from now (15m)"
+    )
+    parser.add_argument("--capability", action="append", metavar="NAME", help="that the worker must have; repeatable")
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="of one attempt")
+    parser.add_argument("--max-retries", type=int, metavar="N", help="tries after the first")
+    parser.add_argument(
+        "--idempotency-key", metavar="KEY", help="the same key and task again, from the same user, is the same task"
+    )
+    parser.add_argument("--as", dest="by", metavar="USER", help="whose task it is; default: the system user")
+    add_json(parser)
+
+
+def run(call: Call) -> int:
+    """Submit, and tell the id alone on its line, for scripts."""
+    submitted = submit(
+        Submission(
+            task_type=call["task_type"],
+            parameters=call["json_params"] | dict(call["param"]),
+            user=call.by,
+            queue=call["queue"],
+            priority=None if call["priority"] is None else parse_band(call["priority"]),
+            capabilities=call["capability"],
+            run_after=call["run_after"],
+            timeout=call["timeout"],
+            max_retries=call["max_retries"],
+            idempotency_key=call["idempotency_key"],
+        )
+    )
+    call.say(str(submitted.id))
+    call.data(
+        {
+            "task_id": submitted.id,
+            "status": submitted.status,
+            "queue": submitted.queue,
+            "priority": submitted.priority.label,
+            "queue_position": submitted.queue_position,
+            "replayed": submitted.replayed,
+        }
+    )
+    return OK
