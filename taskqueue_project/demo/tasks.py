@@ -1,14 +1,19 @@
-"""The demo's tasks, each an ordinary function with Django's `@task`.
+"""The demo's tasks, each an ordinary function with `@task`.
 
 A task may run more than once (its worker may die after the work and before the report), so each of them writes the same
 rows again when it is repeated.
 """
 
+from __future__ import annotations
+
 import hashlib
 from pathlib import Path
+from typing import Any
 
 from django.db.models import Q, Sum
-from django.tasks import TaskContext, task
+from django.tasks import TaskContext
+
+from queue_app import task
 
 from .models import DemoRun, DocumentIndex, RollUp
 
@@ -63,7 +68,7 @@ def roll_up(run_id: int) -> dict[str, int]:
 
 
 @task(queue_name=REPORTS, takes_context=True, max_retries=5, retry_delay=0.5)
-def flaky(context: TaskContext) -> str:
+def flaky(context: TaskContext[Any, Any]) -> str:
     """Fail twice, then succeed: what a service does that is being restarted."""
     if context.attempt < SUCCEEDS_ON_ATTEMPT:
         raise ConnectionError(f"The demo's unreliable service refused attempt {context.attempt}.")

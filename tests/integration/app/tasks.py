@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from django.tasks import task
+from queue_app import task
 
 POLL_SECONDS = 0.005
 

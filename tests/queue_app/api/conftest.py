@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.cache import caches
-from django.tasks import task
 from django.test import Client
 
-from queue_app import registry
+from queue_app import registry, task
 from queue_app.core.ids import uuid7
 from queue_app.core.records import NewTask
 from queue_app.models import Queue, Task, TaskAttempt, TaskPayload
