@@ -16,13 +16,13 @@ from django.tasks.base import TaskContext, TaskError, TaskResult, TaskResultStat
 from django.tasks.signals import task_finished, task_started
 
 from queue_app import conf, registry
-from queue_app.backend import AnyResult, has_audience
+from queue_app.backend import has_audience
 from queue_app.core.payload import dump_json
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
 from queue_app.exceptions import Discard, Retry, Snooze, TaskCancelled, TaskTimeout
 from queue_app.registry import AnyTask
 from queue_app.services.results import earlier_attempts
-from queue_app.tasks import next_try
+from queue_app.tasks import AnyResult, next_try
 
 if TYPE_CHECKING:
     _TaskContext = TaskContext[..., Any]  # generic in the stubs only
