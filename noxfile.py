@@ -1,4 +1,4 @@
-"""The supported versions of Python and Django: `nox`, or `nox -s "tests(python='3.12', django='6.0')"`.
+"""The supported versions of Python and Django: `nox`, or `nox -s "tests-3.12(django='6.0')"`.
 
 Every session has the locked packages, with another Django on top. By default the tests run that touch Django's
 interfaces; arguments after `--` go to pytest instead. Interpreters must be there: nox looks for them on the PATH.
