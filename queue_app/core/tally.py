@@ -20,7 +20,7 @@ from queue_app.core.records import Outcome
 from queue_app.core.states import Status
 
 #: Upper bounds of the buckets of both histograms, in seconds; one more holds what is longer.
-BUCKETS: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 1500.0, 3600.0)
+BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 900.0, 3600.0)
 WAIT: Final = "wait"
 RUN: Final = "run"
 SUM: Final = "us"

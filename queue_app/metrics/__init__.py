@@ -1,1 +1,1 @@
-"""Metrics for Prometheus. Needs the extra ``prometheus``; nothing else in the app imports its library."""
+"""Metrics for Prometheus: what is shown (``names``), from which figures, and as which text."""

@@ -1,4 +1,4 @@
-"""The figures as metrics, in Prometheus' text format.
+"""The figures as metrics: name, labels, value.
 
 Labels are bounded: bands, states and reasons are fixed sets, and beyond
 ``METRICS.MAX_QUEUES`` queues the rest is shown together as ``other``.
@@ -7,13 +7,10 @@ Labels are bounded: bands, states and reasons are fixed sets, and beyond
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import accumulate
-from typing import Any, Final
-
-from prometheus_client import Metric as Family
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from typing import Final, NamedTuple
 
 from queue_app import conf
 from queue_app.core.events import EventName
@@ -22,10 +19,10 @@ from queue_app.core.promotion import PROMOTED
 from queue_app.core.states import Status
 from queue_app.core.tally import BUCKETS, RUN, SUM, WAIT
 from queue_app.index import Census
-from queue_app.metrics.names import BY_NAME, COUNTER
+from queue_app.metrics.names import BY_NAME, Metric
 from queue_app.models.worker import WorkerStatus
 from queue_app.rows.figures import RowFigures
-from queue_app.services.figures import Figures, collect
+from queue_app.services.figures import Figures
 
 OTHER: Final = "other"
 FAILURES: Final = {EventName.FAILED.value: "error", EventName.TIMED_OUT.value: "timeout"}
@@ -39,16 +36,21 @@ REPAIRS: Final = ("missing", "leases_ended", "leases_restored", "limits")
 NO_CHANGE: Final = {EventName.PROMOTED.value, EventName.REJECTED.value, EventName.EXPIRED.value}
 
 
-class QueueCollector:
-    """Reads the servers at each scrape, and holds nothing: every web process shows the same."""
+Labels = tuple[str, ...]
 
-    def collect(self) -> Iterator[Family]:
-        """Yield all metrics that can be known now."""
-        yield from families(collect())
 
-    def describe(self) -> Iterable[Family]:
-        """Return nothing, so that registering asks no server."""
-        return ()
+class Times(NamedTuple):
+    """A histogram of one set of labels: how many took at most each of ``BOUNDS``, and the sum of all, in seconds."""
+
+    buckets: list[int]
+    total: float
+
+
+class Family(NamedTuple):
+    """A metric, and its value for each set of labels."""
+
+    metric: Metric
+    samples: Mapping[Labels, float | Times]
 
 
 def families(figures: Figures) -> Iterator[Family]:
@@ -85,9 +87,9 @@ def _shown(index: Census) -> dict[str, str]:
 
 def _of_index(index: Census, shown: dict[str, str]) -> Iterator[Family]:
     now = datetime.now(UTC)
-    depth: Counter[tuple[str, ...]] = Counter()
-    ages: dict[tuple[str, ...], float] = {}
-    active: Counter[tuple[str, ...]] = Counter()
+    depth: Counter[Labels] = Counter()
+    ages: dict[Labels, float] = {}
+    active: Counter[Labels] = Counter()
     for queue in index.queues:
         name = shown[queue.queue]
         active[name,] += queue.active
@@ -115,7 +117,7 @@ def _of_index(index: Census, shown: dict[str, str]) -> Iterator[Family]:
 
 def _of_events(counts: dict[str, int], shown: dict[str, str]) -> Iterator[Family]:
     names = sorted(set(shown.values()))
-    nothing: dict[tuple[str, ...], int] = {(name, band.label): 0 for name in names for band in Band}
+    nothing: dict[Labels, int] = {(name, band.label): 0 for name in names for band in Band}
     enqueued = Counter(nothing)
     scheduled = Counter(nothing)
     started = Counter(nothing)
@@ -169,7 +171,7 @@ def _events(counts: dict[str, int]) -> Iterator[tuple[str, str, str, str, str, i
 
 
 def _of_times(counts: dict[str, int], shown: dict[str, str]) -> Iterator[Family]:
-    found: dict[str, dict[tuple[str, ...], list[int]]] = {WAIT: defaultdict(_no_times), RUN: defaultdict(_no_times)}
+    found: dict[str, dict[Labels, list[int]]] = {WAIT: defaultdict(_no_times), RUN: defaultdict(_no_times)}
     for field, count in counts.items():
         kind, _, rest = field.partition(":")
         if kind in found:
@@ -177,19 +179,22 @@ def _of_times(counts: dict[str, int], shown: dict[str, str]) -> Iterator[Family]
             times = found[kind][shown[queue], band, status]
             times[-1 if place == SUM else int(place)] += count
     for kind, name in ((WAIT, "queue_wait_seconds"), (RUN, "task_duration_seconds")):
-        metric = BY_NAME[name]
-        family = HistogramMetricFamily(name, metric.help, labels=metric.labels)
-        for labels, (*buckets, total) in found[kind].items():
-            family.add_metric(labels, list(zip(_BOUNDS, accumulate(buckets), strict=True)), total / 1_000_000)
-        yield family
+        yield _family(
+            name,
+            {
+                labels: Times(list(accumulate(buckets)), total / 1_000_000)
+                for labels, (*buckets, total) in found[kind].items()
+            },
+        )
 
 
-_BOUNDS: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
+#: Upper bounds of the buckets, as labels.
+BOUNDS: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
 
 
 def _no_times() -> list[int]:
     """Return a count for each bucket and, last, the sum in µs."""
-    return [0] * (len(_BOUNDS) + 1)
+    return [0] * (len(BOUNDS) + 1)
 
 
 def _of_rows(rows: RowFigures) -> Iterator[Family]:
@@ -201,10 +206,5 @@ def _of_rows(rows: RowFigures) -> Iterator[Family]:
     yield _family("maintenance_age_seconds", {(job,): age for job, age in rows.job_ages.items()})
 
 
-def _family(name: str, samples: Any) -> Family:
-    metric = BY_NAME[name]
-    kind = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
-    family = kind(name.removesuffix("_total") if metric.kind == COUNTER else name, metric.help, labels=metric.labels)
-    for labels, value in samples.items():
-        family.add_metric(labels, value)
-    return family
+def _family(name: str, samples: Mapping[Labels, float | Times]) -> Family:
+    return Family(BY_NAME[name], samples)

@@ -1,21 +1,50 @@
-"""The metrics as the text that a scraper reads."""
+"""The metrics in Prometheus' text format.
+
+Written here rather than by ``prometheus_client``, which takes five times as long and with
+it most of the time of a scrape.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
-from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
-
-from queue_app.metrics.exposition import QueueCollector
-
-_registry = CollectorRegistry(auto_describe=False)
-_registry.register(QueueCollector())
+from queue_app.metrics.exposition import BOUNDS, Family, Times, families
+from queue_app.services.figures import collect
 
 
 def of_queue() -> bytes:
     """Return the metrics of the queue, the same from every process."""
-    return generate_latest(_registry)
+    return render(families(collect()))
+
+
+def render(shown: Iterable[Family]) -> bytes:
+    """Return metrics as text."""
+    return "".join(line for family in shown for line in _lines(family)).encode()
+
+
+def _lines(family: Family) -> Iterator[str]:
+    name, names = family.metric.name, family.metric.labels
+    yield f"# HELP {name} {family.metric.help}\n# TYPE {name} {family.metric.kind}\n"
+    for labels, value in family.samples.items():
+        told = _spell(names, labels)
+        if isinstance(value, Times):
+            before = told + ("," if told else "")
+            for bound, count in zip(BOUNDS, value.buckets, strict=True):
+                yield f'{name}_bucket{{{before}le="{bound}"}} {count}\n'
+            yield f"{name}_sum{{{told}}} {value.total}\n{name}_count{{{told}}} {value.buckets[-1]}\n"
+        else:
+            yield f"{name}{{{told}}} {value}\n" if told else f"{name} {value}\n"
+
+
+@lru_cache(maxsize=5000)
+def _spell(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    return ",".join(f'{name}="{_escape(value)}"' for name, value in zip(names, values, strict=True))
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 def of_process() -> bytes:
@@ -23,6 +52,9 @@ def of_process() -> bytes:
 
     They do where ``PROMETHEUS_MULTIPROC_DIR`` names a folder, as several gunicorn workers need it.
     """
+    from prometheus_client import REGISTRY, CollectorRegistry, generate_latest  # noqa: PLC0415 - an extra
+    from prometheus_client.multiprocess import MultiProcessCollector  # noqa: PLC0415
+
     registry = REGISTRY
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         registry = CollectorRegistry()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any, Final
 
 from django.apps import apps
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.exceptions import APIException
 from rest_framework.permissions import BasePermission
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
@@ -17,19 +15,12 @@ from rest_framework.response import Response
 
 from queue_app import conf
 from queue_app.api.base import ApiView, Negotiation
+from queue_app.metrics.text import of_process, of_queue
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK: Final = ("127.", "::1", "::ffff:127.")
 #: A proxy on this machine would lend its own address to the whole world; these tell that there is one.
 FORWARDED: Final = ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED", "HTTP_X_REAL_IP", "HTTP_X_FORWARDED_HOST")
-
-
-class MetricsUnavailable(APIException):
-    """The library that writes the metrics is not installed."""
-
-    status_code = 501
-    default_detail = "Install the extra `prometheus` (prometheus-client) to have metrics."
-    default_code = "metrics_unavailable"
 
 
 class Scraper:
@@ -102,10 +93,6 @@ class MetricsView(ApiView):
 
     def get(self, request: Request) -> Response:
         """Return the metrics; what a server that is down would have told is missing, and ``up`` says so."""
-        if find_spec("prometheus_client") is None:
-            raise MetricsUnavailable
-        from queue_app.metrics.text import of_process, of_queue  # noqa: PLC0415 - an extra
-
         text = of_queue() + (of_process() if apps.is_installed("django_prometheus") else b"")
         request.accepted_renderer = TextRenderer()
         return Response(text, content_type=CONTENT_TYPE, headers={"Cache-Control": "no-store"})

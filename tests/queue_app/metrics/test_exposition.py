@@ -5,11 +5,13 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
 
 from queue_app.core.priorities import Band
-from queue_app.metrics import exposition
+from queue_app.metrics.collector import QueueCollector
 from queue_app.metrics.exposition import families
 from queue_app.metrics.names import ALL, BY_NAME
+from queue_app.metrics.text import render
 from queue_app.models import Worker
 from queue_app.services.figures import Figures, collect
 from queue_app.services.finish import finish
@@ -22,10 +24,11 @@ from tests.support.engine import done, failed, put, put_many, take
 
 
 class Scrape:
-    """The samples of one scrape."""
+    """The samples of one scrape, as Prometheus reads its text."""
 
     def __init__(self, figures: Figures | None = None) -> None:
-        self.families = list(families(figures or collect()))
+        text = render(families(figures or collect())).decode()
+        self.families = list(text_string_to_metric_families(text))
 
     def __call__(self, name: str, **labels: str) -> float | None:
         """Return the value of a sample; ``None`` when there is none."""
@@ -168,6 +171,11 @@ def test_events_can_be_off_while_counts_are_kept(engine, settings):
 
 
 def test_a_project_can_register_the_collector_with_its_own_registry(engine):
+    put()
+    finish([done(task) for task in take(engine.worker())])
+    engine.index.flush()
     registry = CollectorRegistry(auto_describe=True)
-    registry.register(exposition.QueueCollector())
+    registry.register(QueueCollector())
     assert registry.get_sample_value("up", {"component": "redis"}) == 1
+    assert registry.get_sample_value("task_state_total", {"state": "completed"}) == 1
+    assert registry.get_sample_value("task_duration_seconds_count", of_queue(status="completed")) == 1

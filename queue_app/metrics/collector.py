@@ -1,0 +1,40 @@
+"""The metrics for a registry of ``prometheus_client``, for projects that serve their own ``/metrics``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from queue_app.metrics.exposition import BOUNDS, Family, Times, families
+from queue_app.metrics.names import COUNTER, HISTOGRAM
+from queue_app.services.figures import collect
+
+
+class QueueCollector:
+    """Reads the servers at each scrape, and holds nothing: every web process shows the same."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics that can be known now."""
+        return (_converted(family) for family in families(collect()))
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering asks no server."""
+        return ()
+
+
+def _converted(family: Family) -> Metric:
+    name, kind, labels, meaning = family.metric
+    if kind == HISTOGRAM:
+        histogram = HistogramMetricFamily(name, meaning, labels=labels)
+        for values, times in family.samples.items():
+            if isinstance(times, Times):
+                histogram.add_metric(values, list(zip(BOUNDS, times.buckets, strict=True)), times.total)
+        return histogram
+    plain = CounterMetricFamily if kind == COUNTER else GaugeMetricFamily
+    converted = plain(name, meaning, labels=labels)
+    for values, value in family.samples.items():
+        if not isinstance(value, Times):
+            converted.add_metric(values, value)
+    return converted
