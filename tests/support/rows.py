@@ -24,7 +24,7 @@ def reset_rows() -> None:
 def _statement(_database: str) -> str:
     tables = [model._meta.db_table for model in apps.get_app_config("queue_app").get_models()]
     # One implicit transaction, in which foreign keys are looked at only at the end: the order is of no matter.
-    empty = ";".join(f"DELETE FROM {table}" for table in tables)
+    empty = ";".join(f"DELETE FROM {table}" for table in tables)  # noqa: S608 - names of our tables
     with connection.cursor() as cursor:
         cursor.execute(empty)
         with connection.schema_editor() as editor:
