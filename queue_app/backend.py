@@ -246,7 +246,7 @@ def _restored(found: StoredResult, alias: str) -> AnyTask:
     registered = registry.find(found.task_type)
     own: dict[str, Any] = {}
     if registered is None:
-        own["func"] = registry.stand_in(found.task_type)
+        own = {"func": registry.stand_in(found.task_type), "takes_context": False}
     else:
         own = {field.name: getattr(registered, field.name) for field in fields(registered)}
     if registered is None or band_from_django(registered.priority) is not found.band:

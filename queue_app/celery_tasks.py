@@ -1,10 +1,21 @@
-"""Upkeep as Celery tasks, for beat; each calls the service of the same name."""
+"""Celery tasks for beat: upkeep, each calling the service of the same name, and ticks for tasks of this queue."""
 
 from __future__ import annotations
 
-from celery import shared_task
+from datetime import datetime
+from typing import Any
 
+from celery import shared_task
+from celery.signals import before_task_publish
+from django.utils import timezone
+
+from queue_app import registry
+from queue_app.periodic import tick_key
 from queue_app.services import maintenance
+from queue_app.services.submit import Submission
+from queue_app.services.submit import submit as submit_by_name
+
+SENT_AT = "taskqueue_sent_at"
 
 
 @shared_task(name="queue_app.promote", ignore_result=True)  # type: ignore[untyped-decorator]
@@ -29,3 +40,29 @@ def snapshot() -> None:
 def purge() -> None:
     """Delete ended tasks past their retention."""
     maintenance.purge()
+
+
+@shared_task(name="queue_app.submit", bind=True, ignore_result=True)  # type: ignore[untyped-decorator]
+def submit(
+    self: Any, task_type: str, parameters: dict[str, Any] | None = None, *, every: float, name: str = ""
+) -> None:
+    """Submit a task of this queue once for each tick of ``every`` seconds; for entries of beat.
+
+    The tick is the one in which beat sent the message, so a late or repeated delivery changes
+    nothing. Entries with different parameters for one type need a ``name`` each.
+    """
+    sent = (self.request.headers or {}).get(SENT_AT)
+    at = datetime.fromisoformat(sent) if sent else timezone.now()
+    submit_by_name(
+        Submission(
+            task_type=task_type,
+            parameters=parameters or {},
+            idempotency_key=tick_key(name or registry.type_of(registry.get(task_type)), every, at),
+        )
+    )
+
+
+@before_task_publish.connect(sender="queue_app.submit", dispatch_uid="queue_app.sent_at")  # type: ignore[untyped-decorator]
+def note_time_of_sending(headers: dict[str, Any], **_: Any) -> None:
+    """Let the message say when it was sent: this runs in beat, at the tick."""
+    headers.setdefault(SENT_AT, timezone.now().isoformat())

@@ -223,6 +223,7 @@ def task(
             queue_name=queue_name,
             backend=backend,
             takes_context=takes_context,
+            run_after=None,  # Django 6.0 has no defaults
             **options,
         )
 
