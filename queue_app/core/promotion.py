@@ -12,7 +12,9 @@ task, in ``lua/lib/promotion.lua`` for the index, in ``TaskQuerySet`` for SQL.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -32,6 +34,19 @@ class Rise(NamedTuple):
 
     to: Band
     after: float
+
+
+class Risen(NamedTuple):
+    """A task that was let rise, possibly over several bands at once."""
+
+    task_id: uuid.UUID
+    left: Band
+    to: Band
+
+
+def steps_of(risen: Iterable[Risen]) -> Counter[tuple[Band, Band]]:
+    """Count the steps that these rises are made of, by (from, to)."""
+    return Counter((Band(band), Band(band - 1)) for one in risen for band in range(one.left, one.to, -1))
 
 
 def rises(own: Band, thresholds: Thresholds) -> Iterator[Rise]:

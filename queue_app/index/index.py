@@ -7,7 +7,6 @@ Ids travel as the 16 bytes of their UUID. All batches are cut into calls of at m
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import batched
 from typing import Any, NamedTuple, cast
@@ -18,7 +17,7 @@ from redis.commands.core import Script
 from queue_app.core.events import Event, Run, counted
 from queue_app.core.lanes import queued_at_of
 from queue_app.core.priorities import Band
-from queue_app.core.promotion import PROMOTED, Thresholds
+from queue_app.core.promotion import PROMOTED, Risen, Thresholds
 from queue_app.core.records import ANY_LEASE, Entry, Proposal, TaskRef
 from queue_app.exceptions import IndexNotReady, UnknownProfile
 from queue_app.index import events, scripts
@@ -179,13 +178,13 @@ class Index:
             removed += self._call("remove", *(part for task in batch for part in (task.lane, task.id.bytes)))
         return removed
 
-    def promote(self, tasks: Iterable[TaskRef]) -> Counter[tuple[Band, Band]]:
-        """Let those of the tasks that wait rise as their age allows; return the steps made, by (from, to)."""
-        steps: Counter[tuple[Band, Band]] = Counter()
+    def promote(self, tasks: Iterable[TaskRef]) -> list[Risen]:
+        """Let those of the tasks that wait rise as their age allows; return which did, and between which bands."""
+        risen: list[Risen] = []
         for batch in batched((task.entry for task in tasks), BATCH):
-            for band, made in zip(PROMOTED, self._call("promote", *push_arguments(batch)), strict=True):
-                steps[band, Band(band - 1)] += made
-        return +steps
+            found = batched(self._call("promote", *push_arguments(batch)), 3)
+            risen += [Risen(uuid.UUID(bytes=task_id), Band(left), Band(to)) for task_id, left, to in found]
+        return risen
 
     # -- events ---------------------------------------------------------------
 

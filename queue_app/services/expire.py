@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from queue_app import signals
+from queue_app.core.events import EventName, occasion_of
+from queue_app.core.states import Status
 from queue_app.rows import expiry
 from queue_app.services import events
 from queue_app.services.hints import on_commit
@@ -33,6 +35,7 @@ def expire_stale(queue: str, older_than: float = DEFAULT_STALE_SECONDS, limit: i
     tasks = expiry.expire(queue, older_than, limit)
     if tasks:
         on_commit(lambda index: index.remove(tasks), "remove")
+        events.publish_on_commit((occasion_of(EventName.EXPIRED, task, Status.EXPIRED), task.id) for task in tasks)
         signals.tasks_expired.send(None, queue=queue, count=len(tasks))
         events.count({"expired": len(tasks)})
     return len(tasks)

@@ -6,7 +6,8 @@ it leads to) is a sweep over the queued rows of that band, oldest first, which r
 where it stopped: a run reads those that came of age since the last one, and a little more.
 
 Whatever enters the index later (a push, a task given back, a rebuild) is put where its age
-has brought it by then, so a sweep need never go back. Crash points: before the index moved
+has brought it by then, so a sweep need never go back; such a rise is counted, and no event
+tells of it. Crash points: before the index moved
 a page, nothing has happened; before the progress was noted, the page is swept again, which
 moves nothing. Two runs at once do the same twice.
 """
@@ -16,22 +17,28 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from queue_app import signals
+from queue_app.core.events import EventName, Occasion, occasion_of
 from queue_app.core.priorities import Band
-from queue_app.core.promotion import PROMOTED, Thresholds, rises
+from queue_app.core.promotion import PROMOTED, Risen, Thresholds, rises, steps_of
+from queue_app.core.records import TaskRef
+from queue_app.core.states import Status
 from queue_app.index import Index, get_index
 from queue_app.models import PriorityPolicy
 from queue_app.rows import promotion as rows
 from queue_app.rows.audit import Cursor
 from queue_app.rows.database import alias
-from queue_app.services import jobs
+from queue_app.services import events, jobs
 
 JOB = "promote"
 BUDGET_SECONDS = 5.0
 BATCH = 500
+#: So many tasks a run tells of at most: more would push everything else out of the stream of events.
+MAX_TOLD = 10_000
 #: So much is swept again by the next run: the index's clock may be behind the database's.
 AGAIN_SECONDS = 30.0
 
@@ -44,11 +51,19 @@ class Promotion:
 
     steps: Counter[Step] = field(default_factory=Counter)
     complete: bool = True
+    told: int = 0  # tasks of which an event told
 
     @property
     def total(self) -> int:
         """All steps."""
         return self.steps.total()
+
+    def note(self, risen: Sequence[tuple[TaskRef, Risen]]) -> None:
+        """Count what rose, and tell of it as long as the run has not told of too many."""
+        self.steps += steps_of(one for _, one in risen)
+        to_tell = risen[: MAX_TOLD - self.told]
+        self.told += len(to_tell)
+        events.publish((_occasion(task, one), task.id) for task, one in to_tell)
 
 
 @dataclass(slots=True)
@@ -61,16 +76,16 @@ class _Sweep:
     cursor: Cursor | None
     done: bool = False
 
-    def next_page(self, index: Index, limit: int) -> Counter[Step]:
-        """Let the next tasks rise."""
+    def next_page(self, index: Index, limit: int) -> list[tuple[TaskRef, Risen]]:
+        """Let the next tasks rise; return those that did."""
         page = rows.aged_page(self.band, self.cursor, self.until, limit)
-        steps = index.promote(page)
+        risen = {one.task_id: one for one in index.promote(page)}
         if len(page) == limit:
             self.cursor = (page[-1].queued_at, page[-1].id)
         else:
             self.cursor = (self.until - timedelta(seconds=AGAIN_SECONDS), uuid.UUID(int=0))
             self.done = True
-        return steps
+        return [(task, risen[task.id]) for task in page if task.id in risen]
 
 
 def promote(*, budget: float = BUDGET_SECONDS, batch: int = BATCH) -> Promotion:
@@ -90,7 +105,7 @@ def promote(*, budget: float = BUDGET_SECONDS, batch: int = BATCH) -> Promotion:
     try:
         while pending:
             for sweep in pending:
-                promotion.steps += sweep.next_page(index, batch)
+                promotion.note(sweep.next_page(index, batch))
             pending = [sweep for sweep in pending if not sweep.done]
             if pending and time.monotonic() >= deadline:
                 promotion.complete = False
@@ -112,6 +127,11 @@ def _sweeps(thresholds: Thresholds, known: dict[str, list[str]]) -> list[_Sweep]
             cursor = _load(known[name]) if name in known else None
             found.append(_Sweep(name, band, now - timedelta(seconds=rise.after), cursor))
     return found
+
+
+def _occasion(task: TaskRef, risen: Risen) -> Occasion:
+    occasion = occasion_of(EventName.PROMOTED, task, Status.QUEUED)
+    return occasion._replace(details=("from", risen.left.label, "to", risen.to.label))
 
 
 def _dump(cursor: Cursor) -> list[str]:

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from queue_app.core.lanes import BAND_WIDTH, band_of
 from queue_app.core.priorities import Band
-from queue_app.core.promotion import PROMOTED, Thresholds, effective_band
+from queue_app.core.promotion import PROMOTED, Thresholds, effective_band, steps_of
 from queue_app.core.records import TaskRef
 from queue_app.index import Lease, Profile, get_index
 from tests.support import index_state
@@ -308,7 +308,7 @@ class IndexMachine(RuleBasedStateMachine):
         expected: Counter[tuple[Band, Band]] = Counter()
         for task in tasks:
             expected += self.model.rise(task) or Counter()
-        assert self.index.promote(tasks) == expected
+        assert steps_of(self.index.promote(tasks)) == expected
 
     @precondition(lambda self: self.model.leases or self.model.waiting)
     @rule(choice=st.integers(0, 99))

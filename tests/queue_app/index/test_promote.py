@@ -6,7 +6,7 @@ import pytest
 
 from queue_app.core.lanes import BAND_WIDTH, band_of, score
 from queue_app.core.priorities import Band
-from queue_app.core.promotion import effective_band
+from queue_app.core.promotion import effective_band, steps_of
 from tests.support.scene import START, Scene
 
 CRITICAL, HIGH, NORMAL, LOW, BACKGROUND = Band
@@ -66,10 +66,10 @@ def test_promote(aging, case):
     task = aging.aged("x", age, own)
     aging.push_young(task)
     assert aging.standing() == {"x": own}
-    assert aging.index.promote([task]) == steps
+    assert steps_of(aging.index.promote([task])) == steps
     assert aging.standing() == {"x": band}
     assert aging.check().lanes[task.lane][task.id] == task.score - (own - band) * BAND_WIDTH
-    assert aging.index.promote([task]) == {}
+    assert steps_of(aging.index.promote([task])) == {}
     names = {f"promoted:{one.label}:{other.label}": count for (one, other), count in steps.items()}
     assert aging.index.counters() == names
 
@@ -81,7 +81,7 @@ def test_a_push_puts_a_task_where_a_promotion_would(aging, case):
     task = aging.aged("x", age, own)
     assert aging.push(task) == 1
     assert aging.standing() == {"x": band}
-    assert aging.index.promote([task]) == {}
+    assert steps_of(aging.index.promote([task])) == {}
     assert aging.index.counters() == {}
 
 
@@ -143,10 +143,11 @@ def test_of_many_only_the_aged_move(aging):
     tasks = [aging.aged(f"t{n}", 550 + n / 10, LOW, kind=f"k{n % 7}", queue="pq"[n % 2]) for n in range(1000)]
     aging.push_young(*tasks)
     aged = {aging.names[task.id] for n, task in enumerate(tasks) if n >= 500}
-    steps = aging.index.promote(tasks)
+    risen_now = aging.index.promote(tasks)
     risen = {name for name, band in aging.standing().items() if band is NORMAL}
     assert aged <= risen
-    assert steps == {(LOW, NORMAL): len(risen)}
+    assert {aging.names[one.task_id] for one in risen_now} == risen
+    assert steps_of(risen_now) == {(LOW, NORMAL): len(risen)}
     assert len(risen) - len(aged) <= 100  # those that came of age while this test ran, 10 s at most
 
 
@@ -160,7 +161,7 @@ def test_what_does_not_wait_at_its_place_is_left_alone(aging, given):
     elif given == "another lane":
         aging.push_young(aging.aged("x", 2000, LOW, kind="b"))
     before = aging.check()
-    assert aging.index.promote([task]) == {}
+    assert steps_of(aging.index.promote([task])) == {}
     assert aging.check() == before
 
 
@@ -170,7 +171,7 @@ def test_a_task_that_was_raised_by_hand_is_not_taken_down(aging):
     aging.push(before)
     aging.push(aging.aged("x", 700, CRITICAL))
     aging.tasks["x"] = before
-    assert aging.index.promote([before]) == {}
+    assert steps_of(aging.index.promote([before])) == {}
 
 
 def test_a_task_that_was_lowered_by_hand_goes_down(aging):
@@ -220,7 +221,7 @@ def test_raised_thresholds_take_promotion_back_with_the_next_push(aging):
     task = aging.aged("x", 700, LOW)
     aging.push(task)
     aging.index.set_thresholds(THRESHOLDS | {LOW: 800.0})
-    assert aging.index.promote([task]) == {}
+    assert steps_of(aging.index.promote([task])) == {}
     assert aging.standing() == {"x": NORMAL}
     assert aging.push(task) == 1
     assert aging.standing() == {"x": LOW}

@@ -8,9 +8,11 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from queue_app import signals
+from queue_app.core.events import EventFilter, EventName
 from queue_app.core.states import Status
 from queue_app.models import Queue, Task
 from queue_app.rows import audit
+from queue_app.services import events
 from queue_app.services import expire as module
 from queue_app.services.expire import expire_eager, expire_stale
 from queue_app.services.reconcile import Reconciler
@@ -129,6 +131,20 @@ def test_it_is_said_how_many(engine, caplog):
     signals.tasks_expired.disconnect(listener)
     assert heard == [("default", 1)]
     assert "expired: 1 stale tasks of queue default" in caplog.text
+
+
+def test_an_event_tells_of_each_once_it_is_committed(engine):
+    one, two = waiting(9999, user="ann"), waiting(9998)
+    with rolled_back():
+        expire_stale("default")
+    expire_stale("default")
+    engine.index.flush()
+    only = EventFilter(names=[EventName.EXPIRED])
+    found, _ = events.read(events.FROM_THE_BEGINNING, count=1000, only=only)
+    assert [(event.task_id, event.user, event.status) for event in found] == [
+        (str(one), "ann", "expired"),
+        (str(two), "", "expired"),
+    ]
 
 
 # -- eagerly -------------------------------------------------------------------------------------------

@@ -6,11 +6,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from queue_app import signals
+from queue_app.core.events import EventFilter, EventName
 from queue_app.core.lanes import band_of
 from queue_app.core.priorities import Band
 from queue_app.exceptions import IndexUnavailable
 from queue_app.models import MaintenanceJob, PriorityPolicy, Task
 from queue_app.rows import audit
+from queue_app.services import events
 from queue_app.services import promote as module
 from queue_app.services.claim import give_back
 from queue_app.services.promote import promote
@@ -54,6 +56,11 @@ def aged(seconds: float, priority: str = "low", **options) -> uuid.UUID:
     return task_id
 
 
+def promotions() -> dict[str, int]:
+    """Return the steps that the index has counted."""
+    return {name: count for name, count in module.get_index().counters().items() if name.startswith("promoted:")}
+
+
 def standing() -> dict[uuid.UUID, Band]:
     """Return the band that each task stands in; index and rows agree."""
     lanes = assert_index_agrees().lanes.values()
@@ -90,7 +97,7 @@ def test_the_counts_are_kept(engine):
     promote()
     aged(700, "background")
     promote()
-    assert engine.index.counters() == {
+    assert promotions() == {
         "promoted:low:normal": 2,
         "promoted:normal:high": 1,
         "promoted:background:low": 1,
@@ -107,6 +114,35 @@ def test_it_is_said_what_rose(engine, caplog):
     signals.tasks_promoted.disconnect(listener)
     assert heard == [({(LOW, NORMAL): 1, (NORMAL, HIGH): 1}, True)]
     assert [record.message for record in caplog.records] == ["promoted: 1 from normal to high, 1 from low to normal"]
+
+
+def told() -> list[tuple[str, str, str, dict[str, str]]]:
+    """Return (task, user, own band, from and to) of each promotion in the stream of events."""
+    module.get_index().flush()
+    only = EventFilter(names=[EventName.PROMOTED])
+    found, _ = events.read(events.FROM_THE_BEGINNING, count=1000, only=only)
+    return [(event.task_id, event.user, event.priority, event.details) for event in found]
+
+
+def test_events_tell_which_tasks_rose_and_between_which_bands(engine):
+    one, two = aged(700, user="ann"), aged(1900, "background")
+    young = put(priority="low")
+    promote()
+    promote()
+    assert sorted(told()) == sorted(
+        [
+            (str(one), "ann", "low", {"from": "low", "to": "normal"}),
+            (str(two), "", "background", {"from": "background", "to": "normal"}),
+        ]
+    )
+    assert young
+
+
+def test_a_run_tells_of_so_many_and_counts_them_all(engine, monkeypatch):
+    monkeypatch.setattr(module, "MAX_TOLD", 3)
+    age(700, *put_many(5, priority=LOW))
+    assert promote(batch=2).total == 5
+    assert len(told()) == 3
 
 
 def test_a_promoted_task_runs_before_younger_ones_of_its_new_band(engine):
@@ -162,7 +198,7 @@ def test_twice_at_once(engine):
     age(2500, *ids)
     runs = at_once([lambda: promote(batch=20)] * 3)
     assert sum(run.total for run in runs) == 600, "each step is made and counted once"
-    assert sum(engine.index.counters().values()) == 600
+    assert sum(promotions().values()) == 600
     assert set(standing().values()) == {HIGH}
 
 
@@ -173,7 +209,7 @@ def test_what_runs_is_left_alone_and_comes_back_where_it_belongs(engine):
     assert engine.check().waiting == set()
     give_back([task])
     assert standing() == {task_id: HIGH}
-    assert engine.index.counters() == {}
+    assert promotions() == {}
 
 
 def test_reconcile_between_two_runs_repairs_nothing(engine):
@@ -188,7 +224,7 @@ def test_reconcile_between_two_runs_repairs_nothing(engine):
     assert [reconciler.run_once() for _ in range(3)] == [NOTHING] * 3
     assert not reconciler.repaired
     assert standing() == {first: NORMAL, second: HIGH}
-    assert sum(engine.index.counters().values()) == 3
+    assert sum(promotions().values()) == 3
 
 
 def test_a_missing_task_is_repaired_at_its_effective_place(engine):
