@@ -131,6 +131,12 @@ class UserLimitExceeded(LimitExceeded):
         self.user = user
 
 
+class LimitNotFound(TaskQueueError, LookupError):
+    """No limit has this id, or it was deleted."""
+
+    code = "limit_not_found"
+
+
 class IsolationTooStrict(TaskQueueError):
     """A limit on what may be enqueued cannot be checked: the transaction sees an old snapshot of the rows."""
 

@@ -12,7 +12,8 @@ VIEWER: Final = (
     "view_maintenancejob", "view_auditentry", "view_savedview",
 )  # fmt: skip
 OPERATOR: Final = (
-    *VIEWER, "view_payload", "cancel_task", "reprioritise_task", "retry_task", "pause_queue", "drain_worker",
+    *VIEWER, "view_payload", "cancel_task", "reprioritise_task", "retry_task", "pause_queue", "pause_limit",
+    "drain_worker",
     "replay_deadletter", "discard_deadletter", "add_savedview", "delete_savedview",
 )  # fmt: skip
 ADMIN: Final = (

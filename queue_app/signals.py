@@ -19,6 +19,8 @@ index_unreachable = Signal()
 index_repaired = Signal()
 #: A worker was found dead. ``worker_id``: UUID, ``requeued``: int.
 worker_reaped = Signal()
+#: A pause ended at its time. ``what``: str, as in "the queue mail".
+resumed_by_itself = Signal()
 #: Dead letters were replayed. ``count``: int, ``by``: str, ``operation_id``: UUID or None.
 dead_letters_replayed = Signal()
 #: Dead letters were discarded. ``count``: int, ``by``, ``reason``: str.

@@ -39,6 +39,12 @@ def worker_reaped(worker_id: Any, **_: Any) -> None:
     logger.warning("worker %s is silent and was declared dead; its tasks are queued again", worker_id)
 
 
+@receiver(signals.resumed_by_itself, dispatch_uid="queue_app.telemetry.resumed")
+def resumed_by_itself(what: str, **_: Any) -> None:
+    """Say that a pause is over without anybody having ended it."""
+    logger.info("resumed: the pause of %s ended at its time", _printable(what))
+
+
 @receiver(signals.dead_letters_replayed, dispatch_uid="queue_app.telemetry.replayed")
 def dead_letters_replayed(count: int, by: str, **_: Any) -> None:
     """Say who replayed dead letters."""

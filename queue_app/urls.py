@@ -14,6 +14,7 @@ from queue_app.api.views.dead_letters import (
     ReplayView,
 )
 from queue_app.api.views.health import LiveView, ReadyView
+from queue_app.api.views.limits import LimitListView, LimitView, PauseOfView, ResumeOfView
 from queue_app.api.views.metrics import MetricsView
 from queue_app.api.views.queues import PauseView, ResumeView, StatsView
 from queue_app.api.views.tasks import TaskListView, TaskPriorityView, TaskView
@@ -32,6 +33,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(r"^api/v1/dlq/(?P<letter_id>[^/]+)/?\Z", DeadLetterView.as_view(), name="dead-letter"),
     re_path(r"^api/v1/dlq/(?P<letter_id>[^/]+)/replay/?\Z", ReplayView.as_view(), name="dead-letter-replay"),
     re_path(r"^api/v1/operations/(?P<operation_id>[^/]+)/?\Z", OperationView.as_view(), name="operation"),
+    re_path(r"^api/v1/limits/?\Z", LimitListView.as_view(), name="limit-list"),
+    re_path(r"^api/v1/limits/pause/?\Z", PauseOfView.as_view(), name="limits-pause"),
+    re_path(r"^api/v1/limits/resume/?\Z", ResumeOfView.as_view(), name="limits-resume"),
+    re_path(r"^api/v1/limits/(?P<limit_id>[^/]+)/?\Z", LimitView.as_view(), name="limit"),
+    re_path(r"^api/v1/limits/", NotFoundView.as_view(), name="limits-missing"),
     re_path(r"^healthz/?\Z", LiveView.as_view(), name="live"),
     re_path(r"^readyz/?\Z", ReadyView.as_view(), name="ready"),
     re_path(r"^metrics/?\Z", MetricsView.as_view(), name="metrics"),

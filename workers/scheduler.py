@@ -24,6 +24,7 @@ from queue_app.services.due import BATCH, make_due
 from queue_app.services.leader import resign, take_lead, wake_forgotten
 from queue_app.services.maintenance import run_overdue
 from queue_app.services.operations import run_operations
+from queue_app.services.pause import resume_due
 from queue_app.services.reap import reap, reap_overdue
 from queue_app.services.rebuild import rebuild_if_needed
 from queue_app.services.reconcile import Reconciler
@@ -79,6 +80,7 @@ class Scheduler:
             Job("requests", settings.due_seconds, requests.consume),
             Job("reap", settings.reap_seconds, reap),
             Job("overdue", settings.reap_seconds, reap_overdue),
+            Job("resume", settings.reap_seconds, resume_due),
             Job("replays", settings.reap_seconds, run_replays),
             Job("operations", settings.reap_seconds, run_operations),
             Job("reconcile", settings.reconcile_seconds, reconciler.run_once),

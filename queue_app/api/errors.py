@@ -28,6 +28,7 @@ from queue_app.exceptions import (
     InvalidTaskData,
     InvalidTransition,
     LimitExceeded,
+    LimitNotFound,
     OperationEnded,
     OperationNotFound,
     TaskNotFound,
@@ -35,6 +36,7 @@ from queue_app.exceptions import (
     UnknownQueue,
     UnknownTaskType,
 )
+from queue_app.services.limits import InvalidLimits
 
 CONTENT_TYPE: Final = "application/problem+json"
 TITLES: Final = {413: "Content Too Large"}  # its name in older versions of Python is another
@@ -78,6 +80,7 @@ RULES: Final = (
     Rule(TaskNotFound, 404, None, "There is no such task."),
     Rule(NoSuchQueue, 404),
     Rule(DeadLetterNotFound, 404, None, "There is no such dead letter."),
+    Rule(LimitNotFound, 404, None, "There are no such limits."),
     Rule(OperationNotFound, 404, None, "There is no such operation."),
     Rule(OperationEnded, 409),
     Rule(IndexUnavailable, 503, None, "The index cannot be reached; try again later."),
@@ -146,7 +149,7 @@ def printable(text: str, limit: int = TEXT_LIMIT) -> str:
 
 
 def _parts(error: Exception) -> Sequence[InvalidTaskData]:
-    if isinstance(error, InvalidInput):
+    if isinstance(error, InvalidInput | InvalidLimits):
         return error.errors
     return [error] if isinstance(error, InvalidTaskData) else []
 

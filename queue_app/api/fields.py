@@ -119,3 +119,17 @@ def whole_number(low: int, high: int) -> Callable[[Any, str], int]:
         return int(value)
 
     return check
+
+
+def integer(value: Any, name: str) -> int:
+    """Accept a whole number of JSON; its bounds are for others to check."""
+    if type(value) is not int:
+        raise InvalidTaskData(name, f"{name} must be a whole number.", code="integer_expected")
+    return value
+
+
+def number(value: Any, name: str) -> float:
+    """Accept a number of JSON; its bounds are for others to check."""
+    if type(value) not in (int, float):
+        raise InvalidTaskData(name, f"{name} must be a number.", code="number_expected")
+    return float(value)

@@ -86,6 +86,7 @@ def queue(found: Queue) -> dict[str, Any]:
     return {
         "name": found.name,
         "paused": found.paused,
+        "resume_at": found.resume_at,
         "paused_at": found.paused_at,
         "paused_by": found.paused_by,
         "paused_reason": found.paused_reason,

@@ -11,7 +11,7 @@ from django.db import models
 from django.db.models import Q
 
 from queue_app.models.limited import Capped, Paced, Pausable, constraints_of
-from queue_app.models.task import TYPE_LENGTH
+from queue_app.models.task import CONCURRENCY_KEY_LENGTH, TYPE_LENGTH
 
 
 class Scope(StrEnum):
@@ -57,6 +57,8 @@ class Limit(Capped, Paced, Pausable):
     def clean(self) -> None:
         """Refuse names that no task can have, and contradictory limits."""
         super().clean()
+        if self.scope == Scope.KEY and len(self.name) > CONCURRENCY_KEY_LENGTH:
+            raise ValidationError({"name": f"A concurrency key has at most {CONCURRENCY_KEY_LENGTH} characters."})
         if any(unicodedata.category(character)[0] == "C" for character in self.name):
             raise ValidationError({"name": "The name contains control or invisible characters."})
         if self.name != self.name.strip():

@@ -113,7 +113,8 @@ class Queue(Capped, Paced, Pausable):
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="Tasks that have been queued for so long may be given up as expired. Empty: never.",
+        help_text="Tasks that have been queued for so long may be given up as expired. Empty: never, except in a full"
+        " queue with a max length of its own: there after an hour.",
     )
     expire_eagerly = models.BooleanField(
         default=False, db_default=False, help_text="Give stale tasks up every minute, not only when room is needed."
@@ -162,6 +163,14 @@ class Queue(Capped, Paced, Pausable):
     def clean(self) -> None:
         """Refuse limits that contradict each other, naming the field."""
         super().clean()
+        for name in ("timeout_seconds", "stale_after_seconds"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise ValidationError({name: "Enter a finite number of seconds."})
+        if self.expire_eagerly and self.stale_after_seconds is None:
+            raise ValidationError(
+                {"expire_eagerly": "Say after how many seconds tasks are stale, or do not expire them eagerly."}
+            )
         whole, each = self.max_concurrent, self.max_concurrent_per_user
         if whole is not None and each is not None and each > whole:
             raise ValidationError(

@@ -7,7 +7,17 @@ between the two leaves an index that lags, which ``reconcile`` heals; never a ro
 from queue_app.services.cancel import cancel, cancel_many
 from queue_app.services.discard import discard, discard_many
 from queue_app.services.enqueue import enqueue, enqueue_many
-from queue_app.services.queues import pause, resume, set_queue_limits
+from queue_app.services.pause import (
+    pause,
+    pause_everything,
+    pause_key,
+    pause_type,
+    resume,
+    resume_everything,
+    resume_key,
+    resume_type,
+)
+from queue_app.services.queues import set_queue_limits
 from queue_app.services.replay import replay
 from queue_app.services.replay_many import cancel_replay, start_replay
 from queue_app.services.reprioritise import reprioritise, reprioritise_many
@@ -22,10 +32,16 @@ __all__ = [
     "enqueue",
     "enqueue_many",
     "pause",
+    "pause_everything",
+    "pause_key",
+    "pause_type",
     "replay",
     "reprioritise",
     "reprioritise_many",
     "resume",
+    "resume_everything",
+    "resume_key",
+    "resume_type",
     "run_replays",
     "set_queue_limits",
     "start_replay",

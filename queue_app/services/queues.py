@@ -1,31 +1,21 @@
-"""Pause, resume and limit queues; the index learns of it on commit."""
+"""Limit queues; the index learns of it on commit."""
 
 from __future__ import annotations
-
-from django.utils import timezone
 
 from queue_app.exceptions import UnknownQueue
 from queue_app.models import PriorityPolicy, Queue, RuntimeSettings
 from queue_app.rows.database import alias
 from queue_app.services.hints import on_commit
+from queue_app.services.pause import pause, resume
 
-
-def pause(name: str, *, by: str = "", reason: str = "") -> Queue:
-    """Start nothing new from the queue; what runs finishes. Raises ``UnknownQueue``."""
-    queue = _get(name)
-    if not queue.paused:
-        queue.paused, queue.paused_at, queue.paused_by, queue.paused_reason = True, timezone.now(), by, reason
-        queue.save(update_fields=["paused", "paused_at", "paused_by", "paused_reason", "updated_at"])
-    return queue
-
-
-def resume(name: str) -> Queue:
-    """Let a paused queue go on. Raises ``UnknownQueue``."""
-    queue = _get(name)
-    if queue.paused:
-        queue.paused, queue.paused_at, queue.paused_by, queue.paused_reason = False, None, "", ""
-        queue.save(update_fields=["paused", "paused_at", "paused_by", "paused_reason", "updated_at"])
-    return queue
+__all__ = [
+    "copy_global_limits",
+    "copy_queue_limits",
+    "copy_thresholds",
+    "pause",
+    "resume",
+    "set_queue_limits",
+]
 
 
 def set_queue_limits(name: str, *, max_concurrent: int | None) -> Queue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from rest_framework.permissions import BasePermission, IsAuthenticated
@@ -12,6 +13,7 @@ from queue_app.api import representation
 from queue_app.api.base import ApiView
 from queue_app.api.errors import NoSuchQueue
 from queue_app.api.fields import Reader, text
+from queue_app.api.limits import resume_time
 from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.models import Queue
 from queue_app.services import pause, resume
@@ -45,12 +47,13 @@ class PauseView(ApiView):
     permission_classes = (IsAuthenticated, MayPause)
 
     def post(self, request: Request, name: str) -> Response:
-        """Pause the queue; what runs finishes. The body may give a reason."""
+        """Pause the queue; what runs finishes. The body may give a reason, and when it shall `resume_at`."""
         reader = Reader(self.json_body(request, required=False))
-        reader.refuse_others(("reason",))
+        reader.refuse_others(("reason", "resume_at"))
         reason = reader.optional("reason", _reason) or ""
+        stop = partial(pause, resume_at=reader.optional("resume_at", resume_time))
         reader.finish()
-        return Response(representation.queue(_existing(pause, name, by=self.username(request), reason=reason)))
+        return Response(representation.queue(_existing(stop, name, by=self.username(request), reason=reason)))
 
 
 class ResumeView(ApiView):

@@ -1,0 +1,16 @@
+"""Find pauses whose end has come."""
+
+from __future__ import annotations
+
+from queue_app.rows.database import fetch_all
+
+_DUE = "SELECT FROM {table} WHERE paused AND resume_at <= clock_timestamp()"
+_ANY_DUE = "SELECT " + " OR ".join(
+    f"EXISTS ({_DUE.format(table=table)})"
+    for table in ("queue_app_queue", "queue_app_limit", "queue_app_runtimesettings")
+)
+
+
+def any_due() -> bool:
+    """Whether something was paused until now."""
+    return bool(fetch_all(_ANY_DUE)[0][0])

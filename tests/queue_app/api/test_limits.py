@@ -1,0 +1,189 @@
+"""Limits over the API: of queues, task types and keys; pauses of types, keys and everything."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from queue_app.core.records import NewTask
+from queue_app.models import AuditEntry, Limit, Queue, RuntimeSettings
+from queue_app.services import enqueue
+
+LIMITS = "/api/v1/limits"
+QUEUE = "/api/v1/queues/default"
+RATE = {"rate_count": 10, "rate_seconds": 60, "rate_burst": 20}
+SOON = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+
+
+@pytest.fixture
+def admin(staff):
+    return staff(
+        "view_limit", "add_limit", "change_limit", "delete_limit", "pause_limit", "view_queue", "change_queue",
+        "pause_queue",
+    )  # fmt: skip
+
+
+def patch(client, path: str, body):
+    return client.call("PATCH", path, body)
+
+
+def wrong(response) -> dict[str, str]:
+    """Return code by field of a refusal."""
+    assert response.status_code == 400, response.data
+    return {error["field"]: error["code"] for error in response.data["errors"]}
+
+
+def test_the_life_of_a_limit(admin):
+    made = admin.post(LIMITS, {"scope": "key", "name": "customer", "max_concurrent": 2, **RATE})
+    assert made.status_code == 201
+    assert made.data | RATE == made.data
+    path = f"{LIMITS}/{made.data['id']}"
+    assert admin.get(path).data == made.data
+    assert admin.get(LIMITS).data["results"] == [made.data]
+    changed = patch(admin, path, {"max_concurrent": None, "rate_burst": 5})
+    assert (changed.data["max_concurrent"], changed.data["rate_burst"], changed.data["rate_count"]) == (None, 5, 10)
+    assert wrong(admin.post(LIMITS, {"scope": "key", "name": "customer"})) == {"name": "invalid"}
+    assert admin.delete(path).data == {"id": made.data["id"], "deleted": True}
+    assert not Limit.objects.exists()
+    assert admin.get(path).data["code"] == "limit_not_found"
+    actions = list(AuditEntry.objects.order_by("id").values_list("action", "target_id", "by"))
+    by = admin.user.username
+    assert actions == [(f"limit.{verb}", "key customer", by) for verb in ("add", "change", "delete")]
+
+
+@pytest.mark.parametrize(
+    ("body", "faults"),
+    [
+        ({"scope": "planet"}, {"scope": "unknown_choice", "name": "required"}),
+        ({"scope": "queue", "name": "default"}, {"scope": "unknown_choice"}),
+        ({"scope": "type", "name": "a\x00"}, {"name": "invalid_characters"}),
+        ({"scope": "key", "name": "x" * 129}, {"name": "invalid"}),
+        ({"scope": "type", "name": "x" * 256}, {"name": "invalid"}),
+        ({"scope": "type", "name": " a"}, {"name": "invalid"}),
+        ({"max_concurrent": 0}, {"max_concurrent": "out_of_range"}),
+        ({"max_concurrent": -1}, {"max_concurrent": "out_of_range"}),
+        ({"max_concurrent": 10**9}, {"max_concurrent": "out_of_range"}),
+        ({"max_concurrent": 10**18}, {"max_concurrent": "out_of_range"}),
+        ({"max_concurrent": 1.5}, {"max_concurrent": "integer_expected"}),
+        ({"max_concurrent": True}, {"max_concurrent": "integer_expected"}),
+        ({"max_concurrent": "5"}, {"max_concurrent": "integer_expected"}),
+        ({"rate_count": 5}, {"rate_seconds": "invalid"}),
+        ({"rate_seconds": 5}, {"rate_count": "invalid"}),
+        ({"rate_burst": 5}, {"rate_burst": "invalid"}),
+        (RATE | {"rate_burst": 0}, {"rate_burst": "out_of_range"}),
+        (RATE | {"rate_count": 0}, {"rate_count": "out_of_range"}),
+        (RATE | {"rate_seconds": 0}, {"rate_seconds": "out_of_range"}),
+        (RATE | {"rate_seconds": -5}, {"rate_seconds": "out_of_range"}),
+        (RATE | {"rate_seconds": 1e9}, {"rate_seconds": "out_of_range"}),
+        (RATE | {"min_delay_seconds": 7}, {"min_delay_seconds": "invalid"}),
+        ({"min_delay_seconds": 0}, {"min_delay_seconds": "out_of_range"}),
+        ({"throttled_until": "tomorrow"}, {"throttled_until": "datetime_expected"}),
+        ({"paused": True}, {"paused": "read_only_field"}),
+        ({"max_length": 5}, {"max_length": "unknown_field"}),
+    ],
+)
+def test_limits_that_cannot_be(admin, body, faults):
+    assert (
+        wrong(admin.post(LIMITS, {"scope": "type", "name": "shop.mail"} | body if "scope" not in body else body))
+        == faults
+    )
+    assert not Limit.objects.exists()
+    if "scope" not in body:
+        limit = Limit.objects.create(scope="type", name="shop.mail")
+        assert wrong(patch(admin, f"{LIMITS}/{limit.pk}", body)) == faults
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity", "1e400"])
+def test_numbers_that_are_none(admin, constant):
+    body = f'{{"rate_count": 1, "rate_seconds": {constant}}}'.encode()
+    limit = Limit.objects.create(scope="type", name="t")
+    assert patch(admin, f"{LIMITS}/{limit.pk}", body).status_code == 400
+    limit.refresh_from_db()
+    assert limit.rate_seconds is None
+
+
+@pytest.mark.parametrize(("scope", "name"), [("type", "shop.mail"), ("key", "customer:7"), ("everything", None)])
+def test_pause_and_resume(admin, scope, name):
+    what = {"scope": scope} | ({"name": name} if name else {})
+    paused = admin.post(f"{LIMITS}/pause", what | {"reason": "Too many complaints.", "resume_at": SOON})
+    assert paused.status_code == 200, paused.data
+    assert (paused.data["name"], paused.data["paused"], paused.data["paused_by"]) == (name, True, admin.user.username)
+    assert paused.data["resume_at"] is not None
+    resumed = admin.post(f"{LIMITS}/resume", what)
+    assert (resumed.data["paused"], resumed.data["resume_at"]) == (False, None)
+    assert AuditEntry.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "faults"),
+    [
+        ({}, {"scope": "required"}),
+        ({"scope": "type"}, {"name": "required"}),
+        ({"scope": "everything", "name": "x"}, {"name": "conflicting_fields"}),
+        ({"scope": "moon", "name": "x"}, {"scope": "unknown_choice"}),
+        ({"scope": "everything", "resume_at": "2020-01-01T00:00:00Z"}, {"resume_at": "date_out_of_range"}),
+        ({"scope": "everything", "resume_at": "2030-01-01T00:00:00"}, {"resume_at": "timezone_required"}),
+    ],
+)
+def test_pauses_that_cannot_be(admin, body, faults):
+    assert wrong(admin.post(f"{LIMITS}/pause", body)) == faults
+    assert not RuntimeSettings.objects.filter(paused=True).exists()
+
+
+def test_a_pause_of_a_queue_may_end_by_itself(admin):
+    assert admin.post(f"{QUEUE}/pause", {"resume_at": SOON}).data["resume_at"] is not None
+    assert admin.post(f"{QUEUE}/resume").data["resume_at"] is None
+    assert wrong(admin.post(f"{QUEUE}/pause", {"resume_at": 5})).keys() == {"resume_at"}
+
+
+def test_each_verb_needs_its_permission(alice, staff):
+    limit = Limit.objects.create(scope="type", name="t")
+    calls = {
+        "view_limit": [("GET", LIMITS, None), ("GET", f"{LIMITS}/{limit.pk}", None)],
+        "add_limit": [("POST", LIMITS, {"scope": "type", "name": "u"})],
+        "change_limit": [("PATCH", f"{LIMITS}/{limit.pk}", {"max_concurrent": 5})],
+        "pause_limit": [("POST", f"{LIMITS}/pause", {"scope": "type", "name": "t"})],
+        "pause_queue": [("POST", f"{LIMITS}/pause", {"scope": "everything"})],
+        "delete_limit": [("DELETE", f"{LIMITS}/{limit.pk}", None)],
+    }
+    for codename, refused in calls.items():
+        others = staff(*(set(calls) - {codename}))
+        for call in refused:
+            for client in (alice, others):
+                response = client.call(*call)
+                assert (response.status_code, response.data["code"]) == (403, "permission_denied"), call
+    for codename, allowed in calls.items():
+        for call in allowed:
+            assert staff(codename).call(*call).status_code in (200, 201), call
+
+
+@pytest.mark.parametrize("name", ["0", "x", "-1", "1" * 30, "%00", "1.0"])
+def test_ids_that_are_none(admin, name):
+    assert admin.get(f"{LIMITS}/{name}").data["code"] == "limit_not_found"
+
+
+# -- admission ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_full_queue_answers_429_with_the_numbers(alice, plain_type):
+    Queue.objects.filter(pk="default").update(max_length=1)
+    first = alice.submit(task_type=plain_type, idempotency_key="k")
+    assert first.status_code == 201
+    refused = alice.submit(task_type=plain_type)
+    assert (refused.status_code, refused.data["code"]) == (429, "queue_full")
+    assert (refused.data["queue"], refused.data["limit"], refused.data["current"]) == ("default", 1, 1)
+    assert int(refused.headers["Retry-After"]) > 0
+    again = alice.submit(task_type=plain_type, idempotency_key="k")
+    assert (again.status_code, again.data["task_id"]) == (200, first.data["task_id"])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_user_has_a_hundred_pending_tasks_by_default(alice, bob, plain_type):
+    for _ in range(100):
+        enqueue(NewTask(task_type=plain_type, user="alice"))
+    refused = alice.submit(task_type=plain_type)
+    assert (refused.status_code, refused.data["code"]) == (429, "user_limit_exceeded")
+    assert (refused.data["limit"], refused.data["current"], refused.data["queue"]) == (100, 100, None)
+    assert bob.submit(task_type=plain_type).status_code == 201
