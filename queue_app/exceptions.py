@@ -173,6 +173,12 @@ class OperationEnded(TaskQueueError):
     code = "operation_ended"
 
 
+class ChangedMeanwhile(TaskQueueError):
+    """What shall be edited is not what the edit is based on any more."""
+
+    code = "changed_meanwhile"
+
+
 class InvalidTransition(TaskQueueError):
     """The task is in a state that does not allow what was asked; ``status`` says which."""
 

@@ -9,22 +9,57 @@ from queue_app.api.views.dead_letters import (
     DeadLetterListView,
     DeadLetterView,
     DiscardManyView,
-    OperationView,
     ReplayManyView,
     ReplayView,
 )
 from queue_app.api.views.health import LiveView, ReadyView
 from queue_app.api.views.limits import LimitListView, LimitView, PauseOfView, ResumeOfView
 from queue_app.api.views.metrics import MetricsView
-from queue_app.api.views.queues import PauseView, ResumeView, StatsView
-from queue_app.api.views.tasks import TaskListView, TaskPriorityView, TaskView
+from queue_app.api.views.operations import OperationView
+from queue_app.api.views.queues import (
+    PauseView,
+    PolicyListView,
+    PolicyView,
+    QueueListView,
+    QueueStatsView,
+    QueueView,
+    ResumeView,
+    StatsView,
+)
+from queue_app.api.views.staff import AdminQueueView, AdminTaskListView, AdminTaskPriorityView, WorkerListView
+from queue_app.api.views.tasks import (
+    BulkActionView,
+    TaskBulkView,
+    TaskCountView,
+    TaskExportView,
+    TaskListView,
+    TaskPriorityView,
+    TaskView,
+)
 
 app_name = "queue_app"
 urlpatterns: list[URLPattern | URLResolver] = [
     re_path(r"^api/v1/tasks/?\Z", TaskListView.as_view(), name="task-list"),
+    re_path(r"^api/v1/tasks/bulk/?\Z", TaskBulkView.as_view(), name="task-bulk"),
+    re_path(r"^api/v1/tasks/bulk-actions/?\Z", BulkActionView.as_view(), name="task-bulk-actions"),
+    re_path(r"^api/v1/tasks/count/?\Z", TaskCountView.as_view(), name="task-count"),
+    re_path(r"^api/v1/tasks/export/?\Z", TaskExportView.as_view(), name="task-export"),
     re_path(r"^api/v1/tasks/(?P<task_id>[^/]+)/?\Z", TaskView.as_view(), name="task"),
     re_path(r"^api/v1/tasks/(?P<task_id>[^/]+)/priority/?\Z", TaskPriorityView.as_view(), name="task-priority"),
     re_path(r"^api/v1/queue/stats/?\Z", StatsView.as_view(), name="queue-stats"),
+    re_path(r"^api/v1/queues/?\Z", QueueListView.as_view(), name="queue-list"),
+    re_path(r"^api/v1/queues/(?P<name>[^/]+)/?\Z", QueueView.as_view(), name="queue"),
+    re_path(r"^api/v1/queues/(?P<name>[^/]+)/stats/?\Z", QueueStatsView.as_view(), name="one-queue-stats"),
+    re_path(r"^api/v1/policies/?\Z", PolicyListView.as_view(), name="policy-list"),
+    re_path(r"^api/v1/policies/(?P<band>[^/]+)/?\Z", PolicyView.as_view(), name="policy"),
+    re_path(r"^api/v1/workers/?\Z", WorkerListView.as_view(), name="worker-list"),
+    re_path(r"^api/v1/admin/tasks/?\Z", AdminTaskListView.as_view(), name="admin-task-list"),
+    re_path(
+        r"^api/v1/admin/tasks/(?P<task_id>[^/]+)/priority/?\Z",
+        AdminTaskPriorityView.as_view(),
+        name="admin-task-priority",
+    ),
+    re_path(r"^api/v1/admin/queue/?\Z", AdminQueueView.as_view(), name="admin-queue"),
     re_path(r"^api/v1/queues/(?P<name>[^/]+)/pause/?\Z", PauseView.as_view(), name="queue-pause"),
     re_path(r"^api/v1/queues/(?P<name>[^/]+)/resume/?\Z", ResumeView.as_view(), name="queue-resume"),
     re_path(r"^api/v1/dlq/?\Z", DeadLetterListView.as_view(), name="dead-letter-list"),
@@ -42,5 +77,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(r"^readyz/?\Z", ReadyView.as_view(), name="ready"),
     re_path(r"^metrics/?\Z", MetricsView.as_view(), name="metrics"),
     # Only below our own names: the project may have an api/v1/ as well.
-    re_path(r"^api/v1/(?:tasks|queues?|dlq|operations)/", NotFoundView.as_view(), name="missing"),
+    re_path(
+        r"^api/v1/(?:tasks|queues?|dlq|operations|policies|workers|admin|events)/",
+        NotFoundView.as_view(),
+        name="missing",
+    ),
 ]

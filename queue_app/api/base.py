@@ -69,6 +69,15 @@ class Negotiation(negotiation.DefaultContentNegotiation):
         return found
 
 
+class AnyFormat(Negotiation):
+    """For answers that are no document: whatever is accepted, and ?format= means something else."""
+
+    def select_renderer(self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: Any = None) -> Any:
+        """Return the renderer of errors."""
+        renderer = next(iter(renderers))
+        return renderer, renderer.media_type
+
+
 class ApiView(APIView):
     """An endpoint for users who say who they are; its errors are problem documents."""
 
@@ -80,6 +89,8 @@ class ApiView(APIView):
     metadata_class = SimpleMetadata
     throttle_classes = ()
     versioning_class = None
+    #: How many times as large as usual a body may be.
+    body_factor = 1
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
@@ -99,7 +110,7 @@ class ApiView(APIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse unfit bodies before the checks of the session may read them."""
-        check_headers(request._request)  # noqa: SLF001 - the wrapped request of Django
+        check_headers(request._request, self.body_factor)  # noqa: SLF001 - the wrapped request of Django
         super().initial(request, *args, **kwargs)
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response]:
@@ -108,7 +119,7 @@ class ApiView(APIView):
 
     def json_body(self, request: Request, *, required: bool = True) -> dict[str, Any]:
         """Return the JSON object that the request carries."""
-        return read_object(request._request, required=required)  # noqa: SLF001 - unread, unparsed
+        return read_object(request._request, required=required, factor=self.body_factor)  # noqa: SLF001 - unparsed
 
     def username(self, request: Request) -> str:
         """Return the name under which the caller's tasks are kept."""

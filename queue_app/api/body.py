@@ -28,26 +28,26 @@ def body_limit() -> int:
     return ESCAPED_FACTOR * conf.get().payload.max_bytes + ROOM_BYTES
 
 
-def check_headers(request: HttpRequest) -> None:
+def check_headers(request: HttpRequest, factor: int = 1) -> None:
     """Refuse a body by what its headers say: too large, compressed, or not JSON.
 
     To be called before anything else may read the body: Django's check of the session's
-    CSRF token parses forms.
+    CSRF token parses forms. ``factor`` is how many times as large as usual it may be.
     """
     length = _declared_length(request)
-    if length > body_limit():
-        _refuse_size()
+    if length > factor * body_limit():
+        _refuse_size(factor)
     if length or "HTTP_TRANSFER_ENCODING" in request.META:
         _check_media_type(request)
 
 
-def read_object(request: HttpRequest, *, required: bool = True) -> dict[str, Any]:
+def read_object(request: HttpRequest, *, required: bool = True, factor: int = 1) -> dict[str, Any]:
     """Return the JSON object in the body; without ``required`` an empty body stands for ``{}``.
 
     Raises ``InvalidTaskData`` for what is not a JSON object in UTF-8, ``PayloadTooLarge``
     past the limit and ``UnsupportedMediaType`` for anything but JSON.
     """
-    raw = _read(request, body_limit())
+    raw = _read(request, factor)
     if not raw.strip():
         if required:
             raise InvalidTaskData(FIELD, "Send a JSON object.", code="body_required")
@@ -73,8 +73,9 @@ def _check_media_type(request: HttpRequest) -> None:
         raise UnsupportedMediaType(media_type)
 
 
-def _read(request: HttpRequest, limit: int) -> bytes:
-    """Read at most ``limit`` bytes, however the server delivers them."""
+def _read(request: HttpRequest, factor: int) -> bytes:
+    """Read at most as many bytes as a body may have, however the server delivers them."""
+    limit = factor * body_limit()
     stream: Any = request
     chunked = not request.META.get("CONTENT_LENGTH") and "HTTP_TRANSFER_ENCODING" in request.META
     if chunked and request.META.get("wsgi.input_terminated"):
@@ -85,10 +86,10 @@ def _read(request: HttpRequest, limit: int) -> bytes:
         parts.append(chunk)
         size += len(chunk)
         if size > limit:
-            _refuse_size()
+            _refuse_size(factor)
     return b"".join(parts)
 
 
-def _refuse_size() -> NoReturn:
-    limit = body_limit()
+def _refuse_size(factor: int) -> NoReturn:
+    limit = factor * body_limit()
     raise PayloadTooLarge(FIELD, f"The body is larger than {limit} bytes.", limit=limit)

@@ -12,7 +12,8 @@ from typing import Any, Final
 from django.http import QueryDict
 
 from queue_app.api.fields import Reader, task_id, text, whole_number
-from queue_app.api.listing import MAX_PAGE_SIZE, PAGE_SIZE, once
+from queue_app.api.listing import MAX_PAGE_SIZE, PAGE_SIZE
+from queue_app.api.task_filters import once
 from queue_app.core.wire import timestamp
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES
@@ -84,7 +85,7 @@ def parse_selection(data: Mapping[str, Any], *, replay: bool) -> Selection:
     own = ("rate", "stop_after_failures") if replay else ()
     reader.refuse_others(("ids", "dry_run", "limit", "reason", *own, *(f"filter.{name}" for name in FILTERS)))
     wanted = DeadLetterFilter(
-        ids=reader.optional("ids", _ids),
+        ids=reader.optional("ids", ids_of),
         **{name: reader.optional(f"filter.{name}", check) for name, check in FILTERS.items()},
     )
     if given is not None and not isinstance(given, dict):
@@ -93,7 +94,7 @@ def parse_selection(data: Mapping[str, Any], *, replay: bool) -> Selection:
         reader.note(InvalidTaskData("filter", "Give ids or filter, not both.", code="conflicting_fields"))
     elif data.get("ids") is None and given is None:
         reader.note(InvalidTaskData("ids", "Give ids, or a filter; an empty filter means all.", code="required"))
-    dry_run = reader.optional("dry_run", _switch) or False
+    dry_run = reader.optional("dry_run", switch) or False
     reason = reader.optional("reason", reason_text) or ""
     options = _options(reader, data)
     reader.finish()
@@ -124,7 +125,8 @@ def _state(value: str, name: str) -> str:
     return value
 
 
-def _ids(value: Any, name: str) -> list[uuid.UUID]:
+def ids_of(value: Any, name: str) -> list[uuid.UUID]:
+    """Accept a bounded list of ids."""
     if not isinstance(value, list):
         raise InvalidTaskData(name, f"{name} must be a list of ids.", code="list_expected")
     if len(value) > MAX_IDS:
@@ -148,7 +150,8 @@ def _options(reader: Reader, data: Mapping[str, Any]) -> ReplayOptions:
     return options
 
 
-def _switch(value: Any, name: str) -> bool:
+def switch(value: Any, name: str) -> bool:
+    """Accept true or false."""
     if not isinstance(value, bool):
         raise InvalidTaskData(name, f"{name} must be true or false.", code="boolean_expected")
     return value

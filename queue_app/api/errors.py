@@ -7,6 +7,7 @@ come from below (database, framework) are fixed sentences: they must not tell ab
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,7 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from queue_app.exceptions import (
+    ChangedMeanwhile,
     DeadLetterNotFound,
     IdempotencyConflict,
     IndexNotReady,
@@ -61,6 +63,24 @@ class NoSuchQueue(TaskQueueError):
     code = "unknown_queue"
 
 
+class PreconditionRequired(TaskQueueError):
+    """An edit that does not say on which version it is based."""
+
+    code = "precondition_required"
+
+
+class TooManyWaiters(TaskQueueError):
+    """As many requests wait in this process as may."""
+
+    code = "too_many_waiters"
+
+
+class NotInstalled(TaskQueueError):
+    """A part of the API whose package is not installed."""
+
+    code = "not_installed"
+
+
 class Rule(NamedTuple):
     """What becomes of an error; without ``code`` and ``detail`` the error's own are told."""
 
@@ -77,6 +97,11 @@ RULES: Final = (
     Rule(LimitExceeded, 429),
     Rule(IdempotencyConflict, 409),
     Rule(InvalidTransition, 409),
+    Rule(LimitExceeded, 429),
+    Rule(ChangedMeanwhile, 412),
+    Rule(PreconditionRequired, 428),
+    Rule(TooManyWaiters, 503),
+    Rule(NotInstalled, 501),
     Rule(TaskNotFound, 404, None, "There is no such task."),
     Rule(NoSuchQueue, 404),
     Rule(DeadLetterNotFound, 404, None, "There is no such dead letter."),
@@ -131,6 +156,8 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
     if isinstance(error, InvalidTransition):
         problem["task_status"] = error.status  # "status" is the HTTP status here
     if isinstance(error, LimitExceeded):
+        problem |= {"queue": error.queue, "limit": error.limit, "current": error.current}
+    if isinstance(error, LimitExceeded):
         problem |= {"queue": error.queue or None, "limit": error.limit, "current": error.current}
     set_rollback()
     return Response(problem, status=status, headers=_headers(error, status), content_type=CONTENT_TYPE)
@@ -177,7 +204,7 @@ def _headers(error: Exception, status: int) -> dict[str, str]:
         headers["WWW-Authenticate"] = authenticate
     wait = getattr(error, "retry_after" if isinstance(error, LimitExceeded) else "wait", None)
     if wait is not None or status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers["Retry-After"] = str(int(wait or RETRY_AFTER_SECONDS))
+        headers["Retry-After"] = str(math.ceil(wait or RETRY_AFTER_SECONDS))
     return headers
 
 

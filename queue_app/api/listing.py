@@ -1,38 +1,51 @@
-"""The query string of a list: which tasks, and which page of them."""
+"""The query string of a list: which tasks, which of their fields, and which page of them."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from django.http import QueryDict
 from rest_framework.request import Request
 
-from queue_app.api.fields import Reader, task_id, text, whole_number
-from queue_app.core.priorities import Band, parse_band
-from queue_app.core.states import PENDING_NAME, Status
-from queue_app.exceptions import InvalidTaskData
-from queue_app.services.inspect import TaskFilter
-from queue_app.services.validate import check_queue_name
+from queue_app.api.fields import Reader, task_id, whole_number
+from queue_app.api.representation import SUMMARY_FIELDS
+from queue_app.api.task_filters import NAMES, PARAMETERS_PREFIX, once, read_filter, several
+from queue_app.exceptions import InvalidTaskData, near_matches
+from queue_app.services.task_filter import TaskFilter
 
 PAGE_SIZE: Final = 50
 MAX_PAGE_SIZE: Final = 200
-MAX_CHOICES: Final = 20
-STATUS_NAMES: Final = (PENDING_NAME, *(status.value for status in Status))
-#: May be given more than once, or with commas: any of them.
-SEVERAL: Final = ("status", "priority")
-PARAMETERS: Final = (*SEVERAL, "queue", "task_type", "user", "worker", "page_size", "cursor")
+FORMATS: Final = ("ndjson", "csv")
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One page of a list of tasks."""
+    """One page of a list of tasks; no ``fields`` means all."""
 
     wanted: TaskFilter
+    fields: Sequence[str]
     page_size: int
     before: uuid.UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """What to count, and whether beyond the cap."""
+
+    wanted: TaskFilter
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What to export, and how."""
+
+    wanted: TaskFilter
+    fields: Sequence[str]
+    format: str
 
 
 def parse_listing(query: QueryDict, *, ignore: str | None) -> Listing:
@@ -40,21 +53,29 @@ def parse_listing(query: QueryDict, *, ignore: str | None) -> Listing:
 
     Raises every error in it at once.
     """
-    values: dict[str, Any] = {name: query.getlist(name) for name in query if name != ignore}
-    reader = Reader(values)
-    reader.refuse_others(PARAMETERS, code="unknown_parameter")
-    wanted = TaskFilter(
-        statuses=reader.optional("status", _several(_status)) or (),
-        bands=reader.optional("priority", _several(_band)) or (),
-        queue=reader.optional("queue", once(lambda value, _: check_queue_name(value))),
-        task_type=reader.optional("task_type", once(text)),
-        user=reader.optional("user", once(text)),
-        worker_id=reader.optional("worker", once(task_id)),
-    )
+    reader, wanted = _read(query, ("fields", "page_size", "cursor"), ignore)
+    fields = reader.optional("fields", several(_field)) or ()
     page_size = reader.optional("page_size", once(whole_number(1, MAX_PAGE_SIZE))) or PAGE_SIZE
     before = reader.optional("cursor", once(_cursor))
     reader.finish()
-    return Listing(wanted, page_size, before)
+    return Listing(wanted, fields, page_size, before)
+
+
+def parse_counting(query: QueryDict) -> Counting:
+    """Return what shall be counted; raise every error in the query string at once."""
+    reader, wanted = _read(query, ("exact",), None)
+    exact = reader.optional("exact", once(_switch)) or False
+    reader.finish()
+    return Counting(wanted, exact)
+
+
+def parse_export(query: QueryDict) -> Export:
+    """Return what shall be exported; raise every error in the query string at once."""
+    reader, wanted = _read(query, ("fields", "format"), None)
+    fields = reader.optional("fields", several(_field)) or SUMMARY_FIELDS
+    name = reader.optional("format", once(_format)) or FORMATS[0]
+    reader.finish()
+    return Export(wanted, fields, name)
 
 
 def cursor(before: uuid.UUID) -> str:
@@ -69,6 +90,14 @@ def address_with(request: Request, following: str) -> str:
     return request.build_absolute_uri(f"{request.path}?{query.urlencode()}")
 
 
+def _read(query: QueryDict, others: Sequence[str], ignore: str | None) -> tuple[Reader, TaskFilter]:
+    values: dict[str, Any] = {name: query.getlist(name) for name in query if name != ignore}
+    reader = Reader(values)
+    known = [name for name in values if name.startswith(PARAMETERS_PREFIX)]
+    reader.refuse_others((*NAMES, *others, *known), code="unknown_parameter")
+    return reader, read_filter(reader, values)
+
+
 def _cursor(value: str, name: str) -> uuid.UUID:
     try:
         return task_id(value, name)
@@ -78,36 +107,22 @@ def _cursor(value: str, name: str) -> uuid.UUID:
         ) from None
 
 
-def _status(value: str, name: str) -> str:
-    if value not in STATUS_NAMES:
+def _field(value: str, name: str) -> str:
+    if value not in SUMMARY_FIELDS:
+        matches = near_matches(value[:80], SUMMARY_FIELDS) or SUMMARY_FIELDS
         raise InvalidTaskData(
-            name, f"{value!r:.60} is not a status; use {', '.join(STATUS_NAMES)}.", code="unknown_status"
+            name, f"{value!r:.60} is not a field of a task; there is {', '.join(matches)}.", code="unknown_field"
         )
     return value
 
 
-def _band(value: str, name: str) -> Band:
-    return parse_band(text(value, name), field=name)
+def _format(value: str, name: str) -> str:
+    if value not in FORMATS:
+        raise InvalidTaskData(name, f"format is {' or '.join(FORMATS)}.", code="unknown_format")
+    return value
 
 
-def once[T](check: Callable[[str, str], T]) -> Callable[[Any, str], T]:
-    """Return ``check`` for a parameter that may be given once."""
-
-    def check_only(values: list[str], name: str) -> T:
-        if len(values) != 1:
-            raise InvalidTaskData(name, f"{name} may be given once.", code="repeated_parameter")
-        return check(values[0], name)
-
-    return check_only
-
-
-def _several[T](check: Callable[[str, str], T]) -> Callable[[Any, str], list[T]]:
-    def several(values: list[str], name: str) -> list[T]:
-        parts = [part for value in values for part in value.split(",")]
-        if len(parts) > MAX_CHOICES:
-            raise InvalidTaskData(
-                name, f"{name} takes at most {MAX_CHOICES} values.", code="too_many", limit=MAX_CHOICES
-            )
-        return [check(part, name) for part in parts]
-
-    return several
+def _switch(value: str, name: str) -> bool:
+    if value not in ("true", "false"):
+        raise InvalidTaskData(name, f"{name} must be true or false.", code="boolean_expected")
+    return value == "true"

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from queue_app.core.masking import mask
 from queue_app.core.priorities import Band
 from queue_app.core.redaction import redact, redact_value, secrets_of
-from queue_app.models import DeadLetter, Queue, ReplayOperation, Task, TaskAttempt
+from queue_app.models import (
+    DeadLetter,
+    Operation,
+    PriorityPolicy,
+    Queue,
+    ReplayOperation,
+    Task,
+    TaskAttempt,
+    Worker,
+)
+from queue_app.services.edit import POLICY_FIELDS, QUEUE_FIELDS
 from queue_app.services.inspect import TaskDetail
 from queue_app.services.submit import Submitted
 
@@ -51,6 +61,29 @@ def summary(task: Task) -> dict[str, Any]:
     }
 
 
+#: The names of what ``summary`` tells.
+SUMMARY_FIELDS: Final = (
+    "task_id",
+    "task_type",
+    "queue",
+    "status",
+    "priority",
+    "effective_priority",
+    "capabilities",
+    "user",
+    "attempt",
+    "failures",
+    "worker_id",
+    "created_at",
+    "run_after",
+    "queued_at",
+    "started_at",
+    "deadline",
+    "finished_at",
+    "cancel_requested_at",
+)
+
+
 def detail(found: TaskDetail, *, tracebacks: bool) -> dict[str, Any]:
     """Return all about one task without its secrets; tracebacks show the inside of the server, so not to everyone."""
     secrets = secrets_of([found.args, found.parameters])
@@ -82,7 +115,7 @@ def _attempt(attempt: TaskAttempt, secrets: frozenset[str], *, tracebacks: bool)
 
 
 def queue(found: Queue) -> dict[str, Any]:
-    """Return a queue and whether it is paused."""
+    """Return a queue, whether it is paused, and what staff may edit of it."""
     return {
         "name": found.name,
         "paused": found.paused,
@@ -90,7 +123,39 @@ def queue(found: Queue) -> dict[str, Any]:
         "paused_at": found.paused_at,
         "paused_by": found.paused_by,
         "paused_reason": found.paused_reason,
-        "max_concurrent": found.max_concurrent,
+    } | {name: getattr(found, name) for name in QUEUE_FIELDS}
+
+
+def policy(found: PriorityPolicy) -> dict[str, Any]:
+    """Return what holds for the tasks of a band."""
+    return {"priority": Band(found.priority).label} | {name: getattr(found, name) for name in POLICY_FIELDS}
+
+
+def worker(found: Worker) -> dict[str, Any]:
+    """Return a worker."""
+    names = ("name", "status", "queues", "capabilities", "concurrency", "host", "pid", "version", "started_at")
+    return {"worker_id": found.id} | {
+        name: getattr(found, name) for name in (*names, "last_heartbeat_at", "stopped_at", "tasks_done")
+    }
+
+
+def action(found: Operation) -> dict[str, Any]:
+    """Return an action on many tasks and how far it has come."""
+    return {
+        "operation_id": found.id,
+        "kind": found.kind,
+        "state": found.state,
+        "filter": mask(found.filter),
+        "arguments": found.arguments,
+        "by": found.by,
+        "reason": found.reason,
+        "total": found.total,
+        "changed": found.changed,
+        "skipped": found.skipped,
+        "remaining": found.remaining,
+        "created_at": found.created_at,
+        "finished_at": found.finished_at,
+        "ended_by": found.ended_by,
     }
 
 

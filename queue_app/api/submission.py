@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Final
 
+from queue_app.api.errors import InvalidInput
 from queue_app.api.fields import Reader, json_object, text
 from queue_app.core.priorities import Band, parse_band
 from queue_app.core.wire import timestamp
@@ -13,6 +15,8 @@ from queue_app.services.validate import check_capabilities, check_queue_name
 
 #: The header that may carry the idempotency key instead of the body.
 KEY_HEADER: Final = "Idempotency-Key"
+MAX_TASKS: Final = 1000
+MAX_ERRORS: Final = 20
 FIELDS: Final = (
     "task_type",
     "parameters",
@@ -85,6 +89,47 @@ def parse_submission(data: dict[str, Any], *, user: str, key_header: str | None)
         max_retries=data.get("max_retries"),
         idempotency_key=key_header if key is None else key,
     )
+
+
+def parse_many(data: dict[str, Any], *, user: str, key_header: str | None) -> list[Submission]:
+    """Return what a body with ``tasks`` asks for; the errors of all its items are raised at once, each with its place.
+
+    A key in the header stands for the whole request: each task without one of its own gets one that is made of it.
+    """
+    reader = Reader(data)
+    reader.refuse_others(("tasks",))
+    items: list[Any] = reader.required("tasks", _items, [])
+    reader.finish()
+    submissions: list[Submission] = []
+    errors: list[InvalidTaskData] = []
+    base = None if key_header is None else hashlib.sha256(key_header.encode(errors="replace")).hexdigest()[:48]
+    for position, item in enumerate(items):
+        key = None if base is None else f"{base}-{position}"
+        try:
+            given = json_object(item, "")
+            own = given.get("idempotency_key")
+            submissions.append(parse_submission(given, user=user, key_header=key if own is None else None))
+        except (InvalidTaskData, InvalidInput) as error:
+            for part in [error] if isinstance(error, InvalidTaskData) else error.errors:
+                part.field = f"tasks[{position}].{part.field}".rstrip(".")
+                errors.append(part)
+            if len(errors) >= MAX_ERRORS:
+                break
+    if errors:
+        raise errors[0] if len(errors) == 1 else InvalidInput(errors[:MAX_ERRORS])
+    return submissions
+
+
+def _items(value: Any, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise InvalidTaskData(name, f"{name} must be a list of tasks.", code="list_expected")
+    if not value:
+        raise InvalidTaskData(name, f"{name} must not be empty.", code="blank")
+    if len(value) > MAX_TASKS:
+        raise InvalidTaskData(
+            name, f"{name} holds {len(value)} tasks; the limit is {MAX_TASKS}.", code="batch_too_large", limit=MAX_TASKS
+        )
+    return value
 
 
 def priority(value: Any, name: str) -> Band:

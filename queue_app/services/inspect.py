@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from queue_app import conf
-from queue_app.core.priorities import Band
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import TaskNotFound
 from queue_app.models import PriorityPolicy, Queue, Task, TaskAttempt
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.hints import tell_index
+from queue_app.services.task_filter import TaskFilter, matching
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFilter:
-    """Which tasks to list; what is empty does not restrict."""
-
-    statuses: Sequence[str] = ()
-    bands: Sequence[Band] = ()
-    queue: str | None = None
-    task_type: str | None = None
-    user: str | None = None
-    worker_id: uuid.UUID | None = None
+COUNT_CAP: Final = 10_000
+EXPORT_PAGE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +54,46 @@ class TaskDetail:
 
 def list_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, page_size: int, before: uuid.UUID | None = None) -> Page:
     """Return one page of ``tasks``; its cost does not depend on how many pages came before."""
-    if wanted.statuses:
-        tasks = tasks.in_status(*wanted.statuses)
-    if wanted.bands:
-        tasks = tasks.filter(priority__in=wanted.bands)
-    exact = {
-        "queue": wanted.queue,
-        "task_type": wanted.task_type,
-        "user": wanted.user,
-        "worker_id": wanted.worker_id,
-        "id__lt": before,
-    }
-    tasks = tasks.filter(**{name: value for name, value in exact.items() if value is not None})
+    tasks = matching(wanted, tasks)
+    if before is not None:
+        tasks = tasks.filter(id__lt=before)
     found = list(tasks.with_effective_priority().order_by("-id")[: page_size + 1])
     more = len(found) > page_size
     found = found[:page_size]
     return Page(found, found[-1].id if more else None)
+
+
+def export_pages(tasks: TaskQuerySet, wanted: TaskFilter) -> Iterator[list[Task]]:
+    """Yield all of the tasks that a filter means, newest first, in pages.
+
+    Each page is a query of its own that goes on after the last id: memory stays the same
+    however many there are, here and in the database, no snapshot is held, and a pooler may
+    lie between.
+    """
+    before: uuid.UUID | None = None
+    thresholds = PriorityPolicy.thresholds()
+    while True:
+        page = matching(wanted, tasks).with_effective_priority(thresholds)
+        if before is not None:
+            page = page.filter(id__lt=before)
+        found = list(page.order_by("-id")[:EXPORT_PAGE])
+        if found:
+            yield found
+        if len(found) < EXPORT_PAGE:
+            return
+        before = found[-1].id
+
+
+def count_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, exact: bool) -> tuple[int, bool]:
+    """Return how many tasks a filter means, and whether there are more than ``COUNT_CAP``, where it stops.
+
+    Unless it is to be ``exact``, which takes as long as there are rows.
+    """
+    found = matching(wanted, tasks).order_by()
+    if exact:
+        return found.count(), False
+    count = found[: COUNT_CAP + 1].count()
+    return min(count, COUNT_CAP), count > COUNT_CAP
 
 
 def get_task(tasks: TaskQuerySet, task_id: uuid.UUID) -> Task:

@@ -13,7 +13,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING, Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
-from queue_app.models import Queue, Task, Worker
+from queue_app.models import Queue, RuntimeSettings, Task, Worker
 from queue_app.models.worker import WorkerStatus
 
 
@@ -72,6 +72,27 @@ def queue_stats() -> dict[str, Any]:
         "queues": None if queues is None else [_as_dict(queue) for queue in queues],
         "workers": worker_counts(),
         "throughput": throughput(timedelta(minutes=1)),
+    }
+
+
+def one_queue_stats(queue: Queue) -> dict[str, Any]:
+    """Return what waits and runs in one queue. Raises ``IndexUnavailable``."""
+    return _as_dict(queue_summary(queue))
+
+
+def admin_queue() -> dict[str, Any]:
+    """Return depth, active tasks, the cap over everything, and the depth by effective band."""
+    found = queue_stats()
+    cap = RuntimeSettings.objects.values_list("max_concurrent", flat=True).first()
+    bands = found["bands"]
+    return {
+        "depth": found["depth"],
+        "active": found["active"],
+        "cap": cap,
+        "by_priority": None if bands is None else {name: stats["depth"] for name, stats in bands.items()},
+        "bands": bands,
+        "queues": found["queues"],
+        "workers": found["workers"],
     }
 
 

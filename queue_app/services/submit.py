@@ -21,9 +21,9 @@ from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.models import Queue, Task
 from queue_app.rows.database import fetch_all
-from queue_app.services.enqueue import enqueue
+from queue_app.services.enqueue import enqueue, enqueue_many
 from queue_app.services.inspect import get_task, position_of, queue_position
-from queue_app.services.validate import MAX_DELAY, check_capabilities, check_queue_name, check_task_type
+from queue_app.services.validate import MAX_DELAY, check_capabilities, check_queue_name, check_task, check_task_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,40 @@ def submit(submission: Submission, *, tell: bool = True, outside: bool = True) -
     _check_queue(new.queue, registered.queue_name)
     enqueued = enqueue(new, tell=tell, outside=outside)
     return _created(new, enqueued) if enqueued.created else _replayed(enqueued.id)
+
+
+def submit_many(submissions: Sequence[Submission]) -> list[Enqueued]:
+    """Store many tasks by the names of their types, all or nothing; return what was stored, in order.
+
+    Raises as ``submit`` does; an ``InvalidTaskData`` names the item, as in ``tasks[3].priority``.
+    """
+    tasks: list[NewTask] = []
+    keys: set[str] = set()
+    queues: set[tuple[str, str]] = set()
+    for position, submission in enumerate(submissions):
+        try:
+            registered = registry.get(check_task_type(submission.task_type))
+            new = _with_defaults(submission, registered)
+            if (new.queue, registered.queue_name) not in queues:
+                _check_queue(new.queue, registered.queue_name)
+                queues.add((new.queue, registered.queue_name))
+            check_task(new)
+            _check_repetition(new.idempotency_key, keys)
+        except InvalidTaskData as error:
+            error.field = f"tasks[{position}].{error.field}"
+            raise
+        tasks.append(new)
+    return enqueue_many(tasks, outside=True)
+
+
+def _check_repetition(key: str | None, keys: set[str]) -> None:
+    if key is None:
+        return
+    if key in keys:
+        raise InvalidTaskData(
+            "idempotency_key", "Another task of this request has the same key.", code="duplicate_in_batch"
+        )
+    keys.add(key)
 
 
 def after(delay: float) -> datetime | None:

@@ -1,10 +1,9 @@
-"""List, inspect, replay and discard dead letters; watch and cancel replays of many."""
+"""List, inspect, replay and discard dead letters."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 from typing import Any
-from uuid import UUID
 
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.permissions import BasePermission, IsAuthenticated
@@ -19,7 +18,7 @@ from queue_app.api.fields import Reader, json_object
 from queue_app.api.fields import task_id as parse_id
 from queue_app.api.listing import address_with
 from queue_app.core.states import Status
-from queue_app.exceptions import DeadLetterNotFound, InvalidTaskData, OperationNotFound
+from queue_app.exceptions import DeadLetterNotFound, InvalidTaskData
 from queue_app.models import DeadLetter
 from queue_app.services.dead_letters import (
     get_dead_letter,
@@ -33,14 +32,14 @@ from queue_app.services.dead_letters import (
 from queue_app.services.discard import discard, discard_many
 from queue_app.services.inspect import queue_position
 from queue_app.services.replay import replay
-from queue_app.services.replay_many import cancel_replay, get_operation, start_replay
+from queue_app.services.replay_many import start_replay
 
 VIEW, REPLAY, DISCARD = "queue_app.view_deadletter", "queue_app.replay_deadletter", "queue_app.discard_deadletter"
-VIEW_OPERATIONS = "queue_app.view_replayoperation"
 NO_SECRETS: frozenset[str] = frozenset()
 
 
-def _is_staff_with(request: Request, *permissions: str) -> bool:
+def is_staff_with(request: Request, *permissions: str) -> bool:
+    """Return whether the caller is staff and has all of the permissions."""
     return bool(request.user.is_staff and request.user.has_perms(permissions))
 
 
@@ -49,7 +48,7 @@ class _StaffWith(BasePermission):
 
     def has_permission(self, request: Request, view: Any) -> bool:
         """Return whether the caller may."""
-        return _is_staff_with(request, *self.permissions)
+        return is_staff_with(request, *self.permissions)
 
 
 class MayReplayMany(_StaffWith):
@@ -99,7 +98,7 @@ class _OneLetterView(ApiView):
             letter = get_dead_letter(DeadLetter.objects.visible_to(request.user), parse_id(name, "id"))
         except InvalidTaskData:
             raise DeadLetterNotFound(name) from None
-        if permission is not None and not _is_staff_with(request, permission):
+        if permission is not None and not is_staff_with(request, permission):
             raise PermissionDenied(f"This needs the permission {permission}.")
         return letter
 
@@ -176,30 +175,6 @@ class DiscardManyView(ApiView):
             selection.wanted, by=self.username(request), reason=selection.reason, limit=selection.options.limit
         )
         return Response({"discarded": discarded, "remaining": preview(selection.wanted).count})
-
-
-class OperationView(ApiView):
-    """A replay of many."""
-
-    def get(self, request: Request, operation_id: str) -> Response:
-        """Inspect an operation: how far it has come, and how many tasks failed again."""
-        return Response(representation.operation(get_operation(self._id(request, operation_id))))
-
-    def delete(self, request: Request, operation_id: str) -> Response:
-        """Cancel an operation; what it has replayed stays replayed."""
-        found = get_operation(self._id(request, operation_id))
-        if not _is_staff_with(request, REPLAY):
-            raise PermissionDenied(f"This needs the permission {REPLAY}.")
-        return Response(representation.operation(cancel_replay(found.id, by=self.username(request))))
-
-    def _id(self, request: Request, name: str) -> UUID:
-        """Return the id in the address; operations are missing to whoever may not see them."""
-        if not (_is_staff_with(request, VIEW_OPERATIONS) or _is_staff_with(request, REPLAY)):
-            raise OperationNotFound(name)
-        try:
-            return parse_id(name, "operation_id")
-        except InvalidTaskData:
-            raise OperationNotFound(name) from None
 
 
 def _preview(selection: Selection) -> Response:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
+from rest_framework.exceptions import NotFound, PermissionDenied
 from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -14,13 +16,27 @@ from queue_app.api.base import ApiView
 from queue_app.api.errors import NoSuchQueue
 from queue_app.api.fields import Reader, text
 from queue_app.api.limits import resume_time
+from queue_app.api.versions import expected_version, with_version
+from queue_app.core.priorities import Band, parse_band
 from queue_app.exceptions import InvalidTaskData, UnknownQueue
-from queue_app.models import Queue
+from queue_app.models import PriorityPolicy, Queue
 from queue_app.services import pause, resume
-from queue_app.services.stats import queue_stats
+from queue_app.services.edit import POLICY_FIELDS, QUEUE_FIELDS, edit_policy, edit_queue
+from queue_app.services.stats import one_queue_stats, queue_stats
 from queue_app.services.validate import check_queue_name
 
 REASON_LENGTH: Final = 200
+READ_ONLY: Final = (
+    "name",
+    "priority",
+    "paused",
+    "paused_at",
+    "paused_by",
+    "paused_reason",
+    "throttled_until",
+    "created_at",
+    "updated_at",
+)
 
 
 class MayPause(BasePermission):
@@ -39,6 +55,66 @@ class StatsView(ApiView):
     def get(self, request: Request) -> Response:
         """Return depth and oldest age per band, workers, and the throughput of the last minute."""
         return Response(queue_stats())
+
+
+class QueueListView(ApiView):
+    """The queues."""
+
+    def get(self, request: Request) -> Response:
+        """List all queues with their settings."""
+        return Response({"results": [representation.queue(found) for found in Queue.objects.order_by("name")[:1000]]})
+
+
+class QueueView(ApiView):
+    """One queue."""
+
+    def get(self, request: Request, name: str) -> Response:
+        """Inspect a queue; the ETag is what an edit has to name."""
+        found = _existing(get_queue, name)
+        return with_version(found, representation.queue(found))
+
+    def patch(self, request: Request, name: str) -> Response:
+        """Edit some settings of a queue; ``If-Match`` carries the ETag that was read."""
+        _require(request, "queue_app.change_queue")
+        changes = changes_in(self.json_body(request), QUEUE_FIELDS)
+        version = expected_version(request._request, _existing(get_queue, name))  # noqa: SLF001 - for its headers
+        edited = edit_queue(check_queue_name(name), changes, version=version, by=self.username(request))
+        return with_version(edited, representation.queue(edited))
+
+
+class QueueStatsView(ApiView):
+    """What waits and runs in one queue."""
+
+    def get(self, request: Request, name: str) -> Response:
+        """Return depth and oldest age per band, what runs, and the cap."""
+        return Response(one_queue_stats(_existing(get_queue, name)))
+
+
+class PolicyListView(ApiView):
+    """What holds for the bands."""
+
+    def get(self, request: Request) -> Response:
+        """List the policies of all bands."""
+        found = PriorityPolicy.objects.order_by("priority")
+        return Response({"results": [representation.policy(policy) for policy in found]})
+
+
+class PolicyView(ApiView):
+    """What holds for the tasks of a band, unless the task or its queue says otherwise."""
+
+    def get(self, request: Request, band: str) -> Response:
+        """Inspect the policy of a band; the ETag is what an edit has to name."""
+        policy = _policy(band)
+        return with_version(policy, representation.policy(policy))
+
+    def patch(self, request: Request, band: str) -> Response:
+        """Edit the policy of a band; ``If-Match`` carries the ETag that was read."""
+        _require(request, "queue_app.change_prioritypolicy")
+        changes = changes_in(self.json_body(request), POLICY_FIELDS)
+        policy = _policy(band)
+        version = expected_version(request._request, policy)  # noqa: SLF001 - for its headers
+        policy = edit_policy(Band(policy.priority), changes, version=version, by=self.username(request))
+        return with_version(policy, representation.policy(policy))
 
 
 class PauseView(ApiView):
@@ -78,6 +154,37 @@ def _existing(service: Any, name: str, **options: str) -> Queue:
     except InvalidTaskData as error:
         raise NoSuchQueue("There is no such queue.") from error
     return queue
+
+
+def get_queue(name: str) -> Queue:
+    """Return a queue; raise ``UnknownQueue``."""
+    found = Queue.objects.filter(pk=name).first()
+    if found is None:
+        raise UnknownQueue(name, Queue.objects.values_list("name", flat=True)[:1000])
+    return found
+
+
+def _policy(name: str) -> PriorityPolicy:
+    try:
+        band = parse_band(name[:20], field="priority")
+    except InvalidTaskData:
+        raise NotFound from None
+    return PriorityPolicy.objects.filter(pk=band).first() or PriorityPolicy(priority=band)
+
+
+def _require(request: Request, permission: str) -> None:
+    if not (request.user.is_staff and request.user.has_perm(permission)):
+        raise PermissionDenied(f"This needs the permission {permission}.")
+
+
+def changes_in(data: dict[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+    """Return the fields that a body changes; others are errors, and so are none."""
+    reader = Reader(data)
+    reader.refuse_others(tuple(fields), READ_ONLY)
+    if not data:
+        reader.note(InvalidTaskData("body", "Name at least one field to change.", code="body_required"))
+    reader.finish()
+    return data
 
 
 def _reason(value: Any, name: str) -> str:

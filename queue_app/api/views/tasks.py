@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from http import HTTPStatus
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from rest_framework.exceptions import PermissionDenied
@@ -10,19 +13,26 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
 
-from queue_app.api import representation
-from queue_app.api.base import ApiView
+from queue_app.api import export, representation
+from queue_app.api.base import AnyFormat, ApiView
 from queue_app.api.fields import Reader
 from queue_app.api.fields import task_id as parse_id
-from queue_app.api.listing import address_with, cursor, parse_listing
-from queue_app.api.submission import KEY_HEADER, parse_submission, priority
+from queue_app.api.listing import address_with, cursor, parse_counting, parse_export, parse_listing
+from queue_app.api.operations import BulkAction, parse_action
+from queue_app.api.submission import KEY_HEADER, parse_many, parse_submission, priority
 from queue_app.core.priorities import Band
 from queue_app.exceptions import InvalidTaskData, TaskNotFound
 from queue_app.models import Task
+from queue_app.models.operation import OperationKind
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services import cancel, reprioritise
-from queue_app.services.inspect import get_task, list_tasks, position_of, task_detail
-from queue_app.services.submit import submit
+from queue_app.services.inspect import count_tasks, export_pages, get_task, list_tasks, position_of, task_detail
+from queue_app.services.operations import advance_for, preview_operation, start_operation
+from queue_app.services.submit import submit, submit_many
+from queue_app.services.task_filter import TaskFilter
+
+#: An action on few tasks is done with before it is answered.
+AT_ONCE_SECONDS: Final = 0.2
 
 
 class TaskListView(ApiView):
@@ -37,7 +47,7 @@ class TaskListView(ApiView):
         following = None if page.before is None else cursor(page.before)
         return Response(
             {
-                "results": [representation.summary(task) for task in page.tasks],
+                "results": [_shown(task, listing.fields) for task in page.tasks],
                 "next_cursor": following,
                 "next": following and address_with(request, following),
             }
@@ -52,6 +62,82 @@ class TaskListView(ApiView):
         status = HTTPStatus.OK if task.replayed else HTTPStatus.CREATED
         location = {"Location": request.build_absolute_uri(f"{request.path.rstrip('/')}/{task.id}")}
         return Response(representation.submitted(task), status=status, headers=location)
+
+
+class TaskCountView(ApiView):
+    """How many tasks the caller may see of a filter."""
+
+    def get(self, request: Request) -> Response:
+        """Count tasks, up to a cap; with ``exact=true`` however many there are."""
+        asked = parse_counting(request.query_params)
+        count, capped = count_tasks(Task.objects.visible_to(request.user), asked.wanted, exact=asked.exact)
+        return Response({"count": count, "capped": capped})
+
+
+class TaskExportView(ApiView):
+    """The tasks that the caller may see, as a stream."""
+
+    content_negotiation_class = AnyFormat
+
+    def get(self, request: Request) -> Any:
+        """Export all tasks of a filter, newest first, as NDJSON or CSV; rows that come meanwhile are not in it."""
+        asked = parse_export(request.query_params)
+        pages = export_pages(Task.objects.visible_to(request.user), asked.wanted)
+        return export.response(request._request, pages, asked.fields, asked.format)  # noqa: SLF001 - for its kind
+
+
+class TaskBulkView(ApiView):
+    """Many tasks at once."""
+
+    body_factor = 8
+
+    def post(self, request: Request) -> Response:
+        """Submit up to 1000 tasks, all or nothing; 200 when an idempotency key names all of them."""
+        submissions = parse_many(
+            self.json_body(request), user=self.username(request), key_header=request.headers.get(KEY_HEADER)
+        )
+        stored = submit_many(submissions)
+        status = HTTPStatus.CREATED if any(item.created for item in stored) else HTTPStatus.OK
+        tasks = [{"task_id": item.id, "status": item.status, "replayed": not item.created} for item in stored]
+        return Response({"count": len(tasks), "tasks": tasks}, status=status)
+
+
+class BulkActionView(ApiView):
+    """Actions on many tasks."""
+
+    permission_of: ClassVar[dict[OperationKind, str]] = {
+        OperationKind.CANCEL: "queue_app.cancel_task",
+        OperationKind.REPRIORITISE: "queue_app.reprioritise_task",
+        OperationKind.REPLAY: "queue_app.replay_deadletter",
+    }
+
+    def post(self, request: Request) -> Response:
+        """Cancel, reprioritise or replay tasks by ``ids`` or ``filter``: 202 with the operation; ``dry_run`` counts.
+
+        Without the permission for it, only the caller's own tasks are meant.
+        """
+        asked = parse_action(self.json_body(request))
+        wanted = self._allowed(request, asked)
+        if asked.dry_run:
+            found = preview_operation(asked.action, wanted)
+            return Response({"dry_run": True, "count": found.count, "sample": found.sample})
+        operation = start_operation(asked.action, wanted, by=self.username(request), reason=asked.reason)
+        operation = advance_for(operation.id, AT_ONCE_SECONDS)
+        base = request.path.rstrip("/").removesuffix("/tasks/bulk-actions")
+        location = {"Location": request.build_absolute_uri(f"{base}/operations/{operation.id}")}
+        return Response(representation.action(operation), status=HTTPStatus.ACCEPTED, headers=location)
+
+    def _allowed(self, request: Request, asked: BulkAction) -> TaskFilter:
+        kind, user = asked.action.kind, request.user
+        may = user.has_perm(self.permission_of[kind])
+        if user.is_staff and may and user.has_perm("queue_app.view_task"):
+            return asked.wanted
+        if kind is OperationKind.REPLAY and not (user.is_staff and may):
+            raise PermissionDenied(f"This needs the permission {self.permission_of[kind]}.")
+        own = self.username(request)
+        if asked.wanted.user not in (None, own):
+            return TaskFilter(ids=[])
+        return replace(asked.wanted, user=own)
 
 
 class _OneTaskView(ApiView):
@@ -98,6 +184,11 @@ class TaskPriorityView(_OneTaskView):
                 "queue_position": position_of(task),
             }
         )
+
+
+def _shown(task: Task, fields: Sequence[str]) -> dict[str, Any]:
+    summary = representation.summary(task)
+    return {name: summary[name] for name in fields} if fields else summary
 
 
 def _parse_id(name: str) -> UUID:

@@ -69,7 +69,7 @@ def test_unknown_methods(staff, method, path):
 
 @pytest.mark.parametrize(
     "path",
-    [f"{TASKS}/a/b", f"{TASKS}//", f"{TASKS}/a/priority/x", "/api/v1/queue/", "/api/v1/queues/", "/api/v1/queues/a/b"],
+    [f"{TASKS}/a/b", f"{TASKS}//", f"{TASKS}/a/priority/x", "/api/v1/queue/", "/api/v1/queues//", "/api/v1/queues/a/b"],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_addresses_that_do_not_exist(alice, anonymous, method, path):

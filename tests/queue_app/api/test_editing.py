@@ -1,0 +1,106 @@
+"""Queues, policies, and what only staff see."""
+
+from __future__ import annotations
+
+import pytest
+
+from queue_app.core.priorities import Band
+from queue_app.models import AuditEntry, PriorityPolicy, Queue
+
+QUEUE = "/api/v1/queues/default"
+
+
+def patch(client, path, body, tag=None):
+    return client.call("PATCH", path, body, **({} if tag is None else {"If-Match": tag}))
+
+
+def test_queues_are_listed_and_read(alice):
+    assert [queue["name"] for queue in alice.get("/api/v1/queues").data["results"]] == ["default", "reports"]
+    response = alice.get(QUEUE)
+    assert response.data["max_concurrent"] is None
+    assert response.headers["ETag"] == alice.get(QUEUE).headers["ETag"]
+    assert alice.get("/api/v1/queues/nowhere").status_code == 404
+
+
+def test_an_edit_names_the_version_it_is_based_on(staff):
+    client = staff("change_queue")
+    tag = client.get(QUEUE).headers["ETag"]
+    assert patch(client, QUEUE, {"max_concurrent": 3}).status_code == 428
+    response = patch(client, QUEUE, {"max_concurrent": 3, "description": "Everything"}, tag)
+    assert (response.status_code, response.data["max_concurrent"]) == (200, 3)
+    assert patch(client, QUEUE, {"max_concurrent": 4}, tag).data["code"] == "changed_meanwhile"
+    assert patch(client, QUEUE, {"max_concurrent": 4}, tag).status_code == 412
+    assert patch(client, QUEUE, {"max_concurrent": None}, f'"other", {response.headers["ETag"]}').status_code == 200
+    assert patch(client, QUEUE, {"max_concurrent": 5}, "*").status_code == 200
+    assert Queue.objects.get(pk="default").max_concurrent == 5
+    entry = AuditEntry.objects.order_by("-id").first()
+    assert (entry.via, entry.by) == ("api", client.user.username)
+
+
+def test_only_staff_with_the_permission_edit(alice, staff):
+    for client in (alice, staff(), staff("view_queue")):
+        assert patch(client, QUEUE, {"max_concurrent": 3}, "*").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({}, "body_required"),
+        ({"colour": "red"}, "unknown_field"),
+        ({"paused": True}, "read_only_field"),
+        ({"max_concurrent": 0}, "out_of_range"),
+        ({"max_concurrent": -1}, "out_of_range"),
+        ({"max_concurrent": 10**12}, "out_of_range"),
+        ({"max_concurrent": "3"}, "invalid_type"),
+        ({"max_concurrent": True}, "invalid_type"),
+        ({"max_concurrent": 1.5}, "invalid_type"),
+        ({"max_retries": 101}, "out_of_range"),
+        ({"expire_eagerly": None}, "null_not_allowed"),
+        ({"expire_eagerly": True}, "out_of_range"),
+        ({"description": "\x00"}, "invalid_characters"),
+        ({"timeout_seconds": 0}, "out_of_range"),
+        ({"order": "random"}, "out_of_range"),
+    ],
+)
+def test_what_no_queue_can_be(staff, body, code):
+    response = patch(staff("change_queue"), QUEUE, body, "*")
+    assert (response.status_code, response.data["code"]) == (400, code)
+
+
+def test_policies_of_the_bands(alice, staff):
+    assert [found["priority"] for found in alice.get("/api/v1/policies").data["results"]] == [
+        "critical", "high", "normal", "low", "background",
+    ]  # fmt: skip
+    address = "/api/v1/policies/medium"
+    tag = alice.get(address).headers["ETag"]
+    client = staff("change_prioritypolicy")
+    assert patch(alice, address, {"max_retries": 7}, tag).status_code == 403
+    assert patch(client, address, {"max_retries": 7}, tag).data["max_retries"] == 7
+    assert patch(client, address, {"max_retries": 8}, tag).status_code == 412
+    assert patch(client, address, {"timeout_seconds": 0}, "*").status_code == 400
+    assert PriorityPolicy.objects.get(priority=2).max_retries == 7
+    assert alice.get("/api/v1/policies/urgent").status_code == 404
+
+
+def test_queues_in_numbers(transactional_db, alice, staff, stored, index):
+    stored(priority=Band.HIGH)
+    index.flush()
+    stats = alice.get(f"{QUEUE}/stats").data
+    assert (stats["name"], stats["depth"], stats["active"], stats["bands"]["high"]["depth"]) == ("default", 1, 0, 1)
+    found = staff("view_task").get("/api/v1/admin/queue").data
+    assert (found["depth"], found["active"], found["cap"], found["by_priority"]["high"]) == (1, 0, None, 1)
+    assert alice.get("/api/v1/queues/nowhere/stats").status_code == 404
+
+
+def test_staff_see_everybodys_tasks_and_the_whole_queue(alice, staff, stored):
+    task = stored("bob")
+    client = staff("view_task", "reprioritise_task")
+    for address in ("/api/v1/admin/tasks", "/api/v1/admin/queue", "/api/v1/workers"):
+        assert alice.get(address).status_code == 403
+        assert staff().get(address).status_code == 403
+    assert [found["task_id"] for found in client.get("/api/v1/admin/tasks").data["results"]] == [str(task.id)]
+    address = f"/api/v1/admin/tasks/{task.id}/priority"
+    assert client.put(address, {"priority": "high"}).data["priority"] == "high"
+    assert alice.put(address, {"priority": "low"}).status_code == 403
+    assert client.post("/api/v1/admin/tasks", {}).status_code == 405
+    assert staff("view_worker").get("/api/v1/workers").data == {"results": []}

@@ -1,0 +1,232 @@
+"""Many tasks: submit, filter, count, export, act on them, and watch what goes on in the background."""
+
+from __future__ import annotations
+
+import csv
+import json
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from queue_app.core.priorities import Band
+from queue_app.models import Operation, Task, TaskAttempt
+from queue_app.services import inspect
+from queue_app.services.operations import run_operations
+
+TASKS = "/api/v1/tasks"
+BULK, ACTIONS, COUNT, EXPORT = (f"{TASKS}/{name}" for name in ("bulk", "bulk-actions", "count", "export"))
+
+
+def ids(response) -> set[str]:
+    return {task["task_id"] for task in response.data["results"]}
+
+
+def lines(response) -> list[str]:
+    return b"".join(response.streaming_content).decode().splitlines()
+
+
+class TestBulkSubmit:
+    def test_all_or_nothing_in_order(self, alice, plain_type, render_type):
+        body = {
+            "tasks": [{"task_type": plain_type, "parameters": {"n": 1}}, {"task_type": render_type, "priority": "low"}]
+        }
+        response = alice.post(BULK, body)
+        assert (response.status_code, response.data["count"]) == (201, 2)
+        found = [Task.objects.get(pk=task["task_id"]) for task in response.data["tasks"]]
+        assert [(task.task_type, task.user) for task in found] == [(plain_type, "alice"), (render_type, "alice")]
+        assert found[1].band is Band.LOW
+
+    def test_bad_items_are_named_and_nothing_is_stored(self, alice, plain_type, row_counts):
+        before = row_counts()
+        good = {"task_type": plain_type}
+        for tasks, fields in (
+            ([{**good, "priority": "urgent"}, {"x": 1}], {"tasks[0].priority", "tasks[1].x", "tasks[1].task_type"}),
+            ([good, 5], {"tasks[1]"}),
+            ([good, {"task_type": "no.such"}], {"tasks[1].task_type"}),
+            ([good, {"task_type": plain_type, "queue": "nowhere"}], {"tasks[1].queue"}),
+            ([good, {"task_type": plain_type, "timeout": -1}], {"tasks[1].timeout"}),
+            ([{**good, "idempotency_key": "k"}] * 2, {"tasks[1].idempotency_key"}),
+            ([], {"tasks"}),
+            ({}, {"tasks"}),
+        ):  # fmt: skip
+            response = alice.post(BULK, {"tasks": tasks})
+            assert response.status_code == 400, tasks
+            assert {error["field"] for error in response.data["errors"]} == fields
+        response = alice.post(BULK, {"tasks": [good] * 1001})
+        assert (response.status_code, response.data["code"]) == (400, "batch_too_large")
+        assert row_counts() == before
+
+    def test_a_key_in_the_header_makes_the_request_repeatable(self, alice, bob, plain_type):
+        body = {"tasks": [{"task_type": plain_type, "parameters": {"n": n}} for n in range(3)]}
+        key = {"Idempotency-Key": "order 7"}
+        first, again = alice.post(BULK, body, **key), alice.post(BULK, body, **key)
+        assert (first.status_code, again.status_code) == (201, 200)
+        assert [t["task_id"] for t in again.data["tasks"]] == [t["task_id"] for t in first.data["tasks"]]
+        assert all(task["replayed"] for task in again.data["tasks"])
+        body["tasks"][2]["parameters"] = {"n": 9}
+        assert alice.post(BULK, body, **key).status_code == 409
+        assert bob.post(BULK, body, **key).status_code == 201
+
+
+class TestFilters:
+    def test_every_filter(self, alice, staff, stored):
+        plain = stored(parameters={"order_id": 42, "vip": True, "customer": {"id": "7"}})
+        other = stored("bob", parameters={"order_id": "42"}, queue="reports", priority=Band.LOW, capabilities=("gpu",))
+        Task.objects.filter(pk=other.pk).update(queued_at=datetime.now(UTC) - timedelta(seconds=700))
+        dead = stored(status="dead_letter")
+        TaskAttempt.objects.create(
+            task_id=dead.id, attempt=1, started_at=dead.created_at, finished_at=dead.created_at,
+            exception_class="shop.OutOfStock", message="No cups left",
+        )  # fmt: skip
+        moment = dead.created_at.isoformat().replace("+", "%2B")
+        client = staff("view_task")
+        for query, wanted in (
+            ("parameters__order_id=42", {plain, other}),
+            ("parameters__order_id=42&parameters__vip=true", {plain}),
+            ("parameters__customer__id=7", {plain}),
+            ("parameters__order_id=4", set()),
+            ("capability=gpu", {other}),
+            ("effective_priority=normal&priority=low", {other}),
+            ("effective_priority=low", set()),
+            ("queue=reports,nowhere", {other}),
+            ("queue=reports&queue=default", {plain, other, dead}),
+            ("error=out%20of", set()),
+            ("error=outofstock", {dead}),
+            ("error=cups+LEFT", {dead}),
+            (f"created_after={moment}", {dead}),
+            (f"created_before={moment}", {plain, other}),
+            (f"finished_after={moment}&status=dead_letter", {dead}),
+        ):
+            assert ids(client.get(f"{TASKS}?{query}")) == {str(task.id) for task in wanted}, query
+            assert client.get(f"{COUNT}?{query}").data == {"count": len(wanted), "capped": False}
+        assert alice.get(f"{COUNT}?parameters__order_id=42").data["count"] == 1
+
+    @pytest.mark.parametrize(
+        ("query", "code"),
+        [
+            ("parameters__=1", "unknown_parameter"),
+            ("parameters__a____b=1", "unknown_parameter"),
+            ("parameters__a=%00", "invalid_characters"),
+            ("parameters__a%00=1", "invalid_characters"),
+            ("parameters__a=1&parameters__a=2", "repeated_parameter"),
+            ("&".join(f"parameters__{name}=1" for name in "abcdef"), "too_many"),
+            ("payload__x=1", "unknown_parameter"),
+            ("effective_priority=urgent", "unknown_priority"),
+            ("capability=a:b", "invalid_name"),
+            ("created_after=2030-01-01", "timezone_required"),
+            ("finished_before=yesterday", "datetime_expected"),
+            (f"error={'x' * 201}", "too_long"),
+            ("fields=payload", "unknown_field"),
+            ("fields=", "unknown_field"),
+        ],
+    )
+    def test_what_is_refused(self, alice, query, code):
+        response = alice.get(f"{TASKS}?{query}")
+        assert response.status_code == 400
+        assert response.data["code"] == code
+
+    def test_only_the_fields_that_were_asked_for(self, alice, stored):
+        task = stored()
+        assert alice.get(f"{TASKS}?fields=status,task_id").data["results"] == [
+            {"status": "queued", "task_id": str(task.id)}
+        ]
+
+    def test_a_count_stops_at_its_cap_unless_it_is_to_be_exact(self, alice, stored, monkeypatch):
+        monkeypatch.setattr(inspect, "COUNT_CAP", 2)
+        for _ in range(3):
+            stored()
+        assert alice.get(COUNT).data == {"count": 2, "capped": True}
+        assert alice.get(f"{COUNT}?exact=true").data == {"count": 3, "capped": False}
+        assert alice.get(f"{COUNT}?exact=yes").data["code"] == "boolean_expected"
+
+
+class TestExport:
+    def test_ndjson_of_ones_own_over_several_pages(self, alice, stored, monkeypatch):
+        monkeypatch.setattr(inspect, "EXPORT_PAGE", 2)
+        tasks = [stored() for _ in range(4)]
+        stored("bob")
+        response = alice.http.get(EXPORT)
+        assert response.headers["Content-Type"] == "application/x-ndjson"
+        shown = [json.loads(line) for line in lines(response)]
+        assert [row["task_id"] for row in shown] == [str(task.id) for task in reversed(tasks)]
+        assert shown[0] == alice.get(TASKS).data["results"][0]
+
+    def test_csv_that_no_program_takes_for_formulas(self, alice, staff, stored):
+        stored("=HYPERLINK(1)", capabilities=("gpu", "fast"))
+        client = staff("view_task")
+        response = client.http.get(f"{EXPORT}?format=csv&fields=user,capabilities,attempt,finished_at")
+        assert response.headers["Content-Disposition"] == 'attachment; filename="tasks.csv"'
+        assert list(csv.reader(lines(response))) == [
+            ["user", "capabilities", "attempt", "finished_at"],
+            ["'=HYPERLINK(1)", "fast gpu", "0", ""],
+        ]
+        assert lines(alice.http.get(f"{EXPORT}?format=csv&fields=user")) == ["user"]
+        assert alice.get(f"{EXPORT}?format=xls").data["code"] == "unknown_format"
+
+
+class TestActions:
+    def test_a_dry_run_changes_nothing(self, alice, stored):
+        task = stored()
+        stored("bob")
+        response = alice.post(ACTIONS, {"action": "cancel", "filter": {}, "dry_run": True})
+        assert (response.status_code, response.data) == (200, {"dry_run": True, "count": 1, "sample": [str(task.id)]})
+        assert not Operation.objects.exists()
+
+    def test_people_act_on_their_own_staff_on_all(self, alice, staff, stored):
+        mine, foreign = stored(), stored("bob")
+        response = alice.post(ACTIONS, {"action": "cancel", "ids": [str(mine.id), str(foreign.id), str(uuid.uuid4())]})
+        assert response.status_code == 202
+        assert (response.data["state"], response.data["total"], response.data["changed"]) == ("done", 1, 1)
+        assert alice.get(response.headers["Location"].removeprefix("http://testserver")).data == response.data
+        foreign.refresh_from_db()
+        assert foreign.status == "queued"
+        body = {"action": "reprioritise", "priority": "high", "filter": {"queue": "default", "status": ["queued"]}}
+        for client, changed in ((alice, 0), (staff("view_task"), 0), (staff("view_task", "reprioritise_task"), 1)):
+            assert client.post(ACTIONS, body).data["changed"] == changed
+        assert alice.post(ACTIONS, {"action": "cancel", "filter": {"user": "bob"}}).data["total"] == 0
+        assert alice.post(ACTIONS, {"action": "replay", "filter": {}}).status_code == 403
+
+    def test_operations_belong_to_who_asked(self, alice, bob, staff, stored, monkeypatch):
+        monkeypatch.setattr("queue_app.api.views.tasks.advance_for", lambda found, _: Operation.objects.get(pk=found))
+        stored(parameters={"password": "s3cret"})
+        body = {"action": "cancel", "filter": {"parameters": {"password": "s3cret"}}, "reason": "mistake"}
+        response = alice.post(ACTIONS, body)
+        assert (response.data["state"], response.data["remaining"]) == ("running", 1)
+        address = f"/api/v1/operations/{response.data['operation_id']}"
+        assert "s3cret" not in json.dumps(response.data)
+        assert [client.get(address).status_code for client in (bob, staff(), staff("view_operation"))] == [
+            404,
+            404,
+            200,
+        ]
+        assert staff("view_operation").delete(address).status_code == 403
+        assert alice.delete(address).data["state"] == "cancelled"
+        assert alice.delete(address).data["code"] == "operation_ended"
+        assert run_operations() == 0
+
+    @pytest.mark.parametrize(
+        ("body", "code"),
+        [
+            ({}, "required"),
+            ({"action": "delete", "filter": {}}, "unknown_action"),
+            ({"action": "cancel"}, "required"),
+            ({"action": "cancel", "ids": [], "filter": {}}, "conflicting_fields"),
+            ({"action": "cancel", "priority": "high", "filter": {}}, "required"),
+            ({"action": "reprioritise", "filter": {}}, "required"),
+            ({"action": "cancel", "filter": []}, "object_expected"),
+            ({"action": "cancel", "filter": {"colour": "red"}}, "unknown_field"),
+            ({"action": "cancel", "filter": {"queue": 5}}, "string_expected"),
+            ({"action": "cancel", "filter": {"parameters": 5}}, "object_expected"),
+            ({"action": "cancel", "filter": {"parameters": {"a": "\x00"}}}, "nul_not_allowed"),
+            ({"action": "cancel", "ids": ["x"]}, "invalid_id"),
+            ({"action": "cancel", "ids": [str(uuid.uuid4())] * 1001}, "too_many"),
+            ({"action": "cancel", "filter": {}, "reason": "x" * 201}, "invalid"),
+        ],
+    )
+    def test_what_is_refused(self, alice, body, code):
+        response = alice.post(ACTIONS, body)
+        assert response.status_code == 400
+        codes = {error["code"] for error in response.data["errors"]}
+        assert code in codes or response.data["code"] == code
+        assert not Operation.objects.exists()
