@@ -1,0 +1,81 @@
+"""What the Redis or Valkey server says about itself, for ``taskqueue doctor``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from queue_app.index.client import translated
+from queue_app.index.index import Index
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """One server: its name and version, memory in bytes, and how it keeps data; times in seconds."""
+
+    product: str  # Redis or Valkey
+    version: tuple[int, ...]  # the version of Redis that it behaves as
+    shown_version: str
+    policy: str  # maxmemory-policy
+    used: int
+    limit: int  # maxmemory; 0: none
+    machine: int  # memory of its machine; 0: not told
+    append_only: bool
+    snapshots: str | None  # the `save` rules; None: not told, empty: none
+    last_save_failed: bool
+    clock_ahead: float  # of its clock before this machine's
+    clock_error: float  # by so much that may be off
+
+
+def server_facts(index: Index) -> ServerFacts:
+    """Ask the server. Raises ``IndexUnavailable``."""
+    client = index._client  # noqa: SLF001 - of the same package
+    with translated("info", index.alias):
+        info: dict[str, Any] = client.info()
+        before = time.time()
+        seconds, microseconds = client.time()
+        after = time.time()
+    valkey = info.get("valkey_version")
+    version = str(info.get("redis_version", "0"))
+    return ServerFacts(
+        product="Valkey" if valkey else "Redis",
+        version=tuple(int(part) for part in version.split(".") if part.isdigit()),
+        shown_version=str(valkey or version),
+        policy=str(info.get("maxmemory_policy", "unknown")),
+        used=int(info.get("used_memory", 0)),
+        limit=int(info.get("maxmemory", 0)),
+        machine=int(info.get("total_system_memory", 0)),
+        append_only=bool(int(info.get("aof_enabled", 0))),
+        snapshots=_snapshots(client),
+        last_save_failed=info.get("rdb_last_bgsave_status") == "err" or info.get("aof_last_write_status") == "err",
+        clock_ahead=int(seconds) + int(microseconds) / 1e6 - (before + after) / 2,
+        clock_error=(after - before) / 2,
+    )
+
+
+def _snapshots(client: redis.Redis) -> str | None:
+    """Return the rules of snapshots; many hosted servers do not tell."""
+    try:
+        found = client.config_get("save")
+    except redis.RedisError:
+        return None
+    value = next(iter(found.values()), "")
+    return _text(value)
+
+
+def waiting_kinds(index: Index, queue: str) -> set[tuple[str, tuple[str, ...]]]:
+    """Return the (task type, capabilities) that wait in a queue. Raises ``IndexUnavailable``."""
+    with translated("lanes", index.alias):
+        lanes = index._client.smembers(f"{index.keys.prefix}:lanes:{queue}")  # noqa: SLF001 - of the same package
+    kinds = set()
+    for lane in lanes:
+        _queue, task_type, capabilities, *_ = _text(lane).split("\x1f")
+        kinds.add((task_type, tuple(name for name in capabilities.split(",") if name)))
+    return kinds
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

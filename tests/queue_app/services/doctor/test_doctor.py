@@ -1,0 +1,332 @@
+"""Each fault is made for real, wherever a server can be brought to it, and the doctor finds it and nothing else."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from queue_app.index import get_index
+from queue_app.models import DeadLetter, MaintenanceJob, Queue, RuntimeSettings, Task, Worker
+from queue_app.rows import doctor as rows
+from queue_app.services import doctor
+from queue_app.services.doctor import Finding, Level, postgresql, project, redis, work
+from queue_app.services.leader import take_lead
+from queue_app.services.maintenance import run_overdue
+from queue_app.services.queues import pause
+from queue_app.services.workers import WorkerIdentity, register
+from tests.support.engine import flush, index_away, put, put_many, take
+
+
+def only(findings) -> Finding:
+    """Return the one finding."""
+    [finding] = findings
+    return finding
+
+
+def settled(check, level: Level, text: str) -> None:
+    """Assert what a check finds, and that it says what to do unless all is well."""
+    finding = only(check())
+    assert (finding.level, text in finding.message) == (level, True), finding
+    assert bool(finding.hint) == (level is not Level.OK)
+
+
+@contextmanager
+def configured(**values: object) -> Iterator[None]:
+    """Set options of the real server for a moment."""
+    client = get_index()._client
+    names = {name: name.replace("_", "-") for name in values}
+    before = {name: client.config_get(names[name])[names[name]] for name in values}
+    try:
+        for name, value in values.items():
+            client.config_set(names[name], value)
+        yield
+    finally:
+        for name, value in before.items():
+            client.config_set(names[name], value)
+
+
+def live(hand, *, silent: float = 0, **options) -> None:
+    """Make the row of a worker."""
+    identity = WorkerIdentity(id=hand.id, name="w1", host="h", pid=7, process_identity="elsewhere", version="1")
+    register(identity, hand.profile, concurrency=4, heartbeat_seconds=10)
+    Worker.objects.filter(pk=hand.id).update(last_heartbeat_at=timezone.now() - timedelta(seconds=silent), **options)
+
+
+# -- the whole ------------------------------------------------------------------------------------
+
+
+def test_a_healthy_installation_fails_nothing(engine):
+    take_lead("me", 15)
+    run_overdue(every=True)
+    live(engine.worker())
+    put()
+    findings = list(doctor.examine())
+    assert [finding for finding in findings if finding.level is Level.FAIL] == []
+    assert {finding.check for finding in findings} >= {"settings", "redis", "index", "scheduler", "tables", "agreement"}
+
+
+def test_without_redis_the_rest_is_examined(engine):
+    with index_away():
+        engine.index.ping = lambda: engine.index._call("ping")
+        findings = list(doctor.examine())
+        del engine.index.ping
+    assert next(f.check for f in findings if f.level is Level.FAIL) == "redis"
+    assert {"migrations", "transactions"} <= {finding.check for finding in findings}
+    assert "clocks" not in {finding.check for finding in findings}
+
+
+def test_without_postgresql_the_rest_is_examined(engine, monkeypatch):
+    from django.db import OperationalError  # noqa: PLC0415
+
+    def broken(*_):
+        raise OperationalError("connection to postgresql://me:hunter2@db failed")
+
+    monkeypatch.setattr(doctor, "fetch_all", broken)
+    findings = list(doctor.examine())
+    assert "hunter2" not in str(findings)
+    assert findings[0].check == "postgresql"
+    assert "eviction" in {finding.check for finding in findings}
+
+
+# -- the project ----------------------------------------------------------------------------------
+
+
+def test_settings_that_do_not_pass_the_checks(settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "WORKR": {}}
+    finding = next(iter(project.check_settings()))
+    assert (finding.level, "WORKR" in finding.message, "Did you mean" in finding.hint) == (Level.FAIL, True, True)
+
+
+def test_a_cache_that_shares_the_database_of_the_index(settings):
+    settled(project.check_cache_alias, Level.OK, "'default'")
+    settings.CACHES = {**settings.CACHES, "pages": settings.CACHES["default"]}
+    settled(project.check_cache_alias, Level.WARN, "'pages'")
+
+
+def test_the_runworker_of_another_app(monkeypatch):
+    settled(project.check_commands, Level.OK, "runworker")
+    monkeypatch.setattr(project, "get_commands", lambda: {"runworker": "channels", "runscheduler": "queue_app"})
+    settled(project.check_commands, Level.FAIL, "the command of channels")
+
+
+# -- PostgreSQL -----------------------------------------------------------------------------------
+
+
+def test_an_isolation_level_that_is_not_read_committed(engine):
+    settled(postgresql.check_server, Level.OK, "read committed")
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_isolation = 'repeatable read'")
+        try:
+            settled(postgresql.check_server, Level.FAIL, "repeatable read")
+        finally:
+            cursor.execute("RESET default_transaction_isolation")
+
+
+def test_a_migration_that_was_not_applied(engine):
+    settled(postgresql.check_migrations, Level.OK, "all")
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM django_migrations WHERE app = 'queue_app' AND name LIKE '0005%' RETURNING name")
+        name = cursor.fetchone()[0]
+    try:
+        settled(postgresql.check_migrations, Level.FAIL, name)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('queue_app', %s, now())", [name])
+
+
+def test_a_snapshot_that_is_held(engine, monkeypatch):
+    monkeypatch.setattr(postgresql, "SNAPSHOT_WARN", 3600.0)
+    settled(postgresql.check_snapshots, Level.OK, "none")
+    monkeypatch.setattr(postgresql, "SNAPSHOT_WARN", 0.0)
+    other = connection.copy()
+    try:
+        other.set_autocommit(False)
+        with other.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            pid = cursor.fetchone()[0]
+        settled(postgresql.check_snapshots, Level.WARN, f"pid {pid} ")
+        monkeypatch.setattr(postgresql, "SNAPSHOT_FAIL", 0.0)
+        settled(postgresql.check_snapshots, Level.FAIL, "idle in transaction")
+    finally:
+        other.rollback()
+        other.close()
+
+
+def test_a_table_full_of_dead_rows(rows, monkeypatch):
+    monkeypatch.setattr(postgresql, "DEAD_ROWS", 50)
+    put_many(200)
+    Task.objects.update(user="x")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+    findings = list(postgresql.check_tables())
+    assert any("queue_app_task " in f.message and f.level is Level.WARN for f in findings), findings
+
+
+def test_autovacuum_switched_off(rows):
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE queue_app_taskresult SET (autovacuum_enabled = false)")
+        try:
+            settled(postgresql.check_tables, Level.FAIL, "queue_app_taskresult")
+        finally:
+            cursor.execute("ALTER TABLE queue_app_taskresult RESET (autovacuum_enabled)")
+
+
+# -- Redis ----------------------------------------------------------------------------------------
+
+
+def found(name: str) -> Finding:
+    """Return what the examination of Redis finds about one thing."""
+    return only(finding for finding in redis.check_redis() if finding.check == name)
+
+
+def test_the_server_as_it_is(index):
+    assert [f.level for f in redis.check_redis() if f.check != "memory"] == [Level.OK] * 3
+
+
+@pytest.mark.parametrize(("policy", "level"), [("volatile-lru", Level.WARN), ("allkeys-lru", Level.WARN)])
+def test_a_policy_that_drops_keys(index, policy, level):
+    with configured(maxmemory_policy=policy):
+        assert found("eviction").level is level
+
+
+def test_memory_that_is_nearly_full_and_would_be_taken_from_the_index(index):
+    used = index._client.info("memory")["used_memory"]
+    with configured(maxmemory=int(used * 1.25)):
+        assert found("memory").level is Level.WARN
+        assert "of maxmemory" in found("memory").message
+        with configured(maxmemory_policy="allkeys-lru"):
+            assert found("eviction").level is Level.FAIL
+
+
+def test_what_is_kept_is_said_plainly(index, settings):
+    with configured(save=""):
+        assert "none: after a restart the index is rebuilt" in found("persistence").message
+        settings.TASKQUEUE = {**settings.TASKQUEUE, "REQUESTS": {"ENABLED": True}}
+        assert found("persistence").level is Level.WARN
+    with configured(save="3600 1"):
+        assert found("persistence").message.startswith("snapshots")
+
+
+@pytest.mark.parametrize(("ahead", "level"), [(5, Level.WARN), (-3600, Level.FAIL)])
+def test_a_clock_that_is_wrong(engine, monkeypatch, ahead, level):
+    settled(redis.check_clocks, Level.OK, "apart")
+    import time  # noqa: PLC0415
+
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + ahead)
+    settled(redis.check_clocks, level, "this machine")
+
+
+# -- work -----------------------------------------------------------------------------------------
+
+
+def test_an_index_that_was_lost(engine):
+    settled(work.check_index, Level.OK, "generation 1, ready")
+    flush(engine)
+    settled(work.check_index, Level.FAIL, "missing")
+
+
+def test_an_index_that_is_being_rebuilt(engine, monkeypatch):
+    from queue_app.rows import audit  # noqa: PLC0415
+
+    number = audit.raise_generation()
+    settled(work.check_index, Level.FAIL, f"carries generation {number - 1}, the rows {number}")
+    engine.index.begin_generation(number)
+    settled(work.check_index, Level.WARN, "rebuilding since 0 s")
+    monkeypatch.setattr(work, "REBUILD_SECONDS", -1.0)
+    settled(work.check_index, Level.FAIL, "rebuilding")
+
+
+def test_no_scheduler(engine):
+    settled(work.check_scheduler, Level.FAIL, "nobody leads")
+    take_lead("me", 15)
+    settled(work.check_scheduler, Level.OK, "one leads")
+
+
+def test_upkeep_that_nobody_does(engine):
+    settled(work.check_maintenance, Level.WARN, "promote never ran")
+    run_overdue(every=True)
+    settled(work.check_maintenance, Level.OK, "on time")
+    MaintenanceJob.objects.filter(name="promote").update(succeeded_at=timezone.now() - timedelta(hours=1))
+    settled(work.check_maintenance, Level.WARN, "promote 3,6")
+    MaintenanceJob.objects.filter(name="promote").update(error="ValueError: no")
+    settled(work.check_maintenance, Level.FAIL, "promote: ValueError: no")
+
+
+def test_workers_that_are_missing_silent_or_dead(engine):
+    settled(work.check_workers, Level.WARN, "none is active")
+    put()
+    settled(work.check_workers, Level.FAIL, "tasks wait")
+    hand = engine.worker()
+    live(hand)
+    settled(work.check_workers, Level.OK, "1 active with 4 slots")
+    live(hand, silent=100)
+    settled(work.check_workers, Level.FAIL, "w1 (h, pid 7) for 100 s")
+    live(hand, status="dead", stopped_at=timezone.now())
+    settled(work.check_workers, Level.WARN, "1 declared dead")
+
+
+def test_a_task_that_its_worker_does_not_end(engine):
+    hand = engine.worker()
+    live(hand)
+    task_id = put()
+    take(hand)
+    Task.objects.filter(pk=task_id).update(deadline=timezone.now() - timedelta(minutes=5))
+    settled(work.check_workers, Level.FAIL, str(task_id))
+
+
+def test_what_waits_and_nobody_can_run(engine):
+    put()
+    settled(work.check_queues, Level.FAIL, "no worker serves it")
+    hand = engine.worker("a")
+    live(hand)
+    settled(work.check_queues, Level.OK, "1 tasks wait")
+    put("b")
+    put("a", capabilities=("gpu",))
+    settled(work.check_queues, Level.FAIL, "2 kinds that no worker can run: a (needs gpu), b")
+
+
+def test_pauses(engine):
+    put()
+    pause("default", by="ann", reason="moving")
+    settled(work.check_queues, Level.WARN, "default is paused by ann")
+    Queue.objects.update(paused=False)
+    live(engine.worker())
+    RuntimeSettings.objects.update_or_create(pk=1, defaults={"paused": True, "paused_at": timezone.now()})
+    settled(work.check_queues, Level.WARN, "all are paused")
+
+
+def test_an_index_that_lags_is_told_and_left_alone(engine, monkeypatch):
+    monkeypatch.setattr(work, "SETTLE_SECONDS", 0.0)
+    ids = put_many(120)
+    settled(work.check_agreement, Level.OK, "counts what the rows count")
+    engine.index.remove([task.ref for task in take(engine.worker(), 0)] or [])
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM queue_app_task WHERE status = 'queued'")
+        assert cursor.fetchone()[0] == len(ids)
+    flush(engine)
+    settled(work.check_agreement, Level.WARN, "120 rows are queued, 0 are indexed")
+    assert engine.index.queues() == []
+
+
+def test_many_deaths(engine, monkeypatch):
+    monkeypatch.setattr(work, "DEATHS_PER_MINUTE", 1)
+    settled(work.check_deaths, Level.OK, "0 within")
+    now = timezone.now()
+    DeadLetter.objects.bulk_create(
+        DeadLetter(
+            task_id=uuid.uuid4(), task_type="a", queue="q", priority=2, reason="x", attempts=1, died_at=now,
+            expires_at=now + timedelta(days=1),
+        )
+        for _ in range(6)
+    )  # fmt: skip
+    settled(work.check_deaths, Level.WARN, "6 tasks died")
+
+
+def test_a_direct_connection_is_no_pooler(engine):
+    settled(postgresql.check_pooler, Level.OK, "the server itself")
+    assert not rows.shares_servers_between_transactions(2)
