@@ -17,9 +17,11 @@ from django.utils.text import Truncator
 
 from queue_app.admin.dead_letter_actions import DeadLetterActionsMixin
 from queue_app.admin.dead_letter_form import DeadLetterActionForm
+from queue_app.admin.dead_letter_groups import DeadLetterGroupsMixin
 from queue_app.admin.mixins import CappedPaginator, ReadOnlyAdmin
+from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.task_detail import pretty, shown_payload
-from queue_app.admin.task_list import SEARCH_HELP, BandFilter, QueueFilter, search
+from queue_app.admin.task_list import LETTER_SEARCH_HELP, BandFilter, QueueFilter, search
 from queue_app.core.redaction import redact
 from queue_app.dashboard import labels
 from queue_app.models import DeadLetter, QueueStats, TaskPayload
@@ -54,19 +56,24 @@ class DeadLetterChangeList(ChangeList):
         """Read the page, then the payloads of its tasks."""
         super().get_results(request)
         letters: list[DeadLetter] = list(self.result_list)
-        payloads = TaskPayload.objects.in_bulk([letter.task_id for letter in letters])
+        may_view = request.user.has_perm("queue_app.view_payload")
+        payloads = TaskPayload.objects.in_bulk([letter.task_id for letter in letters]) if may_view else {}
         for letter in letters:
             letter.secrets = shown_payload(letter.task_type, payloads.get(letter.task_id))[0]  # type: ignore[attr-defined]
+            if not may_view:
+                letter.message = ""
         self.result_list = letters
 
 
 @admin.register(DeadLetter)
-class DeadLetterAdmin(DeadLetterActionsMixin, ReadOnlyAdmin[DeadLetter]):
+class DeadLetterAdmin(
+    SavedViewsMixin[DeadLetter], DeadLetterGroupsMixin, DeadLetterActionsMixin, ReadOnlyAdmin[DeadLetter]
+):
     """The tasks that were given up, and what became of that."""
 
     action_form = DeadLetterActionForm
     actions = ("replay_selected", "discard_selected")
-    exact_lookups = ("operation_id",)
+    exact_lookups = ("operation_id", "fingerprint")
     fields = (
         "task", "task_type", "queue", "band", "user", "reason", "attempts", "exception_class", "masked_message",
         "masked_args", "masked_parameters", "died", "expires", "fate", "parameters_edited",
@@ -77,13 +84,20 @@ class DeadLetterAdmin(DeadLetterActionsMixin, ReadOnlyAdmin[DeadLetter]):
     ordering = ("-expires_at", "-id")  # served by the index of the purge; they expire in the order in which they died
     paginator = CappedPaginator
     search_fields = ("task_id", "task_type", "user")  # shows the box; get_search_results decides
-    search_help_text = SEARCH_HELP
+    search_help_text = LETTER_SEARCH_HELP
     show_full_result_count = False
     sortable_by = ()
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[DeadLetterChangeList]:
         """Return the list that knows what to hide."""
         return DeadLetterChangeList
+
+    def get_fields(self, request: HttpRequest, obj: DeadLetter | None = None) -> Any:
+        """Leave out what the user may not read."""
+        hidden = {"masked_message", "masked_args", "masked_parameters"}
+        if request.user.has_perm("queue_app.view_payload"):
+            return self.fields
+        return tuple(name for name in self.fields if name not in hidden)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[DeadLetter], search_term: str

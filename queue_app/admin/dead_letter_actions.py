@@ -23,6 +23,7 @@ from queue_app.models import DeadLetter, TaskPayload
 from queue_app.models.dead_letter import OPEN_NAME
 from queue_app.models.replay_operation import REASON_LENGTH
 from queue_app.rows.database import atomic
+from queue_app.services.audit import ADMIN, record
 from queue_app.services.dead_letters import DeadLetterFilter, shown_parameters
 from queue_app.services.discard import discard, discard_open
 from queue_app.services.replay import replay, replay_open
@@ -60,18 +61,25 @@ class DeadLetterActionsMixin(QueueAppAdmin[DeadLetter]):
         if options.rate is None and len(selected) <= AT_ONCE:
             with atomic():
                 moved = replay_open(list(selected), by=request.user.get_username())
-                self.audit(request, [selected[letter_id] for letter_id, _ in moved], _logged("Replayed", reason))
+                self.audit(
+                    request, [selected[letter_id] for letter_id, _ in moved], "Replayed.", action="replay",
+                    before={"state": "open"}, after={"state": "replayed"}, reason=reason,
+                )  # fmt: skip
             self._report(request, "Replayed", len(moved), len(selected))
             return
+        self.begin_replay(request, DeadLetterFilter(ids=list(selected)), options, reason)
+
+    def begin_replay(self, request: HttpRequest, wanted: DeadLetterFilter, options: ReplayOptions, reason: str) -> None:
+        """Begin an operation that replays what a filter means."""
+        by = request.user.get_username()
         with atomic():
-            operation = start_replay(
-                DeadLetterFilter(ids=list(selected)),
-                options,
-                by=request.user.get_username(),
-                reason=reason,
-            )
+            operation = start_replay(wanted, options, by=by, reason=reason)
             message = _logged(f"Began to replay {operation.total} dead letters", reason)
             LogEntry.objects.log_actions(request.user.pk, [operation], ADDITION, message)  # type: ignore[arg-type]
+            record(
+                "deadletter.replay_many", "replayoperation", [operation.pk], by=by, via=ADMIN, reason=reason,
+                after={"filter": operation.filter, "rate": options.rate}, count=operation.total,
+            )  # fmt: skip
         url = reverse("admin:queue_app_replayoperation_change", args=[operation.pk], current_app=self.admin_site.name)
         self.message_user(
             request,
@@ -87,7 +95,10 @@ class DeadLetterActionsMixin(QueueAppAdmin[DeadLetter]):
             return
         with atomic():
             done = discard_open(list(selected), by=request.user.get_username(), reason=reason)
-            self.audit(request, [selected[letter_id] for letter_id in done], _logged("Discarded", reason))
+            self.audit(
+                request, [selected[letter_id] for letter_id in done], "Discarded.", action="discard",
+                before={"state": "open"}, after={"state": "discarded"}, reason=reason,
+            )  # fmt: skip
         self._report(request, "Discarded", len(done), len(selected))
 
     def _posted(
@@ -146,6 +157,8 @@ class DeadLetterActionsMixin(QueueAppAdmin[DeadLetter]):
 
     def edit_view(self, request: HttpRequest, letter_id: uuid.UUID) -> HttpResponse:
         """Replay one dead letter with other parameters; the form begins with what is shown, masks and all."""
+        if not request.user.has_perm("queue_app.view_payload"):
+            raise PermissionDenied
         letter = self._visible(request, letter_id, self.has_replay_permission)
         shown = shown_parameters(letter.task_id) if letter is not None else None
         if letter is None or shown is None:
@@ -157,7 +170,10 @@ class DeadLetterActionsMixin(QueueAppAdmin[DeadLetter]):
                 with atomic():
                     check_reason(reason, REASON_LENGTH)
                     replay(letter_id, by=request.user.get_username(), parameters=parameters)
-                    self.audit(request, [letter], _logged("Replayed with parameters edited", reason))
+                    self.audit(
+                        request, [letter], "Replayed with parameters edited.", action="replay_edited", reason=reason,
+                        before={"state": letter.state}, after={"state": "replayed", "parameters": "edited"},
+                    )  # fmt: skip
             except InvalidTaskData as error:
                 form.add_error("reason" if error.field == "reason" else "parameters", error.message)
             except (InvalidTransition, DeadLetterNotFound) as error:
@@ -194,7 +210,10 @@ class DeadLetterActionsMixin(QueueAppAdmin[DeadLetter]):
             with atomic():
                 check_reason(reason, REASON_LENGTH)
                 action(request.user.get_username(), reason)
-                self.audit(request, [letter], _logged(done, reason))
+                self.audit(
+                    request, [letter], f"{done}.", action="replay" if done == "Replayed" else "discard",
+                    before={"state": letter.state}, after={"state": done.lower()}, reason=reason,
+                )  # fmt: skip
         except (InvalidTaskData, InvalidTransition, DeadLetterNotFound) as error:
             self.message_user(request, str(error), messages.ERROR)
         else:
@@ -222,6 +241,9 @@ class DeadLetterActionsMixin(QueueAppAdmin[DeadLetter]):
             is_open = letter.state == OPEN_NAME
             context |= {
                 "may_replay": is_open and self.has_replay_permission(request),
+                "may_edit": is_open
+                and self.has_replay_permission(request)
+                and request.user.has_perm("queue_app.view_payload"),
                 "may_discard": is_open and self.has_discard_permission(request),
             }
         return super().render_change_form(request, context, *args, **kwargs)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import django
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.db.models import Model
+from django.forms.widgets import Script
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.functional import cached_property
+from django.utils.translation import gettext_lazy as _
+
+from queue_app.dashboard import live
+from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.services.audit import ADMIN, record
 
 if TYPE_CHECKING:
 
@@ -28,8 +35,10 @@ else:
 
 if TYPE_CHECKING:
     _Paginator = Paginator[Any]
+    PlainModelForm = forms.ModelForm[Any]
 else:
     _Paginator = Paginator
+    PlainModelForm = forms.ModelForm
 
 #: Django 6.0 has the link to the history inside the block that these pages replace.
 TOOLS_IN_CONTENT = django.VERSION < (6, 1)
@@ -61,6 +70,7 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
 
     class Media:
         css = {"all": ("queue_app/admin.css",)}  # noqa: RUF012 - read by Django as it is
+        js = (Script("queue_app/admin.js", defer=True),)
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         """Allow known exact lookups only.
@@ -87,16 +97,94 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
         """Find no row under an id that PostgreSQL cannot even compare."""
         return None if "\x00" in object_id else super().get_object(request, object_id, from_field)
 
-    def audit(self, request: HttpRequest, objects: Iterable[M], message: str) -> None:
-        """Write one LogEntry for each object, in as few statements as Django allows."""
+    def audit(  # noqa: PLR0913 - who did what to what, from which to which, and why
+        self,
+        request: HttpRequest,
+        objects: Iterable[M],
+        message: str,
+        *,
+        action: str = "change",
+        before: Mapping[str, Any] | None = None,
+        after: Mapping[str, Any] | None = None,
+        reason: str = "",
+    ) -> None:
+        """Write one LogEntry for each object, and one entry of the audit log for all of them.
+
+        To be called in the transaction of the change.
+        """
         entries = list(objects)
-        if entries:
-            LogEntry.objects.log_actions(request.user.pk, entries, CHANGE, message)  # type: ignore[arg-type]
+        if not entries:
+            return
+        text = f"{message.rstrip('.')}: {reason}" if reason else message
+        LogEntry.objects.log_actions(request.user.pk, entries, CHANGE, text)  # type: ignore[arg-type]
+        name = str(self.opts.model_name)
+        record(
+            f"{name}.{action}", name, [entry.pk for entry in entries], by=request.user.get_username(), via=ADMIN,
+            before=before, after=after, reason=reason,
+        )  # fmt: skip
+        live.forget()  # whoever acts wants to see it
+
+    # -- edits by form -----------------------------------------------------------
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002 - Django's signature
+        """Return what the history says of an edit: from which value to which, and why."""
+        if add:
+            return "Added."
+        names = [name for name in form.changed_data if name != "reason"]
+        before = {name: plain(form.initial.get(name)) for name in names}
+        after = {name: plain(form.cleaned_data.get(name)) for name in names}
+        reason = str(form.cleaned_data.get("reason") or "")
+        request.taskqueue_edit = (before, after, reason)  # type: ignore[attr-defined]
+        changes = [f"{name}: {before[name]!r} → {after[name]!r}" for name in names]
+        return (", ".join(changes) or "No change") + (f". {reason}" if reason else "")
+
+    def log_change(self, request: HttpRequest, obj: M, message: Any) -> LogEntry:
+        """Log an edit twice: for Django's history, and for the audit log."""
+        before, after, reason = getattr(request, "taskqueue_edit", ({}, {}, ""))
+        self._record(request, "edit", [obj.pk], before, after, reason)
+        return super().log_change(request, obj, message)
+
+    def log_addition(self, request: HttpRequest, obj: M, message: Any) -> LogEntry:
+        """Log a new row twice, too."""
+        self._record(request, "add", [obj.pk], {}, {}, "")
+        return super().log_addition(request, obj, message)
+
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
+        """Log deleted rows twice, too."""
+        self._record(request, "delete", [obj.pk for obj in queryset], {}, {}, "")
+        return super().log_deletions(request, queryset)
+
+    def _record(  # noqa: PLR0913, PLR0917 - as audit
+        self, request: HttpRequest, action: str, ids: list[Any], before: Any, after: Any, reason: str
+    ) -> None:
+        name = str(self.opts.model_name)
+        record(
+            f"{name}.{action}", name, ids, by=request.user.get_username(), via=ADMIN,
+            before=before, after=after, reason=reason,
+        )  # fmt: skip
+        live.forget()
 
     def url_of(self, view: str, *args: Any) -> str:
         """Return the address of one of this model's pages."""
         opts = self.opts
         return reverse(f"admin:{opts.app_label}_{opts.model_name}_{view}", args=args, current_app=self.admin_site.name)
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a form as JSON can hold it."""
+    return value if isinstance(value, bool | int | float | str | dict | list) or value is None else str(value)
+
+
+class ReasonForm(PlainModelForm):
+    """A form that asks why."""
+
+    reason = forms.CharField(
+        label=_("Reason of the change"),
+        required=False,
+        max_length=REASON_LENGTH,
+        widget=forms.TextInput({"class": "vTextField"}),
+        help_text=_("For whoever reads the history later."),
+    )
 
 
 class FixedRowsAdmin[M: Model](QueueAppAdmin[M]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -13,25 +13,35 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queue_app.admin.mixins import TOOLS_IN_CONTENT, CappedPaginator, ReadOnlyAdmin
+from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.task_actions import PRIORITY_ACTIONS, TaskActionsMixin
 from queue_app.admin.task_detail import load_detail
-from queue_app.admin.task_list import SEARCH_HELP, BandFilter, QueueFilter, StatusFilter, TaskChangeList, search
+from queue_app.admin.task_list import (
+    BandFilter,
+    QueueFilter,
+    SinceFilter,
+    StatusFilter,
+    TaskChangeList,
+    TypeFilter,
+    search,
+)
+from queue_app.admin.task_search import SEARCH_HELP, Ambiguous, NotAllowed, read_term
 from queue_app.core.priorities import Band
-from queue_app.core.states import PENDING, WAITING
 from queue_app.dashboard import labels
 from queue_app.models import Task
 from queue_app.models.querysets import TaskQuerySet
+from queue_app.services.task_filter import matching
 
 
 @admin.register(Task)
-class TaskAdmin(TaskActionsMixin, ReadOnlyAdmin[Task]):
+class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
     """The tasks, newest first."""
 
-    actions = ("cancel_selected", *PRIORITY_ACTIONS)
-    exact_lookups = ("user", "task_type", "worker_id")
+    actions = ("cancel_selected", "retry_selected", "run_now_selected", *PRIORITY_ACTIONS)
+    exact_lookups = ("user", "worker_id")
     list_display = ("short_id", "type", "state", "band", "when", "where")
     list_display_links = ("short_id", "type")
-    list_filter = (StatusFilter, BandFilter, QueueFilter)
+    list_filter = (StatusFilter, BandFilter, QueueFilter, TypeFilter, SinceFilter)
     list_per_page = 50
     ordering = ("-id",)  # ids are UUIDv7: newest first, by the primary key alone
     paginator = CappedPaginator
@@ -51,8 +61,15 @@ class TaskAdmin(TaskActionsMixin, ReadOnlyAdmin[Task]):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
     ) -> tuple[QuerySet[Task], bool]:
-        """Search by id, beginning of the type, or user."""
-        return search(queryset, search_term), False
+        """Search by id, beginning of the type, user, error, or a parameter."""
+        try:
+            wanted = read_term(search_term, may_view_payload=self.may_view_payload(request))
+        except NotAllowed as error:
+            self.message_user(request, str(error), messages.WARNING)
+            return queryset.none(), False
+        except Ambiguous:
+            return search(queryset, search_term), False
+        return matching(wanted, cast("TaskQuerySet", queryset)), False
 
     @admin.display(description="id")
     def short_id(self, task: Task) -> SafeString:
@@ -102,12 +119,9 @@ class TaskAdmin(TaskActionsMixin, ReadOnlyAdmin[Task]):
             context |= {
                 "title": "Task",
                 "tools_in_content": TOOLS_IN_CONTENT,
-                "detail": load_detail(task, timezone.now()),
+                "detail": load_detail(task, timezone.now(), may_view_payload=self.may_view_payload(request)),
                 "bands": [(band.label, band.value == task.priority) for band in Band],
-                "may_cancel": task.status in PENDING
-                and task.cancel_requested_at is None
-                and self.has_cancel_permission(request),
-                "may_reprioritise": task.status in WAITING and self.has_reprioritise_permission(request),
+                **self.buttons(request, task),
                 "may_view_workers": request.user.has_perm("queue_app.view_worker"),
                 "may_view_queues": request.user.has_perm("queue_app.view_queue"),
             }

@@ -1,155 +1,166 @@
-"""Cancel and reprioritise from the admin: on a selection, and on one task's page."""
+"""What staff do with one task, from its page."""
 
 from __future__ import annotations
 
 import uuid
-from collections import Counter, defaultdict
-from itertools import batched
+from collections.abc import Callable
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
 
-from queue_app.admin.mixins import COUNT_LIMIT, QueueAppAdmin
-from queue_app.core.priorities import Band, parse_band
-from queue_app.core.states import Status
+from queue_app.admin.dead_letter_form import EditForm
+from queue_app.admin.task_bulk import PRIORITY_ACTIONS, TaskBulkMixin, priority_changed
+from queue_app.admin.task_detail import pretty, shown_payload
+from queue_app.core.priorities import parse_band
+from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskNotFound
-from queue_app.models import Task
+from queue_app.models import Task, TaskPayload
+from queue_app.models.replay_operation import REASON_LENGTH
 from queue_app.rows.database import atomic
-from queue_app.services import cancel, cancel_many, reprioritise, reprioritise_many
+from queue_app.services import cancel, reprioritise
+from queue_app.services.dead_letters import shown_parameters
+from queue_app.services.retry import RETRIABLE, retry, run_again, run_now
+from queue_app.services.validate import check_reason
 
-BATCH = 500
-TOO_MANY = f"More than {COUNT_LIMIT:,} tasks match. Narrow the list by a filter or a search first; nothing was changed."
+__all__ = ["PRIORITY_ACTIONS", "TaskActionsMixin"]
 
 
-class TaskActionsMixin(QueueAppAdmin[Task]):
+class TaskActionsMixin(TaskBulkMixin):
     """Actions that call the services; the rows themselves are never edited."""
 
-    def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """Say whether the user may cancel tasks."""
-        return request.user.has_perm("queue_app.cancel_task")
-
-    def has_reprioritise_permission(self, request: HttpRequest) -> bool:
-        """Say whether the user may change priorities."""
-        return request.user.has_perm("queue_app.reprioritise_task")
-
-    # -- on a selection -------------------------------------------------------
-
-    @admin.action(description="Cancel selected tasks", permissions=["cancel"])
-    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> None:
-        """Cancel what waits, ask what runs to stop."""
-        selected = self._selected(request, queryset)
-        if selected is None:
-            return
-        changed: dict[uuid.UUID, Status] = {}
-        for ids in batched(selected, BATCH):
-            with atomic():
-                now = cancel_many(ids)
-                tasks = [selected[task_id] for task_id in now]
-                running = [task for task in tasks if now[task.id] is Status.EXECUTING]
-                waiting = [task for task in tasks if now[task.id] is not Status.EXECUTING]
-                self.audit(request, waiting, "Cancelled.")
-                self.audit(request, running, "Asked to stop while executing.")
-            changed |= now
-        counts = Counter(changed.values())
-        if counts[Status.CANCELLED]:
-            self.message_user(request, f"Cancelled {_tasks(counts[Status.CANCELLED])}.", messages.SUCCESS)
-        if counts[Status.EXECUTING]:
-            self.message_user(
-                request, f"Asked {_tasks(counts[Status.EXECUTING])} to stop that run now.", messages.SUCCESS
-            )
-        self._report_skipped(request, set(selected) - set(changed), "ended already")
-
-    def reprioritise_selected(self, request: HttpRequest, queryset: QuerySet[Task], band: Band) -> None:
-        """Move what waits to another band."""
-        selected = self._selected(request, queryset)
-        if selected is None:
-            return
-        changed: set[uuid.UUID] = set()
-        for ids in batched(selected, BATCH):
-            with atomic():
-                moved = reprioritise_many(ids, band)
-                before: defaultdict[Band, list[Task]] = defaultdict(list)
-                for task_id in moved:
-                    before[selected[task_id].band].append(selected[task_id])
-                for old, tasks in before.items():
-                    self.audit(request, tasks, _changed(old, band))
-            changed |= moved
-        if changed:
-            self.message_user(
-                request, f"Changed the priority of {_tasks(len(changed))} to {band.label}.", messages.SUCCESS
-            )
-        self._report_skipped(request, set(selected) - changed, "not waiting any more")
-
-    def _selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> dict[uuid.UUID, Task] | None:
-        """Return the selected tasks; ``None``, with a message, when there are too many of them."""
-        tasks = queryset.order_by("-pk")[: COUNT_LIMIT + 1]
-        selected = {task.id: task for task in tasks}
-        if len(selected) <= COUNT_LIMIT:
-            return selected
-        self.message_user(request, TOO_MANY, messages.ERROR)
-        return None
-
-    def _report_skipped(self, request: HttpRequest, skipped: set[uuid.UUID], why: str) -> None:
-        """Say how many tasks were left alone, and the states that they are in."""
-        if not skipped:
-            return
-        found = Counter[str]()
-        for ids in batched(skipped, BATCH):
-            found.update(Task.objects.filter(pk__in=ids).values_list("status", flat=True))
-        gone = len(skipped) - found.total()
-        states = [f"{count} {status.replace('_', ' ')}" for status, count in found.most_common()]
-        states += [f"{gone} deleted"] if gone else []
-        self.message_user(request, f"Skipped {_tasks(len(skipped))} ({why}): {', '.join(states)}.", messages.WARNING)
-
-    # -- on one task ------------------------------------------------------------
-
     def get_urls(self) -> list[URLPattern]:
-        """Put the two actions of a task's page before Django's own addresses."""
+        """Put the actions of a task's page before Django's own addresses."""
         wrap = self.admin_site.admin_view
         return [
             path("<uuid:task_id>/cancel/", wrap(self.cancel_view), name="queue_app_task_cancel"),
             path("<uuid:task_id>/priority/", wrap(self.priority_view), name="queue_app_task_priority"),
+            path("<uuid:task_id>/retry/", wrap(self.retry_view), name="queue_app_task_retry"),
+            path("<uuid:task_id>/run-now/", wrap(self.run_now_view), name="queue_app_task_run_now"),
+            path("<uuid:task_id>/run-again/", wrap(self.run_again_view), name="queue_app_task_run_again"),
             *super().get_urls(),
         ]
 
     def cancel_view(self, request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
         """Cancel one task."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        task = self._visible(request, task_id, allowed=self.has_cancel_permission(request))
-        if task is None:
-            return self._gone(request, task_id)
-        try:
-            with atomic():
-                running = cancel(task_id) is Status.EXECUTING
-                self.audit(request, [task], "Asked to stop while executing." if running else "Cancelled.")
-        except (InvalidTransition, TaskNotFound) as error:
-            self.message_user(request, str(error), messages.ERROR)
-        else:
-            said = "The task runs; its worker was asked to stop it." if running else "The task is cancelled."
-            self.message_user(request, said, messages.SUCCESS)
-        return HttpResponseRedirect(self.url_of("change", task_id))
+
+        def act(task: Task, reason: str) -> str:
+            running = cancel(task_id) is Status.EXECUTING
+            said = "Asked to stop while executing." if running else "Cancelled."
+            self.audit(request, [task], said, action="cancel", before={"status": task.status}, reason=reason)
+            return "The task runs; its worker was asked to stop it." if running else "The task is cancelled."
+
+        return self._act(request, task_id, act, allowed=self.has_cancel_permission)
 
     def priority_view(self, request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
         """Move one task to the posted band."""
+
+        def act(task: Task, reason: str) -> str:
+            band = parse_band(request.POST.get("priority"))
+            reprioritise(task_id, band)
+            self.audit(
+                request, [task], priority_changed(task.band, band), action="reprioritise", reason=reason,
+                before={"priority": task.band.label}, after={"priority": band.label},
+            )  # fmt: skip
+            return f"The priority is now {band.label}."
+
+        return self._act(request, task_id, act, allowed=self.has_reprioritise_permission)
+
+    def retry_view(self, request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
+        """Queue an ended task again."""
+
+        def act(task: Task, reason: str) -> str:
+            retry(task_id, by=request.user.get_username())
+            self.audit(
+                request, [task], "Queued again.", action="retry", reason=reason,
+                before={"status": task.status}, after={"status": "queued"},
+            )  # fmt: skip
+            return _("The task is queued again, with a fresh retry budget.")
+
+        return self._act(request, task_id, act, allowed=self.has_retry_permission)
+
+    def run_now_view(self, request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
+        """Queue a scheduled task without waiting for its time."""
+
+        def act(task: Task, reason: str) -> str:
+            run_now(task_id)
+            self.audit(
+                request, [task], "Queued before its time.", action="run_now", reason=reason,
+                before={"run_after": str(task.run_after)}, after={"status": "queued"},
+            )  # fmt: skip
+            return _("The task is queued now.")
+
+        return self._act(request, task_id, act, allowed=self.has_retry_permission)
+
+    def run_again_view(self, request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
+        """Enqueue a new task like this one; the form begins with what is shown, masks and all."""
+        task = self._visible(
+            request, task_id, allowed=self.has_retry_permission(request) and self.may_view_payload(request)
+        )
+        shown = shown_parameters(task_id) if task is not None else None
+        if task is None or shown is None:
+            return self._gone(request, task_id)
+        form = EditForm(request.POST or None, initial={"parameters": pretty(shown[1])})
+        if form.is_valid():
+            try:
+                with atomic():
+                    reason = check_reason(form.cleaned_data["reason"], REASON_LENGTH)
+                    new = run_again(task_id, parameters=form.cleaned_data["parameters"])
+                    self.audit(
+                        request, [task], f"Run again as {new.id}.", action="run_again", reason=reason,
+                        after={"task": str(new.id)},
+                    )  # fmt: skip
+            except (InvalidTaskData, TaskNotFound) as error:
+                form.add_error(
+                    "reason" if getattr(error, "field", "") == "reason" else "parameters",
+                    getattr(error, "message", str(error)),
+                )
+            else:
+                self.message_user(request, _("A new task like that one is enqueued. This is it."), messages.SUCCESS)
+                return HttpResponseRedirect(self.url_of("change", new.id))
+        args = shown_payload(task.task_type, TaskPayload.objects.filter(pk=task_id).first())[1]
+        context = self.admin_site.each_context(request) | {
+            "title": _("Run again with edited parameters"),
+            "opts": self.opts,
+            "original": task,
+            "form": form,
+            "args": pretty(args) if args else "",
+            "media": self.media,
+            "submit": _("Run again"),
+            "explanation": _("A new task of this type, queue and priority will run with what stands here."),
+        }
+        return TemplateResponse(request, "admin/queue_app/deadletter/edit.html", context)
+
+    def may_view_payload(self, request: HttpRequest) -> bool:
+        """Say whether the user may read parameters, results and errors."""
+        return request.user.has_perm("queue_app.view_payload")
+
+    def _act(
+        self,
+        request: HttpRequest,
+        task_id: uuid.UUID,
+        act: Callable[[Task, str], str],
+        *,
+        allowed: Callable[[HttpRequest], bool],
+    ) -> HttpResponse:
+        """Do something to one task in one transaction with its record, and go back to its page."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        task = self._visible(request, task_id, allowed=self.has_reprioritise_permission(request))
+        task = self._visible(request, task_id, allowed=allowed(request))
         if task is None:
             return self._gone(request, task_id)
         try:
-            band = parse_band(request.POST.get("priority"))
+            reason = check_reason(request.POST.get("reason", "").strip(), REASON_LENGTH)
             with atomic():
-                reprioritise(task_id, band)
-                self.audit(request, [task], _changed(task.band, band))
+                said = act(task, reason)
         except (InvalidTaskData, InvalidTransition, TaskNotFound) as error:
             self.message_user(request, str(error), messages.ERROR)
         else:
-            self.message_user(request, f"The priority is now {band.label}.", messages.SUCCESS)
+            self.message_user(request, said, messages.SUCCESS)
         return HttpResponseRedirect(self.url_of("change", task_id))
 
     def _visible(self, request: HttpRequest, task_id: uuid.UUID, *, allowed: bool) -> Task | None:
@@ -161,24 +172,15 @@ class TaskActionsMixin(QueueAppAdmin[Task]):
         self.message_user(request, f"There is no task {task_id}; it may have been purged.", messages.WARNING)
         return HttpResponseRedirect(self.url_of("changelist"))
 
-
-def _to_band(band: Band) -> Any:
-    """Return the action that moves the selection to ``band``; one click, no page in between."""
-
-    @admin.action(description=f"Change priority to {band.label}", permissions=["reprioritise"])
-    def action(modeladmin: TaskActionsMixin, request: HttpRequest, queryset: QuerySet[Task]) -> None:
-        modeladmin.reprioritise_selected(request, queryset, band)
-
-    action.__name__ = f"set_priority_{band.label}"
-    return action
-
-
-def _changed(old: Band, new: Band) -> str:
-    return f"Priority changed from {old.label} to {new.label}."
-
-
-def _tasks(count: int) -> str:
-    return f"{count:,} task" if count == 1 else f"{count:,} tasks"
-
-
-PRIORITY_ACTIONS = [_to_band(band) for band in Band]
+    def buttons(self, request: HttpRequest, task: Task) -> dict[str, Any]:
+        """Return which buttons a task's page has."""
+        may_retry = self.has_retry_permission(request)
+        return {
+            "may_cancel": task.status in PENDING
+            and task.cancel_requested_at is None
+            and self.has_cancel_permission(request),
+            "may_reprioritise": task.status in WAITING and self.has_reprioritise_permission(request),
+            "may_run_now": task.status == Status.SCHEDULED and may_retry,
+            "may_retry": task.status in RETRIABLE and may_retry,
+            "may_run_again": may_retry and self.may_view_payload(request),
+        }

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import inspect
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from django.apps import apps
+
 from queue_app import registry
+from queue_app.admin.task_timeline import Event, bar, pieces, timeline, waited_and_ran
 from queue_app.core.masking import is_secret
 from queue_app.core.records import TaskRef
 from queue_app.core.redaction import redact, redact_value, secrets_of
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
-from queue_app.models import Queue, Task, TaskAttempt, TaskPayload, TaskResult, Worker
+from queue_app.models import DeadLetter, Queue, Task, TaskAttempt, TaskPayload, TaskResult, Worker
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.inspect import effective_options
 
 MAX_ATTEMPTS = 25
 MAX_WORKERS = 500
+MAX_LOGS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +55,30 @@ class TaskPage:
     attempts: list[ShownAttempt] = field(default_factory=list)
     more_attempts: bool = False
     options: list[tuple[str, float, str]] = field(default_factory=list)  # (name, value, where it comes from)
-    timeline: list[tuple[str, datetime]] = field(default_factory=list)
+    timeline: list[Event] = field(default_factory=list)
+    bar: str = ""
+    waited: float = 0.0
+    ran: float = 0.0
+    may_view_payload: bool = True
+    progress: Any = None
+    logs: list[Any] = field(default_factory=list)
+    letter: DeadLetter | None = None
     hints: list[str] = field(default_factory=list)
     worker: Worker | None = None
 
 
-def load_detail(task: Task, now: datetime) -> TaskPage:
-    """Read what belongs to a task."""
-    detail = TaskPage(task, now)
-    secrets, args, parameters = shown_payload(task.task_type, TaskPayload.objects.filter(pk=task.pk).first())
-    detail.parameters = pretty(parameters) if parameters else ""
-    detail.args = pretty(args) if args else ""
-    outcome = TaskResult.objects.filter(pk=task.pk).first()
-    if outcome is not None:
-        detail.result = pretty(redact_value(outcome.value, secrets))
+def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> TaskPage:
+    """Read what belongs to a task; nothing that it was called with, returned or said, unless that may be viewed."""
+    detail = TaskPage(task, now, may_view_payload=may_view_payload)
+    secrets: frozenset[str] = frozenset()
+    if may_view_payload:
+        secrets, args, parameters = shown_payload(task.task_type, TaskPayload.objects.filter(pk=task.pk).first())
+        detail.parameters = pretty(parameters) if parameters else ""
+        detail.args = pretty(args) if args else ""
+        outcome = TaskResult.objects.filter(pk=task.pk).first()
+        if outcome is not None:
+            detail.result = pretty(redact_value(outcome.value, secrets))
+        detail.progress, detail.logs = extras(task, secrets)
     rows = list(task.attempts.order_by("-attempt")[: MAX_ATTEMPTS + 1])
     detail.more_attempts = len(rows) > MAX_ATTEMPTS
     rows = rows[:MAX_ATTEMPTS]
@@ -73,14 +88,17 @@ def load_detail(task: Task, now: datetime) -> TaskPage:
     detail.attempts = [
         ShownAttempt(
             row,
-            redact(row.message, secrets),
-            redact(row.traceback, secrets),
+            redact(row.message, secrets) if may_view_payload else "",
+            redact(row.traceback, secrets) if may_view_payload else "",
             workers.get(row.worker_id) if row.worker_id else None,
         )
         for row in rows
     ]
     detail.options = _options(task)
-    detail.timeline = _timeline(task)
+    detail.timeline = timeline(task, rows, now)
+    parts = pieces(task, rows, now)
+    detail.bar, (detail.waited, detail.ran) = bar(parts), waited_and_ran(parts)
+    detail.letter = DeadLetter.objects.filter(task_id=task.pk, replayed_at__isnull=True).first()
     detail.hints = _hints(task)
     return detail
 
@@ -130,19 +148,19 @@ def _options(task: Task) -> list[tuple[str, float, str]]:
     ]
 
 
-def _timeline(task: Task) -> list[tuple[str, datetime]]:
-    """Return what happened when, in order; times to come are among them."""
-    ended = task.status.replace("_", " ").capitalize()
-    events = [
-        ("Created", task.created_at),
-        ("Not before", task.run_after),
-        ("Queued", task.queued_at),
-        (f"Attempt {task.attempt} started", task.started_at),
-        ("Deadline", task.deadline),
-        ("Cancel requested", task.cancel_requested_at),
-        (ended, task.finished_at),
-    ]
-    return sorted(((label, at) for label, at in events if at is not None), key=lambda event: event[1])
+def extras(task: Task, secrets: frozenset[str]) -> tuple[Any, list[Any]]:
+    """Return (progress, log lines) of a task, where the installed version keeps them."""
+    progress: Any = None
+    with suppress(LookupError):
+        progress_model: Any = apps.get_model("queue_app", "TaskProgress")
+        progress = progress_model.objects.filter(pk=task.pk).first()
+    with suppress(LookupError):
+        log_model: Any = apps.get_model("queue_app", "TaskLog")
+        rows = list(log_model.objects.filter(task_id=task.pk).order_by("-id")[:MAX_LOGS])
+        for row in rows:
+            row.message = redact(row.message, secrets)
+        return progress, rows[::-1]
+    return progress, []
 
 
 def _hints(task: Task) -> list[str]:

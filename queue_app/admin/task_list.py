@@ -11,7 +11,10 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
+from queue_app.admin.task_search import MAX_TYPES, SINCE, known_types
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING_NAME, Status
 from queue_app.models import Queue, Task, Worker
@@ -20,14 +23,22 @@ from queue_app.models.queue import NAME_PATTERN
 
 #: A filter with more names than these helps nobody; the search finds the others.
 MAX_QUEUES = 200
-SEARCH_HELP = "A task id, the beginning of a task type, or a user name; user:NAME and type:NAME say which."
+LETTER_SEARCH_HELP = "A task id, the beginning of a task type, or a user name; user:NAME and type:NAME say which."
 _NAME = re.compile(NAME_PATTERN)
+
+
+class StrictFilter(admin.SimpleListFilter):
+    """A filter that holds also when it has no names to offer: Django would ignore it then, and list everything."""
+
+    def has_output(self) -> bool:
+        """Whether it is applied and shown."""
+        return super().has_output() or bool(self.value())
 
 
 class StatusFilter(admin.SimpleListFilter):
     """By status; ``pending`` is what has not ended."""
 
-    title = "status"
+    title = _("status")
     parameter_name = "status"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -48,7 +59,7 @@ class StatusFilter(admin.SimpleListFilter):
 class BandFilter(admin.SimpleListFilter):
     """By priority band."""
 
-    title = "priority"
+    title = _("priority")
     parameter_name = "priority"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -65,10 +76,10 @@ class BandFilter(admin.SimpleListFilter):
         return queryset.filter(priority=band.value)
 
 
-class QueueFilter(admin.SimpleListFilter):
+class QueueFilter(StrictFilter):
     """By queue: the names come from the queues, a look at all tasks would cost a scan."""
 
-    title = "queue"
+    title = _("queue")
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -82,6 +93,44 @@ class QueueFilter(admin.SimpleListFilter):
         if not _NAME.match(str(self.value())):
             raise IncorrectLookupParameters
         return queryset.filter(queue=self.value())
+
+
+class TypeFilter(StrictFilter):
+    """By task type: the names come from the code and the live workers."""
+
+    title = _("task type")
+    parameter_name = "task_type"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the known types by their functions' names."""
+        return [(name, name.rpartition(".")[2]) for name in known_types()[:MAX_TYPES]]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep the tasks of the chosen type, which need not be known any more."""
+        return queryset.filter(task_type=self.value()) if self.value() else queryset
+
+
+class SinceFilter(admin.SimpleListFilter):
+    """By when the task was created."""
+
+    title = _("created in the last")
+    parameter_name = "since"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return some lengths of time."""
+        return [(name, name) for name in SINCE]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep the tasks that are no older."""
+        if not self.value():
+            return queryset
+        length = SINCE.get(str(self.value()))
+        if length is None:
+            raise IncorrectLookupParameters
+        since = timezone.now() - length
+        # Ids carry their time, so the primary key ends the search; a minute for clocks that differ.
+        first = uuid.UUID(int=max(0, int((since.timestamp() - 60) * 1000)) << 80)
+        return queryset.filter(created_at__gte=since, id__gte=first)
 
 
 def search[M: Model](queryset: QuerySet[M], term: str, *, id_field: str = "pk") -> QuerySet[M]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
+from importlib import import_module
 from typing import Final
 
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from queue_app.core.priorities import Band
-from queue_app.core.states import Status
+from queue_app.core.states import WAITING, Status
 from queue_app.models import Task
 
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
@@ -138,3 +140,30 @@ def sparkline(values: Sequence[float], title: str) -> SafeString:
         '<polygon points="0,{} {} {},{}"/><polyline points="{}"/></svg>',
         _SPARK_WIDTH, _SPARK_HEIGHT, title, _SPARK_HEIGHT, points, _SPARK_WIDTH, _SPARK_HEIGHT, points,
     )  # fmt: skip
+
+
+_JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null)')
+
+
+def json_html(text: str) -> SafeString:
+    """Return JSON text with marks around names, texts and other values; everything in it is escaped."""
+    parts: list[tuple[str]] = []
+    at = 0
+    for found in _JSON.finditer(text):
+        parts.append((escape(text[at : found.start()]),))
+        quoted, colon, value = found.groups()
+        kind = "value" if value else "name" if colon else "text"
+        parts.append((format_html('<span class="tq-json-{}">{}</span>{}', kind, quoted or value, colon or ""),))
+        at = found.end()
+    parts.append((escape(text[at:]),))
+    return format_html_join("", "{}", parts)
+
+
+def explanation(task: Task) -> list[str]:
+    """Return in lines why a task waits; none while nothing can be said."""
+    try:
+        explain = import_module("queue_app.services.explain")
+    except ModuleNotFoundError:
+        return []
+    lines = getattr(explain, "lines", None)
+    return list(lines(task)) if callable(lines) and task.status in WAITING else []

@@ -10,11 +10,6 @@ from queue_app.models import Queue
 from queue_app.services.stats import QueueSummary, queue_summary
 
 
-def oldest_seconds(self) -> float | None:
-        """The age of the task that waits longest."""
-        return oldest_seconds(self.summary)
-
-
 def oldest_seconds(summary: QueueSummary | None) -> float | None:
     """Return the age of the task that waits longest in a queue."""
     if summary is None:

@@ -34,6 +34,7 @@ class DeadLetterFilter:
     user: str | None = None
     died_after: datetime | None = None  # at or after
     died_before: datetime | None = None  # before
+    fingerprint: str | None = None  # of its cause, see core.fingerprint
     text: str | None = None  # somewhere in the message, in upper or lower case
 
     def as_json(self) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class Preview:
 def matching(wanted: DeadLetterFilter) -> DeadLetterQuerySet:
     """Return the dead letters that a filter means, in any state."""
     letters = DeadLetter.objects.all()
-    exact = {name: getattr(wanted, name) for name in ("queue", "task_type", "reason", "user")}
+    exact = {name: getattr(wanted, name) for name in ("queue", "task_type", "reason", "user", "fingerprint")}
     exact |= {"died_at__gte": wanted.died_after, "died_at__lt": wanted.died_before, "message__icontains": wanted.text}
     letters = letters.filter(**{name: value for name, value in exact.items() if value is not None})
     if wanted.ids is not None:

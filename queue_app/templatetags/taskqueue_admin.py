@@ -8,6 +8,7 @@ from typing import Any
 from django import template
 from django.template import Context
 from django.utils import formats, timezone
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queue_app.core.priorities import Band
@@ -55,6 +56,20 @@ def tq_exact(value: datetime | None) -> str:
 
 
 @register.filter
+def tq_time(value: datetime | None) -> SafeString | str:
+    """Return a time to the second; the page's script writes it in the zone of whoever looks."""
+    if value is None:
+        return "-"
+    return format_html('<time class="tq-exact" datetime="{}">{}</time>', value.isoformat(), labels.exact(value))
+
+
+@register.filter
+def tq_json(text: str) -> SafeString:
+    """Return JSON text with its names, texts and numbers told apart; everything in it is escaped."""
+    return labels.json_html(text)
+
+
+@register.filter
 def tq_band(band: int) -> SafeString:
     """Return a band's label."""
     return labels.band_label(band)
@@ -84,6 +99,12 @@ def taskqueue_overview(context: Context) -> dict[str, Any]:
     from queue_app.admin.live import overview_context  # noqa: PLC0415 - this library loads without the admin, too
 
     return overview_context(context["request"].user)
+
+
+@register.simple_tag
+def tq_explain(task: Task) -> list[str]:
+    """Return in lines why a task waits, as far as the installed version can say; nothing for one that does not."""
+    return labels.explanation(task)
 
 
 @register.simple_tag

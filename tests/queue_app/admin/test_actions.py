@@ -12,7 +12,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.index import get_index
-from queue_app.models import PriorityPolicy, Queue, RuntimeSettings, Task
+from queue_app.models import AuditEntry, Operation, PriorityPolicy, Queue, RuntimeSettings, Task
 from queue_app.services import pause
 
 TASKS = "/admin/queue_app/task/"
@@ -21,7 +21,8 @@ ALL_ROLES = ["superuser", "nothing", "viewer", "canceller", "reprioritiser", "pa
 
 
 def select(client, path, action, objects, **data):
-    return client.post(path, {"action": action, "index": "0", "_selected_action": [str(o.pk) for o in objects], **data})
+    chosen = {"action": action, "index": "0", "_selected_action": [str(o.pk) for o in objects], "confirmed": "yes"}
+    return client.post(path, chosen | data)
 
 
 def said(response):
@@ -188,20 +189,29 @@ def test_actions_on_all_that_match(staff, make_task):
     for _ in range(3):
         make_task("a.task")
     other = make_task("b.task")
-    data = {"action": "cancel_selected", "index": "0", "select_across": "1", "_selected_action": [str(other.pk)]}
-    staff.post(f"{TASKS}?q=type:a.", data)
+    ask = {"action": "cancel_selected", "index": "0", "select_across": "1", "_selected_action": [str(other.pk)]}
+    page = staff.post(f"{TASKS}?task_type=a.task", ask).content.decode()
+    assert "<strong>3</strong> tasks will be changed" in page
+    assert Task.objects.in_status("queued").count() == 4, "asked first"
+    staff.post(f"{TASKS}?q=type:a.", ask | {"confirmed": "yes"})
+    assert Task.objects.in_status("queued").count() == 4, "no known type begins so: which ones are meant?"
+    staff.post(f"{TASKS}?task_type=a.task", ask | {"confirmed": "yes", "reason": "sold out"})
     assert Counter(Task.objects.values_list("task_type", "status")) == {
         ("a.task", "cancelled"): 3,
         ("b.task", "queued"): 1,
     }
 
+    operation = Operation.objects.get()
+    assert (operation.changed, operation.reason, operation.by) == (3, "sold out", "superuser")
+    assert AuditEntry.objects.filter(action="task.cancel_all", reason="sold out", count=3).exists()
 
-def test_actions_on_too_many_are_refused(staff, make_task, monkeypatch):
-    monkeypatch.setattr("queue_app.admin.task_actions.COUNT_LIMIT", 2)
-    tasks = [make_task() for _ in range(3)]
-    response = select(staff, TASKS, "cancel_selected", tasks[:1], select_across="1")
+
+def test_retries_of_too_many_at_once_are_refused(staff, make_task, end_task, monkeypatch):
+    monkeypatch.setattr("queue_app.admin.task_bulk.COUNT_LIMIT", 2)
+    tasks = [end_task(make_task(), Status.FAILED) for _ in range(3)]
+    response = select(staff, TASKS, "retry_selected", tasks[:1], select_across="1")
     assert said(response)[0].startswith("More than")
-    assert Task.objects.in_status("queued").count() == 3
+    assert Task.objects.in_status("failed").count() == 3
 
 
 def test_a_purged_task_is_named_in_the_message(staff, make_task, monkeypatch):
@@ -212,7 +222,7 @@ def test_a_purged_task_is_named_in_the_message(staff, make_task, monkeypatch):
         real.delete()
         return {}
 
-    monkeypatch.setattr("queue_app.admin.task_actions.cancel_many", vanish)
+    monkeypatch.setattr("queue_app.admin.task_bulk.cancel_many", vanish)
     assert said(select(staff, TASKS, "cancel_selected", [task])) == ["Skipped 1 task (ended already): 1 deleted."]
 
 

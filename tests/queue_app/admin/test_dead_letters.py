@@ -17,6 +17,7 @@ from queue_app.services import discard, replay, run_replays
 from queue_app.services.dead_letters import DeadLetterFilter
 from queue_app.services.replay_many import start_replay
 
+PAYLOAD = "view_payload"
 LETTERS = "/admin/queue_app/deadletter/"
 OPERATIONS = "/admin/queue_app/replayoperation/"
 CANARY = "hunter2-canary-9f31"
@@ -79,9 +80,9 @@ def state(letter):
         ([], False, False),
         ([VIEW, "change_deadletter", "delete_deadletter"], False, False),
         ([REPLAY, DISCARD], False, False),
-        ([VIEW, REPLAY], True, False),
+        ([VIEW, REPLAY, PAYLOAD], True, False),
         ([VIEW, DISCARD], False, True),
-        ([VIEW, REPLAY, DISCARD], True, True),
+        ([VIEW, REPLAY, DISCARD, PAYLOAD], True, True),
     ],
 )
 def test_who_may_act(staff_with, dead, permissions, replays, discards):
@@ -105,7 +106,7 @@ def test_who_may_act(staff_with, dead, permissions, replays, discards):
 
 
 def test_changes_are_posted_with_a_token(staff_with, dead):
-    client = staff_with(VIEW, REPLAY, DISCARD, WATCH, enforce_csrf_checks=True)
+    client = staff_with(VIEW, REPLAY, DISCARD, WATCH, PAYLOAD, enforce_csrf_checks=True)
     letter = dead()
     operation = start_replay(DeadLetterFilter(), by="")
     for path in (

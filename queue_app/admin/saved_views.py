@@ -1,0 +1,108 @@
+"""Lists with their filters, kept under names: one's own, and those that colleagues share."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model, Q
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import URLPattern, path
+
+from queue_app.admin.mixins import PlainModelForm, QueueAppAdmin
+from queue_app.models import SavedView
+from queue_app.models.saved_view import MAX_QUERY
+from queue_app.rows.database import atomic
+from queue_app.services.audit import ADMIN, record
+
+#: Parameters of the address that say where in the list one is, not what it shows.
+_PLACE = ("p", "e", "_changelist_filters", "_facets")
+MAX_VIEWS = 50
+
+
+class ViewForm(PlainModelForm):
+    """A name for what the list shows now."""
+
+    class Meta:
+        model = SavedView
+        fields = ("name", "query", "shared")
+
+
+class SavedViewsMixin[M: Model](QueueAppAdmin[M]):
+    """Puts the saved views above the list, with a form that saves one more."""
+
+    def get_urls(self) -> list[URLPattern]:
+        """Put the actions on views before Django's own addresses."""
+        wrap, name = self.admin_site.admin_view, f"queue_app_{self.opts.model_name}"
+        return [
+            path("views/save/", wrap(self.save_view), name=f"{name}_save_view"),
+            path("views/<uuid:view_id>/delete/", wrap(self.delete_saved_view), name=f"{name}_delete_view"),
+            *super().get_urls(),
+        ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the views that there are for this list."""
+        user = request.user.get_username()
+        query = _narrowing(request.GET.urlencode())
+        views = SavedView.objects.filter(Q(user=user) | Q(shared=True), of=self.opts.model_name)[:MAX_VIEWS]
+        context = {
+            "saved_views": [
+                {
+                    "view": view,
+                    "current": view.query == query,
+                    "may_delete": view.user == user or request.user.has_perm("queue_app.delete_savedview"),
+                }
+                for view in views
+            ],
+            "view_query": query,
+            "may_save_view": request.user.has_perm("queue_app.add_savedview"),
+            "save_view_url": self.url_of("save_view"),
+            "model_name": self.opts.model_name,
+        }
+        return super().changelist_view(request, context | (extra_context or {}))
+
+    def save_view(self, request: HttpRequest) -> HttpResponse:
+        """Keep what the list shows under the posted name; an own view of this name is replaced."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not (request.user.has_perm("queue_app.add_savedview") and self.has_view_permission(request)):
+            raise PermissionDenied
+        query = _narrowing(request.POST.get("query", "")[:MAX_QUERY])
+        user, name = request.user.get_username(), request.POST.get("name", "").strip()
+        known = SavedView.objects.filter(user=user, of=self.opts.model_name, name=name).first()
+        shown = known or SavedView(user=user, of=str(self.opts.model_name))
+        form = ViewForm({"name": name, "query": query, "shared": request.POST.get("shared")}, instance=shown)
+        if form.is_valid():
+            with atomic():
+                view = form.save()
+                record(
+                    "savedview.save", "savedview", [view.pk], by=user, via=ADMIN, after={"name": name, "query": query}
+                )
+            self.message_user(request, f"Saved as “{name}”.", messages.SUCCESS)
+        else:
+            problems = "; ".join(f"{field}: {' '.join(map(str, text))}" for field, text in form.errors.items())
+            self.message_user(request, f"Not saved. {problems}", messages.ERROR)
+        return HttpResponseRedirect(f"{self.url_of('changelist')}?{query}")
+
+    def delete_saved_view(self, request: HttpRequest, view_id: uuid.UUID) -> HttpResponse:
+        """Forget a view: one's own, or any by those who may."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        view = SavedView.objects.filter(pk=view_id).first()
+        user = request.user.get_username()
+        if view is not None:
+            if view.user != user and not request.user.has_perm("queue_app.delete_savedview"):
+                raise PermissionDenied
+            with atomic():
+                record("savedview.delete", "savedview", [view.pk], by=user, via=ADMIN, before={"name": view.name})
+                view.delete()
+            self.message_user(request, "The view is deleted.", messages.SUCCESS)
+        return HttpResponseRedirect(self.url_of("changelist"))
+
+
+def _narrowing(query: str) -> str:
+    """Return a query without the place in the list, in a fixed order, so that equal ones are equal."""
+    return urlencode(sorted(pair for pair in parse_qsl(query) if pair[0] not in _PLACE))

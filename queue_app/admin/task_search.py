@@ -1,0 +1,154 @@
+"""What the list of tasks is asked for, as one filter: the same for what is shown and for what an action is done to."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.utils.translation import gettext as _
+
+from queue_app import registry
+from queue_app.core.masking import is_secret
+from queue_app.core.priorities import Band
+from queue_app.models import Worker
+from queue_app.models.worker import WorkerStatus
+from queue_app.services.task_filter import TaskFilter
+
+SEARCH_HELP = (
+    "A task id, the beginning of a task type, or a user name. Several at once: user:NAME type:NAME error:TEXT"
+    " parameters.KEY:VALUE"
+)
+#: Names in the type filter; the search finds the others.
+MAX_TYPES: Final = 200
+MAX_WORKERS: Final = 200
+SINCE: Final = {
+    "15m": timedelta(minutes=15),
+    "1h": timedelta(hours=1),
+    "24h": timedelta(hours=24),
+    "7d": timedelta(days=7),
+}
+_PARAMETERS = "parameters."
+_KINDS = ("user:", "type:", "error:", _PARAMETERS)
+
+
+class NotAllowed(Exception):
+    """The search asks for something that its author may not see; says so."""
+
+
+class Ambiguous(Exception):
+    """The term is the beginning of no known task type: it may mean types that no code knows any more, or a user."""
+
+
+def known_types() -> list[str]:
+    """Return the task types that this process or a live worker knows: no look at the tasks."""
+    names = set(registry.known_types())
+    live = Worker.objects.filter(status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
+    for types in live.order_by("-id").values_list("task_types", flat=True)[:MAX_WORKERS]:
+        names.update(types)
+    return sorted(names)
+
+
+def read_term(term: str, *, may_view_payload: bool) -> TaskFilter:
+    """Return what a search term means; raise ``NotAllowed``, or ``Ambiguous`` for a word that could be two things.
+
+    What parameters and errors say is found only for those who may read it; and nobody finds
+    a secret by guessing it.
+    """
+    term = term.strip()
+    if not term:
+        return TaskFilter()
+    try:
+        return TaskFilter(ids=[uuid.UUID(term)])
+    except ValueError:
+        pass
+    if not term.startswith(_KINDS):
+        types = [name for name in known_types() if name.startswith(term)]
+        if not types:
+            raise Ambiguous(_("Say user:%(term)s, or the whole name of a task type after type:.") % {"term": term})
+        return TaskFilter(task_types=types)
+    found = TaskFilter()
+    for kind, value in _parts(term):
+        found = _add(found, kind, value, may_view_payload=may_view_payload)
+    return found
+
+
+def _parts(term: str) -> list[tuple[str, str]]:
+    """Split a term at the words that name a kind; the others belong to the value before them."""
+    parts: list[str] = []
+    for word in term.split():
+        if word.startswith(_KINDS) and ":" in word:
+            parts.append(word)
+        else:
+            parts[-1:] = [f"{parts[-1]} {word}"] if parts else [word]
+    split = [part.partition(":") for part in parts]
+    return [(kind, value.strip()) for kind, _separator, value in split]
+
+
+def _add(found: TaskFilter, kind: str, value: str, *, may_view_payload: bool) -> TaskFilter:
+    if kind == "user":
+        return replace(found, user=value)
+    if kind == "type":
+        types = [name for name in known_types() if name.startswith(value)]
+        if not types:
+            raise Ambiguous(_("No known task type begins with %(value)s.") % {"value": value})
+        return replace(found, task_types=types)
+    if not may_view_payload:
+        raise NotAllowed(_("Searching in parameters and errors needs the permission queue_app.view_payload."))
+    if kind == "error":
+        return replace(found, error=value)
+    keys = kind.removeprefix(_PARAMETERS).split(".")
+    if any(is_secret(key) for key in keys):
+        raise NotAllowed(_("Values that are hidden cannot be searched for."))
+    return replace(found, parameters=[*found.parameters, [_nested(keys, item) for item in _meanings(value)]])
+
+
+def _meanings(value: str) -> list[Any]:
+    """Return what a typed value may stand for: the text itself, and the number or truth value that it reads as."""
+    try:
+        read = json.loads(value)
+    except (ValueError, RecursionError):
+        return [value]
+    return [value, read] if isinstance(read, bool | int | float) or read is None else [value]
+
+
+def _nested(keys: list[str], value: Any) -> dict[str, Any]:
+    for key in reversed(keys):
+        value = {key: value}
+    result: dict[str, Any] = value
+    return result
+
+
+#: Parameters of the list's address that narrow it; all others only say how it is shown.
+NARROWING: Final = ("status", "priority", "queue", "task_type", "since", "user", "worker_id", "q")
+
+
+def read_address(data: Mapping[str, str], now: datetime, *, may_view_payload: bool) -> TaskFilter:
+    """Return what the parameters of the list's address mean.
+
+    Raises ``NotAllowed`` and ``Ambiguous``, and ``ValueError`` or ``KeyError`` for values that are none.
+    """
+    found = read_term(data.get("q", ""), may_view_payload=may_view_payload)
+    if status := data.get("status"):
+        found = replace(found, statuses=[status])
+    if band := data.get("priority"):
+        found = replace(found, bands=[{item.label: item for item in Band}[band]])
+    if queue := data.get("queue"):
+        found = replace(found, queues=[queue])
+    if task_type := data.get("task_type"):
+        found = replace(found, task_types=_both(found.task_types, task_type))
+    if user := data.get("user"):
+        found = replace(found, user=user)
+    if worker := data.get("worker_id"):
+        found = replace(found, worker_id=uuid.UUID(worker))
+    if since := data.get("since"):
+        found = replace(found, created_after=now - SINCE[since])
+    return found
+
+
+def _both(found: Any, task_type: str) -> list[str]:
+    """Return the types that the search and the filter have in common; one that does not exist for none."""
+    return [task_type] if not found or task_type in found else [""]

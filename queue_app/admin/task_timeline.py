@@ -1,0 +1,135 @@
+"""What happened to a task when: events in order, and a bar of how long it waited and ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from queue_app.core.promotion import rises
+from queue_app.core.states import Status
+from queue_app.dashboard import labels
+from queue_app.models import PriorityPolicy, Task, TaskAttempt
+
+#: The bar in its own units; a piece is at least so wide that it can be seen.
+_WIDTH, _HEIGHT, _MIN = 1000, 14, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened, or will; ``kind`` says how it looks."""
+
+    text: str
+    at: datetime
+    kind: str = ""
+    details: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A length of time in one state: wait, failed, run or done."""
+
+    kind: str
+    start: datetime
+    end: datetime
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return max(0.0, (self.end - self.start).total_seconds())
+
+
+def timeline(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> list[Event]:
+    """Return the events of a task in order; what is to come is among them."""
+    return sorted(_events(task, sorted(attempts, key=lambda row: row.attempt), now), key=lambda event: event.at)
+
+
+def _events(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Iterator[Event]:
+    yield Event(_("Created"), task.created_at)
+    for row in attempts:
+        yield Event(_("Attempt %(n)d started") % {"n": row.attempt}, row.started_at, "run")
+        after = labels.duration((row.finished_at - row.started_at).total_seconds())
+        name = row.exception_class.rpartition(".")[2]
+        yield Event(
+            _("Attempt %(n)d failed") % {"n": row.attempt}, row.finished_at, "failed",
+            _("%(error)s after %(time)s") % {"error": name, "time": after},
+        )  # fmt: skip
+    status = Status(task.status)
+    if task.run_after is not None and (status is Status.SCHEDULED or not attempts):
+        kind = _("Retry due") if task.failures else _("Not before")
+        yield Event(kind, task.run_after, "wait")
+    if task.queued_at is not None:
+        yield Event(_("Queued"), task.queued_at, "wait")
+        yield from _promotions(task, now)
+    recorded = {row.attempt for row in attempts}
+    if task.started_at is not None and task.attempt not in recorded:
+        yield Event(_("Attempt %(n)d started") % {"n": task.attempt}, task.started_at, "run")
+    if task.deadline is not None and status is Status.EXECUTING:
+        yield Event(_("Deadline"), task.deadline)
+    if task.cancel_requested_at is not None:
+        yield Event(_("Cancel requested"), task.cancel_requested_at, "failed")
+    if task.finished_at is not None:
+        kind = "done" if status is Status.COMPLETED else "failed"
+        yield Event(status.replace("_", " ").capitalize(), task.finished_at, kind)
+
+
+def _promotions(task: Task, now: datetime) -> Iterator[Event]:
+    """Yield when its age raised it: that is derived from its wait, and of a wait that is over, until its end."""
+    queued_at = task.queued_at
+    assert queued_at is not None  # noqa: S101 - the caller looked; tells mypy so
+    until = now if task.status == Status.QUEUED else max(task.started_at or queued_at, queued_at)
+    for rise in rises(task.band, PriorityPolicy.thresholds()):
+        at = queued_at + timedelta(seconds=rise.after)
+        if at > until:
+            return
+        yield Event(_("Promoted to %(band)s") % {"band": rise.to.label}, at, "promoted", _("by its age"))
+
+
+def pieces(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> list[Piece]:
+    """Return the waits and runs of a task, one after the other."""
+    found: list[Piece] = []
+    at = task.created_at
+    for row in sorted(attempts, key=lambda row: row.attempt):
+        found += [Piece("wait", at, row.started_at), Piece("failed", row.started_at, row.finished_at)]
+        at = row.finished_at
+    status = Status(task.status)
+    recorded = {row.attempt for row in attempts}
+    end = task.finished_at or now
+    if task.started_at is not None and task.attempt not in recorded and task.started_at >= at:
+        found.append(Piece("wait", at, task.started_at))
+        found.append(Piece("done" if status is Status.COMPLETED else "run", task.started_at, end))
+    elif task.finished_at is None:
+        found.append(Piece("wait", at, now))
+    return [piece for piece in found if piece.seconds > 0]
+
+
+def bar(parts: Sequence[Piece]) -> SafeString:
+    """Return the pieces as a bar in SVG, in proportion but for those too short to be seen."""
+    total = sum(part.seconds for part in parts)
+    if not total:
+        return SafeString("")
+    widths = [max(_MIN, part.seconds / total * _WIDTH) for part in parts]
+    scale = _WIDTH / sum(widths)
+    names = {"wait": _("waited"), "failed": _("ran and failed"), "run": _("runs"), "done": _("ran")}
+    rows, x = [], 0.0
+    for part, width in zip(parts, widths, strict=True):
+        text = f"{names[part.kind]} {labels.duration(part.seconds)}"
+        rows.append((part.kind, f"{x:.1f}", f"{width * scale:.1f}", _HEIGHT, text))
+        x += width * scale
+    return format_html(
+        '<svg class="tq-bar" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>',
+        _WIDTH,
+        _HEIGHT,
+        "; ".join(row[-1] for row in rows),
+        format_html_join("", '<rect class="tq-piece-{}" x="{}" width="{}" height="{}"><title>{}</title></rect>', rows),
+    )
+
+
+def waited_and_ran(parts: Sequence[Piece]) -> tuple[float, float]:
+    """Return the seconds of waiting and of running in all."""
+    waited = sum(part.seconds for part in parts if part.kind == "wait")
+    return waited, sum(part.seconds for part in parts) - waited
