@@ -5,7 +5,9 @@ A comment before a block says what a test does with it:
     <!-- run -->              one step of the page's session, in order
     <!-- file: shop/x.py -->  a module that the page's blocks may import
     <!-- settings -->         settings of a project; the system checks must like them
-    <!-- compile -->          only compiled, and its imports looked up
+    <!-- exec -->             executed by itself; what a settings or a urls module has before is given
+    <!-- endless -->          the same, until its loop asks Redis a second time
+    <!-- test -->             test functions, called with the fixtures that they name, after the page's session
     <!-- refused -->          curl commands that are answered with an error
 """
 
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MARKS = {"run", "file", "settings", "compile", "refused"}
+MARKS = {"run", "file", "settings", "exec", "endless", "test", "refused"}
 _FENCE = re.compile(
     r"^(?:<!-- (?P<mark>[a-z]+)(?:: (?P<name>[^ ]+))? -->\n)?```(?P<language>[^\n]*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,

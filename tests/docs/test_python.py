@@ -1,12 +1,16 @@
-"""Every block of Python in the pages: run where it says so, else compiled and its imports looked up."""
+"""Every block of Python in the pages is executed, in one of the ways that tests/docs/pages.py lists."""
 
 import ast
 import importlib
+import inspect
 import shlex
 import sys
+import unittest
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import redis
 from django.conf import settings
 from django.core.management import call_command
 from django.test import override_settings
@@ -18,7 +22,8 @@ from queue_app.services.enqueue import forget_known_queues
 from tests.docs.pages import MARKS, all_blocks, blocks, pages
 
 PYTHON = all_blocks("python")
-SESSIONS = [page for page in pages() if any(block.mark == "run" for block in blocks(page))]
+SESSIONS = [page for page in pages() if any(block.mark in {"run", "test"} for block in blocks(page))]
+ALONE = [block for block in PYTHON if block.mark in {"exec", "endless"}]
 
 
 def name_of(thing):
@@ -57,7 +62,8 @@ def test_compiles_and_imports_what_exists(shop):
         elif isinstance(node, ast.ImportFrom):
             module = importlib.import_module(node.module)
             for alias in node.names:
-                assert hasattr(module, alias.name), f"{node.module} has no {alias.name}"
+                found = hasattr(module, alias.name) or find_spec(f"{node.module}.{alias.name}")
+                assert found, f"{node.module} has no {alias.name}"
 
 
 @pytest.mark.parametrize("block", [block for block in PYTHON if block.mark == "settings"], ids=name_of)
@@ -72,14 +78,62 @@ def test_settings_pass_the_checks(block):
         import_string(settings.CACHES["default"]["BACKEND"])
 
 
+def run_tests_of(names, request):
+    """Run what a page defines as tests, once for each."""
+    for name, found in names.items():
+        if name.startswith("test_"):
+            found(**{fixture: request.getfixturevalue(fixture) for fixture in inspect.signature(found).parameters})
+        elif inspect.isclass(found) and issubclass(found, unittest.TestCase) and found.__module__ == names["__name__"]:
+            result = unittest.TestResult()
+            unittest.defaultTestLoader.loadTestsFromTestCase(found).run(result)
+            assert (result.errors, result.failures, result.testsRun > 0) == ([], [], True)
+
+
+class EndOfPage(Exception):
+    """The loop of a page has gone round once."""
+
+
+class PageRedis(redis.Redis):
+    """What a page gets for a Redis of its own: the tests', whose streams are removed afterwards."""
+
+    reads = 0
+
+    def __init__(self, **options):
+        super().__init__(connection_pool=redis.ConnectionPool.from_url(settings.REDIS_URL, **options))
+
+    def xread(self, streams, count=None, block=None):
+        self.reads += 1
+        if self.reads > 1:
+            raise EndOfPage
+        return super().xread(streams, count=count, block=1)
+
+
+@pytest.mark.parametrize("shop", ALONE, ids=name_of, indirect=True)
+@pytest.mark.usefixtures("transactional_db")
+def test_block_runs_by_itself(shop, monkeypatch):
+    monkeypatch.setattr(redis, "Redis", PageRedis)
+    given = {"__name__": "shop.page", "INSTALLED_APPS": [], "MIDDLEWARE": [], "urlpatterns": []}
+    try:
+        exec(compile(shop.text, shop.label, "exec"), given)  # noqa: S102 - our own page
+    except EndOfPage:
+        assert shop.mark == "endless"
+    else:
+        assert shop.mark == "exec"
+    finally:
+        PageRedis().delete("{taskqueue}:events", "{taskqueue}:requests")
+
+
 @pytest.mark.parametrize("shop", SESSIONS, ids=name_of, indirect=True)
 @pytest.mark.usefixtures("transactional_db")
-def test_session_runs(shop):
+def test_session_runs(shop, request):
     hints.breaker.reset()
     forget_known_queues()
-    names = {}
+    names = {"__name__": "shop.page"}
     for block in blocks(shop):
-        if block.mark != "run":
+        if block.mark == "file" and block.name.startswith("shop/"):  # an installed app: its tasks are known
+            importlib.import_module(block.name.removesuffix(".py").replace("/", "."))
+    for block in blocks(shop):
+        if block.mark not in {"run", "test"}:
             continue
         if block.language == "python":
             exec(compile(block.text, block.label, "exec"), names)  # noqa: S102 - our own page
@@ -88,4 +142,5 @@ def test_session_runs(shop):
             words = shlex.split(command)
             assert words[:2] == ["python", "manage.py"]
             call_command(*words[2:])
+    run_tests_of(names, request)
     forget_known_queues()
