@@ -16,9 +16,10 @@ from queue_app.models import AuditEntry, SavedView
 RECENT = 10
 
 
-def history_of(target: str, target_id: str) -> list[AuditEntry]:
-    """Return who changed a thing last."""
-    return list(AuditEntry.objects.filter(target=target, target_id=target_id)[:RECENT])
+def changes_of(target: str, target_id: str) -> list[tuple[AuditEntry, str]]:
+    """Return who changed a thing last, with the change in words."""
+    found = AuditEntry.objects.filter(target=target, target_id=target_id)[:RECENT]
+    return [(entry, changes_text(entry)) for entry in found]
 
 
 @admin.register(AuditEntry)

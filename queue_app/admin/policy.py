@@ -5,7 +5,9 @@ from __future__ import annotations
 from django.contrib import admin
 from django.utils.safestring import SafeString
 
-from queue_app.admin.mixins import FixedRowsAdmin, ReadOnlyAdmin, SingletonAdmin
+from queue_app.admin.mixins import FixedRowsAdmin, ReadOnlyAdmin, ReasonForm, SingletonAdmin
+from queue_app.core.priorities import Band
+from queue_app.core.promotion import rises
 from queue_app.dashboard import labels
 from queue_app.dashboard.overview import index_state
 from queue_app.models import IndexGeneration, PriorityPolicy, RuntimeSettings
@@ -16,9 +18,12 @@ class PriorityPolicyAdmin(FixedRowsAdmin[PriorityPolicy]):
     """What holds for the tasks of each band; the five rows always exist."""
 
     actions = None
-    fields = ("priority", "max_retries", "timeout_seconds", "promote_after_seconds")
-    list_display = ("band", "max_retries", "timeout_seconds", "promote_after_seconds")
-    list_editable = ("max_retries", "timeout_seconds", "promote_after_seconds")
+    fields = ("priority", "max_retries", "timeout_seconds", "promote_after_seconds", "target_seconds", "reason")
+    form = ReasonForm
+    list_display = (
+        "band", "max_retries", "timeout_seconds", "promote_after_seconds", "target_seconds", "starvation_bound"
+    )  # fmt: skip
+    list_editable = ("max_retries", "timeout_seconds", "promote_after_seconds", "target_seconds")
     ordering = ("priority",)
     readonly_fields = ("priority",)
     sortable_by = ()
@@ -28,12 +33,24 @@ class PriorityPolicyAdmin(FixedRowsAdmin[PriorityPolicy]):
         """Return the band as a label."""
         return labels.band_label(policy.priority)
 
+    @admin.display(description="treated as high after")
+    def starvation_bound(self, policy: PriorityPolicy) -> str:
+        """Return after how long only critical tasks, and older high ones, can still come first."""
+        if policy.priority <= Band.HIGH:
+            return "at once"
+        steps = list(rises(Band(policy.priority), PriorityPolicy.thresholds()))
+        if not steps or steps[-1].to is not Band.HIGH:
+            highest = steps[-1].to if steps else Band(policy.priority)
+            return f"never: it rises to {highest.label} and may starve behind high" if steps else "never: it may starve"
+        return labels.duration(steps[-1].after)
+
 
 @admin.register(RuntimeSettings)
 class RuntimeSettingsAdmin(SingletonAdmin[RuntimeSettings]):
     """The limits over all queues; they hold from the next claim on."""
 
-    fields = ("max_concurrent", "updated_at")
+    fields = ("max_concurrent", "max_length", "max_pending_per_user", "reason", "updated_at")
+    form = ReasonForm
     readonly_fields = ("updated_at",)
 
 

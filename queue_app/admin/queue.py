@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
@@ -18,8 +19,9 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
+from queue_app.admin.audit_entry import changes_of
 from queue_app.admin.live import LiveMixin
-from queue_app.admin.mixins import QueueAppAdmin
+from queue_app.admin.mixins import QueueAppAdmin, ReasonForm
 from queue_app.core.states import PENDING
 from queue_app.dashboard import labels
 from queue_app.dashboard.overview import oldest_seconds, summaries
@@ -32,16 +34,28 @@ UNREACHABLE = "Depth and activity are not known: Redis cannot be reached. Queues
 REASON_LENGTH = 200  # as long as Queue.paused_reason
 
 
+#: After so many seconds a pause ends by itself.
+LENGTHS = (("", "until resumed"), ("900", "15 min"), ("3600", "1 h"), ("14400", "4 h"), ("86400", "24 h"))
+
+
 class PauseForm(forms.Form):
-    """The reason of a pause, which staff read later."""
+    """The reason of a pause, which staff read later, and how long it lasts."""
 
     reason = forms.CharField(required=False, max_length=REASON_LENGTH)
+    seconds = forms.ChoiceField(choices=LENGTHS, required=False)
+
+    @property
+    def resume_at(self) -> datetime | None:
+        """When the pause ends by itself."""
+        seconds = self.cleaned_data["seconds"]
+        return timezone.now() + timedelta(seconds=int(seconds)) if seconds else None
 
 
 class QueueActionForm(ActionForm):
-    """The list's actions with a reason for a pause."""
+    """The list's actions with a reason for a pause, and its length."""
 
     reason = forms.CharField(label="Reason of a pause:", required=False, max_length=REASON_LENGTH)
+    seconds = forms.ChoiceField(label="It lasts:", choices=LENGTHS, required=False)
 
 
 class QueueChangeList(ChangeList):
@@ -65,17 +79,29 @@ class QueueAdmin(LiveMixin, QueueAppAdmin[Queue]):
 
     action_form = QueueActionForm
     actions = ("pause_selected", "resume_selected")
-    fields = (
-        "name",
-        "description",
-        "max_concurrent",
-        "max_retries",
-        "timeout_seconds",
-        "stale_after_seconds",
-        "expire_eagerly",
+    fieldsets = (
+        (None, {"fields": ("name", "description", "reason")}),
+        (
+            "Limits",
+            {
+                "fields": (
+                    ("max_concurrent", "max_concurrent_per_user"),
+                    ("rate_count", "rate_seconds", "rate_burst"),
+                    "min_delay_seconds",
+                    ("max_length", "max_pending_per_user"),
+                ),
+                "description": "They hold from the next claim on.",
+            },
+        ),
+        ("Order", {"fields": ("order", "fair_by", "fair_weights")}),
+        ("Attempts", {"fields": (("max_retries", "timeout_seconds"),)}),
+        ("Expiry", {"fields": (("stale_after_seconds", "expire_eagerly"),)}),
     )
-    list_display = ("name", "state", "depth", "running", "oldest", "max_concurrent", "about")
-    list_editable = ("max_concurrent",)
+    form = ReasonForm
+    list_display = (
+        "name", "state", "depth", "running", "oldest", "max_concurrent", "rate_count", "rate_seconds", "about"
+    )  # fmt: skip
+    list_editable = ("max_concurrent", "rate_count", "rate_seconds")
     list_per_page = 50
     ordering = ("name",)
     search_fields = ("name", "description")
@@ -96,7 +122,8 @@ class QueueAdmin(LiveMixin, QueueAppAdmin[Queue]):
     def save_model(self, request: HttpRequest, obj: Queue, form: forms.ModelForm[Queue], change: Any) -> None:
         """Write only what was edited, so that a pause of this very moment is not undone."""
         if change:
-            obj.save(update_fields=[*form.changed_data, "updated_at"])
+            names = [name for name in form.changed_data if name != "reason"]
+            obj.save(update_fields=[*names, "updated_at"])
         else:
             super().save_model(request, obj, form, change)
 
@@ -118,11 +145,13 @@ class QueueAdmin(LiveMixin, QueueAppAdmin[Queue]):
         if not queue.paused:
             return format_html('<span class="tq-label tq-running">{}</span>', "running")
         since = format_html(" {}", labels.ago(queue.paused_at, timezone.now())) if queue.paused_at else ""
+        until = format_html("; goes on {}", labels.ago(queue.resume_at, timezone.now())) if queue.resume_at else ""
         return format_html(
-            '<span class="tq-label tq-paused">paused</span> <span class="tq-quiet">{}{}{}</span>',
+            '<span class="tq-label tq-paused">paused</span> <span class="tq-quiet">{}{}{}{}</span>',
             f"by {queue.paused_by}" if queue.paused_by else "by a program",
             since,
             f": {queue.paused_reason}" if queue.paused_reason else "",
+            until,
         )
 
     @admin.display(description="queued")
@@ -157,27 +186,39 @@ class QueueAdmin(LiveMixin, QueueAppAdmin[Queue]):
     @admin.action(description="Pause selected queues", permissions=["pause"])
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
         """Pause those that are not paused yet."""
+        form = PauseForm(request.POST)
+        if not form.is_valid():
+            self.message_user(request, "The reason is too long, or the length unknown.", messages.ERROR)
+            return
         names = [queue.name for queue in queryset if not queue.paused]
-        self._apply(request, names, request.POST.get("reason", "").strip())
+        self._pause(request, names, form)
         _report(request, "Paused", len(names), queryset.count() - len(names), "already paused")
 
     @admin.action(description="Resume selected queues", permissions=["pause"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
         """Resume those that are paused."""
-        names = [queue.name for queue in queryset if queue.paused]
-        self._apply(request, names, None)
-        _report(request, "Resumed", len(names), queryset.count() - len(names), "not paused")
+        paused = [queue for queue in queryset if queue.paused]
+        self._resume(request, paused, "")
+        _report(request, "Resumed", len(paused), queryset.count() - len(paused), "not paused")
 
-    def _apply(self, request: HttpRequest, names: list[str], reason: str | None) -> None:
-        """Pause the queues, or resume them when ``reason`` is ``None``."""
+    def _pause(self, request: HttpRequest, names: list[str], form: PauseForm) -> None:
+        reason, resume_at = form.cleaned_data["reason"].strip(), form.resume_at
         for name in names:
             with atomic():
-                if reason is None:
-                    queue = resume(name)
-                    self.audit(request, [queue], "Resumed.")
-                else:
-                    queue = pause(name, by=request.user.get_username(), reason=reason)
-                    self.audit(request, [queue], f"Paused: {reason}" if reason else "Paused.")
+                queue = pause(name, by=request.user.get_username(), reason=reason, resume_at=resume_at)
+                after = {"paused": True, "resume_at": resume_at and resume_at.isoformat()}
+                self.audit(
+                    request, [queue], "Paused.", action="pause", reason=reason, before={"paused": False}, after=after
+                )
+
+    def _resume(self, request: HttpRequest, queues: list[Queue], reason: str) -> None:
+        for known in queues:
+            with atomic():
+                before = {"paused": True, "by": known.paused_by, "reason": known.paused_reason}
+                queue = resume(known.name)
+                self.audit(
+                    request, [queue], "Resumed.", action="resume", before=before, after={"paused": False}, reason=reason
+                )
 
     def get_urls(self) -> list[URLPattern]:
         """Put the two actions of a queue's page before Django's own addresses."""
@@ -207,11 +248,14 @@ class QueueAdmin(LiveMixin, QueueAppAdmin[Queue]):
             return HttpResponseRedirect(self.url_of("changelist"))
         form = PauseForm(request.POST)
         if not form.is_valid():
-            self.message_user(request, "The reason is too long.", messages.ERROR)
+            self.message_user(request, "The reason is too long, or the length unknown.", messages.ERROR)
         elif queue.paused is paused:
             self.message_user(request, f"The queue is {'paused' if paused else 'running'} already.", messages.WARNING)
         else:
-            self._apply(request, [queue.name], form.cleaned_data["reason"] if paused else None)
+            if paused:
+                self._pause(request, [queue.name], form)
+            else:
+                self._resume(request, [queue], form.cleaned_data["reason"].strip())
             self.message_user(request, f"The queue is {'paused' if paused else 'running again'}.", messages.SUCCESS)
         return HttpResponseRedirect(self.url_of("change", quote(queue.name)))
 
@@ -231,6 +275,9 @@ class QueueAdmin(LiveMixin, QueueAppAdmin[Queue]):
                 "state": self.state(queue),
                 "quoted": quote(queue.name),
                 "may_view_tasks": request.user.has_perm("queue_app.view_task"),
+                "lengths": LENGTHS,
+                "history": changes_of("queue", queue.name),
+                "may_view_audit": request.user.has_perm("queue_app.view_auditentry"),
             }
         return super().render_change_form(request, context, *args, **kwargs)
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-
-from django.apps import apps
 
 from queue_app import registry
 from queue_app.admin.task_timeline import Event, bar, pieces, timeline, waited_and_ran
@@ -19,13 +16,21 @@ from queue_app.core.redaction import redact, redact_value, secrets_of
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
-from queue_app.models import DeadLetter, Queue, Task, TaskAttempt, TaskPayload, TaskResult, Worker
+from queue_app.models import (
+    DeadLetter,
+    Queue,
+    Task,
+    TaskAttempt,
+    TaskPayload,
+    TaskResult,
+    Worker,
+)
+from queue_app.models.running import TaskLog, TaskProgress
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.inspect import effective_options
 
 MAX_ATTEMPTS = 25
 MAX_WORKERS = 500
-MAX_LOGS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,8 @@ class TaskPage:
     waited: float = 0.0
     ran: float = 0.0
     may_view_payload: bool = True
-    progress: Any = None
-    logs: list[Any] = field(default_factory=list)
+    progress: TaskProgress | None = None
+    logs: list[TaskLog] = field(default_factory=list)
     letter: DeadLetter | None = None
     hints: list[str] = field(default_factory=list)
     worker: Worker | None = None
@@ -148,19 +153,15 @@ def _options(task: Task) -> list[tuple[str, float, str]]:
     ]
 
 
-def extras(task: Task, secrets: frozenset[str]) -> tuple[Any, list[Any]]:
-    """Return (progress, log lines) of a task, where the installed version keeps them."""
-    progress: Any = None
-    with suppress(LookupError):
-        progress_model: Any = apps.get_model("queue_app", "TaskProgress")
-        progress = progress_model.objects.filter(pk=task.pk).first()
-    with suppress(LookupError):
-        log_model: Any = apps.get_model("queue_app", "TaskLog")
-        rows = list(log_model.objects.filter(task_id=task.pk).order_by("-id")[:MAX_LOGS])
-        for row in rows:
-            row.message = redact(row.message, secrets)
-        return progress, rows[::-1]
-    return progress, []
+def extras(task: Task, secrets: frozenset[str]) -> tuple[TaskProgress | None, list[TaskLog]]:
+    """Return how far a task has come, and the last lines of each attempt, without secrets."""
+    progress = TaskProgress.objects.filter(pk=task.pk).first()
+    if progress is not None:
+        progress.message = redact(progress.message, secrets)
+    logs = list(TaskLog.objects.filter(task_id=task.pk).order_by("-attempt")[:MAX_ATTEMPTS])
+    for log in logs:
+        log.lines = redact(log.lines, secrets)
+    return progress, logs
 
 
 def _hints(task: Task) -> list[str]:

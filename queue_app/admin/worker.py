@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import datetime
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import Count
-from django.http import HttpRequest, HttpResponse
+from django.core.exceptions import PermissionDenied
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import URLPattern, path
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from queue_app.admin.audit_entry import changes_of
 from queue_app.admin.mixins import TOOLS_IN_CONTENT, CappedPaginator, ReadOnlyAdmin
 from queue_app.core.states import Status
 from queue_app.dashboard import labels
+from queue_app.exceptions import InvalidTaskData, InvalidTransition
 from queue_app.models import Task, Worker
+from queue_app.models.replay_operation import REASON_LENGTH
 from queue_app.models.worker import WorkerStatus
+from queue_app.rows.database import atomic
+from queue_app.services.validate import check_reason
+from queue_app.services.workers import request_drain
 
 MAX_RUNNING = 200
 LIVE = (WorkerStatus.ACTIVE, WorkerStatus.DRAINING)
@@ -48,6 +57,7 @@ class WorkerChangeList(ChangeList):
 class WorkerAdmin(ReadOnlyAdmin[Worker]):
     """The workers, youngest first."""
 
+    actions = ("drain_selected",)
     list_display = ("name", "state", "heartbeat", "slots", "served", "offers", "tasks_done", "process")
     list_filter = ("status",)
     list_per_page = 50
@@ -58,6 +68,63 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     show_full_result_count = False
     sortable_by = ("name", "tasks_done")
 
+    def has_drain_permission(self, request: HttpRequest) -> bool:
+        """Say whether the user may ask workers to drain."""
+        return request.user.has_perm("queue_app.drain_worker")
+
+    @admin.action(description="Drain selected workers", permissions=["drain"])
+    def drain_selected(self, request: HttpRequest, queryset: QuerySet[Worker]) -> None:
+        """Ask those that are active to finish what runs and leave."""
+        asked = [worker for worker in queryset if self._drain(request, worker, "") is None]
+        if asked:
+            self.message_user(request, f"Asked {len(asked)} to drain.", messages.SUCCESS)
+        if len(asked) < queryset.count():
+            skipped = queryset.count() - len(asked)
+            self.message_user(request, f"Skipped {skipped} (not active, or asked before).", messages.WARNING)
+
+    def _drain(self, request: HttpRequest, worker: Worker, reason: str) -> str | None:
+        """Ask one worker; return why it could not be asked."""
+        try:
+            with atomic():
+                request_drain(worker.pk, by=request.user.get_username())
+                self.audit(
+                    request, [worker], "Asked to drain.", action="drain", reason=reason,
+                    before={"status": worker.status}, after={"drain_requested": True},
+                )  # fmt: skip
+        except InvalidTransition as error:
+            return str(error)
+        return None
+
+    def get_urls(self) -> list[URLPattern]:
+        """Put the drain before Django's own addresses."""
+        wrap = self.admin_site.admin_view
+        return [
+            path("<uuid:worker_id>/drain/", wrap(self.drain_view), name="queue_app_worker_drain"),
+            *super().get_urls(),
+        ]
+
+    def drain_view(self, request: HttpRequest, worker_id: uuid.UUID) -> HttpResponse:
+        """Ask one worker to drain."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not (self.has_drain_permission(request) and self.has_view_permission(request)):
+            raise PermissionDenied
+        worker = self.get_object(request, str(worker_id))
+        if worker is None:
+            self.message_user(request, "There is no such worker.", messages.WARNING)
+            return HttpResponseRedirect(self.url_of("changelist"))
+        reason = request.POST.get("reason", "").strip()
+        try:
+            problem = self._drain(request, worker, check_reason(reason, REASON_LENGTH))
+        except InvalidTaskData as error:
+            problem = str(error)
+        if problem:
+            self.message_user(request, problem, messages.ERROR)
+        else:
+            said = "The worker was asked to finish what it runs, to take nothing new, and to leave."
+            self.message_user(request, said, messages.SUCCESS)
+        return HttpResponseRedirect(self.url_of("change", worker_id))
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkerChangeList]:
         """Return the list that counts what runs."""
         return WorkerChangeList
@@ -65,7 +132,11 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     @admin.display(description="status")
     def state(self, worker: Worker) -> SafeString:
         """Return the status as a label."""
-        return format_html('<span class="tq-label tq-worker-{}">{}</span>', worker.status, worker.status)
+        label = format_html('<span class="tq-label tq-worker-{}">{}</span>', worker.status, worker.status)
+        if worker.drain_requested_at is None or worker.status != WorkerStatus.ACTIVE:
+            return label
+        by = worker.drain_requested_by or "a program"
+        return format_html('{}<small class="tq-below">asked to drain by {}</small>', label, by)
 
     @admin.display(description="heartbeat")
     def heartbeat(self, worker: Worker) -> SafeString:
@@ -111,6 +182,11 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
                 "heartbeat": self.heartbeat(worker),
                 "busy": executing.count(),
                 "may_view_tasks": may_view_tasks,
+                "may_drain": self.has_drain_permission(request)
+                and worker.status == WorkerStatus.ACTIVE
+                and worker.drain_requested_at is None,
+                "history": changes_of("worker", str(worker.pk)),
+                "may_view_audit": request.user.has_perm("queue_app.view_auditentry"),
                 "running": list(executing.order_by("started_at")[:MAX_RUNNING]) if may_view_tasks else [],
             }
         return super().render_change_form(request, context, *args, **kwargs)

@@ -17,6 +17,7 @@ from queue_app.services import pause
 
 TASKS = "/admin/queue_app/task/"
 QUEUES = "/admin/queue_app/queue/"
+QUEUE_FORM = {"order": "fifo", "fair_by": "user", "fair_weights": "{}"}
 ALL_ROLES = ["superuser", "nothing", "viewer", "canceller", "reprioritiser", "pauser", "cancel_only", "anonymous"]
 
 
@@ -304,9 +305,11 @@ def test_pause_and_resume_buttons(staff):
     name = Queue.objects.create(name="with_under.score").name
     address = reverse("admin:queue_app_queue_pause", args=["with_5Funder.score"])
     page = staff.post(address, {"reason": "r" * 201}, follow=True).content.decode()
-    assert "The reason is too long." in page
-    page = staff.post(address, {"reason": "maintenance"}, follow=True).content.decode()
+    assert "The reason is too long" in page
+    page = staff.post(address, {"reason": "maintenance", "seconds": "3600"}, follow=True).content.decode()
     assert "maintenance" in page
+    assert "goes on" in page
+    assert Queue.objects.get(pk=name).resume_at is not None
     assert "Resume queue" in page
     assert Queue.objects.get(pk=name).paused
     page = staff.post(address, {}, follow=True).content.decode()
@@ -322,9 +325,16 @@ def test_limits_are_edited_in_the_list_and_on_the_page(staff, committed):
     assert Queue.objects.get(pk="default").max_concurrent == 7
     assert staff.post(QUEUES, form | {"form-0-max_concurrent": "0"}).status_code == 200
     assert Queue.objects.get(pk="default").max_concurrent == 7
-    staff.post(f"{QUEUES}default/change/", {"description": "all the rest", "max_concurrent": ""})
+    staff.post(f"{QUEUES}default/change/", QUEUE_FORM | {"description": "all the rest", "reason": "quiet days"})
     queue = Queue.objects.get(pk="default")
     assert (queue.max_concurrent, queue.description) == (None, "all the rest")
+    entry = AuditEntry.objects.filter(action="queue.edit").first()
+    assert (entry.before["max_concurrent"], entry.after["max_concurrent"], entry.reason) == (7, None, "quiet days")
+    page = staff.get(f"{QUEUES}default/change/").content.decode()
+    assert "max_concurrent: 7 → None" in page
+    assert "quiet days" in page
+    bad = staff.post(f"{QUEUES}default/change/", QUEUE_FORM | {"rate_count": "5"}).content.decode()
+    assert "Say in how many seconds so many may start" in bad
 
 
 def test_an_edit_does_not_undo_a_pause_of_that_moment(staff, monkeypatch):
@@ -337,7 +347,7 @@ def test_an_edit_does_not_undo_a_pause_of_that_moment(staff, monkeypatch):
         real(self, request, obj, form, change)
 
     monkeypatch.setattr(QueueAdmin, "save_model", pause_first)
-    staff.post(f"{QUEUES}default/change/", {"description": "new", "max_concurrent": "3"})
+    staff.post(f"{QUEUES}default/change/", QUEUE_FORM | {"description": "new", "max_concurrent": "3"})
     queue = Queue.objects.get(pk="default")
     assert (queue.paused, queue.paused_by, queue.max_concurrent) == (True, "somebody else", 3)
 
@@ -360,9 +370,9 @@ def test_a_queue_with_pending_tasks_is_not_deleted(how, staff, make_task, end_ta
 
 
 def test_a_queue_is_added_once_and_keeps_its_name(staff):
-    assert staff.post(f"{QUEUES}add/", {"name": "new", "max_concurrent": "2"}).status_code == 302
-    assert staff.post(f"{QUEUES}add/", {"name": "not a name"}).status_code == 200
-    staff.post(f"{QUEUES}new/change/", {"name": "renamed", "description": "x", "max_concurrent": "2"})
+    assert staff.post(f"{QUEUES}add/", QUEUE_FORM | {"name": "new", "max_concurrent": "2"}).status_code == 302
+    assert staff.post(f"{QUEUES}add/", QUEUE_FORM | {"name": "not a name"}).status_code == 200
+    staff.post(f"{QUEUES}new/change/", QUEUE_FORM | {"name": "renamed", "description": "x", "max_concurrent": "2"})
     assert set(Queue.objects.values_list("name", flat=True)) == {"default", "new"}
 
 
@@ -375,7 +385,8 @@ def test_policies_are_edited(staff):
     assert staff.post(page, data).status_code == 302
     assert PriorityPolicy.objects.get(pk=0).max_retries == 9
     assert staff.post(page, data | {"timeout_seconds": "0"}).status_code == 200
-    assert staff.post("/admin/queue_app/runtimesettings/1/change/", {"max_concurrent": "12"}).status_code == 302
+    limits = {"max_concurrent": "12", "max_length": "5000"}
+    assert staff.post("/admin/queue_app/runtimesettings/1/change/", limits).status_code == 302
     assert RuntimeSettings.objects.get().max_concurrent == 12
     assert staff.post("/admin/queue_app/runtimesettings/1/delete/", {"post": "yes"}).status_code == 403
     assert staff.post("/admin/queue_app/indexgeneration/1/change/", {"number": "5"}).status_code == 403

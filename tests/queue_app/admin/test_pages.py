@@ -87,7 +87,8 @@ def test_task_page_shows_everything(staff, make_task, end_task, make_worker):
         str(task.pk), "shop.tasks.send_mail", "alice", "key-1", "worker-7", "grüße",
         '&quot;order&quot;</span>: <span class="tq-json-value">17',
         "&quot;two&quot;",
-        '&quot;sent&quot;</span>: <span class="tq-json-value">true', "first try failed", "set for this task", "policy of normal",
+        '&quot;sent&quot;</span>: <span class="tq-json-value">true',
+        "first try failed", "set for this task", "policy of normal",
         url(Worker, "change", worker.pk), url(Queue, "change", "default"), "42 s", "Traceback", "<details", "Completed",
     ):  # fmt: skip
         assert part in page
