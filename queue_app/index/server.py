@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import redis
 
 from queue_app.index.client import translated
 from queue_app.index.index import Index
+from queue_app.index.lazy import redis
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,22 @@ def _snapshots(client: redis.Redis) -> str | None:
         return None
     value = next(iter(found.values()), "")
     return _text(value)
+
+
+class Pulse(NamedTuple):
+    """Whether the index may propose work (ready, rebuilding, missing), its generation, and whether anybody leads."""
+
+    generation: int
+    state: str
+    led: bool
+
+
+def pulse(index: Index) -> Pulse:
+    """Ask for it; cheap whatever the index holds. Raises ``IndexUnavailable``."""
+    number, state = index.generation()
+    with translated("pulse", index.alias):
+        led = bool(index._client.exists(f"{index.keys.prefix}:lock:scheduler"))  # noqa: SLF001 - of the same package
+    return Pulse(number, state, led)
 
 
 def waiting_kinds(index: Index, queue: str) -> set[tuple[str, tuple[str, ...]]]:

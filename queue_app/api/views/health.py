@@ -29,19 +29,22 @@ class LiveView(_PublicView):
 
 
 class ReadyView(_PublicView):
-    """Whether the process can take tasks."""
+    """Whether the process can take tasks, and whether they are started."""
 
     def get(self, request: Request) -> Response:
-        """Say ok while the database answers: tasks are accepted without the index, so its absence is only told."""
-        database = health.database.answers(WITHIN_SECONDS)
-        index = health.index.answers(WITHIN_SECONDS)
-        status = HTTPStatus.OK if database else HTTPStatus.SERVICE_UNAVAILABLE
+        """Say 200 while the database answers: tasks are accepted without the rest, so its absence is only told.
+
+        With ``?require=index,scheduler`` these have to be well too: for a monitor, or a probe of another process.
+        """
+        required = {health.DATABASE, *request.query_params.get("require", "").split(",")}
+        found = health.look(WITHIN_SECONDS)
+        wrong = required & found.reasons.keys()
         return Response(
-            {"status": _word(database), "database": _word(database), "index": _word(index)},
-            status=status,
+            {
+                "status": "not ok" if wrong else "ok",
+                **{part: found.word(part) for part in health.PARTS},
+                "reasons": list(found.reasons.values()),
+            },
+            status=HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK,
             headers={"Cache-Control": "no-store"},
         )
-
-
-def _word(fine: object) -> str:
-    return "ok" if fine else "not ok"

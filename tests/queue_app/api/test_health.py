@@ -10,8 +10,11 @@ import pytest
 from django.core.cache import caches
 from django.db import connections
 
+from queue_app.rows import audit
 from queue_app.services import health
 from queue_app.services.health import Probe
+from queue_app.services.leader import take_lead
+from queue_app.services.rebuild import rebuild
 
 LIMIT = 5.0
 
@@ -47,15 +50,38 @@ def test_lives(anonymous):
         assert anonymous.get(path).data == {"status": "ok"}
 
 
-def test_ready(anonymous):
-    for path in ("/readyz", "/readyz/"):
+def test_ready(anonymous, rebuilt):
+    take_lead("me", 15)
+    for path in ("/readyz", "/readyz/", "/readyz?require=index,scheduler"):
         response = anonymous.get(path)
-        assert response.data == {"status": "ok", "database": "ok", "index": "ok"}
+        assert response.status_code == 200
+        assert response.data == {"status": "ok", "database": "ok", "index": "ok", "scheduler": "ok", "reasons": []}
         assert response.headers["Cache-Control"] == "no-store"
 
 
 def test_takes_tasks_without_the_index(anonymous, index_away):
-    assert anonymous.get("/readyz").data == {"status": "ok", "database": "ok", "index": "not ok"}
+    response = anonymous.get("/readyz")
+    assert response.status_code == 200
+    assert (response.data["status"], response.data["index"]) == ("ok", "not ok")
+    assert response.data["reasons"] == ["Redis does not answer: tasks are accepted, and none is started."]
+
+
+def test_whoever_needs_more_asks_for_it(anonymous, rebuilt):
+    response = anonymous.http.get("/readyz?require=index,scheduler")
+    assert response.status_code == 503
+    assert response.json()["reasons"] == ["No scheduler leads: due tasks, dead workers and repairs wait."]
+    take_lead("me", 15)
+    audit.raise_generation()
+    response = anonymous.http.get("/readyz?require=index")
+    assert response.status_code == 503
+    assert "of another generation than the rows" in response.json()["reasons"][0]
+    assert anonymous.http.get("/readyz").status_code == 200
+
+
+@pytest.fixture
+def rebuilt(transactional_db):
+    """The probes look through connections of their own, so there must be rows that are committed."""
+    assert rebuild() is not None
 
 
 def test_an_index_that_hangs_does_not_hang_the_answer(anonymous, settings, silent_port):
@@ -68,7 +94,7 @@ def test_an_index_that_hangs_does_not_hang_the_answer(anonymous, settings, silen
     began = time.monotonic()
     response = anonymous.get("/readyz")
     assert time.monotonic() - began < LIMIT
-    assert response.data == {"status": "ok", "database": "ok", "index": "not ok"}
+    assert (response.data["status"], response.data["database"], response.data["index"]) == ("ok", "ok", "not ok")
     caches["silent"].close()
 
 
@@ -79,7 +105,8 @@ def test_a_database_that_hangs_is_not_ready(anonymous, settings, silent_port, mo
     began = time.monotonic()
     response = anonymous.http.get("/readyz")
     assert time.monotonic() - began < LIMIT
-    assert (response.status_code, response.json()) == (503, {"status": "not ok", "database": "not ok", "index": "ok"})
+    assert (response.status_code, response.json()["database"]) == (503, "not ok")
+    assert response.json()["reasons"][0] == "The database does not answer, or lacks the tables."
 
 
 class TestProbe:
