@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-
 from queue_app.index.client import translated
 from queue_app.index.index import Index
 from queue_app.index.lazy import redis
