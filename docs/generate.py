@@ -89,6 +89,9 @@ CHECKS = {
     "queue_app.E004": "`REDIS_ALIAS` names a cache that `CACHES` does not define.",
     "queue_app.E005": "The entry of `TASKS` has `OPTIONS`; the queue's settings belong into `TASKQUEUE`.",
     "queue_app.E006": "`LEADER_SECONDS` is not above twice `DUE_SECONDS`: the leadership would lapse between turns.",
+    "queue_app.E007": "The database named by `DATABASE_ALIAS` begins transactions in a stricter isolation level than"
+    " READ COMMITTED: by its `OPTIONS`, or by the server's default. The latter runs with `migrate` and"
+    " `check --database`, and before a worker or scheduler starts.",
     "queue_app.E020": "`TASKS` uses the backend of the queue, but `queue_app` is not in `INSTALLED_APPS`.",
     "queue_app.E021": "`QUEUES` is a string, or names what cannot be the name of a queue.",
     "queue_app.W001": "The cache named by `REDIS_ALIAS` is not served by django-redis, so the index cannot be reached.",

@@ -6,10 +6,30 @@ from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - Django's name
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import IsolationLevel
 
 from queue_app import conf
 
 MINIMUM_POSTGRESQL = (14, 0)
+READ_COMMITTED = "read committed"
+#: What ``OPTIONS["isolation_level"]`` may hold, by name; PostgreSQL treats read uncommitted as read committed.
+_ISOLATION: dict[Any, str] = {
+    None: READ_COMMITTED,
+    IsolationLevel.READ_UNCOMMITTED: READ_COMMITTED,
+    IsolationLevel.READ_COMMITTED: READ_COMMITTED,
+    IsolationLevel.REPEATABLE_READ: "repeatable read",
+    IsolationLevel.SERIALIZABLE: "serializable",
+}
+
+
+def _too_strict(alias: str, why: str) -> Error:
+    return Error(
+        f"The task queue needs the isolation level READ COMMITTED on DATABASES[{alias!r}]: {why}.",
+        hint="Under a stricter one claims and limits do not see what others commit, and fail. Leave the level of this"
+        " alias alone, and set a stricter one where a transaction of yours needs it.",
+        id="queue_app.E007",
+    )
 
 
 @register("taskqueue")
@@ -33,11 +53,14 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 @register("taskqueue")
 def check_database(**_: Any) -> list[CheckMessage]:
-    """Report a database that is not PostgreSQL (E002)."""
+    """Report a database that is not PostgreSQL (E002), and an isolation level of its own (E007)."""
     alias = conf.load()[0].database_alias
-    engine = django_settings.DATABASES.get(alias, {}).get("ENGINE", "")
+    database = django_settings.DATABASES.get(alias, {})
+    engine = database.get("ENGINE", "")
     if "postgresql" in engine or "postgis" in engine:
-        return []
+        level = database.get("OPTIONS", {}).get("isolation_level")
+        name = _ISOLATION.get(level, str(level))
+        return [] if name == READ_COMMITTED else [_too_strict(alias, f"DATABASES[{alias!r}] sets it to {name}")]
     return [
         Error(
             f"The task queue needs PostgreSQL 14 or newer, but DATABASES[{alias!r}] uses {engine or 'nothing'}.",
@@ -49,7 +72,10 @@ def check_database(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.database)
 def check_server(databases: Any = None, **_: Any) -> list[CheckMessage]:
-    """Report a PostgreSQL server that is too old (E003); runs with ``migrate`` and ``check --database``."""
+    """Report a PostgreSQL server that is too old (E003), or by default too strict (E007).
+
+    Runs with ``migrate`` and ``check --database``, and before a worker or scheduler starts.
+    """
     from django.db import connections  # noqa: PLC0415 - only with a database at hand
 
     alias = conf.load()[0].database_alias
@@ -58,8 +84,9 @@ def check_server(databases: Any = None, **_: Any) -> list[CheckMessage]:
     connection = connections[alias]
     with connection.temporary_connection():
         version = connection.get_database_version()
+        level = default_isolation(connection)
     if version >= MINIMUM_POSTGRESQL:
-        return []
+        return [] if level == READ_COMMITTED else [_too_strict(alias, f"the server's default there is {level}")]
     return [
         Error(
             f"The task queue needs PostgreSQL 14 or newer; DATABASES[{alias!r}] is {'.'.join(map(str, version))}.",
@@ -67,6 +94,14 @@ def check_server(databases: Any = None, **_: Any) -> list[CheckMessage]:
             id="queue_app.E003",
         )
     ]
+
+
+def default_isolation(connection: BaseDatabaseWrapper) -> str:
+    """Return the isolation level in which a transaction on this connection begins."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        level = str(cursor.fetchone()[0])
+    return READ_COMMITTED if level == "read uncommitted" else level
 
 
 @register("taskqueue")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -220,6 +221,8 @@ def _keys(kind: type[Any]) -> Iterator[str]:
 #: The least value of a number; 1 for whole numbers and 0.01 for others unless named here.
 _MINIMUM: dict[str, float] = {"look_ahead_ms": 0, "grace_seconds": 0, "max_length": 0}
 _MAXIMUM = 10**12
+#: Stands within braces at the beginning of every key, and in the patterns by which keys are found.
+_KEY_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
 #: Texts of which there are only these.
 _CHOICES: dict[str, tuple[str, ...]] = {"access": ("local", "token", "staff", "open")}
 
@@ -229,6 +232,8 @@ def _read(hint: Any, value: Any, name: str) -> Any:
     if hint is str:
         if name == "user" and isinstance(value, str) and value.count("*") > 1:
             raise ValueError("Use at most one *.")
+        if name == "key_prefix" and isinstance(value, str) and value and not _KEY_PREFIX.fullmatch(value):
+            raise ValueError("Use at most 100 letters, digits and the signs _ - . : (braces and globs mean something).")
         if name in _CHOICES and value not in _CHOICES[name]:
             raise ValueError(f"Use one of {', '.join(_CHOICES[name])}.")
         if isinstance(value, str) and value:

@@ -34,6 +34,9 @@ from workers.lifecycle import Exit, on_signals
 
 logger = logging.getLogger("taskqueue")
 
+#: So long, at least, jobs that need the index wait after it could not be reached.
+INDEX_RETRY_SECONDS = 0.5
+
 
 @dataclass(slots=True)
 class Job:
@@ -44,23 +47,29 @@ class Job:
     action: Callable[[], object]
     due_at: float = 0.0
     failing: bool = field(default=False)
+    needs_index: bool = False  # nothing can be done without Redis
 
-    def run_once(self) -> None:
-        """Run the job; a failure is logged once, and the job is tried again at its next turn."""
+    def run_once(self) -> bool:
+        """Run the job; return whether the index answered, as far as it was asked.
+
+        A failure is logged once, and the job is tried again at its next turn.
+        """
         try:
             self.action()
         except (IndexUnavailable, DatabaseError) as error:
             if not self.failing:
                 logger.warning("%s failed: %s", self.name, " ".join(str(error).split()))
             self.failing = True
-            if not isinstance(error, IndexUnavailable):
-                connections.close_all()
+            if isinstance(error, IndexUnavailable):
+                return False
+            connections.close_all()
         except Exception:
             if not self.failing:
                 logger.exception("%s failed", self.name)
             self.failing = True
         else:
             self.failing = False
+        return True
 
 
 class Scheduler:
@@ -72,19 +81,21 @@ class Scheduler:
         self.leader_seconds = settings.leader_seconds
         self.leads = False
         self._stopping = False
+        self._index_is_away = False
+        self._index_back_at = 0.0  # monotonic time before which nothing is asked of the index
         self._bell = Bell()
         reconciler = Reconciler()
         self.jobs = [
-            Job("rebuild", settings.due_seconds, rebuild_if_needed),
+            Job("rebuild", settings.due_seconds, rebuild_if_needed, needs_index=True),
             Job("due", settings.due_seconds, _make_all_due),
-            Job("requests", settings.due_seconds, requests.consume),
+            Job("requests", settings.due_seconds, requests.consume, needs_index=True),
             Job("reap", settings.reap_seconds, reap),
             Job("overdue", settings.reap_seconds, reap_overdue),
             Job("resume", settings.reap_seconds, resume_due),
             Job("replays", settings.reap_seconds, run_replays),
             Job("operations", settings.reap_seconds, run_operations),
-            Job("reconcile", settings.reconcile_seconds, reconciler.run_once),
-            Job("fallback", settings.fallback_seconds, wake_forgotten),
+            Job("reconcile", settings.reconcile_seconds, reconciler.run_once, needs_index=True),
+            Job("fallback", settings.fallback_seconds, wake_forgotten, needs_index=True),
             Job("maintenance", settings.maintenance_seconds, lambda: run_overdue(every=with_maintenance)),
         ]
 
@@ -109,11 +120,25 @@ class Scheduler:
         if not self._lead():
             return ran
         for job in self.jobs:
-            if job.due_at <= time.monotonic() and not self._stopping:
-                job.run_once()
-                job.due_at = time.monotonic() + job.interval
-                ran.append(job.name)
+            began = time.monotonic()
+            if job.due_at > began or self._stopping:
+                continue
+            if job.needs_index and self._index_back_at > began:
+                job.due_at = self._index_back_at
+                continue
+            if not job.run_once():
+                self._miss_index(began)
+            job.due_at = time.monotonic() + job.interval
+            ran.append(job.name)
         return ran
+
+    def _miss_index(self, since: float) -> None:
+        """Ask nothing of the index for a while, so that the jobs on the rows have their turns.
+
+        One that does not answer costs ``SOCKET_SECONDS`` each time: a third of the time at most.
+        """
+        now = time.monotonic()
+        self._index_back_at = now + max(INDEX_RETRY_SECONDS, 2 * (now - since))
 
     def _next_at(self) -> float:
         if not self.leads:
@@ -121,10 +146,19 @@ class Scheduler:
         return min(job.due_at for job in self.jobs)
 
     def _lead(self) -> bool:
+        began = time.monotonic()
+        if self._index_back_at > began:
+            return True
         try:
             leads = take_lead(self.token, self.leader_seconds)
-        except IndexUnavailable:
+        except IndexUnavailable as error:
+            if not self._index_is_away:
+                logger.warning("the jobs on the rows go on without the index: %s", " ".join(str(error).split()))
+            self._index_is_away = True
+            self._miss_index(began)
             leads = True
+        else:
+            self._index_is_away = False
         if leads != self.leads:
             logger.info("scheduler %s %s", self.token[:8], "leads" if leads else "stands by")
             self.leads = leads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from django_redis import get_redis_connection
 
 from queue_app.exceptions import IndexUnavailable
 
+#: As redis-py has it from version 8 on.
+SOCKET_SECONDS = 5.0
 #: Up to the last "@" of an address, as a password may hold one; or in its query, where redis-py takes one too.
 _PASSWORD = re.compile(r"(://[^:@/\s]*:)\S*(?=@)|([?&]password=)[^&\s]*")
 
@@ -32,16 +35,27 @@ def server_url(alias: str) -> str:
 def connect(alias: str) -> redis.Redis:
     """Return the client of the cache ``alias``; it connects at its first command.
 
-    Raises ``ImproperlyConfigured`` when the alias is missing or is no django-redis cache.
+    Where ``CACHES`` says nothing about timeouts, a server that does not answer is given up
+    after ``SOCKET_SECONDS``; older versions of redis-py would wait for ever. Raises
+    ``ImproperlyConfigured`` when the alias is missing or is no django-redis cache.
     """
     if alias not in settings.CACHES:
         raise ImproperlyConfigured(f"TASKQUEUE REDIS_ALIAS names the cache {alias!r}, which CACHES does not define.")
     try:
-        return get_redis_connection(alias)  # type: ignore[no-any-return]
+        client: redis.Redis = get_redis_connection(alias)
     except NotImplementedError as error:
         raise ImproperlyConfigured(
             f"The cache {alias!r} is not served by django_redis.cache.RedisCache, which the task queue needs."
         ) from error
+    for option in ("socket_timeout", "socket_connect_timeout"):
+        client.connection_pool.connection_kwargs.setdefault(option, SOCKET_SECONDS)
+    return client
+
+
+def longest_wait(client: redis.Redis) -> float:
+    """Return for how many seconds a command may block on the server before the client would give it up."""
+    limit = client.connection_pool.connection_kwargs.get("socket_timeout")
+    return math.inf if limit is None else 0.8 * float(limit)
 
 
 @contextmanager

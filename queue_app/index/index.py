@@ -22,7 +22,7 @@ from queue_app.core.records import ANY_LEASE, Entry, Proposal, TaskRef
 from queue_app.exceptions import IndexNotReady, UnknownProfile
 from queue_app.index import events, scripts
 from queue_app.index.census import Census, take_census
-from queue_app.index.client import connect, translated
+from queue_app.index.client import connect, longest_wait, translated
 from queue_app.index.depth import QueueDepth
 from queue_app.index.keys import Keys
 from queue_app.index.poster import Poster, push_arguments
@@ -234,8 +234,8 @@ class Index:
         keys = [self.keys.tell(str(worker_id)), self.keys.wake(str(worker_id))]
         with translated("wait", self.alias):
             try:
-                return self._client.blpop(keys, timeout=timeout) is not None
-            except redis.TimeoutError:  # a shorter socket timeout in CACHES
+                return self._client.blpop(keys, timeout=min(timeout, longest_wait(self._client))) is not None
+            except redis.TimeoutError:  # the network was slow
                 return False
 
     def tell(self, worker_ids: Iterable[uuid.UUID]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from django.core.checks import Error
+from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, OperationalError, connections
@@ -22,14 +22,15 @@ EXIT_UNREACHABLE = 4
 class ServerCommand(BaseCommand):
     """A command that refuses wrong settings, and servers that do not answer.
 
-    Only the checks of the queue run: a worker needs no URLconf or templates.
+    Only the checks of the queue run, as a worker needs no URLconf or templates; not by Django,
+    which would end with the code of a crash and a page of text.
     """
 
-    requires_system_checks: tuple[str, ...] = ("taskqueue",)
+    requires_system_checks: tuple[str, ...] = ()
 
     def check_settings(self) -> None:
-        """Refuse wrong settings, also when Django's own checks were skipped."""
-        errors = [message for message in checks.check_settings() if isinstance(message, Error)]
+        """Refuse wrong settings, with a line for each."""
+        errors = [message for message in run_checks(tags=["taskqueue"]) if message.is_serious()]
         if errors:
             raise CommandError("\n".join(f"{e.msg} {e.hint or ''}".strip() for e in errors), returncode=EXIT_USAGE)
 
@@ -56,6 +57,7 @@ def check_postgresql() -> None:
     try:
         with connections[alias].cursor() as cursor:
             cursor.execute("SELECT 1 FROM queue_app_indexgeneration")
+        too_strict = checks.check_server(databases=[alias])
     except OperationalError as error:
         reason = hide_password(" ".join(str(error).split()))
         raise CommandError(
@@ -75,6 +77,8 @@ def check_postgresql() -> None:
             f"run `manage.py migrate` first. ({reason})",
             returncode=EXIT_UNREACHABLE,
         ) from None
+    if too_strict:
+        raise CommandError(f"{too_strict[0].msg} {too_strict[0].hint}", returncode=EXIT_USAGE)
 
 
 def database_url(settings: dict[str, Any]) -> str:

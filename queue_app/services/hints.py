@@ -21,8 +21,10 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
 from queue_app.rows.database import alias, connection
 
-#: Seconds without hints after one failed.
+#: Seconds without hints after one failed, at least.
 HOLD_BACK_SECONDS = 2.0
+#: The same as a multiple of the time that the failure took: callers spend a fifth of theirs waiting at most.
+HOLD_BACK_FACTOR = 4
 
 
 class Breaker:
@@ -36,9 +38,9 @@ class Breaker:
         """Whether hints are held back now."""
         return time.monotonic() < self.closed_from
 
-    def trip(self) -> None:
-        """Hold hints back from now on."""
-        self.closed_from = time.monotonic() + HOLD_BACK_SECONDS
+    def trip(self, waited: float = 0.0) -> None:
+        """Hold hints back from now on; longer when whoever found out had ``waited`` for it (s)."""
+        self.closed_from = time.monotonic() + max(HOLD_BACK_SECONDS, HOLD_BACK_FACTOR * waited)
 
     def reset(self) -> None:
         """Let hints pass again."""
@@ -52,10 +54,11 @@ def tell_index(operation: Callable[[Index], object], name: str) -> bool:
     """Run ``operation`` on the index; return false, and log, when the index cannot be reached."""
     if breaker.is_open:
         return False
+    began = time.monotonic()
     try:
         operation(get_index())
     except IndexUnavailable as error:
-        breaker.trip()
+        breaker.trip(time.monotonic() - began)
         signals.index_unreachable.send(None, operation=name, error=error)
         return False
     return True

@@ -4,6 +4,7 @@ import pytest
 from django.core.checks import run_checks
 from django.db import connection
 from django.test import override_settings
+from psycopg import IsolationLevel
 
 from queue_app import checks
 
@@ -46,6 +47,35 @@ def test_the_rows_need_postgresql(settings, monkeypatch, engine, wrong):
     monkeypatch.setitem(settings.DATABASES, "rows", {"ENGINE": engine})
     with override_settings(TASKQUEUE={"DATABASE_ALIAS": "rows"}):
         assert ids(checks.check_database()) == ["queue_app.E002"] * wrong
+
+
+@pytest.mark.parametrize(
+    ("level", "wrong"),
+    [
+        (None, False),
+        (IsolationLevel.READ_UNCOMMITTED, False),
+        (IsolationLevel.READ_COMMITTED, False),
+        (IsolationLevel.REPEATABLE_READ, True),
+        (IsolationLevel.SERIALIZABLE, True),
+    ],
+)
+def test_transactions_must_see_what_others_commit(settings, monkeypatch, level, wrong):
+    database = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {"isolation_level": level} if level else {}}
+    monkeypatch.setitem(settings.DATABASES, "rows", database)
+    with override_settings(TASKQUEUE={"DATABASE_ALIAS": "rows"}):
+        messages = checks.check_database()
+    assert ids(messages) == ["queue_app.E007"] * wrong
+    if wrong:
+        assert level.name.lower().replace("_", " ") in messages[0].msg
+
+
+@pytest.mark.django_db
+def test_a_server_whose_default_is_stricter_is_refused():
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL transaction_isolation = 'serializable'")
+    [message] = checks.check_server(databases=["default"])
+    assert message.id == "queue_app.E007"
+    assert "the server's default there is serializable" in message.msg
 
 
 def test_a_database_that_is_not_defined(settings):

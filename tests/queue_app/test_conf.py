@@ -15,6 +15,20 @@ def fresh():
     conf.load.cache_clear()
 
 
+@pytest.mark.parametrize("prefix", ["a b", "{a}", "a*", "a?", "[a]", "a\n", "\x1b", "é", "a/b", "p" * 101])
+def test_a_prefix_that_would_mean_something_in_a_key_or_a_pattern_is_refused(settings, prefix):
+    settings.TASKQUEUE = {"KEY_PREFIX": prefix}
+    _, [problem] = conf.load()
+    assert problem.key == "KEY_PREFIX"
+    assert "letters, digits" in problem.hint
+
+
+@pytest.mark.parametrize("prefix", ["taskqueue", "shop:tasks.v2_x-1", "p" * 100])
+def test_prefixes(settings, prefix):
+    settings.TASKQUEUE = {"KEY_PREFIX": prefix}
+    assert conf.get().key_prefix == prefix
+
+
 def test_defaults():
     with override_settings(TASKQUEUE={}):
         settings = conf.get()

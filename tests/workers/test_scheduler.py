@@ -198,8 +198,9 @@ def test_jobs_on_rows_go_on_while_redis_is_away(make, caplog):
             assert scheduler.run_once()
         tick(first, "rebuild")
     assert status(task_id) == Status.QUEUED
-    failed = [record.getMessage() for record in caplog.records if "rebuild failed" in record.getMessage()]
+    failed = [record.getMessage() for record in caplog.records if "without the index" in record.getMessage()]
     assert len(failed) == 2, "once for each scheduler, not once a turn"
+    first._index_back_at = 0
     tick(first)
     assert_index_agrees()
 
@@ -211,11 +212,13 @@ def test_a_failing_job_does_not_stop_the_others(make, error, caplog):
 
     scheduler = make()
     scheduler.jobs[0].action = fail
-    assert [name for name in tick(scheduler) if name in JOBS] == JOBS
+    needing_redis = {"reconcile", "fallback"} if isinstance(error, IndexUnavailable) else set()
+    assert [name for name in tick(scheduler) if name in JOBS] == [name for name in JOBS if name not in needing_redis]
     assert scheduler.jobs[0].failing
     assert not any(job.failing for job in scheduler.jobs[1:])
     assert "rebuild failed" in caplog.text
     scheduler.jobs[0].action = lambda: None
+    scheduler._index_back_at = 0
     tick(scheduler, "rebuild")
     assert not scheduler.jobs[0].failing
 

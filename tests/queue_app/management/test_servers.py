@@ -52,6 +52,25 @@ def test_a_mistyped_setting_gets_a_suggestion(settings, command):
     assert code == 2
     assert "TASKQUEUE WORKER.CONCURENCY is not a setting" in message
     assert "Did you mean 'CONCURRENCY'?" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("command", ["runworker", "runscheduler"])
+def test_any_failed_check_is_a_usage_error_of_one_line(settings, command):
+    settings.TASKQUEUE = {"REDIS_ALIAS": "nowhere"}
+    code, message = refused(command)
+    assert code == 2
+    assert message.startswith("TASKQUEUE REDIS_ALIAS names the cache 'nowhere', which CACHES does not define.")
+    assert "\n" not in message
+
+
+def test_a_server_that_is_too_strict(db):
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL transaction_isolation = 'repeatable read'")
+    code, message = refused("runworker")
+    assert code == 2
+    assert "READ COMMITTED" in message
+    assert "\n" not in message
 
 
 # -- PostgreSQL -------------------------------------------------------------------------------------------

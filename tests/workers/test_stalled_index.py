@@ -1,0 +1,68 @@
+"""Redis takes connections and says nothing more: rows move on all the same."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+import pytest
+from django.utils import timezone
+
+from queue_app.core.states import Status
+from queue_app.index import client, get_index
+from queue_app.models import Task
+from queue_app.services.enqueue import enqueue
+from queue_app.services.hints import HOLD_BACK_FACTOR, breaker
+from queue_app.services.reconcile import reconcile_everything
+from tests.support.engine import assert_index_agrees, new, put, status
+from tests.support.proxy import Proxy
+from tests.workers.test_scheduler import tick
+from workers.scheduler import Scheduler
+
+STALL = 1.0  # the client gives up after so many seconds
+
+
+@pytest.fixture
+def proxy(engine, settings, monkeypatch):
+    """Let everything go to Redis through a proxy."""
+    cache = settings.CACHES["default"]
+    port = urlsplit(cache["LOCATION"]).port
+    monkeypatch.setattr(client, "SOCKET_SECONDS", STALL)
+    with Proxy(port) as between:
+        location = cache["LOCATION"].replace(f":{port}", f":{between.port}")
+        settings.CACHES = {**settings.CACHES, "far": {**cache, "LOCATION": location}}
+        settings.TASKQUEUE = {**settings.TASKQUEUE, "REDIS_ALIAS": "far"}
+        yield between
+        between.resume()
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """Return how long an action takes."""
+    began = time.monotonic()
+    action()
+    return time.monotonic() - began
+
+
+def test_a_client_without_timeouts_gets_some(proxy):
+    assert client.longest_wait(get_index()._client) == pytest.approx(0.8 * STALL)
+
+
+def test_enqueue_and_the_scheduler_go_on_while_redis_stalls(proxy, history):
+    """Whoever finds out waits for one timeout; then nothing is asked of the index for a while."""
+    later = put(run_after=timezone.now() + timedelta(hours=1))
+    scheduler = Scheduler()
+    scheduler.run_once()
+    proxy.stall()
+    Task.objects.filter(pk=later).update(run_after=timezone.now())
+    began = time.monotonic()
+    waits = [seconds(lambda: enqueue(new())) for _ in range(200)]
+    assert sum(each >= STALL for each in waits) <= 1 + (time.monotonic() - began) / (HOLD_BACK_FACTOR * STALL)
+    ran = tick(scheduler, "rebuild", "due", "reap")
+    assert ran == ["due", "reap"], "the leadership could not be had, so the rebuild is not even tried"
+    assert status(later) == Status.QUEUED
+    assert scheduler.leads
+    proxy.resume()
+    breaker.reset()
+    scheduler._index_back_at = 0
+    reconcile_everything()
+    assert len(assert_index_agrees().waiting) == 201
