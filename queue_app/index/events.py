@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import redis
-
 from queue_app.core.events import Event
+from queue_app.index.lazy import redis
 
 
 def read_events(client: redis.Redis, key: str, after_id: str, *, count: int, block_ms: int | None) -> list[Event]:

@@ -26,11 +26,9 @@ from collections.abc import Iterable, Sequence
 from itertools import batched
 from typing import Any, NamedTuple
 
-import redis
-from redis.commands.core import Script
-
 from queue_app.core.events import Run
 from queue_app.core.records import Entry
+from queue_app.index.lazy import redis
 from queue_app.index.publishing import publish_arguments, split
 
 #: Hints that follow one another more closely than this go together.
@@ -61,14 +59,16 @@ def push_arguments(entries: Iterable[Entry]) -> list[Any]:
 class Call(NamedTuple):
     """A script and its arguments, sent and not yet answered."""
 
-    script: Script
+    script: redis.commands.core.Script
     arguments: Sequence[Any]
 
 
 class Poster:
     """One connection for all threads of a process, taken from the client's pool when first used."""
 
-    def __init__(self, client: redis.Redis, prefix: str, push: Script, publish: Script) -> None:
+    def __init__(
+        self, client: redis.Redis, prefix: str, push: redis.commands.core.Script, publish: redis.commands.core.Script
+    ) -> None:
         self._client = client
         self._prefix = prefix
         self._push = push
