@@ -7,6 +7,7 @@ nothing: who may call, what is read, how answers look.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from http import HTTPStatus
 from typing import Any, NoReturn
 
 from django.apps import apps
@@ -20,15 +21,20 @@ from rest_framework.authentication import (
 )
 from rest_framework.metadata import SimpleMetadata
 from rest_framework.parsers import JSONParser
-from rest_framework.permissions import BasePermission, IsAuthenticated
+from rest_framework.permissions import SAFE_METHODS, BasePermission, IsAuthenticated
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
 from queue_app import conf
 from queue_app.api import errors
 from queue_app.api.body import check_headers, read_object
+from queue_app.api.keys import KeyAuthentication
+from queue_app.api.throttles import ScopedThrottle
+from queue_app.exceptions import TaskQueueError
+from queue_app.services import audit
 
 
 class PasswordAuthentication(BasicAuthentication):
@@ -87,8 +93,14 @@ class ApiView(APIView):
     renderer_classes = (PlainJSON, ProblemJSON)
     content_negotiation_class = Negotiation
     metadata_class = SimpleMetadata
-    throttle_classes = ()
+    throttle_classes: Sequence[type[BaseThrottle]] = (ScopedThrottle,)
+    #: The limit that the calls of a method count for, where it is not that of reads.
+    throttle_scopes: ClassVar[Mapping[str, str]] = {}
+    #: What a key that is limited must be allowed, method by method; staff's views ask for permissions by themselves.
+    key_scopes: ClassVar[Mapping[str, str]] = {}
     versioning_class = None
+    #: Whether what it changes goes to the audit log; a task that is submitted is its own record.
+    records_actions = True
     #: How many times as large as usual a body may be.
     body_factor = 1
 
@@ -106,12 +118,38 @@ class ApiView(APIView):
         classes = list(self.authentication_classes)
         if classes and apps.is_installed("rest_framework.authtoken"):
             classes.insert(0, TokenAuthentication)
+        if classes:
+            classes.insert(0, KeyAuthentication)
         return [authentication() for authentication in classes]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse unfit bodies before the checks of the session may read them."""
         check_headers(request._request, self.body_factor)  # noqa: SLF001 - the wrapped request of Django
+        audit.begin()
         super().initial(request, *args, **kwargs)
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        """Record what was changed, unless the service that changed it has, in its transaction."""
+        changed = request.method not in SAFE_METHODS and HTTPStatus(response.status_code).is_success
+        if changed and self.records_actions and not audit.has_recorded():
+            self._record(request)
+        return super().finalize_response(request, response, *args, **kwargs)
+
+    def _record(self, request: Request) -> None:
+        try:
+            body = read_object(request._request, required=False)  # noqa: SLF001 - as json_body
+        except TaskQueueError:
+            body = {}
+        if body.get("dry_run"):
+            return
+        match = request.resolver_match
+        name, names = (match.url_name, match.kwargs) if match else (type(self).__name__, {})
+        target, _, action = str(name).partition("-")
+        audit.record(
+            f"{action or target}.{str(request.method).lower()}", target, list(names.values()),
+            by=self.username(request), via=audit.API, after={"request": body} if body else {},
+            reason=str(body.get("reason") or ""),
+        )  # fmt: skip
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response]:
         """Return the one table of errors."""

@@ -7,6 +7,7 @@ record nor a record of what did not happen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Final
 
 from queue_app.core.clock import now
@@ -17,8 +18,19 @@ from queue_app.models.task import TYPE_LENGTH, USER_LENGTH
 from queue_app.rows.database import alias
 
 ADMIN, API, COMMAND = "admin", "api", "command"
+_recorded: Final[ContextVar[bool]] = ContextVar("taskqueue_recorded", default=False)
 #: So many ids of an action on many are kept.
 MAX_IDS: Final = 100
+
+
+def begin() -> None:
+    """Begin to watch whether something is recorded; the API does, to record what nothing else did."""
+    _recorded.set(False)
+
+
+def has_recorded() -> bool:
+    """Return whether something was recorded since ``begin``, in this thread or task."""
+    return _recorded.get()
 
 
 def record(  # noqa: PLR0913 - an entry has that many facts, each named by its caller
@@ -37,6 +49,7 @@ def record(  # noqa: PLR0913 - an entry has that many facts, each named by its c
 
     ``count`` is how many were changed, where ``ids`` does not tell.
     """
+    _recorded.set(True)
     details = dict(after or {})
     if len(ids) > 1:
         details["ids"] = [str(name) for name in ids[:MAX_IDS]]

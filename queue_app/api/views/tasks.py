@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
@@ -15,21 +16,26 @@ from rest_framework.settings import api_settings
 
 from queue_app.api import export, representation
 from queue_app.api.base import AnyFormat, ApiView
+from queue_app.api.errors import RETRY_AFTER_SECONDS
 from queue_app.api.fields import Reader
 from queue_app.api.fields import task_id as parse_id
+from queue_app.api.keys import check_scope
 from queue_app.api.listing import address_with, cursor, parse_counting, parse_export, parse_listing
 from queue_app.api.operations import BulkAction, parse_action
 from queue_app.api.submission import KEY_HEADER, parse_many, parse_submission, priority
+from queue_app.api.waiting import most_waiters, seconds_of, waiters
 from queue_app.core.priorities import Band
+from queue_app.core.states import TERMINAL
 from queue_app.exceptions import InvalidTaskData, TaskNotFound
 from queue_app.models import Task
 from queue_app.models.operation import OperationKind
-from queue_app.models.querysets import TaskQuerySet
+from queue_app.models.querysets import TaskQuerySet, seen_as
 from queue_app.services import cancel, reprioritise
 from queue_app.services.inspect import count_tasks, export_pages, get_task, list_tasks, position_of, task_detail
 from queue_app.services.operations import advance_for, preview_operation, start_operation
 from queue_app.services.submit import submit, submit_many
 from queue_app.services.task_filter import TaskFilter
+from queue_app.services.watch import wait_for_end
 
 #: An action on few tasks is done with before it is answered.
 AT_ONCE_SECONDS: Final = 0.2
@@ -37,6 +43,11 @@ AT_ONCE_SECONDS: Final = 0.2
 
 class TaskListView(ApiView):
     """The tasks that the caller may see."""
+
+    throttle_scopes = MappingProxyType({"POST": "submits"})
+    key_scopes = MappingProxyType({"GET": "view_task", "POST": "add_task"})
+
+    records_actions = False
 
     def get(self, request: Request) -> Response:
         """List tasks, newest first, a page at a time."""
@@ -67,6 +78,8 @@ class TaskListView(ApiView):
 class TaskCountView(ApiView):
     """How many tasks the caller may see of a filter."""
 
+    key_scopes = MappingProxyType({"GET": "view_task"})
+
     def get(self, request: Request) -> Response:
         """Count tasks, up to a cap; with ``exact=true`` however many there are."""
         asked = parse_counting(request.query_params)
@@ -78,6 +91,8 @@ class TaskExportView(ApiView):
     """The tasks that the caller may see, as a stream."""
 
     content_negotiation_class = AnyFormat
+    throttle_scopes = MappingProxyType({"GET": "heavy"})
+    key_scopes = MappingProxyType({"GET": "view_task"})
 
     def get(self, request: Request) -> Any:
         """Export all tasks of a filter, newest first, as NDJSON or CSV; rows that come meanwhile are not in it."""
@@ -89,7 +104,11 @@ class TaskExportView(ApiView):
 class TaskBulkView(ApiView):
     """Many tasks at once."""
 
+    records_actions = False
+
     body_factor = 8
+    throttle_scopes = MappingProxyType({"POST": "heavy"})
+    key_scopes = MappingProxyType({"POST": "add_task"})
 
     def post(self, request: Request) -> Response:
         """Submit up to 1000 tasks, all or nothing; 200 when an idempotency key names all of them."""
@@ -105,6 +124,7 @@ class TaskBulkView(ApiView):
 class BulkActionView(ApiView):
     """Actions on many tasks."""
 
+    throttle_scopes = MappingProxyType({"POST": "heavy"})
     permission_of: ClassVar[dict[OperationKind, str]] = {
         OperationKind.CANCEL: "queue_app.cancel_task",
         OperationKind.REPRIORITISE: "queue_app.reprioritise_task",
@@ -117,6 +137,7 @@ class BulkActionView(ApiView):
         Without the permission for it, only the caller's own tasks are meant.
         """
         asked = parse_action(self.json_body(request))
+        check_scope(request, self.permission_of[asked.action.kind].removeprefix("queue_app."))
         wanted = self._allowed(request, asked)
         if asked.dry_run:
             found = preview_operation(asked.action, wanted)
@@ -156,10 +177,24 @@ class _OneTaskView(ApiView):
 class TaskView(_OneTaskView):
     """One task."""
 
+    key_scopes = MappingProxyType({"GET": "view_task", "DELETE": "cancel_task"})
+
     def get(self, request: Request, task_id: str) -> Response:
-        """Inspect a task: inputs, attempts, result, options in effect."""
-        found = task_detail(self.visible(request), _parse_id(task_id))
-        return Response(representation.detail(found, tracebacks=request.user.is_staff))
+        """Inspect a task: inputs, attempts, result, options in effect. ``wait`` (s, to 60) waits for its end first.
+
+        Where too many wait already, the answer comes at once, with Retry-After.
+        """
+        seconds = _parse_wait(request)
+        wanted, user = _parse_id(task_id), seen_as(request.user)
+        found = task_detail(wanted, user=user)
+        headers: dict[str, str] = {}
+        if seconds and found.task.status not in TERMINAL:
+            with waiters.taking(most_waiters(request._request)) as taken:  # noqa: SLF001 - for its kind
+                if not taken:
+                    headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+                elif wait_for_end(wanted, seconds):
+                    found = task_detail(wanted, user=user)
+        return Response(representation.detail(found, tracebacks=request.user.is_staff), headers=headers)
 
     def delete(self, request: Request, task_id: str) -> Response:
         """Cancel a task: what waits ends at once, what runs is asked to stop."""
@@ -169,6 +204,8 @@ class TaskView(_OneTaskView):
 
 class TaskPriorityView(_OneTaskView):
     """The priority of one task."""
+
+    key_scopes = MappingProxyType({"PUT": "reprioritise_task"})
 
     def put(self, request: Request, task_id: str) -> Response:
         """Move a waiting task to another band."""
@@ -184,6 +221,16 @@ class TaskPriorityView(_OneTaskView):
                 "queue_position": position_of(task),
             }
         )
+
+
+def _parse_wait(request: Request) -> int:
+    values: dict[str, Any] = {name: request.query_params.getlist(name) for name in request.query_params}
+    values.pop(str(api_settings.URL_FORMAT_OVERRIDE), None)
+    reader = Reader(values)
+    reader.refuse_others(("wait",), code="unknown_parameter")
+    seconds: int | None = reader.optional("wait", seconds_of)
+    reader.finish()
+    return seconds or 0
 
 
 def _shown(task: Task, fields: Sequence[str]) -> dict[str, Any]:

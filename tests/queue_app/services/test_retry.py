@@ -1,5 +1,7 @@
 """A waiting task runs now, an ended one again; a dead letter is replayed with it."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from queue_app.core.records import NewTask
@@ -16,7 +18,7 @@ UNKNOWN = "01900000-0000-7000-8000-000000000000"
 
 
 def test_a_scheduled_task_runs_now_and_no_other_does(engine):
-    later = put(run_after="2099-01-01T00:00Z")
+    later = put(run_after=datetime.now(UTC) + timedelta(days=1))
     run_now(later)
     assert row(later).status == Status.QUEUED
     assert_index_agrees()

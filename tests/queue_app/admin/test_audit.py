@@ -1,0 +1,240 @@
+"""Every way to change something by hand leaves a record: pages, addresses of the API, commands."""
+
+import re
+import uuid
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.core.management import call_command
+from django.urls import URLPattern, URLResolver, get_resolver
+from django.utils import timezone
+
+from queue_app.management import verbs
+from queue_app.models import AuditEntry, DeadLetter, Operation, Queue, ReplayOperation, SavedView, Task
+from queue_app.services import pause
+from queue_app.services.dead_letters import DeadLetterFilter
+from queue_app.services.operations import Action, start_operation
+from queue_app.services.replay_many import start_replay
+from queue_app.services.task_filter import TaskFilter
+
+ADMIN = "/admin/queue_app/"
+READS = "reads only"
+#: The task, or what it says while it runs, is the record itself: who, when and what stand in its row.
+ITSELF = "is its own record"
+
+
+class Stage:
+    """One of each thing that can be changed."""
+
+    def __init__(self, make_task, make_worker, end_task):
+        self.waiting, self.scheduled = make_task(), make_task(run_after=timezone.now() + timedelta(days=1))
+        self.failed, self.dead = end_task(make_task(), "failed"), end_task(make_task(), "dead_letter")
+        now = timezone.now()
+        self.letter = DeadLetter.objects.create(
+            task_id=self.dead.pk, task_type="a", queue="default", priority=2, reason="retries_exhausted", attempts=1,
+            died_at=now, expires_at=now, fingerprint="f",
+        )  # fmt: skip
+        self.worker = make_worker()
+        self.replay = start_replay(DeadLetterFilter(queue="none"), by="")
+        self.operation = start_operation(Action(kind="cancel"), TaskFilter(queues=["none"]), by="")
+        self.view = SavedView.objects.create(name="mine", of="task", query="status=failed", user="superuser")
+        Queue.objects.create(name="paused")
+        pause("paused")
+
+
+@pytest.fixture
+def stage(make_task, make_worker, end_task):
+    return Stage(make_task, make_worker, end_task)
+
+
+#: Name of an address of the admin -> (arguments, data to post), or why it needs no record.
+PAGES = {
+    "queue_app_task_cancel": lambda s: ([s.waiting.pk], {}),
+    "queue_app_task_priority": lambda s: ([s.waiting.pk], {"priority": "high"}),
+    "queue_app_task_retry": lambda s: ([s.failed.pk], {}),
+    "queue_app_task_run_now": lambda s: ([s.scheduled.pk], {}),
+    "queue_app_task_run_again": lambda s: ([s.waiting.pk], {"parameters": "{}"}),
+    "queue_app_task_save_view": lambda _: ([], {"name": "failed", "query": "status=failed"}),
+    "queue_app_task_delete_view": lambda s: ([s.view.pk], {}),
+    "queue_app_deadletter_replay": lambda s: ([s.letter.pk], {}),
+    "queue_app_deadletter_edit": lambda s: ([s.letter.pk], {"parameters": "{}"}),
+    "queue_app_deadletter_discard": lambda s: ([s.letter.pk], {}),
+    "queue_app_deadletter_groups": READS,
+    "queue_app_deadletter_matching": lambda _: ([], {"act": "discard", "fingerprint": "f"}),
+    "queue_app_deadletter_save_view": lambda _: ([], {"name": "open", "query": "state=open"}),
+    "queue_app_deadletter_delete_view": lambda s: ([s.view.pk], {}),
+    "queue_app_queue_pause": lambda _: (["default"], {}),
+    "queue_app_queue_resume": lambda _: (["paused"], {}),
+    "queue_app_live": READS,
+    "queue_app_charts": READS,
+    "queue_app_worker_drain": lambda s: ([s.worker.pk], {}),
+    "queue_app_operation_stop": lambda s: ([s.operation.pk], {}),
+    "queue_app_replayoperation_stop": lambda s: ([s.replay.pk], {}),
+}
+DJANGOS = {"changelist", "add", "history", "delete", "change"}  # forms: log_change and its like
+
+
+def own_pages():
+    found = set()
+    for model, model_admin in admin.site._registry.items():
+        if model._meta.app_label == "queue_app":
+            names = {pattern.name for pattern in model_admin.get_urls() if pattern.name}
+            found |= {name for name in names if name.rpartition("_")[2] not in DJANGOS}
+    return found
+
+
+def test_every_page_that_changes_something_is_listed_here():
+    assert {name for name in own_pages() if not name.startswith("queue_app_limit")} == set(PAGES)
+
+
+@pytest.mark.parametrize("name", [name for name, how in PAGES.items() if how is not READS])
+def test_a_page_leaves_a_record(name, staff, stage, monkeypatch):
+    from django.urls import reverse  # noqa: PLC0415
+
+    monkeypatch.setattr("queue_app.registry.get", lambda task_type: task_type)
+    args, data = PAGES[name](stage)
+    address = reverse(f"admin:{name}", args=args)
+    if "edit" not in name and "again" not in name and "matching" not in name:
+        assert staff.get(address).status_code == 405
+    assert not AuditEntry.objects.exists()
+    assert staff.post(address, data | {"reason": "because"}).status_code == 302
+    entry = AuditEntry.objects.get()
+    assert (entry.by, entry.via) == ("superuser", "admin")
+    if "view" not in name:
+        assert entry.reason == "because" or "stop" in name
+        assert LogEntry.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "action"),
+    [
+        (model._meta.model_name, name)
+        for model, model_admin in sorted(admin.site._registry.items(), key=lambda item: item[0].__name__)
+        if model._meta.app_label == "queue_app" and model._meta.model_name != "limit"
+        for name in [action if isinstance(action, str) else action.__name__ for action in (model_admin.actions or ())]
+    ],
+)
+def test_an_action_on_many_leaves_a_record(model, action, staff, stage):
+    targets = {
+        "task": {"retry_selected": stage.failed, "run_now_selected": stage.scheduled}.get(action, stage.waiting),
+        "deadletter": stage.letter,
+        "queue": Queue.objects.get(pk="paused" if action == "resume_selected" else "default"),
+        "worker": stage.worker,
+        "replayoperation": stage.replay,
+    }
+    if action == "set_priority_normal":
+        Task.objects.filter(pk=stage.waiting.pk).update(priority=0)
+    data = {"action": action, "index": "0", "_selected_action": [str(targets[model].pk)], "confirmed": "yes"}
+    staff.post(f"{ADMIN}{model}/", data)
+    assert AuditEntry.objects.count() == 1
+    assert LogEntry.objects.count() == 1
+
+
+# -- API ------------------------------------------------------------------------------
+
+UNSAFE = ("post", "put", "patch", "delete")
+
+
+def api_views():
+    found = {}
+
+    def walk(patterns, prefix=""):
+        for pattern in patterns:
+            if isinstance(pattern, URLResolver):
+                walk(pattern.url_patterns, prefix + str(pattern.pattern))
+            elif isinstance(pattern, URLPattern) and hasattr(pattern.callback, "view_class"):
+                found[pattern.name] = pattern.callback.view_class
+
+    walk([item for item in get_resolver().url_patterns if getattr(item, "app_name", "") == "queue_app"])
+    return {name: view for name, view in found.items() if any(hasattr(view, method) for method in UNSAFE)}
+
+
+#: Name -> (method, address, body), for one call that succeeds.
+CALLS = {
+    "task": lambda s: ("delete", f"tasks/{s.waiting.pk}", {}),
+    "task-priority": lambda s: ("put", f"tasks/{s.waiting.pk}/priority", {"priority": "high"}),
+    "admin-task-priority": lambda s: ("put", f"admin/tasks/{s.waiting.pk}/priority", {"priority": "high"}),
+    "queue-pause": lambda _: ("post", "queues/default/pause", {}),
+    "queue-resume": lambda _: ("post", "queues/paused/resume", {}),
+    "dead-letters-replay": lambda _: ("post", "dlq/replay", {"filter": {"queue": "default"}}),
+    "dead-letters-discard": lambda _: ("post", "dlq/discard", {"filter": {"queue": "default"}}),
+    "dead-letter": lambda s: ("delete", f"dlq/{s.letter.pk}", {}),
+    "dead-letter-replay": lambda s: ("post", f"dlq/{s.letter.pk}/replay", {}),
+    "operation": lambda s: ("delete", f"operations/{s.replay.pk}", {}),
+}
+
+
+SUBMITS = {"task-list", "task-bulk", "admin-task-list"}
+#: Their services write the record in the transaction of the change; the tests of these views look at it.
+BY_SERVICES = {"queue", "policy", "limit-list", "limit", "limits-pause", "limits-resume", "task-bulk-actions"}
+
+
+def test_every_address_of_the_api_that_changes_something_is_listed_here():
+    own = {name for name in api_views() if not name.startswith(("worker", "internal", "key", "missing"))}
+    assert own - SUBMITS - BY_SERVICES <= set(CALLS), "a new address: add a call that changes something"
+
+
+def test_views_of_the_api_record_what_they_change_unless_the_task_is_the_record():
+    from queue_app.api.base import ApiView  # noqa: PLC0415
+
+    silent = {name for name, view in api_views().items() if issubclass(view, ApiView) and not view.records_actions}
+    assert {name for name in silent if not name.startswith("worker")} == SUBMITS
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_a_call_of_the_api_leaves_a_record(name, staff, stage):
+    method, address, body = CALLS[name](stage)
+    before = AuditEntry.objects.count()
+    answer = getattr(staff, method)(f"/api/v1/{address}", body, content_type="application/json")
+    assert answer.status_code < 300, answer.content
+    assert AuditEntry.objects.count() == before + 1
+    assert (AuditEntry.objects.first().by, AuditEntry.objects.first().via) == ("superuser", "api")
+
+
+def test_a_refused_call_leaves_none(staff):
+    answer = staff.delete(f"/api/v1/tasks/{uuid.uuid4()}")
+    assert answer.status_code == 404
+    assert not AuditEntry.objects.exists()
+
+
+# -- commands -------------------------------------------------------------------------
+
+
+def test_every_verb_that_says_who_does_it_records_it():
+    folder = Path(verbs.__file__).parent
+    for name in verbs.names():
+        source = (folder / f"{name}.py").read_text(encoding="utf-8")
+        acts = "add_by(" in source
+        assert acts == bool(re.search(r"audit\.record\(|by=call\.by", source)), name
+
+
+def test_a_command_leaves_a_record(stage):
+    call_command("taskqueue", "pause", "default", "--as", "ina", "--reason", "night")
+    entry = AuditEntry.objects.get(action="pause")
+    assert (entry.by, entry.via, entry.target_id, entry.reason) == ("ina", "command", "default", "night")
+    call_command("taskqueue", "cancel", str(stage.waiting.pk), "--as", "ina")
+    assert AuditEntry.objects.filter(action="cancel", by="ina", target_id=str(stage.waiting.pk)).exists()
+
+
+def test_hidden_values_stay_hidden_in_the_record_and_old_ones_go(staff):
+    from queue_app.rows.upkeep import purge_audit  # noqa: PLC0415
+    from queue_app.services.audit import record  # noqa: PLC0415
+
+    record("x", "y", ["z"], by="a", via="admin", before={"password": "hunter2"}, after={"api_token": "hunter2"})
+    assert "hunter2" not in str(AuditEntry.objects.values().get())
+    assert purge_audit(60, 10) == 0
+    assert purge_audit(-120, 10) == 1
+
+
+def test_records_cannot_be_edited(staff):
+    from queue_app.services.audit import record  # noqa: PLC0415
+
+    entry = record("x", "y", ["z"], by="a", via="admin")
+    assert staff.get(f"{ADMIN}auditentry/").status_code == 200
+    assert staff.get(f"{ADMIN}auditentry/{entry.pk}/change/").status_code == 200
+    assert staff.post(f"{ADMIN}auditentry/{entry.pk}/change/", {"by": "b"}).status_code == 403
+    assert staff.post(f"{ADMIN}auditentry/{entry.pk}/delete/", {"post": "yes"}).status_code == 403
+    assert (Operation.objects.count(), ReplayOperation.objects.count()) == (0, 0)
