@@ -1,30 +1,55 @@
-"""Start nothing new from a queue; what runs finishes."""
+"""Start nothing new of a queue, a task type, a key or at all; what runs finishes."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
-from queue_app.rows.database import atomic
-from queue_app.services import audit, pause
+from django.utils import timezone
 
-EXAMPLE = "taskqueue pause mail --reason 'the provider is down'"
+from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
+from queue_app.management.verbs._pausable import add_target, target
+from queue_app.management.verbs._values import duration
+from queue_app.rows.database import atomic
+from queue_app.services import audit
+from queue_app.services.pause import Paused, describe, pause, pause_everything, pause_key, pause_type
+
+EXAMPLE = "taskqueue pause mail --reason 'the provider is down' --for 2h"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("queue", metavar="QUEUE")
+    add_target(parser)
     parser.add_argument("--reason", default="", help="shown to whoever wonders why nothing starts")
+    parser.add_argument(
+        "--for", dest="length", type=duration, metavar="TIME", help="resume by itself after 90s, 15m, 2h, 1d"
+    )
     add_by(parser)
     add_json(parser)
 
 
 def run(call: Call) -> int:
     """Pause it, and keep who did."""
+    kind, name = target(call)
+    by, reason = call.by, call["reason"]
+    until = None if call["length"] is None else timezone.now() + call["length"]
+    paused: Paused
     with atomic():
-        queue = pause(call["queue"], by=call.by, reason=call["reason"])
-        audit.record("pause", "queue", [queue.name], by=call.by, via=audit.COMMAND, reason=call["reason"])
-    call.say(f"queue {queue.name} is paused by {queue.paused_by}")
-    call.data({"queue": queue.name, "paused": True, "by": queue.paused_by, "reason": queue.paused_reason})
+        if kind == "all":
+            paused = pause_everything(by=by, reason=reason, resume_at=until)
+        else:
+            pauses = {"queue": pause, "type": pause_type, "key": pause_key}
+            paused = pauses[kind](name, by=by, reason=reason, resume_at=until)
+        audit.record("pause", kind, [name] if name else [], by=by, via=audit.COMMAND, reason=reason)
+    end = f" until {paused.resume_at:%Y-%m-%d %H:%M:%S %Z}" if paused.resume_at else ""
+    call.say(f"{describe(paused)} is paused by {paused.paused_by}{end}")
+    call.data(
+        {
+            kind: name or True,
+            "paused": True,
+            "by": paused.paused_by,
+            "reason": paused.paused_reason,
+            "resume_at": paused.resume_at,
+        }
+    )
     return OK

@@ -2,22 +2,32 @@
 
 import io
 import json
+import os
+import pty
+import select
+import subprocess
+import sys
 import uuid
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import OperationalError
 from django.utils import timezone
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 from queue_app.management import verbs
 from queue_app.management.commands.taskqueue import Command
-from queue_app.models import AuditEntry, Queue, ReplayOperation, Task, TaskPayload
+from queue_app.management.verbs import top
+from queue_app.management.verbs.top import page
+from queue_app.models import AuditEntry, Limit, Queue, ReplayOperation, RuntimeSettings, Task, TaskPayload
 from queue_app.services.finish import finish
 from queue_app.services.maintenance import purge
 from tests.support.engine import assert_index_agrees, failed, flush, index_away, put, put_many, row, status, take
 
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
 COUNT = "taskqueue_project.demo.tasks.count_words"
 
 
@@ -124,7 +134,8 @@ def test_cancel_goes_on_after_one_that_it_cannot(engine):
 
 def test_pause_and_resume(engine):
     put()
-    assert call("pause", "default", "--reason", "moving", "--as", "ops") == (0, "queue default is paused by ops\n")
+    code, text = call("pause", "default", "--reason", "moving", "--as", "ops")
+    assert (code, text) == (0, "the queue default is paused by ops\n")
     queue = Queue.objects.get(pk="default")
     assert (queue.paused, queue.paused_by, queue.paused_reason) == (True, "ops", "moving")
     assert take(engine.worker()) == []
@@ -133,6 +144,32 @@ def test_pause_and_resume(engine):
     assert list(AuditEntry.objects.order_by("id").values_list("action", flat=True)) == ["pause", "resume"]
     code, text = call("pause", "defalt")
     assert (code, "Did you mean 'default'?" in text) == (2, True)
+
+
+def test_pause_for_a_time(engine):
+    put()
+    told = read("pause", "default", "--for", "2h")
+    assert (told["queue"], told["resume_at"] is not None) == ("default", True)
+    left = Queue.objects.get(pk="default").resume_at - timezone.now()
+    assert timedelta(hours=1) < left <= timedelta(hours=2)
+    assert call("pause", "default", "--for", "2 hours")[0] == 2
+
+
+@pytest.mark.parametrize("what", [["--type", "a"], ["--key", "customer:7"], ["--all"]])
+def test_pause_more_than_a_queue(engine, what):
+    assert call("pause", *what, "--as", "ops")[0] == 0
+    kind = what[0].strip("-")
+    found = Limit.objects.get(scope=kind) if kind != "all" else RuntimeSettings.objects.get(pk=1)
+    assert (found.paused, found.paused_by) == (True, "ops")
+    assert AuditEntry.objects.values_list("action", "target").get() == ("pause", kind)
+    assert call("resume", *what)[0] == 0
+    found.refresh_from_db()
+    assert not found.paused
+
+
+def test_pause_wants_one_thing():
+    assert call("pause")[0] == 2
+    assert call("pause", "default", "--all")[0] == 2
 
 
 # -- replay ---------------------------------------------------------------------------------------
@@ -227,3 +264,53 @@ def test_what_needs_redis_says_that_it_is_away(engine):
     with index_away():
         code, text = call("rebuild")
     assert code == 4, text
+
+
+# -- top ------------------------------------------------------------------------------------------
+
+
+def test_top_prints_once_where_there_is_no_terminal(engine):
+    put_many(2)
+    take(engine.worker())
+    text = call("top")[1]
+    assert "task queue" in text
+    assert text.splitlines()[-1].split()[:2] == ["a", "default"]
+
+
+def test_top_lives_on_a_terminal_until_q_is_pressed(process_env):
+    """Through a real pseudo-terminal, as a process: it takes the screen, draws, and gives it back."""
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "manage.py", "taskqueue", "top", "--interval", "60"],
+        env=process_env | {"TERM": "xterm", "COLUMNS": "60", "LINES": "20"},
+        stdin=child, stdout=child, stderr=child, start_new_session=True,
+    )  # fmt: skip
+    os.close(child)
+    seen = b""
+    try:
+        while b"last minute" not in seen:
+            assert select.select([parent], [], [], 60)[0], seen
+            seen += os.read(parent, 4096)
+        os.write(parent, b"q")
+        assert process.wait(timeout=60) == 0
+        while b"\x1b[?1049l" not in seen:
+            assert select.select([parent], [], [], 10)[0], seen
+            seen += os.read(parent, 4096)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(parent)
+    assert seen.startswith(b"\x1b[?1049h")
+
+
+def test_top_cannot_be_steered_by_names(engine, monkeypatch):
+    monkeypatch.setattr(top, "lines", lambda _: ["bad\x1b[2Jname"])
+    assert "\x1b" not in "\n".join(page(height=50, width=200))
+
+
+def test_top_survives_a_database_that_is_away(engine, monkeypatch):
+    def away():
+        raise OperationalError("gone")
+
+    monkeypatch.setattr(top, "queue_stats", away)
+    assert page(height=10, width=200)[0] == "PostgreSQL does not answer: gone"
