@@ -234,6 +234,26 @@ class Snooze(TaskControl):
         self.seconds = _seconds("seconds", seconds)
 
 
+class Throttle(TaskControl):
+    """Put the task back to its place, and let nothing of its queue, type or key start for ``seconds``.
+
+    For task code that was told to slow down (HTTP 429). No attempt is spent; it goes on by
+    itself. ``scope`` is "queue", "type" or "key"; the last is for tasks with a
+    ``concurrency_key``: where there is none, the attempt fails.
+    """
+
+    def __init__(self, seconds: float | timedelta, scope: str = "type", message: str = "") -> None:
+        if scope not in THROTTLE_SCOPES:
+            raise ValueError(f"scope must be one of {', '.join(THROTTLE_SCOPES)}, not {scope!r}.")
+        self.seconds = _seconds("seconds", seconds)
+        if self.seconds > MAX_THROTTLE_SECONDS:
+            raise ValueError(f"seconds must be at most {MAX_THROTTLE_SECONDS:.0f}, not {seconds!r}.")
+        self.scope = scope
+        super().__init__(message or f"throttled for {self.seconds:g} s by {scope}")
+
+
+THROTTLE_SCOPES = ("queue", "type", "key")
+MAX_THROTTLE_SECONDS = 31 * 86_400.0
 #: Control flow may defer a task by at most ten years, as ``run_after`` may.
 MAX_DEFER_SECONDS = 3660 * 86_400.0
 

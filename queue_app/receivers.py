@@ -7,26 +7,33 @@ from typing import Any
 from django.db.models.signals import post_delete, post_save
 from django.dispatch import receiver
 
-from queue_app.models import PriorityPolicy, Queue, RuntimeSettings
-from queue_app.services.queues import copy_global_limits, copy_queue_limits, copy_thresholds
+from queue_app.models import Limit, PriorityPolicy, Queue, RuntimeSettings
+from queue_app.services.queues import copy_global_limits, copy_limit, copy_queue_limits, copy_thresholds
 
 
 @receiver(post_save, sender=Queue, dispatch_uid="queue_app.queue_saved")
 def queue_saved(instance: Queue, **_: Any) -> None:
     """Copy the limits of a saved queue."""
-    copy_queue_limits(instance)
+    copy_queue_limits(instance.name)
 
 
 @receiver(post_delete, sender=Queue, dispatch_uid="queue_app.queue_deleted")
 def queue_deleted(instance: Queue, **_: Any) -> None:
     """Lift the limits of a deleted queue."""
-    copy_queue_limits(Queue(name=instance.name))
+    copy_queue_limits(instance.name)
 
 
 @receiver(post_save, sender=RuntimeSettings, dispatch_uid="queue_app.settings_saved")
-def settings_saved(instance: RuntimeSettings, **_: Any) -> None:
+def settings_saved(**_: Any) -> None:
     """Copy the limits over all queues."""
-    copy_global_limits(instance)
+    copy_global_limits()
+
+
+@receiver(post_save, sender=Limit, dispatch_uid="queue_app.limit_saved")
+@receiver(post_delete, sender=Limit, dispatch_uid="queue_app.limit_deleted")
+def limit_changed(instance: Limit, **_: Any) -> None:
+    """Copy the limits of a task type or key."""
+    copy_limit(instance)
 
 
 @receiver(post_save, sender=PriorityPolicy, dispatch_uid="queue_app.policy_saved")

@@ -1,8 +1,12 @@
 """Lanes and scores: where a queued task stands in the index.
 
-A **lane** is a queue, a task type and a set of required capabilities: tasks that exactly
-the same workers can run, in order. Its name is those three joined by the ASCII unit
+A **lane** is a queue, a task type, a set of required capabilities and, where a task has
+them, a user, a concurrency key and a weight: tasks that exactly the same workers can run,
+and that pass the same limits, in order. Its name is those joined by the ASCII unit
 separator, which no valid name contains.
+
+Names given to the index always tell the user. Only the index knows whether the queue keeps
+its users apart, and leaves it out where it does not (``lua/lib/limits.lua``).
 """
 
 from __future__ import annotations
@@ -25,16 +29,24 @@ class Lane(NamedTuple):
     queue: str
     task_type: str
     capabilities: tuple[str, ...] = ()
+    user: str = ""
+    key: str = ""
+    weight: int = 1
 
     @property
     def name(self) -> str:
         """The lane's name in the index."""
-        return SEPARATOR.join((self.queue, self.task_type, ",".join(self.capabilities)))
+        return lane_name(*self)
 
 
-def lane_name(queue: str, task_type: str, capabilities: Iterable[str]) -> str:
+def lane_name(
+    queue: str, task_type: str, capabilities: Iterable[str], user: str = "", key: str = "", weight: int = 1
+) -> str:
     """Return the name of the lane of such a task; capabilities are already sorted in the row."""
-    return f"{queue}{SEPARATOR}{task_type}{SEPARATOR}{','.join(capabilities)}"
+    name = f"{queue}{SEPARATOR}{task_type}{SEPARATOR}{','.join(capabilities)}"
+    if user or key or weight != 1:
+        return f"{name}{SEPARATOR}{user}{SEPARATOR}{key}{SEPARATOR}{weight}"
+    return name
 
 
 def score(band: int, queued_at: datetime) -> float:

@@ -14,6 +14,8 @@ from queue_app.core.states import Status
 
 #: Stands for the instant of a lease where that is not known: whichever lease it is.
 ANY_LEASE: Final = -1
+#: Where the lease stands in a ``ClaimedTask``: behind what its row holds.
+_LEASED_AT: Final = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,8 @@ class NewTask:
     max_retries: int | None = None
     retry_delay: float | None = None
     idempotency_key: str | None = None
+    concurrency_key: str = ""
+    weight: int = 1
 
 
 class Entry(NamedTuple):
@@ -52,18 +56,20 @@ class TaskRef:
     priority: int
     capabilities: tuple[str, ...]
     queued_at: datetime
-    user: str = field(default="", compare=False)  # for events; not every source names it
+    user: str = field(default="", compare=False)
+    concurrency_key: str = ""
+    weight: int = 1
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Self:
-        """Return the record of a database row with these columns, in this order; the user may be left out."""
-        task_id, task_type, queue, priority, capabilities, queued_at, *user = row
-        return cls(task_id, task_type, queue, priority, tuple(capabilities), queued_at, *user)
+        """Return the record of a database row with these columns, in this order."""
+        task_id, task_type, queue, priority, capabilities, queued_at, *who = row
+        return cls(task_id, task_type, queue, priority, tuple(capabilities), queued_at, *who)
 
     @property
     def lane(self) -> str:
         """The name of the lane that the task waits in."""
-        return lane_name(self.queue, self.task_type, self.capabilities)
+        return lane_name(self.queue, self.task_type, self.capabilities, self.user, self.concurrency_key, self.weight)
 
     @property
     def score(self) -> float:
@@ -93,6 +99,7 @@ class Proposal:
     generation: int
     leased_at: int
     tasks: tuple[tuple[uuid.UUID, str], ...]  # (id, queue)
+    wait: float | None = None  # seconds until a limit lets something start again, for who shall look then
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +126,33 @@ class ClaimedTask:
     failures: int
     args: str  # JSON text, decoded by the slot that runs it
     parameters: str  # JSON text
+    concurrency_key: str = ""
+    weight: int = 1  # slots of a worker
     worker_id: uuid.UUID | None = None  # who was granted it: the other half of the fence
     leased_at: int = ANY_LEASE  # the instant of its lease (index time, µs)
+    trace: str | None = None  # W3C traceparent
 
     @classmethod
     def from_row(cls, row: Sequence[Any], leased_at: int = ANY_LEASE) -> Self:
-        """Return the record of a database row with these columns, in this order."""
-        values = [*row, leased_at]
+        """Return the record of a database row with these columns, in this order; the trace may be left out."""
+        values = [*row[:_LEASED_AT], leased_at, *row[_LEASED_AT:]]
         values[5] = tuple(values[5])
         return cls(*values)
 
     @property
     def ref(self) -> TaskRef:
         """The task as the index knows it."""
-        return TaskRef(self.id, self.task_type, self.queue, self.priority, self.capabilities, self.queued_at, self.user)
+        return TaskRef(
+            self.id,
+            self.task_type,
+            self.queue,
+            self.priority,
+            self.capabilities,
+            self.queued_at,
+            self.user,
+            self.concurrency_key,
+            self.weight,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +167,19 @@ class TaskFailure:
     reason: str = "error"  # error, timeout, cancelled
 
 
+class Throttling(NamedTuple):
+    """Nothing of this scope (queue, type or key of the task) shall start for so many seconds."""
+
+    scope: str
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How one attempt ended: with ``result`` (JSON text, ``None`` for null), with ``failure``, or put off.
 
-    ``snooze`` puts the task back for so many seconds, no attempt spent.
+    ``snooze`` puts the task back for so many seconds, no attempt spent; ``throttle`` puts it
+    back to its place and closes one of its gates for a while.
     """
 
     task: ClaimedTask
@@ -160,3 +188,23 @@ class Outcome:
     result: str | None = None
     failure: TaskFailure | None = None
     snooze: float | None = None
+    throttle: Throttling | None = None
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the function returned."""
+        return self.failure is None and self.snooze is None and self.throttle is None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptNote:
+    """What one attempt said since its last note: how far it is, what it logged, how much longer it needs."""
+
+    task_id: uuid.UUID
+    attempt: int
+    worker_id: uuid.UUID | None
+    progress: float | None = None
+    message: str = ""
+    lines: str | None = None  # the last lines that it logged, all of them; None: nothing new
+    dropped: int = 0  # earlier lines that were left out
+    extend: float = 0.0  # seconds

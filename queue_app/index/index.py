@@ -7,15 +7,13 @@ Ids travel as the 16 bytes of their UUID. All batches are cut into calls of at m
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import batched
 from typing import Any, NamedTuple, cast
 
-import redis
-from redis.commands.core import Script
-
 from queue_app.core.events import Event, Run, counted
 from queue_app.core.lanes import queued_at_of
+from queue_app.core.limits import EVERYTHING, Limits, Scope, gate_of
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED, Risen, Thresholds
 from queue_app.core.records import ANY_LEASE, Entry, Proposal, TaskRef
@@ -25,6 +23,7 @@ from queue_app.index.census import Census, take_census
 from queue_app.index.client import connect, longest_wait, translated
 from queue_app.index.depth import QueueDepth
 from queue_app.index.keys import Keys
+from queue_app.index.lazy import redis
 from queue_app.index.poster import Poster, push_arguments
 from queue_app.index.profile import Profile
 from queue_app.index.publishing import publish_arguments, split
@@ -58,7 +57,7 @@ class Index:
         self.alias = alias
         self.keys = Keys(prefix)
         self._client: redis.Redis = connect(alias)
-        self._scripts: dict[str, Script] = {}
+        self._scripts: dict[str, redis.commands.core.Script] = {}
         self._poster = Poster(self._client, self.keys.prefix, self._script("push"), self._script("publish"))
 
     def _call(self, name: str, *args: Any) -> Any:
@@ -67,7 +66,7 @@ class Index:
                 self._poster.flush()
             return self._script(name)(keys=[self.keys.prefix], args=args)
 
-    def _script(self, name: str) -> Script:
+    def _script(self, name: str) -> redis.commands.core.Script:
         script = self._scripts.get(name)
         if script is None:
             script = self._scripts[name] = self._client.register_script(scripts.source(name))
@@ -113,7 +112,7 @@ class Index:
             self._poster.flush()
 
     def claim(self, profile: Profile, worker_id: uuid.UUID, want: int, *, register_idle: bool = True) -> Proposal:
-        """Lease up to ``want`` tasks for a worker; they are its own once the rows accept them.
+        """Lease tasks for up to ``want`` slots of a worker; they are its own once the rows accept them.
 
         Raises ``IndexNotReady`` until a rebuild has finished, ``UnknownProfile`` when the
         worker must register again.
@@ -124,9 +123,10 @@ class Index:
             raise IndexNotReady("The index is being rebuilt from the rows.")
         if state == b"unknown_profile":
             raise UnknownProfile(f"The index does not know profile {profile.id}.")
-        pairs = zip(reply[3::2], reply[4::2], strict=True)
+        wait = int(reply[3]) / 1000 if reply[3] != b"" else None
+        pairs = zip(reply[4::2], reply[5::2], strict=True)
         tasks = tuple((uuid.UUID(bytes=task_id), queue.decode()) for task_id, queue in pairs)
-        return Proposal(int(reply[1]), int(reply[2]), tasks)
+        return Proposal(int(reply[1]), int(reply[2]), tasks, wait)
 
     def release(self, tasks: Iterable[tuple[uuid.UUID, str]]) -> int:
         """Free the slots of tasks (id, queue) whose rows are no longer executing, whoever held them."""
@@ -151,15 +151,15 @@ class Index:
         return freed
 
     def restore_leases(self, tasks: Iterable[tuple[uuid.UUID, str]]) -> int:
-        """Write the leases of tasks (id, queue) whose rows are executing; return how many were missing."""
+        """Write the leases of tasks (id, lane) whose rows are executing; return how many were missing."""
         total = 0
         for batch in batched(tasks, BATCH):
-            queues: dict[str, list[bytes]] = {}
-            for task_id, queue in batch:
-                queues.setdefault(queue, []).append(task_id.bytes)
+            lanes: dict[str, list[bytes]] = {}
+            for task_id, lane in batch:
+                lanes.setdefault(lane, []).append(task_id.bytes)
             args: list[Any] = []
-            for queue, ids in queues.items():
-                args += (queue, len(ids), *ids)
+            for lane, ids in lanes.items():
+                args += (lane, len(ids), *ids)
             total += self._call("restore_leases", *args)
         return total
 
@@ -170,6 +170,12 @@ class Index:
             args = [part for lease in batch for part in (lease.queue, lease.id.bytes, lease.leased_at)]
             ended += self._call("withdraw", *args)
         return ended
+
+    def last_proposal(self, worker_id: uuid.UUID) -> list[Lease]:
+        """Return what is still leased of what a worker was proposed last."""
+        reply = self._call("proposal", str(worker_id))
+        pairs = zip(reply[1::2], reply[2::2], strict=True)
+        return [Lease(uuid.UUID(bytes=task_id), queue.decode(), int(reply[0])) for task_id, queue in pairs]
 
     def remove(self, tasks: Iterable[TaskRef]) -> int:
         """Take waiting tasks out of their lanes."""
@@ -213,7 +219,7 @@ class Index:
         args: list[Any] = [profile.id, str(worker_id)]
         for names in (profile.queues, profile.task_types, profile.capabilities):
             args += (len(names), *names)
-        self._call("register", *args)
+        self._call("register", *args, profile.slots or "")
         for queue in self.queues():
             self._scan("adopt", profile.id, queue)
 
@@ -252,10 +258,25 @@ class Index:
 
     # -- limits, generations, leadership -------------------------------------
 
-    def set_limits(self, queue: str, *, max_concurrent: int | None, paused: bool = False) -> bool:
+    def set_limits(self, queue: str, **limits: Any) -> bool:
         """Copy the limits of ``queue`` (or of everything: ``""``); return whether anything changed."""
-        cap = "" if max_concurrent is None else max_concurrent
-        return bool(self._call("set_limits", queue, cap, int(paused)))
+        return self.copy_limits(gate_of(Scope.QUEUE, queue) if queue else EVERYTHING, Limits(**limits))
+
+    def copy_limits(self, gate: str, limits: Limits | None) -> bool:
+        """Copy the limits of a gate, ``None`` when no row has any; return whether anything changed."""
+        fields = limits.fields().items() if limits else ()
+        return bool(
+            self._call("set_limits", gate, int(limits is not None), *(part for item in fields for part in item))
+        )
+
+    def limited(self) -> set[str]:
+        """Return the gates of which the index knows limits, but for everything."""
+        with translated("limits", self.alias), self._client.pipeline(transaction=False) as pipe:
+            pipe.smembers(self.keys.limits)
+            pipe.smembers(self.keys.limited)
+            gates, queues = pipe.execute()
+        named = {_text(gate) for gate in gates}
+        return {gate for gate in named if gate[0] != "u"} | {gate_of(Scope.QUEUE, _text(queue)) for queue in queues}
 
     def set_thresholds(self, thresholds: Thresholds) -> bool:
         """Copy the thresholds of promotion; return whether anything changed."""
@@ -267,18 +288,23 @@ class Index:
         number, state = self._call("generation")
         return Generation(int(number), state.decode())
 
-    def begin_generation(self, number: int, token: str = "") -> bool:
-        """Refuse claims from now on, and forget everything.
+    def begin_generation(self, number: int, token: str = "", copy_limits: Callable[[], object] | None = None) -> bool:
+        """Refuse claims from now on, and forget everything but limits.
 
+        Limits are copied in between: what is pushed from the wipe on finds its lanes by them.
         Returns false when a later generation began meanwhile, or when ``token`` no longer
         holds the lock of rebuilds.
         """
         if not self._call("begin_generation", number, token):
             return False
+        if copy_limits is not None:
+            copy_limits()
+        if not self._call("wipe", number):
+            return False
         with translated("wipe", self.alias):
             for batch in batched(self._client.scan_iter(match=self.keys.everything, count=1000), BATCH):
                 doomed = [key for key in batch if not self.keys.survives_rebuild(key)]
-                if not self._call("wipe", number, *doomed):
+                if doomed and not self._call("wipe", number, *doomed):
                     return False
         # A worker that registered during the wipe may have lost half of its profile: let it register again.
         return bool(self._call("wipe", number, self.keys.profiles))
@@ -299,12 +325,12 @@ class Index:
             return sorted(_text(name) for name in self._client.smembers(self.keys.queues))
 
     def missing_leases(self, tasks: Sequence[tuple[uuid.UUID, str]]) -> list[tuple[uuid.UUID, str]]:
-        """Return those of the tasks (id, queue) that hold no lease."""
+        """Return those of the tasks (id, lane) that hold no lease."""
         missing: list[tuple[uuid.UUID, str]] = []
         for batch in batched(tasks, BATCH):
             with translated("leases", self.alias):
-                held = self._client.smismember(self.keys.leases, [task_id.bytes for task_id, _ in batch])
-            missing += [task for task, is_held in zip(batch, held, strict=True) if not is_held]
+                held = self._client.hmget(self.keys.leases, [task_id.bytes for task_id, _ in batch])
+            missing += [task for task, lane in zip(batch, held, strict=True) if lane is None]
         return missing
 
     def leases(self, queue: str) -> Iterator[Lease]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 #: Beginnings of keys that a rebuild could not write again.
-_NOT_FROM_ROWS = (b":generation", b":lock:", b":wake:", b":tell:", b":counters", b":events", b":requests")
+_NOT_FROM_ROWS = (b":generation", b":lock:", b":wake:", b":tell:", b":counters", b":events", b":requests", b":bucket:")
+#: Beginnings of keys with copies of limits: they stay, so that lanes are right while the index is rebuilt.
+_LIMITS = (b":settings", b":queue:", b":limit:", b":limits", b":limited", b":weights:")
 
 
 class Keys:
@@ -53,8 +55,18 @@ class Keys:
 
     @property
     def leases(self) -> str:
-        """The set of every leased id."""
+        """The hash of every leased id: id -> its lane."""
         return f"{self.prefix}:leases"
+
+    @property
+    def limits(self) -> str:
+        """The set of gates of types and keys that have limits."""
+        return f"{self.prefix}:limits"
+
+    @property
+    def limited(self) -> str:
+        """The set of queues that have limits."""
+        return f"{self.prefix}:limited"
 
     @property
     def counters(self) -> str:
@@ -63,7 +75,7 @@ class Keys:
 
     def survives_rebuild(self, key: bytes) -> bool:
         """Whether a rebuild leaves the key alone: the generation itself, and what no row holds."""
-        return key.removeprefix(self.prefix.encode()).startswith(_NOT_FROM_ROWS)
+        return key.removeprefix(self.prefix.encode()).startswith(_NOT_FROM_ROWS + _LIMITS)
 
     @property
     def everything(self) -> str:

@@ -11,16 +11,23 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Queues (none: all), task types and capabilities of a worker; ``id`` names the combination."""
+    """Queues (none: all), task types, capabilities and slots of a worker; ``id`` names the combination."""
 
     id: str
     queues: tuple[str, ...]
     task_types: tuple[str, ...]
     capabilities: tuple[str, ...]
+    slots: int | None = None  # a heavier task is not its; None: whatever the weight
 
     @classmethod
-    def of(cls, queues: Iterable[str], task_types: Iterable[str], capabilities: Iterable[str]) -> Self:
+    def of(
+        cls,
+        queues: Iterable[str],
+        task_types: Iterable[str],
+        capabilities: Iterable[str],
+        slots: int | None = None,
+    ) -> Self:
         """Return the profile of such a worker, whatever order the names come in."""
         parts = tuple(tuple(sorted(set(names))) for names in (queues, task_types, capabilities))
-        digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-        return cls(digest, *parts)
+        digest = hashlib.sha256(json.dumps([*parts, slots] if slots else parts).encode()).hexdigest()[:16]
+        return cls(digest, parts[0], parts[1], parts[2], slots)

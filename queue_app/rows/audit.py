@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import Any
 
+from queue_app.core.lanes import lane_name
+from queue_app.core.limits import EVERYTHING, Limits, Scope, gate_of
 from queue_app.core.records import TaskRef
 from queue_app.rows.database import GENERATION_LOCK, atomic, execute, fetch_all
 
 PAGE = 5000
 
 _QUEUED = """
-SELECT id, task_type, queue, priority, capabilities, queued_at FROM queue_app_task
+SELECT id, task_type, queue, priority, capabilities, queued_at, "user", concurrency_key, weight FROM queue_app_task
 WHERE status = 'queued' AND (queued_at, id) > (%s, %s)
 ORDER BY queued_at, id LIMIT %s
 """
 _RECENT = """
-SELECT id, task_type, queue, priority, capabilities, queued_at FROM queue_app_task
+SELECT id, task_type, queue, priority, capabilities, queued_at, "user", concurrency_key, weight FROM queue_app_task
 WHERE status = 'queued' AND queued_at > clock_timestamp() - make_interval(secs => %s)
 ORDER BY queued_at, id LIMIT %s
 """
@@ -54,21 +58,66 @@ def recently_queued(seconds: float, limit: int = PAGE) -> list[TaskRef]:
 
 
 def executing() -> list[tuple[uuid.UUID, str]]:
-    """Return (id, queue) of every executing task."""
-    return [(row[0], row[1]) for row in fetch_all("SELECT id, queue FROM queue_app_task WHERE status = 'executing'")]
+    """Return (id, lane) of every executing task."""
+    found = fetch_all(
+        'SELECT id, queue, task_type, capabilities, "user", concurrency_key, weight'
+        " FROM queue_app_task WHERE status = 'executing'"
+    )
+    return [(row[0], lane_name(*row[1:])) for row in found]
 
 
-def limits() -> tuple[int | None, list[tuple[str, int | None, bool]]]:
-    """Return the cap over everything, and (queue, cap, paused) of every queue."""
-    overall = fetch_all("SELECT max_concurrent FROM queue_app_runtimesettings WHERE id = 1")
-    queues = fetch_all("SELECT name, max_concurrent, paused FROM queue_app_queue")
-    return (overall[0][0] if overall else None), [(row[0], row[1], row[2]) for row in queues]
+_COLUMNS = "max_concurrent, paused, rate_count, rate_seconds, rate_burst, min_delay_seconds, throttled_until"
+_OF_LIMITS = f"SELECT scope, name, {_COLUMNS} FROM queue_app_limit"
+_OF_QUEUES = f"""
+SELECT name, max_concurrent_per_user, CASE WHEN "order" = 'fair' THEN fair_by END, fair_weights, {_COLUMNS}
+FROM queue_app_queue
+"""
+
+
+def limits() -> dict[str, Limits]:
+    """Return the limits of every gate that has a row, by the index's name of the gate."""
+    return (
+        {EVERYTHING: global_limits()}
+        | {gate_of(row[0], row[1]): Limits(**_named(row[2:])) for row in fetch_all(_OF_LIMITS)}
+        | {gate_of(Scope.QUEUE, row[0]): _of_queue(row) for row in fetch_all(_OF_QUEUES)}
+    )
+
+
+def global_limits() -> Limits:
+    """Return the limits over everything."""
+    found = fetch_all("SELECT max_concurrent, paused FROM queue_app_runtimesettings WHERE id = 1")
+    return Limits(max_concurrent=found[0][0], paused=found[0][1]) if found else Limits()
+
+
+def limits_of(scope: str, name: str) -> Limits | None:
+    """Return the limits of a queue, a task type or a key; ``None`` when it has no row."""
+    if scope == Scope.QUEUE:
+        found = fetch_all(f"{_OF_QUEUES} WHERE name = %s", [name])
+        return _of_queue(found[0]) if found else None
+    found = fetch_all(f"{_OF_LIMITS} WHERE scope = %s AND name = %s", [scope, name])
+    return Limits(**_named(found[0][2:])) if found else None
+
+
+def _of_queue(row: Sequence[Any]) -> Limits:
+    shares = json.loads(row[3]) if isinstance(row[3], str) else row[3]
+    return Limits(**_named(row[4:]), max_concurrent_per_user=row[1], fair_by=row[2], shares=shares if row[2] else {})
+
+
+def _named(values: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(_COLUMNS.split(", "), values, strict=True))
+
+
+def wait_for_grants() -> None:
+    """Return once every grant that is being committed now is; what is granted later sees what was committed before."""
+    with atomic():
+        fetch_all("SELECT pg_advisory_xact_lock(%s)", [GENERATION_LOCK])
 
 
 def refs(ids: list[uuid.UUID]) -> list[TaskRef]:
     """Return those of the tasks that are queued."""
     found = fetch_all(
-        "SELECT id, task_type, queue, priority, capabilities, queued_at FROM queue_app_task"
+        'SELECT id, task_type, queue, priority, capabilities, queued_at, "user", concurrency_key, weight'
+        " FROM queue_app_task"
         " WHERE id = ANY(%s) AND status = 'queued'",
         [ids],
     )

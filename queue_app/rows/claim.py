@@ -15,6 +15,7 @@ from queue_app.rows.database import GENERATION_LOCK, fetch_all, fetch_last
 # and in a statement of its own, so that the update's snapshot is younger than the lock: a
 # rebuild that holds the lock alone has either not begun (and will wait for this commit
 # before it reads), or has raised the generation, and this update then changes nothing.
+# In the same way nothing is granted to a worker that was buried: see services.reap.
 # A row that somebody holds locked for long must not be granted once the reconciler may have
 # handed its lease on, so the wait for it is bounded (services.claim.PROPOSAL_SECONDS).
 # The commit need not wait for the disk: a claim lost with the server is a queued row.
@@ -31,10 +32,12 @@ FROM (SELECT clock_timestamp() AS clock) AS now, queue_app_taskpayload AS payloa
 WHERE t.id = ANY(%(ids)s) AND t.status = 'queued'
     AND old.id = t.id AND payload.task_id = t.id
     AND (SELECT number FROM queue_app_indexgeneration WHERE id = 1) = %(generation)s
+    AND NOT EXISTS (SELECT 1 FROM queue_app_worker WHERE id = %(worker)s AND status IN ('dead', 'stopped'))
 RETURNING t.id, t.attempt, t.task_type, t.queue, t.priority, t.capabilities, t."user", t.created_at, t.queued_at,
     t.started_at, EXTRACT(EPOCH FROM t.deadline - t.started_at)::float8,
     COALESCE(t.max_retries, queue.max_retries, policy.max_retries, 3),
-    t.retry_delay, t.failures, payload.args, payload.parameters, t.worker_id
+    t.retry_delay, t.failures, payload.args, payload.parameters, t.concurrency_key, t.weight, t.worker_id,
+    payload.trace
 """
 
 
@@ -66,7 +69,10 @@ SET status = CASE WHEN t.cancel_requested_at IS NULL THEN 'queued' ELSE 'cancell
     finished_at = CASE WHEN t.cancel_requested_at IS NULL THEN NULL ELSE clock_timestamp() END,
     started_at = NULL, deadline = NULL, worker_id = NULL
 """
-_RETURNING = 'RETURNING t.status, t.id, t.task_type, t.queue, t.priority, t.capabilities, t.queued_at, t."user"'
+_RETURNING = (
+    'RETURNING t.status, t.id, t.task_type, t.queue, t.priority, t.capabilities, t.queued_at, t."user",'
+    " t.concurrency_key, t.weight"
+)
 
 _GIVE_BACK = f"""
 UPDATE queue_app_task AS t {_TO_ITS_PLACE}

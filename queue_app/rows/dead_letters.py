@@ -30,7 +30,7 @@ WITH letter AS (
     SET status = 'queued', failures = 0, crashes = 0, queued_at = placed.queued_at, run_after = NULL,
         finished_at = NULL, deadline = NULL, cancel_requested_at = NULL
     FROM placed WHERE t.id = placed.id AND t.status = 'dead_letter'
-    RETURNING t.id, t.task_type, t.queue, t.priority, t.capabilities, t.queued_at, t."user"
+    RETURNING t.id, t.task_type, t.queue, t.priority, t.capabilities, t.queued_at, t."user", t.concurrency_key, t.weight
 ), noted AS (
     UPDATE queue_app_deadletter AS d
     SET replayed_at = placed.clock, replayed_by = %(by)s, operation_id = %(operation)s

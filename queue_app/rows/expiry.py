@@ -14,7 +14,7 @@ WITH stale AS (
 )
 UPDATE queue_app_task AS t SET status = 'expired', finished_at = clock_timestamp()
 FROM stale WHERE t.id = stale.id AND t.status = 'queued'
-RETURNING t.id, t.task_type, t.queue, t.priority, t.capabilities, t.queued_at, t."user"
+RETURNING t.id, t.task_type, t.queue, t.priority, t.capabilities, t.queued_at, t."user", t.concurrency_key, t.weight
 """
 
 

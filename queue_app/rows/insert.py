@@ -28,6 +28,8 @@ class TaskSpec:
     run_after: datetime | None
     idempotency_key: str | None
     lane: str
+    concurrency_key: str = ""
+    weight: int = 1
 
 
 class TaskRow(NamedTuple):
@@ -63,11 +65,12 @@ _INSERT = f"""
 WITH task AS (
     INSERT INTO queue_app_task (
         id, task_type, queue, status, priority, capabilities, "user", attempt, failures, max_retries, timeout,
-        retry_delay, idempotency_key, created_at, run_after, queued_at
+        retry_delay, idempotency_key, concurrency_key, weight, created_at, run_after, queued_at
     )
     SELECT %s::uuid, %s, %s,
         CASE WHEN run_after > clock THEN 'scheduled' ELSE 'queued' END,
-        %s::int2, %s::text[], %s, 0, 0, %s::int2, %s::float8, %s::float8, %s, clock, run_after,
+        %s::int2, %s::text[], %s, 0, 0, %s::int2, %s::float8, %s::float8, %s, %s, %s::int2, clock,
+        run_after,
         CASE WHEN run_after > clock THEN NULL ELSE clock END
     FROM (SELECT clock_timestamp() AS clock, %s::timestamptz AS run_after) AS at
     WHERE %s OR NOT ({_QUEUE_LIMITS.format(queues="%s")} OR %s AND {_USER_LIMIT})
@@ -87,7 +90,7 @@ _INSERT_PLAIN = _INSERT.format(on_conflict="")  # a speculative insert costs mor
 _COPY_TASK = """
 COPY queue_app_task (
     task_type, queue, priority, capabilities, "user", attempt, failures, max_retries, timeout, retry_delay,
-    run_after, created_at, id, status, queued_at
+    concurrency_key, weight, run_after, created_at, id, status, queued_at
 ) FROM STDIN
 """
 _COPY_PAYLOAD = "COPY queue_app_taskpayload (task_id, args, parameters) FROM STDIN"
@@ -120,6 +123,8 @@ def insert_one(row: TaskRow, *, admitted: bool = False) -> Stored | None:
             spec.timeout,
             spec.retry_delay,
             spec.idempotency_key,
+            spec.concurrency_key,
+            spec.weight,
             spec.run_after,
             admitted,
             spec.queue,
@@ -217,6 +222,8 @@ def _spec_fields(spec: TaskSpec) -> tuple[Any, ...]:
         spec.max_retries,
         spec.timeout,
         spec.retry_delay,
+        spec.concurrency_key,
+        spec.weight,
         spec.run_after,
     )
 

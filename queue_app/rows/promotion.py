@@ -11,7 +11,7 @@ from queue_app.rows.database import fetch_all
 
 # By the index of queued rows; what is read beyond the band is what was queued in the same time.
 _AGED = """
-SELECT id, task_type, queue, priority, capabilities, queued_at, "user" FROM queue_app_task
+SELECT id, task_type, queue, priority, capabilities, queued_at, "user", concurrency_key, weight FROM queue_app_task
 WHERE status = 'queued' AND priority = %s AND (queued_at, id) > (%s, %s) AND queued_at <= %s
 ORDER BY queued_at, id LIMIT %s
 """

@@ -64,7 +64,7 @@ WITH lost AS (
     FROM done WHERE status = 'dead_letter'
     ON CONFLICT DO NOTHING
 )
-SELECT status, id, task_type, queue, priority, capabilities, queued_at, "user" FROM done
+SELECT status, id, task_type, queue, priority, capabilities, queued_at, "user", concurrency_key, weight FROM done
 """
 WORKER_DIED = "queue_app.exceptions.WorkerDied"
 _MESSAGE = "The worker died, or was out of reach for too long, while it had the task."
@@ -87,7 +87,7 @@ _OVERDUE = """
 SELECT t.id, t.attempt, t.task_type, t.queue, t.priority, t.capabilities, t."user", t.created_at, t.queued_at,
     t.started_at, EXTRACT(EPOCH FROM t.deadline - t.started_at)::float8,
     COALESCE(t.max_retries, queue.max_retries, policy.max_retries, 3), t.retry_delay, t.failures, '[]', '{}',
-    t.worker_id
+    t.concurrency_key, t.weight, t.worker_id
 FROM queue_app_task AS t
     LEFT JOIN queue_app_prioritypolicy AS policy ON policy.priority = t.priority
     LEFT JOIN queue_app_queue AS queue ON queue.name = t.queue

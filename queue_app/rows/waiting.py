@@ -9,7 +9,7 @@ from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.rows.database import fetch_all
 
-_REF = 't.id, t.task_type, t.queue, t.priority, t.capabilities, t.queued_at, t."user"'
+_REF = 't.id, t.task_type, t.queue, t.priority, t.capabilities, t.queued_at, t."user", t.concurrency_key, t.weight'
 
 # Those that come due together are queued in the order of their times, 8 µs apart: the step of a score.
 _DUE = f"""

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
 
 from django.db import DatabaseError
 
-from queue_app.core.records import ClaimedTask, Proposal, TaskRef
+from queue_app.core.records import ANY_LEASE, ClaimedTask, Proposal, TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexNotReady, IndexUnavailable
 from queue_app.index import Lease, Profile, get_index
@@ -24,18 +27,30 @@ from queue_app.services.hints import breaker, tell_index
 #: A proposal that took longer than this to reach the rows is given up: by then the
 #: reconciler may be about to hand its leases to somebody else.
 PROPOSAL_SECONDS = 10.0
+NO_LEASES: Final[Mapping[uuid.UUID, int]] = MappingProxyType({})
 
 
-def claim(profile: Profile, worker_id: uuid.UUID, want: int, *, register_idle: bool = True) -> list[ClaimedTask]:
-    """Return up to ``want`` tasks that are now this worker's, most urgent first.
+def claim(
+    profile: Profile,
+    worker_id: uuid.UUID,
+    want: int,
+    *,
+    register_idle: bool = True,
+    on_wait: Callable[[float], object] | None = None,
+) -> list[ClaimedTask]:
+    """Return tasks for up to ``want`` slots that are now this worker's, most urgent first.
 
     With ``register_idle`` the worker is woken when more arrives, should there be fewer.
+    ``on_wait`` is told in how many seconds a limit lets something start again, when it is
+    this worker that shall look then.
     Raises ``IndexNotReady``, ``UnknownProfile`` and ``IndexUnavailable``.
     """
     index = get_index()
     asked_at = time.monotonic()
     proposal = index.claim(profile, worker_id, want, register_idle=register_idle)
     breaker.reset()  # the index answers again: slots that are held back now would be missing
+    if proposal.wait is not None and on_wait is not None:
+        on_wait(proposal.wait)
     if not proposal.tasks:
         return []
     granted: list[ClaimedTask] = []
@@ -76,12 +91,29 @@ def _withdraw(proposal: Proposal, granted: set[uuid.UUID]) -> None:
         raise IndexNotReady("The index is of another generation than the rows.")
 
 
+def withdraw_last(worker_id: uuid.UUID) -> int:
+    """End what a buried worker was proposed but not granted, and put it back; return how many tasks.
+
+    Its row says that it is dead, and the grants that began before that are waited for: so
+    none can be granted to it any more (``rows.claim``), and what is queued now stays so.
+    """
+    index = get_index()
+    leases = index.last_proposal(worker_id)
+    if not leases:
+        return 0
+    audit.wait_for_grants()
+    statuses = claim_rows.statuses([lease.id for lease in leases])
+    index.withdraw(lease for lease in leases if statuses.get(lease.id) is not Status.EXECUTING)
+    return index.push(audit.refs([lease.id for lease in leases]))
+
+
 def give_back(tasks: list[ClaimedTask]) -> int:
     """Return claimed tasks to their places, for others to run; return how many were still this worker's.
 
     One that was asked to stop meanwhile ends as cancelled.
     """
-    return _return_to_index(claim_rows.give_back(tasks)) if tasks else 0
+    leased_at = {task.id: task.leased_at for task in tasks}
+    return _return_to_index(claim_rows.give_back(tasks), leased_at) if tasks else 0
 
 
 def give_back_strays(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
@@ -89,9 +121,11 @@ def give_back_strays(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
     return _return_to_index(claim_rows.give_back_strays(worker_id, known))
 
 
-def _return_to_index(returned: list[tuple[Status, TaskRef]]) -> int:
+def _return_to_index(returned: list[tuple[Status, TaskRef]], leased_at: Mapping[uuid.UUID, int] = NO_LEASES) -> int:
+    """Free the slots, each only if it is still the lease that the worker held, and put back what is queued."""
     if returned:
-        tell_index(lambda index: index.release((task.id, task.queue) for _, task in returned), "release")
+        leases = [Lease(task.id, task.queue, leased_at.get(task.id, ANY_LEASE)) for _, task in returned]
+        tell_index(lambda index: index.release_leases(leases), "release")
         queued = [task for status, task in returned if status is Status.QUEUED]
         tell_index(lambda index: index.push(queued), "push")
         events.returned(returned)

@@ -20,8 +20,9 @@ from queue_app.index import Lease
 from queue_app.rows import finish as finish_rows
 from queue_app.rows.database import atomic
 from queue_app.rows.finish import Attempt, Verdict
-from queue_app.services import events
+from queue_app.services import events, throttle
 from queue_app.services.hints import tell_index
+from queue_app.services.throttle import Throttled
 
 
 def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
@@ -32,10 +33,12 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
     """
     first = {(outcome.task.id, outcome.task.attempt): outcome for outcome in reversed(outcomes)}  # of each attempt
     snoozed = [outcome for outcome in first.values() if outcome.snooze is not None]
-    completed = [outcome for outcome in first.values() if outcome.failure is None and outcome.snooze is None]
+    throttled = [outcome for outcome in first.values() if outcome.throttle is not None]
+    completed = [outcome for outcome in first.values() if outcome.is_completed]
     verdicts = [_judge(outcome) for outcome in first.values() if outcome.failure is not None]
     held: dict[Attempt, Status] = {}
-    if completed and not verdicts and not snoozed:  # the common case: one statement, which commits by itself
+    closed = Throttled()
+    if completed and not (verdicts or snoozed or throttled):  # the common case: one statement, which commits by itself
         held = finish_rows.complete(completed)
     else:
         with atomic():
@@ -43,18 +46,27 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
                 held |= finish_rows.complete(completed)
             if snoozed:
                 held |= finish_rows.snooze(snoozed)
+            if throttled:
+                closed = throttle.write(throttled)
+                held |= closed.held
             if verdicts:
                 held |= finish_rows.fail(verdicts, conf.get().retention.dead_letter_seconds)
-    tell_index(
-        lambda index: index.release_leases(_lease(first[attempt]) for attempt in held),
-        "release",
-    )
+    _tell_index([_lease(first[attempt]) for attempt in held], closed)
     if held:
         events.finished(first, held)
     if signals.attempt_finished.has_listeners():
         for attempt, status in held.items():
             signals.attempt_finished.send(None, outcome=first[attempt], status=status)
     return {task_id for task_id, _ in held}
+
+
+def _tell_index(leases: list[Lease], closed: Throttled) -> None:
+    """Free the slots; what is to slow down is slowed down before that."""
+    if closed.gates:
+        tell_index(lambda index: throttle.copy_gates(index, closed), "set_limits")
+    tell_index(lambda index: index.release_leases(leases), "release")
+    if closed.tasks:
+        tell_index(lambda index: index.push(closed.tasks), "push")
 
 
 def _lease(outcome: Outcome) -> Lease:

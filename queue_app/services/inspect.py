@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queue_app import conf
+from queue_app.core.priorities import Band
+from queue_app.core.promotion import effective_band
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import TaskNotFound
 from queue_app.models import PriorityPolicy, Queue, Task, TaskAttempt
 from queue_app.models.querysets import TaskQuerySet
+from queue_app.rows import inspection as rows
 from queue_app.services.hints import tell_index
 from queue_app.services.task_filter import TaskFilter, matching
 
@@ -104,18 +107,23 @@ def get_task(tasks: TaskQuerySet, task_id: uuid.UUID) -> Task:
     return task
 
 
-def task_detail(tasks: TaskQuerySet, task_id: uuid.UUID) -> TaskDetail:
-    """Return all there is about one of ``tasks``; raise ``TaskNotFound`` when it is not among them."""
-    task = get_task(tasks.with_effective_priority().select_related("payload", "outcome"), task_id)
-    payload = getattr(task, "payload", None)
-    outcome = getattr(task, "outcome", None)
+def task_detail(task_id: uuid.UUID, *, user: str | None = None) -> TaskDetail:
+    """Return all there is about a task (of the user, where one is named); raise ``TaskNotFound``."""
+    found = rows.inspect(task_id, user)
+    if found is None:
+        raise TaskNotFound(f"There is no task {task_id}.")
+    task = found.task
+    if task.status == Status.QUEUED and task.queued_at is not None:
+        thresholds = {Band(band): policy.promote_after_seconds for band, policy in found.policies.items()}
+        task.effective_priority = effective_band(task.band, task.queued_at, found.at, thresholds)
+    failed = TaskAttempt.objects.filter(task_id=task.id).order_by("attempt") if task.attempt else ()
     return TaskDetail(
         task=task,
-        args=payload.args if payload else [],
-        parameters=payload.parameters if payload else {},
-        result=outcome.value if outcome else None,
-        attempts=list(TaskAttempt.objects.filter(task_id=task.id).order_by("attempt")),
-        options=effective_options(task),
+        args=found.args,
+        parameters=found.parameters,
+        result=found.result,
+        attempts=list(failed),
+        options=_options(task, found.queue, found.policies.get(task.priority) or PriorityPolicy()),
         queue_position=position_of(task),
     )
 
@@ -124,6 +132,10 @@ def effective_options(task: Task) -> EffectiveOptions:
     """Return the options that a claim and a failure of the task would apply (``rows.claim``)."""
     policy = PriorityPolicy.objects.filter(pk=task.priority).first() or PriorityPolicy()
     queue = Queue.objects.filter(pk=task.queue).first() or Queue()
+    return _options(task, queue, policy)
+
+
+def _options(task: Task, queue: Queue, policy: PriorityPolicy) -> EffectiveOptions:
     return EffectiveOptions(
         timeout=_first(task.timeout, queue.timeout_seconds, policy.timeout_seconds),
         max_retries=int(_first(task.max_retries, queue.max_retries, policy.max_retries)),
@@ -146,8 +158,19 @@ def position_of(task: Task) -> int | None:
     """Return how many tasks of the queue run before this one, itself counted; ``None`` unless it is queued."""
     if task.status != Status.QUEUED or task.queued_at is None:
         return None
-    ref = TaskRef(task.id, task.task_type, task.queue, task.priority, tuple(task.capabilities), task.queued_at)
-    return queue_position(ref)
+    return queue_position(
+        TaskRef(
+            task.id,
+            task.task_type,
+            task.queue,
+            task.priority,
+            tuple(task.capabilities),
+            task.queued_at,
+            task.user,
+            task.concurrency_key,
+            task.weight,
+        )
+    )
 
 
 def queue_position(ref: TaskRef) -> int | None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from queue_app.core.limits import EVERYTHING, Scope, gate_of
 from queue_app.exceptions import UnknownQueue
-from queue_app.models import PriorityPolicy, Queue, RuntimeSettings
+from queue_app.models import Limit, PriorityPolicy, Queue
+from queue_app.rows import audit
 from queue_app.rows.database import alias
 from queue_app.services.hints import on_commit
 from queue_app.services.pause import pause, resume
 
 __all__ = [
     "copy_global_limits",
+    "copy_limit",
     "copy_queue_limits",
     "copy_thresholds",
     "pause",
@@ -34,16 +37,23 @@ def _get(name: str) -> Queue:
         raise UnknownQueue(name, Queue.objects.values_list("name", flat=True)[:1000]) from None
 
 
-def copy_queue_limits(queue: Queue) -> None:
-    """Carry the limits of a saved queue to the index on commit, whoever saved it."""
-    name, cap, paused = queue.name, queue.max_concurrent, queue.paused
-    on_commit(lambda index: index.set_limits(name, max_concurrent=cap, paused=paused), "set_limits")
+def copy_queue_limits(name: str) -> None:
+    """Carry the limits of a queue to the index on commit, as they are then, whoever changed them."""
+    _copy(Scope.QUEUE, name)
 
 
-def copy_global_limits(settings: RuntimeSettings) -> None:
-    """Carry the saved limits over all queues to the index on commit."""
-    cap = settings.max_concurrent
-    on_commit(lambda index: index.set_limits("", max_concurrent=cap), "set_limits")
+def copy_limit(limit: Limit) -> None:
+    """Carry the limits of a task type or key to the index on commit, as they are then."""
+    _copy(Scope(limit.scope), limit.name)
+
+
+def _copy(scope: Scope, name: str) -> None:
+    on_commit(lambda index: index.copy_limits(gate_of(scope, name), audit.limits_of(scope, name)), "set_limits")
+
+
+def copy_global_limits() -> None:
+    """Carry the limits over everything to the index on commit, as they are then."""
+    on_commit(lambda index: index.copy_limits(EVERYTHING, audit.global_limits()), "set_limits")
 
 
 def copy_thresholds() -> None:

@@ -24,6 +24,7 @@ from queue_app.index import Index
 from queue_app.rows import reap as rows
 from queue_app.rows import workers
 from queue_app.services import events
+from queue_app.services.claim import withdraw_last
 from queue_app.services.finish import finish
 from queue_app.services.hints import tell_index
 
@@ -105,6 +106,11 @@ def bury_dead_neighbours() -> int:
 
 def _announce(buried: list[tuple[uuid.UUID, str]]) -> None:
     for worker_id, profile in buried:
+        tell_index(partial(_withdraw_last, worker_id), "withdraw")
         tell_index(partial(Index.retire, profile_id=profile, worker_id=worker_id), "retire")
         signals.worker_reaped.send(None, worker_id=worker_id)
     events.count({"worker:dead": len(buried)} if buried else {})
+
+
+def _withdraw_last(worker_id: uuid.UUID, _index: Index) -> None:
+    withdraw_last(worker_id)

@@ -2,8 +2,8 @@
 
 1. Raise the generation in PostgreSQL, after all claims under way have committed: from now
    on no claim that the old index proposed is accepted.
-2. Open the generation in the index: claims are refused; then forget everything.
-3. Write the leases of executing rows, the limits, and the queued rows.
+2. Open the generation in the index: claims are refused. Copy the limits, then forget all else.
+3. Write the leases of executing rows, and the queued rows.
 4. Allow claims, if the index is still the one that was begun.
 
 So caps hold from the first claim on. A crash at any step leaves an index that refuses
@@ -57,10 +57,9 @@ def rebuild() -> Rebuilt | None:
         return None
     try:
         number = audit.raise_generation()
-        if not index.begin_generation(number, token):
+        if not index.begin_generation(number, token, copy_limits):
             return None
         leases = index.restore_leases(audit.executing())
-        copy_limits()
         tasks = 0
         for page in audit.queued_pages():
             tasks += len(page)
@@ -93,9 +92,8 @@ def copy_limits() -> int:
 
 def _copy_limits_once() -> int:
     index = get_index()
-    overall, queues = audit.limits()
-    changed = int(index.set_limits("", max_concurrent=overall))
-    changed += index.set_thresholds(PriorityPolicy.thresholds(alias()))
-    for name, cap, paused in queues:
-        changed += index.set_limits(name, max_concurrent=cap, paused=paused)
+    found = audit.limits()
+    changed = int(index.set_thresholds(PriorityPolicy.thresholds(alias())))
+    changed += sum(index.copy_limits(gate, limits) for gate, limits in found.items())
+    changed += sum(index.copy_limits(gate, None) for gate in index.limited() - set(found))
     return changed

@@ -45,10 +45,10 @@ class Reconciler:
         """Run one bounded step of every comparison; return the repairs made, by kind."""
         index = get_index()
         repairs = {
+            "limits": copy_limits(),  # first: what is pushed then meets them
             "missing": index.push(audit.recently_queued(RECENT_SECONDS)) + self._roll_on(index),
             "leases_ended": self._end_stale_leases(index),
             "leases_restored": index.restore_leases(index.missing_leases(audit.executing())),
-            "limits": copy_limits(),
         }
         for kind, count in repairs.items():
             if count:

@@ -41,6 +41,8 @@ class Submission:
     timeout: float | None = None
     max_retries: int | None = None
     idempotency_key: str | None = None
+    concurrency_key: str | None = None
+    weight: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,8 @@ def _with_defaults(submission: Submission, registered: RegisteredTask[Any, Any])
         max_retries=own(submission.max_retries, "max_retries", None),
         retry_delay=getattr(registered, "retry_delay", None),
         idempotency_key=own(submission.idempotency_key, "idempotency_key", None),
+        concurrency_key=own(submission.concurrency_key, "concurrency_key", ""),
+        weight=own(submission.weight, "weight", 1),
     )
 
 
@@ -153,7 +157,17 @@ def _check_queue(name: Any, own_queue: str) -> None:
 
 
 def _created(new: NewTask, enqueued: Enqueued) -> Submitted:
-    ref = TaskRef(enqueued.id, new.task_type, new.queue, new.priority, new.capabilities, enqueued.enqueued_at)
+    ref = TaskRef(
+        enqueued.id,
+        new.task_type,
+        new.queue,
+        new.priority,
+        new.capabilities,
+        enqueued.enqueued_at,
+        new.user,
+        new.concurrency_key,
+        new.weight,
+    )
     return Submitted(
         id=enqueued.id,
         status=enqueued.status,

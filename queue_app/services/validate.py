@@ -16,7 +16,14 @@ from queue_app.core.priorities import parse_band
 from queue_app.core.records import NewTask
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models.queue import NAME_PATTERN
-from queue_app.models.task import KEY_LENGTH, NAME_LENGTH, TYPE_LENGTH, USER_LENGTH
+from queue_app.models.task import (
+    CONCURRENCY_KEY_LENGTH,
+    KEY_LENGTH,
+    MAX_WEIGHT,
+    NAME_LENGTH,
+    TYPE_LENGTH,
+    USER_LENGTH,
+)
 from queue_app.rows.insert import TaskRow, TaskSpec
 
 MAX_CAPABILITIES = 20
@@ -37,18 +44,22 @@ def check_spec(new: NewTask) -> TaskSpec:
     task_type, queue = check_task_type(new.task_type), check_queue_name(new.queue)
     capabilities = check_capabilities(new.capabilities)
     key = new.idempotency_key
+    user = _text(new.user, "user", USER_LENGTH, allow_blank=True)
+    concurrency_key, weight = check_concurrency_key(new.concurrency_key), check_weight(new.weight)
     return TaskSpec(
         task_type=task_type,
         queue=queue,
         priority=int(parse_band(new.priority)),
         capabilities=capabilities,
-        user=_text(new.user, "user", USER_LENGTH, allow_blank=True),
+        user=user,
         max_retries=_integer(new.max_retries, "max_retries", 0, MAX_RETRIES),
         timeout=_seconds(new.timeout, "timeout"),
         retry_delay=_seconds(new.retry_delay, "retry_delay"),
         run_after=check_run_after(new.run_after),
         idempotency_key=None if key is None else _text(key, "idempotency_key", KEY_LENGTH),
-        lane=lane_name(queue, task_type, capabilities),
+        concurrency_key=concurrency_key,
+        weight=weight,
+        lane=lane_name(queue, task_type, capabilities, user, concurrency_key, weight),
     )
 
 
@@ -110,6 +121,19 @@ def check_run_after(value: Any) -> datetime | None:
             "run_after", "run_after must lie between the year 2000 and ten years from now.", code="date_out_of_range"
         )
     return value
+
+
+def check_concurrency_key(value: Any) -> str:
+    """Return ``value`` when it can be a concurrency key; empty for none."""
+    return _text(value, "concurrency_key", CONCURRENCY_KEY_LENGTH, allow_blank=True)
+
+
+def check_weight(value: Any) -> int:
+    """Return ``value`` when it is a number of slots that a task can take."""
+    weight = _integer(value, "weight", 1, MAX_WEIGHT)
+    if weight is None:
+        raise InvalidTaskData("weight", "weight must be a whole number.", code="integer_expected")
+    return weight
 
 
 def check_reason(value: Any, limit: int) -> str:

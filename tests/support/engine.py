@@ -7,16 +7,17 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import batched
 from typing import Any
 
 from django.db import connection, connections, transaction
 
-from queue_app.core.lanes import BAND_WIDTH
+from queue_app.core.lanes import BAND_WIDTH, SEPARATOR
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED, effective_band
-from queue_app.core.records import ClaimedTask, Entry, NewTask, Outcome, TaskFailure
+from queue_app.core.records import ClaimedTask, Entry, NewTask, Outcome, TaskFailure, TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
@@ -79,6 +80,12 @@ def status(task_id: uuid.UUID) -> Status:
     return Status(Task.objects.values_list("status", flat=True).get(pk=task_id))
 
 
+def lane_in_index(state: index_state.IndexState, ref: TaskRef) -> str:
+    """Return the lane of a task: the user makes one of its own only where the queue keeps its users apart."""
+    by_user = state.limits.get(ref.queue, {}).get("by_user") == "1"
+    return ref.lane if by_user else replace(ref, user="").lane
+
+
 def assert_index_agrees() -> index_state.IndexState:
     """Assert that the index holds exactly what the rows say: places, leases and limits.
 
@@ -92,21 +99,28 @@ def assert_index_agrees() -> index_state.IndexState:
             own = Band(ref.priority)
             highest = effective_band(own, ref.queued_at, now, thresholds)
             places = [ref.score - rise * BAND_WIDTH for rise in range(own - highest + 1)]
-            standing = state.lanes.get(ref.lane, {}).get(ref.id)
-            lanes[ref.lane][ref.id] = standing if standing in places else ref.score
+            lane = lane_in_index(state, ref)
+            standing = state.lanes.get(lane, {}).get(ref.id)
+            lanes[lane][ref.id] = standing if standing in places else ref.score
     for band, seconds in thresholds.items():
         if band in PROMOTED:
             assert state.overall.get(f"promote_{band}") == (None if seconds is None else str(seconds))
     assert state.lanes == dict(lanes), "what waits, and where"
     leases: dict[str, set[uuid.UUID]] = defaultdict(set)
-    for task_id, queue in audit.executing():
-        leases[queue].add(task_id)
+    for task_id, lane in audit.executing():
+        leases[lane.split(SEPARATOR)[0]].add(task_id)
     assert {queue: set(page) for queue, page in state.queue_leases.items()} == dict(leases), "a slot for what runs"
-    overall, queues = audit.limits()
-    assert state.overall.get("max_concurrent") == (None if overall is None else str(overall))
-    for name, cap, paused in queues:
-        assert state.limits.get(name, {}).get("max_concurrent") == (None if cap is None else str(cap))
-        assert state.paused(name) is paused
+    for gate, limits in audit.limits().items():
+        kind, name = gate[0], gate[2:]
+        found = (
+            state.overall
+            if kind == "a"
+            else state.limits.get(name, {})
+            if kind == "q"
+            else state.gate_limits.get(gate, {})
+        )
+        known = {field: value for field, value in found.items() if field != "since" and not field.startswith("promote")}
+        assert known == {field: text for field, text in limits.fields().items() if not field.startswith("share:")}, gate
     return state
 
 

@@ -10,11 +10,11 @@
 local profile, q = ARGV[1], ARGV[2]
 local page = redis.call('SSCAN', lanes_key(q), ARGV[3], 'COUNT', 500)
 for _, lane in ipairs(page[2]) do
-  local _, task_type, capabilities = split_lane(lane)
-  if runs(profile, q, task_type, capabilities) then
-    local head = redis.call('ZRANGE', lane_key(lane), 0, 0, 'WITHSCORES')
-    if head[1] then redis.call('ZADD', queue_heads_key(profile, q), head[2], lane) end
+  if runs(profile, lane) then
+    local id, score = first(lane_key(lane))
+    if id then stand(profile, lane, score) end
   end
 end
+refresh_touched()
 refresh_queue(profile, q)
 return page[1]

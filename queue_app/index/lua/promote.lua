@@ -13,7 +13,7 @@
 --! include promotion
 local risen, at = {}, 1
 while at < #ARGV do
-  local lane, n, rose = ARGV[at], tonumber(ARGV[at + 1]), 0
+  local lane, n, rose = lane_of(ARGV[at]), tonumber(ARGV[at + 1]), 0
   for i = 1, n do
     local own, id = tonumber(ARGV[at + 2 * i]), ARGV[at + 1 + 2 * i]
     local place = effective(own)

@@ -3,6 +3,7 @@
 --
 -- KEYS[1]  prefix (hash tag) of all keys
 -- ARGV     lane, n, own place, id, own place, id, ... (n pairs, at most 1000), lane, n, ...
+--          a lane names the user always; the queue decides whether it has lanes for each
 -- Returns  how many ids were missing or misplaced
 --
 -- Idempotent. An id that holds a lease is left alone: its claim is being decided by the row.
@@ -15,12 +16,12 @@
 --! include promotion
 local changed, at = 0, 1
 while at < #ARGV do
-  local lane, n, rose = ARGV[at], tonumber(ARGV[at + 1]), 0
+  local lane, n, rose = lane_of(ARGV[at]), tonumber(ARGV[at + 1]), 0
   local ids, pairs_to_add = {}, {}
   for i = 1, n do ids[i] = ARGV[at + 1 + 2 * i] end
-  local leased = redis.call('SMISMEMBER', LEASES, unpack(ids))
+  local leased = redis.call('HMGET', LEASES, unpack(ids))
   for i = 1, n do
-    if leased[i] == 0 then
+    if not leased[i] then
       local own = tonumber(ARGV[at + 2 * i])
       local place = effective(own)
       local risen = place ~= own and rise(lane, ids[i], own, place)

@@ -3,6 +3,7 @@
 -- KEYS[1]  prefix (hash tag) of all keys
 -- ARGV[1]  profile    ARGV[2]  worker id
 -- ARGV     then three lists, each as count, item, ...: queues (none: all), task types, capabilities
+-- ARGV     at last its slots, or '' where it takes a task of any weight
 -- Returns  1 when the profile is new; its heads must then be built with `adopt`
 --! include keys
 local profile, at = ARGV[1], 3
@@ -12,5 +13,7 @@ for _, part in ipairs({ 'queues', 'types', 'capabilities' }) do
   for i = 1, n do redis.call('SADD', profile_key(profile, part), ARGV[at + i]) end
   at = at + 1 + n
 end
+redis.call('DEL', profile_key(profile, 'slots'))
+if ARGV[at] ~= '' then redis.call('SET', profile_key(profile, 'slots'), ARGV[at]) end
 redis.call('SADD', profile_key(profile, 'workers'), ARGV[2])
 return redis.call('SADD', PROFILES, profile)

@@ -8,7 +8,7 @@
 -- who is late must not free the slot of somebody who was granted the task meanwhile. A lease
 -- that a rebuild restored (at 0) counts as the one that the task's holder knows.
 -- A slot is a member of a set, so however often it is released, at most one is freed.
--- Where the queue, or everything, was at its cap, one waiting worker is woken for each.
+-- Where the queue, everything, or a gate has a limit, one waiting worker is woken for each.
 --! include keys
 --! include limits
 --! include heads
@@ -27,12 +27,15 @@ while at < #ARGV do
   end
   at = at + 2 + 2 * n
   if #mine > 0 then
-    redis.call('SREM', LEASES, unpack(mine))
+    local gates = let_pass(mine)
+    redis.call('HDEL', LEASES, unpack(mine))
     local removed = redis.call('ZREM', queue_leases_key(q), unpack(mine))
     freed = freed + removed
-    local capped = redis.call('HEXISTS', queue_key(q), 'max_concurrent') == 1
+    local capped = queue_policy(q).cap
     if capped then refresh_queue_everywhere(q) end
-    if capped or redis.call('HEXISTS', SETTINGS, 'max_concurrent') == 1 then
+    for g in pairs(gates or {}) do refresh_gate(g) end
+    refresh_touched()
+    if capped or global_policy()[1] or (gates and next(gates)) then
       for _ = 1, removed do
         if not wake_any() then break end
       end

@@ -8,8 +8,9 @@
 --! include heads
 local removed, lanes = 0, {}
 for i = 1, #ARGV, 2 do
-  local gone = redis.call('ZREM', lane_key(ARGV[i]), ARGV[i + 1])
-  if gone > 0 then lanes[ARGV[i]] = true end
+  local lane = lane_of(ARGV[i])
+  local gone = redis.call('ZREM', lane_key(lane), ARGV[i + 1])
+  if gone > 0 then lanes[lane] = true end
   removed = removed + gone
 end
 for lane in pairs(lanes) do refresh_lane(lane) end

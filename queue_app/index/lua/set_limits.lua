@@ -1,27 +1,104 @@
--- Copies the limits of one queue, or of everything, from their rows.
+-- Copies the limits of everything, a queue, a task type, or a key or family of them, from their rows.
 --
 -- KEYS[1]  prefix (hash tag) of all keys
--- ARGV[1]  queue, or '' for the limits over all queues
--- ARGV[2]  max_concurrent, or '' for none    ARGV[3]  paused: '1' or '0'
+-- ARGV[1]  gate: 'a', 'q:queue', 't:type' or 'k:key'    ARGV[2]  '1' when a row has limits for it
+-- ARGV     then field, value, ... as they stand in the hash ('' for none); shares of a fair queue as 'share:name'
 -- Returns  1 when anything changed
+--
+-- A queue that is to keep its users apart, or no longer, while it has tasks, needs other
+-- lanes: the index is then rebuilt before anything is claimed again.
 --! include keys
 --! include limits
 --! include heads
 --! include wake
-local q, cap, paused = ARGV[1], ARGV[2], ARGV[3]
-local key = q == '' and SETTINGS or queue_key(q)
-local before = redis.call('HMGET', key, 'max_concurrent', 'paused')
-if (before[1] or '') == cap and (before[2] or '0') == paused then return 0 end
-if cap == '' then
-  redis.call('HDEL', key, 'max_concurrent')
-else
-  redis.call('HSET', key, 'max_concurrent', cap)
+local g, exists = ARGV[1], ARGV[2] == '1'
+local kind, name = string.sub(g, 1, 1), string.sub(g, 3)
+local key = kind == 'a' and SETTINGS or kind == 'q' and queue_key(name) or limit_key(g)
+local before, after, shares = {}, {}, {}
+for i = 3, #ARGV, 2 do
+  local share = string.match(ARGV[i], '^share:(.*)$')
+  if share then shares[share] = ARGV[i + 1] elseif ARGV[i + 1] ~= '' then after[ARGV[i]] = ARGV[i + 1] end
 end
-if paused == '1' then
-  redis.call('HSET', key, 'paused', '1')
-else
-  redis.call('HDEL', key, 'paused')
+local fields = { 'paused', 'max_concurrent', 'burst', 'interval', 'delay', 'throttled', 'per_user', 'fair', 'by_user' }
+local found = redis.call('HMGET', key, unpack(fields))
+local known = kind == 'a' or redis.call('SISMEMBER', kind == 'q' and LIMITED or LIMITS, kind == 'q' and name or g) == 1
+local changed = known ~= exists and (exists and next(after) ~= nil or known)
+for i, field in ipairs(fields) do
+  before[field] = found[i] or nil
+  if before[field] ~= after[field] then changed = true end
 end
-if q ~= '' then refresh_queue_everywhere(q) end
+if kind == 'q' then
+  local old = redis.call('HGETALL', weights_key(name))
+  local n = 0
+  for i = 1, #old, 2 do
+    n = n + 1
+    if shares[old[i]] ~= old[i + 1] then changed = true end
+  end
+  for _ in pairs(shares) do n = n - 1 end
+  if n ~= 0 then changed = true end
+end
+if not changed then return 0 end
+
+-- The instant from which a rate has been known: until then nothing of it was used.
+local paced = after.interval or after.delay
+local since = redis.call('HGET', key, 'since')
+for _, field in ipairs(fields) do redis.call('HDEL', key, field) end
+for field, value in pairs(after) do redis.call('HSET', key, field, value) end
+if not paced then
+  redis.call('HDEL', key, 'since')
+elseif not since then
+  redis.call('HSET', key, 'since', string.format('%.0f', now_us()))
+end
+
+-- Leases that count for a gate are kept only where it has limits: so they are counted when
+-- it gets some, and forgotten when it has none any more.
+local function recount()
+  forget_policies()
+  local all, gone = redis.call('HGETALL', LEASES), {}
+  for i = 1, #all, 2 do
+    local counts = {}
+    for _, gate in ipairs(gates_of(all[i + 1])) do
+      redis.call('SADD', held_key(gate), all[i])
+      counts[gate] = true
+    end
+    local q, task_type, _, user, task_key = split_lane(all[i + 1])
+    for _, gate in ipairs({ 't:' .. task_type, 'k:' .. task_key, 'u:' .. q .. '\30' .. user }) do
+      if not counts[gate] then gone[gate] = true end
+    end
+  end
+  for gate in pairs(gone) do redis.call('DEL', held_key(gate)) end
+end
+
+if kind == 'q' then
+  redis.call(exists and 'SADD' or 'SREM', LIMITED, name)
+  redis.call('DEL', weights_key(name))
+  for who, share in pairs(shares) do redis.call('HSET', weights_key(name), who, share) end
+  if redis.call(after.per_user and 'SADD' or 'SREM', LIMITS, 'u:' .. name) == 1 then recount() end
+  local reshaped = before.fair ~= after.fair or before.by_user ~= after.by_user
+  if reshaped and (redis.call('EXISTS', lanes_key(name)) == 1 or redis.call('EXISTS', queue_leases_key(name)) == 1) then
+    redis.call('HSET', GENERATION, 'state', 'rebuilding', 'reshaped', '1')
+    return 1
+  end
+elseif kind ~= 'a' and redis.call(exists and 'SADD' or 'SREM', LIMITS, g) == 1 then
+  recount()
+end
+
+forget_policies()
+overall = nil
+if kind == 'q' then
+  refresh_queue_everywhere(name)
+  if before.per_user ~= after.per_user then
+    local prefix = 'u:' .. name .. '\30'
+    for _, gate in ipairs(redis.call('SMEMBERS', GATES)) do
+      if string.sub(gate, 1, #prefix) == prefix then refresh_gate(gate) end
+    end
+  end
+elseif kind ~= 'a' then
+  for _, gate in ipairs(redis.call('SMEMBERS', GATES)) do
+    if gate == g or string.sub(gate, 1, #g + 1) == g .. ':' then refresh_gate(gate) end
+  end
+end
+refresh_touched()
+watch()
 wake_any()
 return 1

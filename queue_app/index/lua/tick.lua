@@ -7,6 +7,8 @@
 --! include heads
 --! include wake
 local woken = 0
+open_refills()
+watch()
 if global_room() <= 0 then return 0 end
 for _, p in ipairs(profiles()) do
   if wake_if_work(p) then woken = woken + 1 end

@@ -6,7 +6,6 @@
 -- Returns  {next cursor, type, ...}
 --! include keys
 --! include limits
---! include heads
 local page = redis.call('SSCAN', lanes_key(ARGV[2]), ARGV[3], 'COUNT', 500)
 local reply, seen = { page[1] }, {}
 for _, lane in ipairs(page[2]) do

@@ -17,11 +17,13 @@ for i = 1, #ARGV, 3 do
   local leased_at = redis.call('ZSCORE', queue_leases_key(q), id)
   if leased_at and tonumber(leased_at) == tonumber(ARGV[i + 2]) then
     redis.call('ZREM', queue_leases_key(q), id)
-    redis.call('SREM', LEASES, id)
+    for g in pairs(let_pass({ id }) or {}) do refresh_gate(g) end
+    redis.call('HDEL', LEASES, id)
     queues[q] = true
     ended = ended + 1
   end
 end
 for q in pairs(queues) do refresh_queue_everywhere(q) end
+refresh_touched()
 if ended > 0 then wake_any() end
 return ended

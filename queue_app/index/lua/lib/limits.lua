@@ -1,15 +1,188 @@
--- How many tasks may still start. A slot is a lease that exists, so a limit compares a
--- cardinality; there is no counter that could drift.
+-- How many tasks may still start. A start passes gates: everything ('a'), its queue
+-- ('q:name'), its task type ('t:name'), its concurrency key ('k:name') and, where the queue
+-- limits its users, its user there ('u:queue\30name'). A slot is a lease that exists, so a
+-- cap compares a cardinality; there is no counter that could drift.
+local function split_lane(lane)
+  local q, task_type, capabilities, user, key, weight =
+    string.match(lane, '^([^\31]*)\31?([^\31]*)\31?([^\31]*)\31?([^\31]*)\31?([^\31]*)\31?([^\31]*)$')
+  return q, task_type, capabilities, user, key, tonumber(weight) or 1
+end
+
+local POLICY = { 'paused', 'max_concurrent', 'burst', 'interval', 'delay', 'throttled', 'since', 'per_user',
+  'fair', 'by_user' }
+local function read_policy(key)
+  local found = redis.call('HMGET', key, unpack(POLICY))
+  return { paused = found[1] == '1', cap = found[2] or nil, burst = tonumber(found[3] or nil),
+    interval = tonumber(found[4] or nil), delay = tonumber(found[5] or nil), throttled = tonumber(found[6] or nil),
+    since = found[7] or '0', per_user = found[8] or nil, fair = found[9] or nil, by_user = found[10] == '1' }
+end
+
+local policies = {}  -- for the length of one call: queue -> its limits
+local function queue_policy(q)
+  policies[q] = policies[q] or read_policy(queue_key(q))
+  return policies[q]
+end
+
+local limited  -- gate -> true, for those of types and keys that have limits; read when first needed
+local function limits()
+  if not limited then
+    limited = {}
+    if redis.call('EXISTS', LIMITS) == 1 then limited = setmetatable({}, { __index = function(known, g)
+      local has = redis.call('SISMEMBER', LIMITS, g) == 1
+      rawset(known, g, has)
+      return has
+    end }) end
+  end
+  return limited
+end
+
+local function family_of(g) return string.match(g, '^(k:[^:]+):') end
+
+-- A key's own limits, else those of its family; but both can pause it, and slow it down.
+local gate_policies = {}
+local function gate_policy(g)
+  if gate_policies[g] then return gate_policies[g] end
+  local policy
+  if string.sub(g, 1, 1) == 'u' then
+    policy = { cap = queue_policy(string.match(g, '^u:([^\30]*)\30')).per_user }
+  else
+    policy = limits()[g] and read_policy(limit_key(g)) or {}
+    local family = family_of(g)
+    if family and limits()[family] then
+      local general = read_policy(limit_key(family))
+      if not (policy.cap or policy.interval or policy.delay) then
+        policy.cap, policy.burst, policy.interval, policy.delay, policy.since =
+          general.cap, general.burst, general.interval, general.delay, general.since
+      end
+      policy.paused = policy.paused or general.paused
+      policy.throttled = math.max(policy.throttled or 0, general.throttled or 0)
+    end
+  end
+  gate_policies[g] = policy
+  return policy
+end
+
+-- The gates of a lane that have limits, besides everything and its queue.
+local lane_gates = {}
+local function gates_of(lane)
+  local gates = lane_gates[lane]
+  if not gates then
+    gates = {}
+    local has = limits()
+    if getmetatable(has) then
+      local q, task_type, _, user, key = split_lane(lane)
+      if has['t:' .. task_type] then gates[1] = 't:' .. task_type end
+      if key ~= '' then
+        local family = family_of('k:' .. key)
+        if has['k:' .. key] or (family and has[family]) then gates[#gates + 1] = 'k:' .. key end
+      end
+      if user ~= '' and has['u:' .. q] then gates[#gates + 1] = 'u:' .. q .. '\30' .. user end
+    end
+    lane_gates[lane] = gates
+  end
+  return gates
+end
+
+local function forget_policies()
+  policies, limited, gate_policies, lane_gates = {}, nil, {}, {}
+end
+
+-- What a rate and a delay allow now (GCRA). `tat` is when the bucket will be full again. A
+-- bucket that was never used is empty at the instant from which its limit has been known, so
+-- that no more start than it says, also when the index was lost.
+local function pace(g, policy)
+  local now = now_us()
+  if policy.throttled and policy.throttled > now then return 0, policy.throttled end
+  if not policy.interval and not policy.delay then return math.huge end
+  local used = redis.call('HMGET', bucket_key(policy.since, g), 'tat', 'interval', 'next')
+  local n, at = math.huge, nil
+  if policy.interval then
+    local size = policy.burst * policy.interval
+    local tat = tonumber(used[1] or nil) or tonumber(policy.since) + size
+    local before = tonumber(used[2] or nil)
+    if before and before ~= policy.interval then  -- another rate: as many are used as were
+      tat = now + math.max(0, tat - now) / before * policy.interval
+    end
+    n = math.max(0, math.floor((now + size - math.max(tat, now)) / policy.interval))
+    if n == 0 then at = math.ceil(tat - size + policy.interval) + 1 end
+  end
+  if policy.delay then
+    local next_at = tonumber(used[3] or nil) or tonumber(policy.since) + policy.delay
+    if next_at > now then
+      n, at = 0, math.max(at or 0, next_at)
+    else
+      n = math.min(n, 1)
+    end
+  end
+  return n, at
+end
+
+local function spend(g, policy, n)
+  if not policy.interval and not policy.delay then return end
+  local now, key, lasts = now_us(), bucket_key(policy.since, g), tonumber(policy.since)
+  if policy.interval then
+    local used = redis.call('HMGET', key, 'tat', 'interval')
+    local tat = tonumber(used[1] or nil) or tonumber(policy.since) + policy.burst * policy.interval
+    local before = tonumber(used[2] or nil)
+    if before and before ~= policy.interval then
+      tat = now + math.max(0, tat - now) / before * policy.interval
+    end
+    tat = math.max(tat, now) + n * policy.interval
+    redis.call('HSET', key, 'tat', exact(tat), 'interval', exact(policy.interval))
+    lasts = math.max(tat, lasts + policy.burst * policy.interval)
+  end
+  if policy.delay then
+    redis.call('HSET', key, 'next', string.format('%.0f', now + policy.delay))
+    lasts = math.max(lasts, now, tonumber(policy.since)) + policy.delay
+  end
+  -- Once it is full again it says what a bucket says that was never used.
+  redis.call('PEXPIREAT', key, string.format('%.0f', math.ceil(math.max(lasts, now) / 1000) + 1000))
+end
+
 local function room_under(cap, used)
   if not cap then return math.huge end
   return math.max(0, tonumber(cap) - used)
 end
-local function global_room()
-  return room_under(redis.call('HGET', SETTINGS, 'max_concurrent'), redis.call('SCARD', LEASES))
+
+local function room_at(g, policy, used)
+  if policy.paused or room_under(policy.cap, used) <= 0 then return 0 end
+  local n, at = pace(g, policy)
+  return math.min(n, room_under(policy.cap, used)), at
+end
+
+-- These return the room, and when only time is wanting, the instant (us) that brings some.
+local function gate_room(g)
+  local policy = gate_policy(g)
+  return room_at(g, policy, policy.cap and redis.call('SCARD', held_key(g)) or 0)
 end
 local function queue_room(q)
-  local policy = redis.call('HMGET', queue_key(q), 'paused', 'max_concurrent')
-  if policy[1] == '1' then return 0 end
-  if not policy[2] then return math.huge end
-  return room_under(policy[2], redis.call('ZCARD', queue_leases_key(q)))
+  local policy = queue_policy(q)
+  return room_at('q:' .. q, policy, policy.cap and redis.call('ZCARD', queue_leases_key(q)) or 0)
+end
+local overall
+local function global_policy()
+  overall = overall or redis.call('HMGET', SETTINGS, 'max_concurrent', 'paused')
+  return overall
+end
+local function global_room()
+  local policy = global_policy()
+  if policy[2] == '1' then return 0 end
+  if not policy[1] then return math.huge end
+  return room_under(policy[1], redis.call('HLEN', LEASES))
+end
+
+-- The lane that a task stands in. Callers name its user always; whether that makes a lane of
+-- its own is the queue's matter, and known here only.
+local function lane_of(address)
+  local q, task_type, capabilities, user, key, weight = split_lane(address)
+  if user == '' or queue_policy(q).by_user then return address end
+  local lane = q .. '\31' .. task_type .. '\31' .. capabilities
+  if key == '' and weight == 1 then return lane end
+  return lane .. '\31\31' .. key .. '\31' .. string.format('%d', weight)
+end
+
+-- Who takes turns in a fair queue, for a task of this lane.
+local function turner(fair, lane)
+  local _, _, _, user, key = split_lane(lane)
+  return fair == 'key' and key or user
 end

@@ -1,89 +1,305 @@
--- Reads the first tasks over all queues and lanes of a profile, in order of their scores:
--- a merge of sorted lists that opens a queue or lane only when its turn comes. Writes nothing.
+-- Reads the first tasks over all queues and lanes of a profile, in order of their scores: a
+-- merge of sorted lists that opens a queue, a group or a lane only when its turn comes.
+-- Writes nothing, but says what a claim has to put right.
 --
--- Returns: picks   {{id, queue, lane}, ...} in order, at most `limit`
---          stale   {lane -> ids that run already: copies that lag behind}
---          blocked queues that were met but are paused or at their cap
--- It reads one queue and one lane more than `limit`, which is enough if each yields a task.
--- So the picks count only when nothing stale or blocked was met; else clean up and repeat.
-local function merge(profile, limit)
-  local picks, stale, blocked = {}, {}, {}
-  local rooms, lanes = {}, {}
-  local queues = redis.call('ZRANGE', heads_key(profile), 0, limit, 'WITHSCORES')
-  local next_queue = 1
+-- Returns  picks   {{id, queue, lane}, ...} in order: at most `limit`, of at most `slots` slots together
+--          found   stale {lane -> ids that run already: copies that lag behind}
+--                  shut  {queues that were met but have no room}, closed {gates likewise}
+--                  moved {{lane, gate it was behind, gate that is closed}, ...}
+--                  taken {queue -> {band -> {who -> when it has its next turn}}} of fair queues
+--                  late  {{queue, gate, who}, ...} whose turn comes later than their entry says
+--                  left  slots that are left; short whether the next task takes more
+local function merge(profile, limit, slots)
+  local picks = {}
+  local found = { stale = {}, shut = {}, closed = {}, moved = {}, taken = {}, late = {}, short = false }
+  local open = {}    -- what the next task may come from; each has the score of its first
+  local rooms = {}   -- gate -> how many of its tasks may still start
 
-  local function frontier()
-    return next_queue < #queues and tonumber(queues[next_queue + 1]) or math.huge
-  end
-
-  local function open_queue()
-    local q = queues[next_queue]
-    next_queue = next_queue + 2
-    rooms[q] = queue_room(q)
-    if rooms[q] <= 0 then
-      blocked[#blocked + 1] = q
-      return
+  local function room(g)
+    local n = rooms[g]
+    if not n then
+      n = gate_room(g)
+      rooms[g] = n
+      if n <= 0 then found.closed[#found.closed + 1] = g end
     end
-    local heads = redis.call('ZRANGE', queue_heads_key(profile, q), 0, limit, 'WITHSCORES')
-    for i = 1, #heads, 2 do
-      lanes[#lanes + 1] = { name = heads[i], queue = q, score = tonumber(heads[i + 1]), read = 0, chunk = 2 }
+    return n
+  end
+
+  -- A sorted list that is read some entries at a time: `name` and `score` are its next.
+  local function advance(list)
+    if list.pos > #list.entries then
+      if list.done then
+        list.score = math.huge
+        return list
+      end
+      list.entries = redis.call('ZRANGE', list.key, list.rank, list.rank + limit, 'WITHSCORES')
+      list.rank, list.pos = list.rank + #list.entries / 2, 1
+      list.done = #list.entries <= 2 * limit
+      if #list.entries == 0 then
+        list.score = math.huge
+        return list
+      end
+    end
+    list.name, list.score = list.entries[list.pos], tonumber(list.entries[list.pos + 1])
+    list.pos = list.pos + 2
+    return list
+  end
+
+  local function list_of(kind, key, q, g)
+    return advance({ kind = kind, key = key, queue = q, gate = g, entries = {}, pos = 1, rank = 0 })
+  end
+
+  local function lane_at(lane, score, q, g)
+    local _, _, _, _, _, weight = split_lane(lane)
+    return { kind = 'lane', lane = lane, score = score, queue = q, gate = g, weight = weight, gates = gates_of(lane),
+      read = 0, chunk = 2 }
+  end
+
+  -- The next id of a lane that does not run already.
+  local function peek(lane)
+    while true do
+      if not lane.items or lane.pos > #lane.items then
+        local items = redis.call('ZRANGE', lane_key(lane.lane), lane.read, lane.read + lane.chunk - 1, 'WITHSCORES')
+        if #items == 0 then
+          lane.score = math.huge
+          return false
+        end
+        local ids = {}
+        for i = 1, #items, 2 do ids[#ids + 1] = items[i] end
+        lane.items, lane.pos = items, 1
+        lane.leased = redis.call('HMGET', LEASES, unpack(ids))
+        lane.read = lane.read + #ids
+        lane.chunk = math.min(lane.chunk * 4, 500)
+      end
+      lane.id = lane.items[lane.pos]
+      if not lane.leased[(lane.pos + 1) / 2] then
+        lane.score = tonumber(lane.items[lane.pos + 1])
+        return true
+      end
+      found.stale[lane.lane] = found.stale[lane.lane] or {}
+      table.insert(found.stale[lane.lane], lane.id)
+      lane.pos = lane.pos + 2
     end
   end
 
-  local function read_ahead(lane)
-    local items = redis.call('ZRANGE', lane_key(lane.name), lane.read, lane.read + lane.chunk - 1, 'WITHSCORES')
-    if #items == 0 then return false end
-    local ids = {}
-    for i = 1, #items, 2 do ids[#ids + 1] = items[i] end
-    lane.items, lane.pos = items, 1
-    lane.leased = redis.call('SMISMEMBER', LEASES, unpack(ids))
-    lane.read = lane.read + #ids
-    lane.chunk = math.min(lane.chunk * 4, 500)
-    return true
+  -- Whether one of the lane's gates is closed; it is then to stand behind that one.
+  local function is_closed(lane)
+    for _, g in ipairs(lane.gates) do
+      if room(g) <= 0 then
+        if g ~= lane.gate then found.moved[#found.moved + 1] = { lane.lane, lane.gate, g } end
+        lane.score = math.huge
+        return true
+      end
+    end
+    return false
   end
 
-  -- Takes from one lane as long as no other lane or queue has an earlier task.
+  local function pick(lane)
+    picks[#picks + 1] = { lane.id, lane.queue, lane.lane }
+    rooms[lane.queue] = rooms[lane.queue] - 1
+    for _, g in ipairs(lane.gates) do rooms[g] = rooms[g] - 1 end
+    slots = slots - lane.weight
+    lane.pos = lane.pos + 2
+  end
+
+  -- Takes from one lane as long as nothing else has an earlier task.
   local function take(lane, bound)
-    while #picks < limit and rooms[lane.queue] > 0 do
-      if (not lane.items or lane.pos > #lane.items) and not read_ahead(lane) then
+    while #picks < limit do
+      if rooms[lane.queue] <= 0 then
         lane.score = math.huge
         return
       end
-      lane.score = tonumber(lane.items[lane.pos + 1])
-      if lane.score > bound then return end
-      local id, leased = lane.items[lane.pos], lane.leased[(lane.pos + 1) / 2] == 1
-      lane.pos = lane.pos + 2
-      if leased then
-        stale[lane.name] = stale[lane.name] or {}
-        table.insert(stale[lane.name], id)
+      if not peek(lane) or lane.score > bound or is_closed(lane) then return end
+      if lane.weight > slots then
+        found.short = true
+        return
+      end
+      pick(lane)
+    end
+  end
+
+  local function start_of(fair, band, who)
+    local turns = fair.turns[band]
+    if not turns then
+      turns = {}
+      fair.turns[band] = turns
+    end
+    if not turns[who] then turns[who] = turn_of(fair.queue, band, who) end
+    return math.max(turns[who], fair.now[band] or 0)
+  end
+
+  -- Finds the first task of somebody's lanes; false when there is none that may start.
+  local function look_at(fair, branch)
+    while true do
+      local best
+      for _, lane in ipairs(branch.lanes) do
+        if lane.score < math.huge and (not best or lane.score < best.score) then best = lane end
+      end
+      if branch.list.score < math.huge and (not best or branch.list.score <= best.score) then
+        local lane = lane_at(branch.list.name, branch.list.score, fair.queue, branch.gate)
+        advance(branch.list)
+        branch.lanes[#branch.lanes + 1] = lane
+      elseif not best then
+        return false
       else
-        rooms[lane.queue] = rooms[lane.queue] - 1
-        picks[#picks + 1] = { id, lane.queue, lane.name }
+        local before = best.score
+        if peek(best) and not is_closed(best) and best.score <= before then
+          branch.first, branch.real = best, best.score
+          branch.band = math.floor(best.score / 1e13)
+          return true
+        end
       end
     end
   end
 
-  while #picks < limit do
-    local best, second
-    for i = 1, #lanes do
-      local lane = lanes[i]
-      if lane.score < math.huge and rooms[lane.queue] > 0 then
-        if not best or lane.score < best.score then
-          best, second = lane, best
-        elseif not second or lane.score < second.score then
-          second = lane
+  local function place_branch(fair, branch)
+    branch.score = branch.band * 1e13 + start_of(fair, branch.band, branch.who)
+  end
+
+  -- Finds whose turn it is in a fair queue: the queue then stands at the score of that task.
+  local function settle(fair)
+    while true do
+      local best, list
+      for _, branch in ipairs(fair.branches) do
+        if branch.score < math.huge and (not best or branch.score < best.score or (branch.score == best.score
+            and (branch.who < best.who or (branch.who == best.who and branch.real < best.real)))) then
+          best = branch
+        end
+      end
+      for _, each in ipairs(fair.lists) do
+        if each.score < math.huge and (not list or each.score < list.score
+            or (each.score == list.score and each.name < list.name)) then
+          list = each
+        end
+      end
+      if rooms[fair.queue] <= 0 or not (best or list) then
+        fair.score = math.huge
+        return
+      end
+      local who, g
+      if list then who, g = split_entry(list.name) end
+      if list and (not best or list.score < best.score or (list.score == best.score and who <= best.who)) then
+        local stood, at = list.score, list.gate
+        advance(list)
+        if g ~= '' then
+          if room(g) > 0 then
+            fair.lists[#fair.lists + 1] = list_of('turns', list_key(profile, fair.queue, g), fair.queue, g)
+          end
+        elseif at == '' or room(at) > 0 then
+          local branch = { who = who, gate = at, lanes = {},
+            list = list_of('lanes', turn_key(profile, fair.queue, at, who), fair.queue, at) }
+          if look_at(fair, branch) then
+            place_branch(fair, branch)
+            fair.branches[#fair.branches + 1] = branch
+            if branch.score > stood then found.late[#found.late + 1] = { fair.queue, at, who } end
+          end
+        else
+          list.score = math.huge
+        end
+      else
+        fair.best, fair.score = best, best.real
+        return
+      end
+    end
+  end
+
+  -- Takes the task whose turn it is; the others of who had it come one turn later.
+  local function take_turn(fair)
+    local branch = fair.best
+    local lane, band, who = branch.first, branch.band, branch.who
+    -- What was taken meanwhile may have closed a gate, and what is found then is another task.
+    if is_closed(lane) then
+      if look_at(fair, branch) then place_branch(fair, branch) else branch.score = math.huge end
+      return settle(fair)
+    end
+    if lane.weight > slots then
+      found.short = true
+      return
+    end
+    pick(lane)
+    local start = start_of(fair, band, who)
+    local share = tonumber(redis.call('HGET', weights_key(fair.queue), who) or nil) or 1
+    fair.now[band] = start
+    fair.turns[band][who] = start + 1000 / share
+    found.taken[fair.queue] = found.taken[fair.queue] or {}
+    found.taken[fair.queue][band] = found.taken[fair.queue][band] or {}
+    found.taken[fair.queue][band][who] = fair.turns[band][who]
+    found.taken[fair.queue][band][NOW] = start
+    for _, other in ipairs(fair.branches) do
+      if other.who == who and other.score < math.huge then
+        if other == branch and not look_at(fair, other) then
+          other.score = math.huge
+        else
+          place_branch(fair, other)
         end
       end
     end
-    local queue_at = frontier()
-    if queue_at < math.huge and (not best or queue_at <= best.score) then
-      open_queue()
-    elseif best then
-      if not second and queue_at == math.huge then best.chunk = math.max(best.chunk, limit - #picks) end
-      take(best, math.min(second and second.score or math.huge, queue_at))
+    settle(fair)
+  end
+
+  local function open_queue(q)
+    rooms[q] = queue_room(q)
+    if rooms[q] <= 0 then
+      found.shut[#found.shut + 1] = q
+    elseif queue_policy(q).fair then
+      local fair = { kind = 'fair', queue = q, branches = {}, turns = {}, now = {},
+        lists = { list_of('turns', queue_heads_key(profile, q), q, '') } }
+      settle(fair)
+      open[#open + 1] = fair
     else
-      break
+      open[#open + 1] = list_of('lanes', queue_heads_key(profile, q), q, '')
     end
   end
-  return picks, stale, blocked
+
+  -- Opens what stands next in a list of lanes: a lane, or a group behind a gate.
+  local function open_next(list)
+    local name, score = list.name, list.score
+    if rooms[list.queue] <= 0 or (list.gate ~= '' and room(list.gate) <= 0) then
+      list.score = math.huge
+      return
+    end
+    advance(list)
+    if string.sub(name, 1, 1) ~= '\30' then
+      open[#open + 1] = lane_at(name, score, list.queue, list.gate)
+      return
+    end
+    local g = string.sub(name, 2)
+    if room(g) > 0 then
+      open[#open + 1] = list_of('lanes', group_key(profile, list.queue, g), list.queue, g)
+    end
+  end
+
+  open[1] = list_of('queues', heads_key(profile))
+  while #picks < limit and not found.short do
+    local best, second, at
+    for i = 1, #open do
+      local each = open[i]
+      if not best or each.score < best.score or (each.score == best.score and best.kind == 'lane') then
+        best, second, at = each, best, i
+      elseif not second or each.score < second.score then
+        second = each
+      end
+    end
+    if not best or best.score == math.huge then
+      break
+    elseif best.kind == 'queues' then
+      local q = best.name
+      advance(best)
+      open_queue(q)
+    elseif best.kind == 'lanes' then
+      open_next(best)
+    elseif best.kind == 'fair' then
+      take_turn(best)
+    else
+      local bound = second and second.score or math.huge
+      if bound == math.huge then best.chunk = math.max(best.chunk, limit - #picks) end
+      take(best, bound)
+    end
+    if best.score == math.huge then
+      open[at] = open[#open]
+      open[#open] = nil
+    end
+  end
+  found.left = slots
+  return picks, found
 end
