@@ -3,6 +3,7 @@
 from queue_app.admin import (
     audit_entry,
     dead_letter,
+    limit,
     maintenance,
     operation,
     policy,
@@ -15,6 +16,7 @@ from queue_app.admin import (
 __all__ = [
     "audit_entry",
     "dead_letter",
+    "limit",
     "maintenance",
     "operation",
     "policy",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib import admin
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from queue_app.admin.mixins import FixedRowsAdmin, ReadOnlyAdmin, ReasonForm, SingletonAdmin
+from queue_app.admin.pausing import PausingAdmin
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import rises
 from queue_app.dashboard import labels
@@ -46,12 +50,19 @@ class PriorityPolicyAdmin(FixedRowsAdmin[PriorityPolicy]):
 
 
 @admin.register(RuntimeSettings)
-class RuntimeSettingsAdmin(SingletonAdmin[RuntimeSettings]):
-    """The limits over all queues; they hold from the next claim on."""
+class RuntimeSettingsAdmin(PausingAdmin[RuntimeSettings], SingletonAdmin[RuntimeSettings]):
+    """The limits over all queues, and the pause of everything; they hold from the next claim on."""
+
+    pause_permission = "queue_app.pause_queue"  # who may pause each queue may pause all
 
     fields = ("max_concurrent", "max_length", "max_pending_per_user", "reason", "updated_at")
     form = ReasonForm
     readonly_fields = ("updated_at",)
+
+    def save_model(self, request: HttpRequest, obj: RuntimeSettings, form: Any, change: Any) -> None:
+        """Write only what was edited, so that a pause of this very moment is not undone."""
+        names = [name for name in form.changed_data if name != "reason"]
+        obj.save(update_fields=[*names, "updated_at"])
 
 
 @admin.register(IndexGeneration)

@@ -1,0 +1,123 @@
+"""Limits in the admin: edited with the same checks as over the API, paused and resumed."""
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
+
+from queue_app.models import AuditEntry, Limit, Queue, RuntimeSettings
+
+LIST = reverse("admin:queue_app_limit_changelist")
+ADD = reverse("admin:queue_app_limit_add")
+SETTINGS = "admin:queue_app_runtimesettings"
+
+
+def text_of(response) -> str:
+    return response.content.decode()
+
+
+def fields(**given) -> dict:
+    names = ("max_concurrent", "rate_count", "rate_seconds", "rate_burst", "min_delay_seconds")
+    return dict.fromkeys((*names, "throttled_until_0", "throttled_until_1", "reason"), "") | given
+
+
+def faults(response) -> set[str]:
+    assert response.status_code == 200, "the form comes back"
+    return set(response.context["adminform"].form.errors)
+
+
+def test_a_limit_is_added_edited_and_deleted(staff):
+    assert staff.post(ADD, fields(scope="key", name="customer", max_concurrent=3)).status_code == 302
+    limit = Limit.objects.get()
+    page = reverse("admin:queue_app_limit_change", args=[limit.pk])
+    assert "customer" in text_of(staff.get(LIST))
+    staff.post(page, fields(rate_count=5, rate_seconds=60, reason="The contract says so."))
+    limit.refresh_from_db()
+    assert (limit.max_concurrent, limit.rate_count, limit.rate_seconds) == (None, 5, 60)
+    assert AuditEntry.objects.filter(reason="The contract says so.").exists()
+    assert faults(staff.post(ADD, fields(scope="key", name="customer"))) == {"__all__"}
+    staff.post(reverse("admin:queue_app_limit_delete", args=[limit.pk]), {"post": "yes"})
+    assert not Limit.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"scope": "planet"}, {"scope"}),
+        ({"scope": "key", "name": "x" * 129}, {"name"}),
+        ({"name": ""}, {"name"}),
+        ({"max_concurrent": 0}, {"max_concurrent"}),
+        ({"max_concurrent": -1}, {"max_concurrent"}),
+        ({"max_concurrent": 10**9}, {"max_concurrent"}),
+        ({"rate_count": 5}, {"rate_seconds"}),
+        ({"rate_seconds": 5}, {"rate_count"}),
+        ({"rate_burst": 5}, {"rate_burst"}),
+        ({"rate_count": 5, "rate_seconds": "nan"}, {"rate_seconds"}),
+        ({"rate_count": 5, "rate_seconds": "inf"}, {"rate_seconds"}),
+        ({"rate_count": 5, "rate_seconds": 5, "rate_burst": 0}, {"rate_burst"}),
+        ({"rate_count": 10, "rate_seconds": 60, "min_delay_seconds": 7}, {"min_delay_seconds"}),
+        ({"min_delay_seconds": 0}, {"min_delay_seconds"}),
+        ({"throttled_until_0": "yesterday"}, {"throttled_until"}),
+    ],
+)
+def test_limits_that_cannot_be(staff, given, named):
+    found = faults(staff.post(ADD, fields(scope="type", name="shop.mail") | given))
+    assert found >= named
+    assert not Limit.objects.exists()
+
+
+def test_one_user_may_not_run_more_than_the_queue(staff):
+    queue, _ = Queue.objects.get_or_create(name="default")
+    page = reverse("admin:queue_app_queue_change", args=[queue.pk])
+    names = ("description", "max_length", "max_pending_per_user", "max_retries", "timeout_seconds")
+    given = fields(max_concurrent=2, max_concurrent_per_user=3, order="fifo", fair_by="user", fair_weights="{}")
+    found = faults(staff.post(page, dict.fromkeys((*names, "stale_after_seconds"), "") | given))
+    assert found == {"max_concurrent_per_user"}
+
+
+def test_pause_and_resume_by_button_and_by_list(staff):
+    limit = Limit.objects.create(scope="type", name="shop.mail")
+    staff.post(reverse("admin:queue_app_limit_pause", args=[limit.pk]), {"reason": "Complaints", "seconds": "900"})
+    limit.refresh_from_db()
+    assert (limit.paused, limit.paused_by, limit.paused_reason) == (True, "superuser", "Complaints")
+    assert limit.resume_at is not None
+    page = text_of(staff.get(reverse("admin:queue_app_limit_change", args=[limit.pk])))
+    assert "Resume" in page
+    assert "Complaints" in page
+    staff.post(reverse("admin:queue_app_limit_resume", args=[limit.pk]))
+    limit.refresh_from_db()
+    assert not limit.paused
+    for action, wanted in [("pause_selected", True), ("resume_selected", False)]:
+        staff.post(LIST, {"action": action, "_selected_action": [limit.pk], "reason": "", "seconds": ""})
+        limit.refresh_from_db()
+        assert limit.paused is wanted
+    assert AuditEntry.objects.filter(target="limit").count() == 4
+
+
+def test_everything_is_paused_on_the_page_of_the_settings(staff):
+    staff.post(reverse(f"{SETTINGS}_pause", args=[1]), {"reason": "Fire", "seconds": ""})
+    settings = RuntimeSettings.objects.get()
+    assert (settings.paused, settings.paused_reason) == (True, "Fire")
+    assert "Fire" in text_of(staff.get(reverse(f"{SETTINGS}_change", args=[1])))
+    page = {"max_concurrent": "7", "max_length": "10", "max_pending_per_user": "", "reason": ""}
+    staff.post(reverse(f"{SETTINGS}_change", args=[1]), page)
+    settings.refresh_from_db()
+    assert (settings.max_concurrent, settings.paused) == (7, True), "an edit does not end the pause"
+    staff.post(reverse(f"{SETTINGS}_resume", args=[1]))
+    settings.refresh_from_db()
+    assert not settings.paused
+
+
+def test_pauses_need_their_permission_and_post():
+    limit = Limit.objects.create(scope="type", name="t")
+    user = User.objects.create_user("viewer", password="x", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(content_type__app_label="queue_app", codename="view_limit"))
+    client = Client()
+    client.force_login(user)
+    address = reverse("admin:queue_app_limit_pause", args=[limit.pk])
+    assert client.get(address).status_code == 405
+    assert client.post(address).status_code == 403
+    user.user_permissions.add(Permission.objects.get(content_type__app_label="queue_app", codename="pause_limit"))
+    assert client.post(address).status_code == 302
+    limit.refresh_from_db()
+    assert limit.paused
