@@ -297,6 +297,47 @@ def command(name: str) -> str:
     return f"{summary}\n\n{table(('option', 'meaning'), rows)}"
 
 
+def verbs() -> str:
+    """Return a section for each verb of `manage.py taskqueue`: what it does, its options, an example."""
+    from queue_app.management import verbs as found  # noqa: PLC0415 - needs Django
+
+    parts = []
+    for name in found.names():
+        verb = found.load(name)
+        parser = argparse.ArgumentParser(add_help=False)
+        verb.add_arguments(parser)
+        rows = [
+            (
+                code(" ".join(filter(None, [*action.option_strings[-1:], value_of(action)]))),
+                (action.help or "").replace("%%", "%"),
+            )
+            for action in parser._actions  # noqa: SLF001 - argparse tells no other way
+        ]
+        parts.append(
+            f"### `taskqueue {name}`\n\n{found.summary(verb)}\n\n```console\n$ python manage.py {verb.EXAMPLE}\n```\n\n"
+            + table(("option", "meaning"), rows)
+        )
+    return "\n\n".join(parts)
+
+
+def value_of(action: argparse.Action) -> str:
+    """Return how the value of an option is written; nothing for a switch."""
+    if action.nargs == 0:
+        return ""
+    return str(action.metavar or action.dest.upper())
+
+
+# -- metrics -------------------------------------------------------------------------------------
+
+
+def metrics() -> str:
+    """Return the table of all metrics."""
+    from queue_app.metrics.names import ALL  # noqa: PLC0415 - needs Django
+
+    rows = ((code(m.name), m.kind, ", ".join(map(code, m.labels)), m.help) for m in ALL)
+    return table(("name", "kind", "labels", "tells"), rows)
+
+
 # -- HTTP, errors, checks ------------------------------------------------------------------------
 
 
@@ -397,6 +438,8 @@ PARTS_BY_NAME: dict[str, Callable[[], str]] = {
     "checks": checks,
     "keys": keys,
     "scripts": scripts,
+    "metrics": metrics,
+    "verbs": verbs,
     **{f"command-{name}": (lambda name=name: command(name)) for name in COMMANDS},
 }
 

@@ -32,8 +32,8 @@ FAILURE_REASONS: Final = ("error", "timeout")
 CRASH_LOOP: Final = "crash_loop"
 DEATH_REASONS: Final = ("retries_exhausted", "timeout", CRASH_LOOP)
 REPAIRS: Final = ("missing", "leases_ended", "leases_restored", "limits")
-#: Events after which the task is in the state it was in, and one that is counted apart.
-NO_CHANGE: Final = {EventName.PROMOTED.value, EventName.REJECTED.value, EventName.EXPIRED.value}
+#: Events after which the task is in the state it was in.
+NO_CHANGE: Final = {EventName.PROMOTED.value, EventName.REJECTED.value}
 
 
 Labels = tuple[str, ...]
@@ -133,7 +133,6 @@ def _of_events(counts: dict[str, int], shown: dict[str, str]) -> Iterator[Family
         if status == Status.SCHEDULED:
             scheduled[labels] += count
     states[Status.QUEUED.value,] += counts.get("due", 0)
-    states[Status.EXPIRED.value,] += counts.get("expired", 0)
     yield _family("queue_enqueued_total", enqueued)
     yield _family("queue_scheduled_total", scheduled)
     yield _family("queue_started_total", started)

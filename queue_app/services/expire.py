@@ -37,7 +37,6 @@ def expire_stale(queue: str, older_than: float = DEFAULT_STALE_SECONDS, limit: i
         on_commit(lambda index: index.remove(tasks), "remove")
         events.publish_on_commit((occasion_of(EventName.EXPIRED, task, Status.EXPIRED), task.id) for task in tasks)
         signals.tasks_expired.send(None, queue=queue, count=len(tasks))
-        events.count({"expired": len(tasks)})
     return len(tasks)
 
 

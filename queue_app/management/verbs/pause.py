@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections.abc import Callable
 
 from django.utils import timezone
 
@@ -38,7 +39,7 @@ def run(call: Call) -> int:
         if kind == "all":
             paused = pause_everything(by=by, reason=reason, resume_at=until)
         else:
-            pauses = {"queue": pause, "type": pause_type, "key": pause_key}
+            pauses: dict[str, Callable[..., Paused]] = {"queue": pause, "type": pause_type, "key": pause_key}
             paused = pauses[kind](name, by=by, reason=reason, resume_at=until)
         audit.record("pause", kind, [name] if name else [], by=by, via=audit.COMMAND, reason=reason)
     end = f" until {paused.resume_at:%Y-%m-%d %H:%M:%S %Z}" if paused.resume_at else ""

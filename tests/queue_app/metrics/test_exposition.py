@@ -12,7 +12,9 @@ from queue_app.metrics.collector import QueueCollector
 from queue_app.metrics.exposition import families
 from queue_app.metrics.names import ALL, BY_NAME
 from queue_app.metrics.text import render
-from queue_app.models import Worker
+from queue_app.models import Task, Worker
+from queue_app.services.due import make_due
+from queue_app.services.expire import expire_stale
 from queue_app.services.figures import Figures, collect
 from queue_app.services.finish import finish
 from queue_app.services.leader import take_lead
@@ -104,6 +106,19 @@ def test_a_dead_letter_is_counted_once(engine):
     scrape = Scrape()
     assert scrape("tasks_dlq_total", reason="retries_exhausted") == 1
     assert scrape("task_state_total", state="dead_letter") == 1
+
+
+def test_what_became_due_or_expired(engine):
+    put(run_after=timezone.now() - timedelta(seconds=1))
+    put()
+    scheduled = Task.objects.filter(status="scheduled").count()
+    make_due()
+    expire_stale("default", older_than=0)
+    engine.index.flush()
+    scrape = Scrape()
+    assert scrape("task_state_total", state="queued") == 2
+    assert scrape("task_state_total", state="scheduled") == scheduled
+    assert scrape("task_state_total", state="expired") == 2
 
 
 def test_workers_and_what_they_leave_behind(engine):
