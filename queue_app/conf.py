@@ -8,6 +8,7 @@ wrong values are collected as problems, which ``queue_app.checks`` reports with 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import re
 import typing
@@ -83,6 +84,15 @@ class EventSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLogSettings:
+    """What is kept of the log lines of each attempt."""
+
+    level: str = "INFO"  # and above, as far as the loggers let it pass
+    max_lines: int = 200  # the last so many; 0 keeps none
+    max_characters: int = 50_000  # of these lines together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
     """The figures at ``/metrics``."""
 
@@ -98,6 +108,17 @@ class RequestSettings:
 
     enabled: bool = False  # whether the scheduler reads it
     user: str = "*"  # owner of the tasks; `*` stands for what the request says, as in `billing:*`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSettings:
+    """What one caller, and one process, of the REST API may use."""
+
+    submits_per_minute: int = 60_000  # submissions of one user; 0: no limit
+    reads_per_minute: int = 60_000
+    heavy_per_minute: int = 120  # exports, exact counts, submissions and actions of many; 0: no limit
+    max_waiters: int = 4  # requests with ?wait= that one process under WSGI holds; under ASGI as many as streams
+    max_streams: int = 100  # event streams that one process holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +144,8 @@ class TaskQueueSettings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     events: EventSettings = field(default_factory=EventSettings)
     requests: RequestSettings = field(default_factory=RequestSettings)
+    api: ApiSettings = field(default_factory=ApiSettings)
+    task_logs: TaskLogSettings = field(default_factory=TaskLogSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
 
@@ -219,7 +242,9 @@ def _keys(kind: type[Any]) -> Iterator[str]:
 
 
 #: The least value of a number; 1 for whole numbers and 0.01 for others unless named here.
-_MINIMUM: dict[str, float] = {"look_ahead_ms": 0, "grace_seconds": 0, "max_length": 0}
+_MINIMUM: dict[str, float] = {"look_ahead_ms": 0, "grace_seconds": 0, "max_length": 0, "max_lines": 0} | dict.fromkeys(
+    ("submits_per_minute", "reads_per_minute", "heavy_per_minute"), 0
+)
 _MAXIMUM = 10**12
 #: Stands within braces at the beginning of every key, and in the patterns by which keys are found.
 _KEY_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
@@ -236,6 +261,8 @@ def _read(hint: Any, value: Any, name: str) -> Any:
             raise ValueError("Use at most 100 letters, digits and the signs _ - . : (braces and globs mean something).")
         if name in _CHOICES and value not in _CHOICES[name]:
             raise ValueError(f"Use one of {', '.join(_CHOICES[name])}.")
+        if name == "level" and str(value).upper() not in logging.getLevelNamesMapping():
+            raise ValueError(f"Use one of {', '.join(logging.getLevelNamesMapping())}.")
         if isinstance(value, str) and value:
             return str(value)
         raise ValueError("Use a non-empty string.")

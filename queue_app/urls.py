@@ -12,6 +12,7 @@ from queue_app.api.views.dead_letters import (
     ReplayManyView,
     ReplayView,
 )
+from queue_app.api.views.events import EventView
 from queue_app.api.views.health import LiveView, ReadyView
 from queue_app.api.views.limits import LimitListView, LimitView, PauseOfView, ResumeOfView
 from queue_app.api.views.metrics import MetricsView
@@ -67,6 +68,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(r"^api/v1/dlq/discard/?\Z", DiscardManyView.as_view(), name="dead-letters-discard"),
     re_path(r"^api/v1/dlq/(?P<letter_id>[^/]+)/?\Z", DeadLetterView.as_view(), name="dead-letter"),
     re_path(r"^api/v1/dlq/(?P<letter_id>[^/]+)/replay/?\Z", ReplayView.as_view(), name="dead-letter-replay"),
+    re_path(r"^api/v1/events/?\Z", EventView.as_view(), name="events"),
     re_path(r"^api/v1/operations/(?P<operation_id>[^/]+)/?\Z", OperationView.as_view(), name="operation"),
     re_path(r"^api/v1/limits/?\Z", LimitListView.as_view(), name="limit-list"),
     re_path(r"^api/v1/limits/pause/?\Z", PauseOfView.as_view(), name="limits-pause"),

@@ -6,8 +6,9 @@ nothing: who may call, what is read, how answers look.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from django.apps import apps
@@ -31,7 +32,7 @@ from rest_framework.views import APIView
 from queue_app import conf
 from queue_app.api import errors
 from queue_app.api.body import check_headers, read_object
-from queue_app.api.keys import KeyAuthentication
+from queue_app.api.keys import KeyAuthentication, check_scope
 from queue_app.api.throttles import ScopedThrottle
 from queue_app.exceptions import TaskQueueError
 from queue_app.services import audit
@@ -95,9 +96,9 @@ class ApiView(APIView):
     metadata_class = SimpleMetadata
     throttle_classes: Sequence[type[BaseThrottle]] = (ScopedThrottle,)
     #: The limit that the calls of a method count for, where it is not that of reads.
-    throttle_scopes: ClassVar[Mapping[str, str]] = {}
+    throttle_scopes: Mapping[str, str] = MappingProxyType({})
     #: What a key that is limited must be allowed, method by method; staff's views ask for permissions by themselves.
-    key_scopes: ClassVar[Mapping[str, str]] = {}
+    key_scopes: Mapping[str, str] = MappingProxyType({})
     versioning_class = None
     #: Whether what it changes goes to the audit log; a task that is submitted is its own record.
     records_actions = True
@@ -127,6 +128,13 @@ class ApiView(APIView):
         check_headers(request._request, self.body_factor)  # noqa: SLF001 - the wrapped request of Django
         audit.begin()
         super().initial(request, *args, **kwargs)
+        scope = self.key_scopes.get(request.method or "")
+        if scope is not None:
+            check_scope(request, scope)
+
+    def throttle_scope(self, request: Request) -> str:
+        """Return the limit that this call counts for."""
+        return self.throttle_scopes.get(request.method or "", "reads")
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Record what was changed, unless the service that changed it has, in its transaction."""

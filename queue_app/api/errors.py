@@ -75,6 +75,12 @@ class TooManyWaiters(TaskQueueError):
     code = "too_many_waiters"
 
 
+class AsgiRequired(TaskQueueError):
+    """What only an ASGI server can do."""
+
+    code = "asgi_required"
+
+
 class NotInstalled(TaskQueueError):
     """A part of the API whose package is not installed."""
 
@@ -101,6 +107,7 @@ RULES: Final = (
     Rule(ChangedMeanwhile, 412),
     Rule(PreconditionRequired, 428),
     Rule(TooManyWaiters, 503),
+    Rule(AsgiRequired, 501),
     Rule(NotInstalled, 501),
     Rule(TaskNotFound, 404, None, "There is no such task."),
     Rule(NoSuchQueue, 404),

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import redis
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django_redis import get_redis_connection
 
 from queue_app.exceptions import IndexUnavailable
+from queue_app.index.lazy import redis
 
 #: As redis-py has it from version 8 on.
 SOCKET_SECONDS = 5.0
@@ -41,6 +40,8 @@ def connect(alias: str) -> redis.Redis:
     """
     if alias not in settings.CACHES:
         raise ImproperlyConfigured(f"TASKQUEUE REDIS_ALIAS names the cache {alias!r}, which CACHES does not define.")
+    from django_redis import get_redis_connection  # noqa: PLC0415 - it imports redis, which is slow
+
     try:
         client: redis.Redis = get_redis_connection(alias)
     except NotImplementedError as error:
@@ -56,6 +57,17 @@ def longest_wait(client: redis.Redis) -> float:
     """Return for how many seconds a command may block on the server before the client would give it up."""
     limit = client.connection_pool.connection_kwargs.get("socket_timeout")
     return math.inf if limit is None else 0.8 * float(limit)
+
+
+@contextmanager
+def cache_errors(alias: str) -> Iterator[None]:
+    """Turn the errors of Django's cache ``alias`` into ``IndexUnavailable``."""
+    from django_redis.exceptions import ConnectionInterrupted  # noqa: PLC0415 - it imports redis, which is slow
+
+    try:
+        yield
+    except (redis.RedisError, ConnectionInterrupted) as error:
+        raise IndexUnavailable(f"cache: Redis at {server_url(alias)} failed: {describe(error)}") from error
 
 
 @contextmanager

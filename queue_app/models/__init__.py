@@ -1,5 +1,6 @@
 """The rows: PostgreSQL's tables are the truth, everything else can be rebuilt from them."""
 
+from queue_app.models.api_key import ApiKey
 from queue_app.models.audit_entry import AuditEntry
 from queue_app.models.dead_letter import DeadLetter
 from queue_app.models.limit import Limit
@@ -16,6 +17,7 @@ from queue_app.models.token import WorkerToken
 from queue_app.models.worker import Worker
 
 __all__ = [
+    "ApiKey",
     "AuditEntry",
     "DeadLetter",
     "IndexGeneration",

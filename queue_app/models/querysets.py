@@ -25,6 +25,12 @@ def expand_statuses(names: Iterable[str]) -> frozenset[Status]:
     return frozenset(statuses)
 
 
+def seen_as(user: Any) -> str | None:
+    """Return the name whose tasks alone ``user`` may see; ``None`` for who may see all."""
+    may_see_all = user.is_active and user.is_staff and user.has_perm("queue_app.view_task")
+    return None if may_see_all else user.get_username()
+
+
 class TaskQuerySet(models.QuerySet[Any]):
     """Tasks, filtered in the words of the field."""
 
@@ -49,9 +55,8 @@ class TaskQuerySet(models.QuerySet[Any]):
 
     def visible_to(self, user: Any) -> Self:
         """Keep what ``user`` may see: everything for staff who may view tasks, else their own."""
-        if user.is_active and user.is_staff and user.has_perm("queue_app.view_task"):
-            return self
-        return self.filter(user=user.get_username())
+        name = seen_as(user)
+        return self if name is None else self.filter(user=name)
 
     def with_effective_priority(self, thresholds: Thresholds | None = None) -> Self:
         """Annotate ``effective_priority``: the band that promotion gives a queued task by now, else its own.

@@ -44,7 +44,7 @@ class TestWho:
     def test_nobody_gets_nothing(self, anonymous, method, path, slash):
         response = anonymous.call(method, path + slash)
         assert (response.status_code, response.data["code"]) == (401, "not_authenticated")
-        assert response.headers["WWW-Authenticate"] == "Token"
+        assert response.headers["WWW-Authenticate"] == 'Bearer realm="task queue"'
 
     @pytest.mark.parametrize(
         "authorization",
