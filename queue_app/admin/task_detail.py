@@ -11,14 +11,10 @@ from typing import Any
 from queue_app import registry
 from queue_app.admin.task_timeline import Event, bar, pieces, timeline, waited_and_ran
 from queue_app.core.masking import is_secret
-from queue_app.core.records import TaskRef
 from queue_app.core.redaction import redact, redact_value, secrets_of
-from queue_app.core.states import Status
-from queue_app.exceptions import IndexUnavailable
-from queue_app.index import get_index
+from queue_app.core.states import WAITING
 from queue_app.models import (
     DeadLetter,
-    Queue,
     Task,
     TaskAttempt,
     TaskPayload,
@@ -26,7 +22,7 @@ from queue_app.models import (
     Worker,
 )
 from queue_app.models.running import TaskLog, TaskProgress
-from queue_app.models.worker import WorkerStatus
+from queue_app.services.explain import explain_task
 from queue_app.services.inspect import effective_options
 
 MAX_ATTEMPTS = 25
@@ -165,40 +161,5 @@ def extras(task: Task, secrets: frozenset[str]) -> tuple[TaskProgress | None, li
 
 
 def _hints(task: Task) -> list[str]:
-    """Say where a waiting task stands, and what it obviously waits for."""
-    if task.status != Status.QUEUED or task.queued_at is None:
-        return []
-    hints = [_position(task)]
-    queue = Queue.objects.filter(pk=task.queue).first()
-    if queue is not None and queue.paused:
-        by = f" by {queue.paused_by}" if queue.paused_by else ""
-        why = f": {queue.paused_reason}" if queue.paused_reason else "."
-        hints.append(f"The queue is paused{by}{why}")
-    hint = _missing_worker(task)
-    return [*hints, hint] if hint else hints
-
-
-def _position(task: Task) -> str:
-    assert task.queued_at is not None  # noqa: S101 - the caller looked; tells mypy so
-    ref = TaskRef(task.id, task.task_type, task.queue, task.priority, tuple(task.capabilities), task.queued_at)
-    try:
-        position = get_index().position(ref)
-    except IndexUnavailable:
-        return "Its position is not known while Redis cannot be reached; the task is safe in PostgreSQL."
-    if position is None:
-        return "The index does not hold it yet; it will within a few seconds of the scheduler's next pass."
-    return "Next to run in its queue." if position == 1 else f"Position {position:,} in its queue."
-
-
-def _missing_worker(task: Task) -> str:
-    """Say so when no live worker can run the task."""
-    live = Worker.objects.filter(status=WorkerStatus.ACTIVE)[:MAX_WORKERS]
-    able = [w for w in live if not w.queues or task.queue in w.queues]
-    if not able:
-        return f"No worker that is active serves the queue {task.queue}."
-    able = [w for w in able if set(task.capabilities) <= set(w.capabilities)]
-    if not able:
-        return f"No active worker of this queue offers {', '.join(task.capabilities)}."
-    if not any(task.task_type in w.task_types for w in able):
-        return "No active worker of this queue knows this task type yet."
-    return ""
+    """Say of a waiting task where it stands, and every reason why it is not running."""
+    return [reason.text for reason in explain_task(task).reasons] if task.status in WAITING else []

@@ -28,6 +28,7 @@ from queue_app.index.poster import Poster, push_arguments
 from queue_app.index.profile import Profile
 from queue_app.index.publishing import publish_arguments, split
 from queue_app.index.requests import RequestStream
+from queue_app.index.standing import Standing
 
 BATCH = 500
 MAX_CLAIM = 500
@@ -348,6 +349,10 @@ class Index:
         """Return how many tasks run before this one, itself counted; ``None`` when it does not wait here."""
         reply = self._call("position", task.lane, task.id.bytes)
         return None if reply is None else int(reply)
+
+    def explain(self, task: TaskRef) -> Standing:
+        """Tell where a task stands, and which gates its start would pass."""
+        return Standing.from_reply(self._call("explain", task.lane, task.id.bytes))
 
     def depth(self, queue: str) -> QueueDepth:
         """Count what waits in a queue, by effective band."""

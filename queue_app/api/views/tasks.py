@@ -31,6 +31,7 @@ from queue_app.models import Task
 from queue_app.models.operation import OperationKind
 from queue_app.models.querysets import TaskQuerySet, seen_as
 from queue_app.services import cancel, reprioritise
+from queue_app.services.explain import explain
 from queue_app.services.inspect import count_tasks, export_pages, get_task, list_tasks, position_of, task_detail
 from queue_app.services.operations import advance_for, preview_operation, start_operation
 from queue_app.services.submit import submit, submit_many
@@ -200,6 +201,16 @@ class TaskView(_OneTaskView):
         """Cancel a task: what waits ends at once, what runs is asked to stop."""
         task = self.task(request, task_id, "queue_app.cancel_task")
         return Response({"task_id": task.id, "status": cancel(task.id), "cancel_requested": True})
+
+
+class TaskExplainView(_OneTaskView):
+    """Why one task is not running."""
+
+    def get(self, request: Request, task_id: str) -> Response:
+        """Explain why a task is not running: every reason, in order. Of others only staff who may view tasks learn."""
+        visible, name = self.visible(request), _parse_id(task_id)
+        sees_all = request.user.is_staff and request.user.has_perm("queue_app.view_task")
+        return Response(explain(name, None if sees_all else visible).as_dict())
 
 
 class TaskPriorityView(_OneTaskView):

@@ -103,15 +103,15 @@ def test_position_in_the_queue(staff, make_task):
 def test_hints_say_what_a_task_waits_for(staff, make_task, make_worker):
     task = make_task(capabilities=("gpu",))
     page = url(Task, "change", task.pk)
-    assert "No worker that is active serves the queue default." in text_of(staff.get(page))
+    assert "No live worker takes new tasks." in text_of(staff.get(page))
     make_worker("plain")
-    assert "No active worker of this queue offers gpu." in text_of(staff.get(page))
+    assert "No live worker of this queue offers gpu. Closest: plain lacks gpu." in text_of(staff.get(page))
     make_worker("strange", capabilities=["gpu"], task_types=[])
-    assert "knows this task type yet" in text_of(staff.get(page))
+    assert "knows the task type shop.tasks.send_mail. Closest:" in text_of(staff.get(page))
     make_worker("able", capabilities=["gpu"])
-    assert "No active worker" not in text_of(staff.get(page))
+    assert "No live worker" not in text_of(staff.get(page))
     pause("default", by="bob", reason="release")
-    assert "The queue is paused by bob: release" in text_of(staff.get(page))
+    assert "The queue default is paused by bob since" in text_of(staff.get(page))
 
 
 def test_filters(staff, make_task, end_task):

@@ -8,7 +8,7 @@ import pytest
 
 from queue_app.core.records import NewTask
 from queue_app.models import AuditEntry, Limit, Queue, RuntimeSettings
-from queue_app.services import enqueue
+from queue_app.services import enqueue, pause
 
 LIMITS = "/api/v1/limits"
 QUEUE = "/api/v1/queues/default"
@@ -187,3 +187,22 @@ def test_a_user_has_a_hundred_pending_tasks_by_default(alice, bob, plain_type):
     assert (refused.status_code, refused.data["code"]) == (429, "user_limit_exceeded")
     assert (refused.data["limit"], refused.data["current"], refused.data["queue"]) == (100, 100, None)
     assert bob.submit(task_type=plain_type).status_code == 201
+
+
+# -- explain --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+def test_explain_tells_its_owner_why_and_staff_by_whom(alice, bob, staff, stored):
+    task = stored()
+    path = f"/api/v1/tasks/{task.pk}/explain"
+    pause("default", by="root", reason="Stock-taking.")
+    told = alice.get(path).data
+    assert (told["task_id"], told["status"], told["blocked"]) == (str(task.pk), "queued", True)
+    paused = next(reason for reason in told["reasons"] if reason["code"] == "paused")
+    assert "Stock-taking." in paused["text"]
+    assert "root" not in str(told)
+    assert "paused by root" in str(staff("view_task").get(path).data)
+    assert bob.get(path).data["code"] == "task_not_found"
+    assert alice.get("/api/v1/tasks/nothing/explain").data["code"] == "task_not_found"
+    assert alice.get(f"/api/v1/tasks/{stored(status='completed').pk}/explain").data["reasons"][0]["code"] == "finished"
