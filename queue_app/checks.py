@@ -7,6 +7,7 @@ from typing import Any
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - Django's name
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.module_loading import import_string
 from psycopg import IsolationLevel
 
 from queue_app import conf
@@ -117,7 +118,7 @@ def check_redis(**_: Any) -> list[CheckMessage]:
                 id="queue_app.E004",
             )
         ]
-    if "django_redis" not in cache.get("BACKEND", ""):
+    if not _is_django_redis(cache.get("BACKEND", "")):
         return [
             Warning(
                 f"CACHES[{alias!r}] uses {cache.get('BACKEND')}, through which the index cannot be reached.",
@@ -126,3 +127,14 @@ def check_redis(**_: Any) -> list[CheckMessage]:
             )
         ]
     return []
+
+
+def _is_django_redis(backend: str) -> bool:
+    """Whether a cache backend is django-redis' own, or one that extends it, as django-prometheus' does."""
+    if "django_redis" in backend:
+        return True
+    try:
+        found = import_string(backend)
+    except ImportError:
+        return False
+    return any(base.__module__.startswith("django_redis.") for base in getattr(found, "__mro__", ()))

@@ -36,6 +36,10 @@ CSRF_TRUSTED_ORIGINS = _words(os.environ.get("CSRF_TRUSTED_ORIGINS", ""))
 _required("DATABASE_URL")
 _required("REDIS_URL")
 
+# /metrics shows queries and cache look-ups of the web processes too; the queue's own hot path passes by these.
+DATABASES["default"]["ENGINE"] = "django_prometheus.db.backends.postgresql"
+CACHES["default"]["BACKEND"] = "django_prometheus.cache.backends.redis.RedisCache"
+
 SECURE_SSL_REDIRECT = _flag("SECURE_SSL_REDIRECT", default=True)
 SECURE_HSTS_SECONDS = int(os.environ.get("SECURE_HSTS_SECONDS", str(365 * 24 * 3600)))
 SECURE_HSTS_INCLUDE_SUBDOMAINS = _flag("SECURE_HSTS_INCLUDE_SUBDOMAINS", default=True)

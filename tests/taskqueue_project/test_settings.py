@@ -39,3 +39,42 @@ def test_a_missing_variable_is_named(name):
     result = check({key: value for key, value in COMPLETE.items() if key != name})
     assert result.returncode != 0
     assert f"Set {name} in the environment" in result.stderr
+
+
+EVERYTHING = """
+from django.core.cache import cache
+from queue_app.core.records import NewTask
+from queue_app.index import Profile, get_index
+from queue_app.metrics.text import of_process, of_queue
+from queue_app.services.claim import claim
+from queue_app.services.enqueue import enqueue_many
+from queue_app.services.rebuild import rebuild
+import uuid
+
+cache.get("nothing")
+enqueue_many(NewTask(task_type="a") for _ in range(3))
+rebuild()
+worker, profile = uuid.uuid4(), Profile.of([], ["a"], [])
+get_index().register(profile, worker)
+print(len(claim(profile, worker, 3)), "claimed")
+print((of_queue() + of_process()).decode())
+"""
+
+
+def test_the_queue_works_with_counted_connections_and_metrics_show_them(process_env, settings):
+    servers = {name: process_env[name] for name in ("DATABASE_URL", "REDIS_URL")}
+    servers["TASKQUEUE__KEY_PREFIX"] = settings.TASKQUEUE["KEY_PREFIX"]
+    ran = subprocess.run(
+        [sys.executable, "manage.py", "shell", "--no-imports", "-c", EVERYTHING],
+        cwd=ROOT,
+        env=process_env | COMPLETE | servers,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "3 claimed" in ran.stdout
+    assert 'queue_enqueued_total{queue="default",priority="normal"} 3' in ran.stdout
+    assert "django_cache_get_total{" in ran.stdout
+    assert "django_db_execute_total{" in ran.stdout
