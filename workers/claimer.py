@@ -8,18 +8,18 @@ import uuid
 from django.db import Error as DatabaseError
 
 from queue_app.index import MAX_CLAIM, Profile
-from queue_app.services.claim import claim
-from workers.executor import Held
+from workers.context import Held
 from workers.hands import Hands
 from workers.look_ahead import LookAhead
 from workers.options import WorkerOptions
-from workers.pools.threads import ThreadPool
+from workers.pools.base import Pool
+from workers.transport import claim
 
 
 class Claimer:
     """Fills the pool from the queue, and gives back what would wait too long in here."""
 
-    def __init__(self, options: WorkerOptions, worker_id: uuid.UUID, hands: Hands, pool: ThreadPool) -> None:
+    def __init__(self, options: WorkerOptions, worker_id: uuid.UUID, hands: Hands, pool: Pool) -> None:
         self.hungry = True  # whether the next claim may find something
         self.look_ahead = LookAhead(options.look_ahead_ms, options.concurrency)
         self._options = options
@@ -27,6 +27,7 @@ class Claimer:
         self._hands = hands
         self._pool = pool
         self._strays = False  # whether a claim may have been granted without an answer
+        self._refill_at: float | None = None  # when (monotonic) a limit lets something start again
         self._last_progress = time.monotonic()
 
     def observe(self, task_type: str, seconds: float) -> None:
@@ -35,36 +36,48 @@ class Claimer:
         self._last_progress = time.monotonic()
 
     def room(self) -> int:
-        """Return how many tasks may be claimed: for free slots, and ahead where tasks are quick."""
-        room = min(MAX_CLAIM, self._free() + self.look_ahead.allowance())
+        """Return for how many slots may be claimed: free ones, and ahead where tasks are quick and take one each."""
+        ahead = self.look_ahead.allowance() if self._hands.slots == len(self._hands) else 0
+        room = min(MAX_CLAIM, self._free() + ahead)
         most = self._options.max_tasks
         return room if most is None else min(room, most - self._hands.claimed)
 
     def _free(self) -> int:
-        return self._options.concurrency - len(self._hands)
+        return self._options.concurrency - self._hands.slots
+
+    @property
+    def refill_in(self) -> float | None:
+        """Seconds until a limit lets something start again, when it is this worker that shall look then."""
+        return None if self._refill_at is None else max(0.0, self._refill_at - time.monotonic())
+
+    def _note_refill(self, seconds: float) -> None:
+        self._refill_at = time.monotonic() + seconds
 
     def claim(self, profile: Profile) -> None:
         """Claim what there is room for, if there may be something; hand it to the pool."""
+        if self.refill_in == 0:
+            self.hungry, self._refill_at = True, None
         free, want = self._free(), self.room()
         if want <= 0 or not self.hungry:
             return
         self.hungry = False  # before the claim: a wake-up call that follows it must not be lost
         try:
-            tasks = claim(profile, self._worker_id, want)
+            tasks = claim(profile, self._worker_id, want, self._note_refill)
         except DatabaseError:
             self._strays = True
             raise
         if not tasks:
             return
         now = time.monotonic()
-        if len(tasks) == want:
+        if sum(task.weight for task in tasks) == want:
             self.hungry = True
         if not self._pool.unstarted:  # else what waits has waited since then already
             self._last_progress = now
         held = [Held(task, now) for task in tasks]
         self._hands.take(held)
-        ahead = held[max(free, 0) :]
-        surplus = [item for item in ahead if not self.look_ahead.is_quick(item.task.task_type)]
+        ahead = _beyond(held, free)
+        is_heavy = any(task.weight > 1 for task in tasks)  # then what waits in here could take slots that are taken
+        surplus = [item for item in ahead if is_heavy or not self.look_ahead.is_quick(item.task.task_type)]
         if surplus:  # slow or unknown: somebody else may have a free slot
             refused = {item.task.id for item in surplus}
             held = [item for item in held if item.task.id not in refused]
@@ -87,3 +100,12 @@ class Claimer:
         if self._strays:
             self._hands.give_back_strays(self._worker_id)
             self._strays = False
+
+
+def _beyond(held: list[Held], free: int) -> list[Held]:
+    """Return what does not fit in so many free slots."""
+    for position, item in enumerate(held):
+        free -= item.task.weight
+        if free < 0:
+            return held[position:]
+    return []

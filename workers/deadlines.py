@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Set as AbstractSet
 
 from queue_app.core.records import Outcome
 from queue_app.exceptions import TaskCancelled, TaskTimeout
-from workers.pools.threads import ThreadPool
+from workers.context import Held
+from workers.pools.base import Pool
 
 logger = logging.getLogger("taskqueue")
 
@@ -18,27 +20,36 @@ STUCK_SECONDS = 5.0
 LEAST_SECONDS = 0.05
 
 
-def enforce(pool: ThreadPool, cancelled: AbstractSet[uuid.UUID]) -> list[Outcome]:
-    """Interrupt what must end now; return the outcomes of attempts whose threads had to be given up."""
+def enforce(pool: Pool, cancelled: AbstractSet[uuid.UUID]) -> list[Outcome]:
+    """Interrupt what must end now; return the outcomes of attempts that had to be ended by force."""
     outcomes: list[Outcome] = []
     for held, seconds in pool.running():
-        timeout = held.task.timeout
         if held.task.id in cancelled:
             pool.interrupt(held, TaskCancelled)
-        elif seconds > timeout:
+        elif seconds > held.timeout:
             pool.interrupt(held, TaskTimeout)
-        if seconds > timeout + STUCK_SECONDS:
-            outcome = pool.abandon(held, TaskTimeout())
+        if _seconds_left(pool, held, seconds) <= 0:
+            outcome = pool.abandon(held, TaskCancelled() if held.interruption is TaskCancelled else TaskTimeout())
             if outcome is not None:
-                logger.error("%s does not end; its thread is given up", held.task.task_type)
+                logger.error("%s does not end; its slot is taken from it", held.task.task_type)
                 outcomes.append(outcome)
     return outcomes
 
 
-def next_due(pool: ThreadPool) -> float | None:
+def next_due(pool: Pool) -> float | None:
     """Return the seconds until ``enforce`` may have something to do; ``None`` while nothing runs."""
     times = [
-        held.task.timeout - seconds if seconds <= held.task.timeout else held.task.timeout + STUCK_SECONDS - seconds
+        held.timeout - seconds
+        if seconds <= held.timeout and held.interruption is None
+        else _seconds_left(pool, held, seconds)
         for held, seconds in pool.running()
     ]
     return max(LEAST_SECONDS, min(times)) if times else None
+
+
+def _seconds_left(pool: Pool, held: Held, seconds: float) -> float:
+    """Return how long an attempt may still run before it is ended by force."""
+    left = held.timeout + STUCK_SECONDS - seconds
+    if pool.kill_after is None or held.interruption is None:
+        return left
+    return min(left, held.interrupted_at + pool.kill_after - time.monotonic())

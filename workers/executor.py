@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
 import uuid
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from traceback import TracebackException
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from django.dispatch import Signal
-from django.tasks.base import TaskContext, TaskError, TaskResult, TaskResultStatus
+from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 from django.tasks.signals import task_finished, task_started
 
 from queue_app import conf, registry
 from queue_app.backend import has_audience
 from queue_app.core.payload import dump_json
-from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
-from queue_app.exceptions import Discard, Retry, Snooze, TaskCancelled, TaskTimeout
+from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, Throttling
+from queue_app.exceptions import Discard, Retry, Snooze, TaskCancelled, TaskTimeout, Throttle
 from queue_app.registry import AnyTask
-from queue_app.services.results import earlier_attempts
 from queue_app.tasks import AnyResult, next_try
-
-if TYPE_CHECKING:
-    _TaskContext = TaskContext[..., Any]  # generic in the stubs only
-else:
-    _TaskContext = TaskContext
+from workers import capture
+from workers.context import DEAF, Board, Held, QueueTaskContext
+from workers.transport import earlier_attempts
 
 _log = logging.getLogger("taskqueue")
 
@@ -36,73 +35,98 @@ MAX_TRACEBACK = 20_000  # characters; the end of it is kept
 MAX_FRAMES = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, not in its stubs
-    """What a task sees of its own run, when it takes a ``context``."""
-
-    attempt_number: int = field(default=1)
-
-    @property
-    def attempt(self) -> int:
-        """The number of this try: 1 for the first, one more after each failure."""
-        return self.attempt_number
-
-
-@dataclass(slots=True)
-class Held:
-    """A task in this worker's hands, and when the claim's answer arrived (monotonic, s)."""
-
-    task: ClaimedTask
-    claimed_at: float
-
-    def row_time(self, at: float) -> Any:
-        """Return the monotonic time ``at`` by the database's clock, as far as the claim tells it."""
-        return self.task.started_at + timedelta(seconds=at - self.claimed_at)
-
-
 class Executor:
     """Runs attempts on behalf of one worker; used by all its slots at once."""
 
-    def __init__(self, worker_id: uuid.UUID) -> None:
+    def __init__(self, worker_id: uuid.UUID | None, board: Board = DEAF) -> None:
         self.worker_id = worker_id
+        self.board = board
 
     def run(self, held: Held) -> Outcome:
         """Run one attempt and return how it ended; never raises."""
         began = time.monotonic()
+        tokens = capture.enter(held, self.board)
         try:
-            result = self._call(held)
-        except Snooze as snooze:
-            return Outcome(held.task, held.row_time(began), held.row_time(time.monotonic()), snooze=snooze.seconds)
+            call = self._prepare(held)
+            result = self._complete(held, call, lambda: call.task.call(*call.args, **call.kwargs))
         except BaseException as error:  # noqa: BLE001 - SystemExit in a task is the task's failure, not the worker's
-            return failed(held, began, error)
+            return ended(held, began, error)
+        finally:
+            capture.leave(tokens)
         return Outcome(held.task, held.row_time(began), held.row_time(time.monotonic()), result)
 
-    def _call(self, held: Held) -> str | None:
-        """Call the task function; return its result as JSON text, ``None`` for null."""
+    async def arun(self, held: Held) -> Outcome:
+        """Run one attempt of a coroutine function on the running loop; as ``run``, in a task of its own."""
+        began = time.monotonic()
+        capture.enter(held, self.board)  # for this asyncio task, whose context nobody else sees
+        try:
+            call = self._prepare(held)
+            with self._told(held, call):
+                value = await call.task.func(*call.args, **call.kwargs)
+                text = _encode(value)
+            self._tell_completed(held, call, text)
+        except asyncio.CancelledError as error:
+            if held.interruption is None:  # the task cancelled itself
+                return ended(held, began, error)
+            return ended(held, began, held.interruption())
+        except BaseException as error:  # noqa: BLE001 - as in ``run``
+            return ended(held, began, error)
+        return Outcome(held.task, held.row_time(began), held.row_time(time.monotonic()), text)
+
+    def _prepare(self, held: Held) -> _Call:
+        """Find the function and decode what it is called with; tell listeners that it starts."""
         claimed = held.task
         task = registry.get(claimed.task_type)
         args: list[Any] = json.loads(claimed.args)
         kwargs: dict[str, Any] = json.loads(claimed.parameters)
         seen = seen_result(task, claimed, args, kwargs, self.worker_id) if _wants_result(task) else None
         _send(task_started, task, seen)
+        if task.takes_context and seen is not None:
+            number = claimed.failures + 1
+            args = [QueueTaskContext(task_result=seen, attempt_number=number, held=held, board=self.board), *args]
+        return _Call(task, args, kwargs, seen)
+
+    def _complete(self, held: Held, call: _Call, function: Callable[[], Any]) -> str | None:
+        """Call the function; return its result as JSON text, ``None`` for null."""
+        if call.seen is None:
+            return _encode(function())
+        with self._told(held, call):
+            text = _encode(function())
+        self._tell_completed(held, call, text)
+        return text
+
+    @contextmanager
+    def _told(self, held: Held, call: _Call) -> Iterator[None]:
+        """Tell listeners of a failure in the block."""
         try:
-            if task.takes_context and seen is not None:
-                args = [QueueTaskContext(task_result=seen, attempt_number=claimed.failures + 1), *args]
-            value = task.call(*args, **kwargs)
-            text = None if value is None else dump_json(_plain(value), field="result", limits=conf.get().payload)
-        except Snooze:  # not finished: it comes back
+            yield
+        except (Snooze, Throttle):  # not finished: it comes back
             raise
         except BaseException as error:
-            if seen is not None:
-                _note_failure(seen, describe(error), held.row_time(time.monotonic()))
-                _send(task_finished, task, seen)
+            if call.seen is not None:
+                _note_failure(call.seen, describe(error), held.row_time(time.monotonic()))
+                _send(task_finished, call.task, call.seen)
             raise
-        if seen is not None:
-            object.__setattr__(seen, "status", TaskResultStatus.SUCCESSFUL)
-            object.__setattr__(seen, "finished_at", held.row_time(time.monotonic()))
-            object.__setattr__(seen, "_return_value", None if text is None else json.loads(text))
-            _send(task_finished, task, seen)
-        return text
+
+    def _tell_completed(self, held: Held, call: _Call, text: str | None) -> None:
+        if call.seen is not None:
+            object.__setattr__(call.seen, "status", TaskResultStatus.SUCCESSFUL)
+            object.__setattr__(call.seen, "finished_at", held.row_time(time.monotonic()))
+            object.__setattr__(call.seen, "_return_value", None if text is None else json.loads(text))
+            _send(task_finished, call.task, call.seen)
+
+
+class _Call(NamedTuple):
+    """A function, what it is called with, and what listeners see of it (``None``: there are none)."""
+
+    task: AnyTask
+    args: list[Any]
+    kwargs: dict[str, Any]
+    seen: AnyResult | None
+
+
+def _encode(value: Any) -> str | None:
+    return None if value is None else dump_json(_plain(value), field="result", limits=conf.get().payload)
 
 
 def seen_result(
@@ -157,6 +181,21 @@ def _note_failure(result: AnyResult, failure: TaskFailure, finished_at: Any) -> 
     object.__setattr__(result, "finished_at", finished_at)
 
 
+def ended(held: Held, began: float, error: BaseException) -> Outcome:
+    """Return the outcome of an attempt that raised ``error``, which may have put it off."""
+    if isinstance(error, Snooze):
+        return Outcome(held.task, held.row_time(began), held.row_time(time.monotonic()), snooze=error.seconds)
+    if isinstance(error, Throttle):
+        if error.scope != "key" or held.task.concurrency_key:
+            throttle = Throttling(error.scope, error.seconds)
+            return Outcome(held.task, held.row_time(began), held.row_time(time.monotonic()), throttle=throttle)
+        error = ValueError(
+            "The task raised Throttle for its key, but has none: enqueue it with a concurrency_key, or name another"
+            " scope (queue, type)."
+        ).with_traceback(error.__traceback__)
+    return failed(held, began, error)
+
+
 def failed(held: Held, began: float, error: BaseException) -> Outcome:
     """Return the outcome of an attempt that began at ``began`` (monotonic) and raised ``error``."""
     failure = describe(error)
@@ -166,7 +205,7 @@ def failed(held: Held, began: float, error: BaseException) -> Outcome:
         case Discard():
             failure = replace(failure, retriable=False)
         case TaskTimeout():
-            message = f"The attempt took longer than its timeout of {held.task.timeout:g} s."
+            message = f"The attempt took longer than its timeout of {held.timeout:g} s."
             failure = replace(failure, reason="timeout", message=message)
         case TaskCancelled():
             failure = replace(failure, reason="cancelled", message="The task was cancelled while it ran.")

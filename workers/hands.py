@@ -10,9 +10,9 @@ from django.db import DataError, IntegrityError
 
 from queue_app.core.records import ClaimedTask, Outcome
 from queue_app.index import MAX_CLAIM
-from queue_app.services.claim import give_back, give_back_strays
-from queue_app.services.finish import finish
-from workers.executor import Held, describe
+from workers.context import Held
+from workers.executor import describe
+from workers.transport import finish, give_back, give_back_strays
 
 logger = logging.getLogger("taskqueue")
 
@@ -39,6 +39,11 @@ class Hands:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    @property
+    def slots(self) -> int:
+        """How many slots the tasks in hand take."""
+        return sum(item.task.weight for item in self._held.values())
 
     @property
     def is_pending(self) -> bool:

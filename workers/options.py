@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 from queue_app.exceptions import InvalidTaskData
 from queue_app.services.validate import check_capabilities, check_queue_name
+from workers.limits import Limits
 
 MAX_CONCURRENCY = 1000
 MAX_PROCESSES = 256
 MAX_NAME = 200
 MAX_SECONDS = 1e9
+POOLS = ("threads", "processes", "async")
 
 
 def default_name() -> str:
@@ -39,6 +41,8 @@ class WorkerOptions:
     grace_seconds: float = 30.0
     heartbeat_seconds: float = 10.0
     look_ahead_ms: float = 20.0
+    pool: str = "threads"
+    limits: Limits = field(default_factory=Limits)  # of each process of the pool of processes
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "queues", tuple(sorted({check_queue_name(name) for name in self.queues})))
@@ -47,6 +51,11 @@ class WorkerOptions:
         if self.max_tasks is not None:
             _check_range("max-tasks", self.max_tasks, 1, 10**12)
         _check_range("grace", self.grace_seconds, 0, MAX_SECONDS)
+        if self.pool not in POOLS:
+            raise InvalidTaskData("pool", f"pool must be one of {', '.join(POOLS)}, not {self.pool!r}.")
+        if self.limits.any and self.pool != "processes":
+            message = "limits of memory, tasks and resources need slots that are processes: add --pool processes."
+            raise InvalidTaskData("pool", message)
         if not self.name.isprintable() or not 0 < len(self.name) <= MAX_NAME:
             raise InvalidTaskData("name", f"name must have 1 to {MAX_NAME} printable characters.")
 

@@ -9,7 +9,7 @@ import uuid
 from typing import Protocol
 
 from queue_app.exceptions import IndexUnavailable
-from queue_app.services.workers import wait_for_wake
+from workers.transport import wait_for_wake
 
 #: The wait ends by itself after so long, and the worker looks once whether it missed a call.
 WAIT_SECONDS = 10.0

@@ -15,24 +15,26 @@ from collections.abc import Callable
 
 from django.db import connections
 
+from queue_app.core.records import AttemptNote
 from queue_app.exceptions import IndexNotReady, UnknownProfile
 from queue_app.index import Profile
-from queue_app.services import workers as service
-from queue_app.services.due import make_due
-from queue_app.services.leader import wake_forgotten
-from queue_app.services.rebuild import rebuild_if_needed
+from workers import capture, transport
 from workers.bell import Bell
 from workers.claimer import Claimer
 from workers.deadlines import enforce, next_due
 from workers.ending import Ending
 from workers.executor import Executor
+from workers.forks import guard
 from workers.hands import Hands
 from workers.heartbeat import Heartbeat
 from workers.identity import identify
 from workers.learner import Learner
 from workers.lifecycle import HURRY, Exit, on_signals
+from workers.notes import Attempt, Notes
 from workers.options import WorkerOptions
-from workers.pools.threads import ThreadPool
+from workers.pools import make_pool
+from workers.pools.base import Pool
+from workers.transport import make_due, rebuild_if_needed, wake_forgotten
 from workers.trouble import Trouble
 from workers.waker import Waker
 
@@ -53,15 +55,18 @@ class Worker:
         self._bell = Bell()
         self._ending = Ending(options.grace_seconds)
         self._trouble = Trouble(options.name)
-        self._learner = Learner(options, self.id)
         self._hands = Hands()
+        self._notes = Notes(self._bell.ring)
+        self._ended: set[Attempt] = set()  # attempts that may have left something on the board
+        self._unsaid: list[AttemptNote] = []  # taken from there, and not yet stored
         self._pool = self._make_pool()
+        self._learner = Learner(options, self.id, self._pool.can_run)
         self._claimer = Claimer(options, self.id, self._hands, self._pool)
         self._heartbeat = Heartbeat(options.heartbeat_seconds, self._beat, self._lose, supervisor)
         self._waker = Waker(self.id, self._wake)
 
-    def _make_pool(self) -> ThreadPool:
-        return ThreadPool(self.options.concurrency, Executor(self.id), self._bell.ring)
+    def _make_pool(self) -> Pool:
+        return make_pool(self.options, Executor(self.id, self._notes), self._bell.ring)
 
     @property
     def profile(self) -> Profile:
@@ -76,10 +81,12 @@ class Worker:
         with on_signals({signal.SIGTERM: stop, signal.SIGINT: stop, HURRY: self.hurry}):
             if not self._try(self._register):
                 return Exit.UNREACHABLE
+            capture.install()
+            guard()
             self._pool.start()
             self._heartbeat.start()
             self._waker.start()
-            logger.info("worker %s runs %d task types in %d slots", self.options.name, *self._size())
+            self._introduce()
             while True:
                 self.run_once()
                 if self._finished():
@@ -87,15 +94,21 @@ class Worker:
                 self._bell.wait(self._patience())
 
     def _register(self) -> None:
-        service.register(
+        transport.register(
             identify(self.id, self.options.name),
             self.profile,
             concurrency=self.options.concurrency,
             heartbeat_seconds=self.options.heartbeat_seconds,
         )
 
-    def _size(self) -> tuple[int, int]:
-        return len(self.profile.task_types), self.options.concurrency
+    def _introduce(self) -> None:
+        """Say what this worker runs, and what it does not."""
+        types, slots, name = len(self.profile.task_types), self.options.concurrency, self.options.name
+        logger.info("worker %s runs %d task types in %d slots (%s)", name, types, slots, self._pool.name)
+        refused = self._learner.refused
+        if refused:
+            names = ", ".join(refused)
+            logger.warning("worker %s leaves to others what its pool cannot run: %s", name, names)
 
     def stop(self) -> None:
         """Drain; the second time, leave at once."""
@@ -120,6 +133,7 @@ class Worker:
         if self._trouble.pause:
             return
         try:
+            self._say()  # before the outcomes: what an attempt said last is stored while it holds its task
             if self._hands.report():
                 self._claimer.hungry = True
             self._hands.give_back()
@@ -143,14 +157,23 @@ class Worker:
     def _gather(self) -> None:
         for outcome in self._pool.take_outcomes():
             self._hands.note(outcome)
+            self._ended.add((outcome.task.id, outcome.task.attempt))
             self._claimer.observe(outcome.task.task_type, (outcome.finished_at - outcome.started_at).total_seconds())
+
+    def _say(self) -> None:
+        """Store what attempts said."""
+        ended, self._ended = self._ended, set()
+        self._unsaid += self._notes.take(ended)
+        if self._unsaid:
+            transport.note(self._unsaid)
+            self._unsaid = []
 
     def _interrupt(self) -> None:
         """End attempts that are past their timeout or were cancelled; give up on what does not end."""
         cancelled: set[uuid.UUID] = set()
         if self._told and self._pool.running():
             self._told = False
-            cancelled = service.cancel_requests(self.id)
+            cancelled = transport.cancel_requests(self.id)
         for outcome in enforce(self._pool, cancelled):
             self._hands.note(outcome)
 
@@ -187,7 +210,7 @@ class Worker:
         self._trouble.begin()
         try:
             if isinstance(error, UnknownProfile):
-                service.register_in_index(self.profile, self.id)
+                transport.register_again(self.profile, self.id)
                 self._trouble.mended()
             elif isinstance(error, IndexNotReady):
                 if rebuild_if_needed() is not None:
@@ -222,7 +245,7 @@ class Worker:
         self._hands.put_back(running)
         # Each step for itself: an outcome that cannot be written must not keep the others in here.
         strays = self._claimer.return_strays
-        steps = (self._hands.report, self._hands.give_back, strays, self._pass_on, self._say_goodbye)
+        steps = (self._say, self._hands.report, self._hands.give_back, strays, self._pass_on, self._say_goodbye)
         failed = [step for step in steps if not self._try(step)]
         connections.close_all()
         why = f": {self._ending.lost}" if self._ending.lost else ""
@@ -239,7 +262,7 @@ class Worker:
         return True
 
     def _say_goodbye(self) -> None:
-        service.deregister(self.id, self.profile, tasks_done=self._hands.done)
+        transport.deregister(self.id, self.profile, tasks_done=self._hands.done)
 
     # -- called from other threads ----------------------------------------------
 
@@ -250,7 +273,7 @@ class Worker:
         self._bell.ring()
 
     def _beat(self) -> bool:
-        alive = service.heartbeat(self.id, draining=self._ending.draining, tasks_done=self._hands.done)
+        alive = transport.heartbeat(self.id, draining=self._ending.draining, tasks_done=self._hands.done)
         self._learner.curious = self._told = True
         self._bell.ring()
         return alive
@@ -269,6 +292,11 @@ class Worker:
             return 0
         if self._pool.unstarted:
             times.append(self._claimer.look_ahead.patience)
+        if self._claimer.refill_in is not None and self._room() > 0:
+            times.append(self._claimer.refill_in)
+        unsaid = self._notes.due_in()
+        if unsaid is not None:
+            times.append(unsaid)
         due = next_due(self._pool)
         if due is not None:
             times.append(0 if self._told else due)

@@ -1,8 +1,13 @@
 """Tasks that workers run inside the process of the tests."""
 
+import logging
+import os
+import signal
 import threading
+import time
 from collections import defaultdict
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 from django.tasks import task
 
@@ -124,3 +129,56 @@ def control(kind: str) -> None:
         "discard": Discard("no use"),
         "snooze": Snooze(30),
     }[kind]
+
+
+@task
+def whoami() -> int:
+    """Return the process that runs it."""
+    return os.getpid()
+
+
+@task
+def dies() -> None:
+    """End its process as the system does when memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task
+def blocks(path: str) -> None:
+    """Write its process id, and wait outside of Python."""
+    Path(path).write_text(str(os.getpid()), encoding="utf-8")
+    time.sleep(600)
+
+
+@task
+def resists(path: str) -> None:
+    """Write its process id, and swallow whatever is raised in it."""
+    Path(path).write_text(str(os.getpid()), encoding="utf-8")
+    while True:
+        with suppress(BaseException):
+            time.sleep(600)
+
+
+@task
+def opens(count: int) -> None:
+    """Open so many files."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(Path(os.devnull).open("rb"))
+
+
+@task
+def eats(megabytes: int) -> None:
+    """Take memory, and keep it for a while."""
+    food = bytearray(megabytes * 1024**2)
+    food[::4096] = b"x" * len(food[::4096])
+    time.sleep(600)
+
+
+@task(takes_context=True)
+def tells(context) -> str:
+    """Say how far it is, what it does, and that it needs longer."""
+    context.progress(0.5, "half")
+    logging.getLogger("shop").warning("a line")
+    context.extend(60)
+    return "told"

@@ -14,7 +14,8 @@ from queue_app.registry import type_of
 from queue_app.services import workers as service
 from tests.support.engine import status
 from tests.workers import chores
-from workers.executor import Executor, Held
+from workers.context import Held
+from workers.executor import Executor
 from workers.identity import identify
 from workers.options import WorkerOptions
 from workers.worker import Worker
@@ -40,6 +41,9 @@ def away(*_args: Any, **_kwargs: Any) -> None:
 class StillPool:
     """The interface of the pool of threads; tasks begin and end when told."""
 
+    name = "still"
+    kill_after = None
+
     def __init__(self, slots: int, executor: Executor) -> None:
         self.slots = slots
         self.waiting: deque[Held] = deque()
@@ -47,6 +51,10 @@ class StillPool:
         self.stopped = False
         self._executor = executor
         self._outcomes: list[Outcome] = []
+
+    def can_run(self, task: Any) -> bool:
+        """Run whatever comes."""
+        return True
 
     def start(self) -> None:
         """Nothing to start."""

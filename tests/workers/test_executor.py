@@ -15,7 +15,8 @@ from queue_app.core.records import ClaimedTask
 from queue_app.registry import type_of
 from tests.workers import chores
 from workers import executor
-from workers.executor import MAX_MESSAGE, MAX_TRACEBACK, Executor, Held, describe
+from workers.context import Held
+from workers.executor import MAX_MESSAGE, MAX_TRACEBACK, Executor, describe
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -14,13 +14,18 @@ from django.db import connections
 
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
-from workers.executor import Executor, Held, failed
+from queue_app.registry import AnyTask
+from workers.context import Held, note_interruption, shields
+from workers.executor import Executor, failed
 
 logger = logging.getLogger("taskqueue")
 
 
 class ThreadPool:
     """Runs held tasks in order on a fixed number of threads, and gathers the outcomes."""
+
+    name = "threads"
+    kill_after: float | None = None  # a thread cannot be killed, only given up when it is overdue
 
     def __init__(self, slots: int, executor: Executor, on_outcome: Callable[[], None]) -> None:
         self.slots = slots
@@ -32,6 +37,10 @@ class ThreadPool:
         self._interrupted: set[int] = set()  # threads in which an interruption was raised
         self._lock = threading.Lock()  # an interruption must meet the attempt that it is meant for
         self._threads: list[threading.Thread] = []
+
+    def can_run(self, task: AnyTask) -> bool:
+        """Whether a task may run here: coroutine functions too, on an event loop of their own."""
+        return True
 
     def start(self) -> None:
         """Start the threads; daemons, so that a stuck task cannot keep the process alive."""
@@ -91,7 +100,10 @@ class ThreadPool:
             for slot, (running, _) in self._running.items():
                 if running is held and slot not in self._interrupted:
                     self._interrupted.add(slot)
-                    _raise_in_thread(slot, interruption)
+                    note_interruption(held, interruption)
+                    with shields:
+                        if not held.shielded:  # else it is raised at the end of the shield
+                            _raise_in_thread(slot, interruption)
                     return True
         return False
 

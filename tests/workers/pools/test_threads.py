@@ -11,7 +11,8 @@ from queue_app.core.records import ClaimedTask, Outcome
 from tests.support.engine import until
 from tests.workers import chores
 from tests.workers.test_executor import claimed
-from workers.executor import Executor, Held
+from workers.context import Held
+from workers.executor import Executor
 from workers.pools import threads
 from workers.pools.threads import ThreadPool
 

@@ -1,0 +1,74 @@
+"""W3C trace context: which trace the code that runs now belongs to.
+
+A trace id travels with a task, so that the log lines of a request, of the task that it
+enqueued, and of the tasks which that one enqueued can be found by one number. The header is
+``00-<trace id>-<span id>-<flags>``. Where OpenTelemetry is in use, its current span counts.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+#: The trace context of what runs now; ``None`` outside of any trace.
+current: Final[ContextVar[str | None]] = ContextVar("taskqueue_traceparent", default=None)
+
+LENGTH: Final = 55
+_FORMAT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?", re.ASCII)
+
+
+def parse(header: str) -> str | None:
+    """Return a header as version 00 writes it; ``None`` for one that is to be ignored, as the standard says."""
+    match = _FORMAT.fullmatch(header.strip()[:512])
+    if match is None or match[1] == "ff" or not int(match[2], 16) or not int(match[3], 16):
+        return None
+    if match[1] == "00" and len(header.strip()) != LENGTH:
+        return None
+    return f"00-{match[2]}-{match[3]}-{match[4]}"
+
+
+def trace_id(traceparent: str) -> str:
+    """Return the part that all spans of a trace share."""
+    return traceparent[3:35]
+
+
+def child(traceparent: str) -> str:
+    """Return the context of a new span in the same trace."""
+    return f"{traceparent[:36]}{secrets.token_hex(8)}{traceparent[52:]}"
+
+
+def new() -> str:
+    """Return the context of a new trace that is sampled."""
+    return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
+
+
+def of_caller() -> str | None:
+    """Return the context to hand on to a task: of OpenTelemetry's current span, else the one set here."""
+    telemetry = sys.modules.get("opentelemetry.trace")
+    if telemetry is not None:
+        found = _of_span(telemetry)
+        if found is not None:
+            return found
+    return current.get()
+
+
+def _of_span(telemetry: Any) -> str | None:
+    span = telemetry.get_current_span().get_span_context()
+    if not span.is_valid:
+        return None
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags) & 1:02x}"
+
+
+@contextmanager
+def use(traceparent: str | None) -> Iterator[None]:
+    """Let tasks that are enqueued in this block belong to a trace."""
+    token = current.set(traceparent)
+    try:
+        yield
+    finally:
+        current.reset(token)

@@ -1,0 +1,73 @@
+"""What attempts say while they run; fenced like their outcomes, and not waiting for the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from queue_app.core.records import AttemptNote
+from queue_app.rows.database import fetch_last
+
+_RELAXED = "SELECT set_config('synchronous_commit', 'off', true);"
+_HELD = """
+JOIN queue_app_task AS t ON t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id
+    AND t.status = 'executing'
+"""
+
+_PROGRESS = f"""{_RELAXED}
+INSERT INTO queue_app_taskprogress (task_id, attempt, fraction, message, updated_at)
+SELECT v.id, v.attempt, v.fraction, v.message, clock_timestamp()
+FROM unnest(%(ids)s::uuid[], %(attempts)s::int[], %(workers)s::uuid[], %(fractions)s::float8[], %(messages)s::text[])
+    AS v (id, attempt, worker_id, fraction, message)
+{_HELD}
+ON CONFLICT (task_id) DO UPDATE
+SET attempt = EXCLUDED.attempt, fraction = EXCLUDED.fraction, message = EXCLUDED.message,
+    updated_at = EXCLUDED.updated_at
+RETURNING task_id
+"""
+
+_LINES = f"""{_RELAXED}
+INSERT INTO queue_app_tasklog (task_id, attempt, lines, dropped, updated_at)
+SELECT v.id, v.attempt, v.lines, v.dropped, clock_timestamp()
+FROM unnest(%(ids)s::uuid[], %(attempts)s::int[], %(workers)s::uuid[], %(lines)s::text[], %(dropped)s::int[])
+    AS v (id, attempt, worker_id, lines, dropped)
+{_HELD}
+ON CONFLICT (task_id, attempt) DO UPDATE
+SET lines = EXCLUDED.lines, dropped = EXCLUDED.dropped, updated_at = EXCLUDED.updated_at
+RETURNING task_id
+"""
+
+# At most a year from now, as a claim may not grant more either.
+_EXTEND = f"""{_RELAXED}
+UPDATE queue_app_task AS held
+SET deadline = LEAST(held.deadline + make_interval(secs => v.seconds), clock_timestamp() + interval '1 year')
+FROM unnest(%(ids)s::uuid[], %(attempts)s::int[], %(workers)s::uuid[], %(seconds)s::float8[])
+    AS v (id, attempt, worker_id, seconds)
+WHERE held.id = v.id AND held.attempt = v.attempt AND held.worker_id = v.worker_id AND held.status = 'executing'
+RETURNING held.id
+"""
+
+
+def store_progress(notes: Sequence[AttemptNote]) -> None:
+    """Store how far attempts are, of those that still hold their task."""
+    columns = {"fractions": [note.progress for note in notes], "messages": [note.message for note in notes]}
+    fetch_last(_PROGRESS, _keys(notes) | columns)
+
+
+def store_lines(notes: Sequence[AttemptNote]) -> None:
+    """Store what attempts logged, of those that still hold their task."""
+    columns = {"lines": [note.lines for note in notes], "dropped": [note.dropped for note in notes]}
+    fetch_last(_LINES, _keys(notes) | columns)
+
+
+def extend(notes: Sequence[AttemptNote]) -> None:
+    """Move the deadlines of attempts that still hold their task."""
+    fetch_last(_EXTEND, _keys(notes) | {"seconds": [note.extend for note in notes]})
+
+
+def _keys(notes: Sequence[AttemptNote]) -> dict[str, Any]:
+    return {
+        "ids": [note.task_id for note in notes],
+        "attempts": [note.attempt for note in notes],
+        "workers": [note.worker_id for note in notes],
+    }

@@ -1,0 +1,147 @@
+"""The pool of processes: runs in order, kills what does not end, replaces what has died or grown."""
+
+import json
+import os
+import signal
+import time
+import uuid
+
+import psutil
+import pytest
+
+from queue_app.exceptions import InvalidTaskData, TaskCancelled, TaskTimeout
+from tests.integration.processes import eventually
+from tests.workers import chores
+from tests.workers.test_executor import claimed
+from workers.executor import Executor
+from workers.limits import Limits, parse_rlimit
+from workers.options import WorkerOptions
+from workers.pools.processes import ProcessPool
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
+
+class Board:
+    """Remembers what attempts say."""
+
+    def __init__(self):
+        self.said = []
+
+    def __getattr__(self, kind):
+        return lambda held, *what: self.said.append((kind, *what))
+
+
+@pytest.fixture
+def open_pool():
+    """Return a function that starts a pool; all of them are stopped."""
+    pools = []
+
+    def start(slots=1, **limits):
+        pool = ProcessPool(slots, Executor(uuid.uuid4(), Board()), lambda: None, Limits(**limits))
+        pool.start()
+        pools.append(pool)
+        return pool
+
+    yield start
+    for pool in pools:
+        pool.stop()
+    assert not [child for child in psutil.Process().children() if child.pid in {pool._nursery_pid for pool in pools}]
+
+
+def outcomes(pool, count):
+    """Wait for so many outcomes."""
+    found = []
+    eventually(lambda: found.extend(pool.take_outcomes()) or len(found) == count, "the outcomes")
+    return found
+
+
+def begun(pool, path):
+    """Wait until a task has written its process id."""
+    eventually(lambda: path.exists() and path.read_text(), "its begin")
+    return int(path.read_text())
+
+
+def test_attempts_run_in_processes_of_their_own(open_pool):
+    pool = open_pool(slots=2)
+    pool.submit([claimed(chores.echo, number) for number in range(20)] + [claimed(chores.whoami) for _ in range(2)])
+    ended = outcomes(pool, 22)
+    assert sorted(int(outcome.result) for outcome in ended if outcome.task.args != "[]") == list(range(20))
+    pids = {int(outcome.result) for outcome in ended if outcome.task.args == "[]"}
+    assert pids <= {slot.pid for slot in pool._slots}
+    assert os.getpid() not in pids
+    failures = [claimed(chores.raises, kind) for kind in ("value", "exit", "silent", "nul")]
+    pool.submit([*failures, claimed(chores.control, "snooze"), claimed(chores.control, "discard")])
+    ended = {outcome.task.parameters + outcome.task.args: outcome for outcome in outcomes(pool, 6)}
+    assert ended['{}["value"]'].failure.exception_class == "builtins.ValueError"
+    assert ended['{}["exit"]'].failure.exception_class == "builtins.SystemExit"
+    assert ended['{}["snooze"]'].snooze == 30
+    assert not ended['{}["discard"]'].failure.retriable
+    pool.submit([claimed(chores.later, 4), claimed(chores.tells)])
+    assert {outcome.result for outcome in outcomes(pool, 2)} == {"8", '"told"'}
+    assert [item for item in pool._board.said if item[0] != "log"] == [("progress", 0.5, "half"), ("extend", 60.0)]
+    assert next(item for item in pool._board.said if item[0] == "log")[1].endswith("WARNING shop: a line")
+
+
+@pytest.mark.parametrize(("kind", "reason"), [(TaskTimeout, "timeout"), (TaskCancelled, "cancelled")])
+def test_what_blocks_is_interrupted_and_what_resists_is_killed(open_pool, tmp_path, kind, reason):
+    pool = open_pool()
+    held = claimed(chores.blocks, str(tmp_path / "soft"))
+    pool.submit([held])
+    pid = begun(pool, tmp_path / "soft")
+    assert pool.interrupt(held, kind)
+    assert not pool.interrupt(held, kind), "once is enough"
+    assert outcomes(pool, 1)[0].failure.reason == reason
+    held = claimed(chores.resists, str(tmp_path / "hard"))
+    pool.submit([held, claimed(chores.whoami)])
+    assert begun(pool, tmp_path / "hard") == pid, "the process lives on"
+    pool.interrupt(held, kind)
+    time.sleep(0.05)
+    assert pool.abandon(held, kind()).failure.reason == reason
+    assert pool.abandon(held, kind()) is None
+    assert json.loads(outcomes(pool, 1)[0].result) != pid
+    eventually(lambda: not psutil.pid_exists(pid), "the end of the process")
+
+
+def test_a_process_that_dies_fails_its_task_and_is_replaced(open_pool, tmp_path):
+    pool = open_pool()
+    pool.submit([claimed(chores.dies), claimed(chores.whoami)])
+    died, after = outcomes(pool, 2)
+    assert died.failure.exception_class == "queue_app.exceptions.WorkerDied"
+    assert "SIGKILL" in died.failure.message
+    os.kill(int(after.result), signal.SIGKILL)  # idle
+    pool.submit([claimed(chores.blocks, str(tmp_path / "pid"))])
+    eventually(lambda: pool.take_outcomes() or (tmp_path / "pid").exists(), "the next one runs, or fails with the old")
+
+
+def test_limits(open_pool):
+    pool = open_pool(max_tasks=2, max_memory=400 * 1024**2, rlimits=(("nofile", 64),))
+    pool.submit([claimed(chores.whoami) for _ in range(4)])
+    pids = [int(outcome.result) for outcome in outcomes(pool, 4)]
+    assert pids[0] == pids[1] != pids[2] == pids[3]
+    pool.submit([claimed(chores.opens, 100)])
+    assert "Too many open files" in outcomes(pool, 1)[0].failure.message
+    pool.submit([claimed(chores.eats, 600)])
+    assert "--max-memory" in outcomes(pool, 1)[0].failure.message
+
+
+def test_a_pool_that_stops_leaves_nothing_behind(open_pool, tmp_path):
+    pool = open_pool(slots=2)
+    pool.submit([claimed(chores.resists, str(tmp_path / "pid"))])
+    pids = [begun(pool, tmp_path / "pid"), *(slot.pid for slot in pool._slots), pool._nursery_pid]
+    pool.stop()
+    eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids if pid), "the end of all")
+
+
+@pytest.mark.parametrize("text", ["nofile", "nofil=3", "as=x", "as=-1", "as=1.5G"])
+def test_limits_that_make_no_sense(text):
+    with pytest.raises(InvalidTaskData) as refused:
+        parse_rlimit(text)
+    assert refused.value.field == "rlimit"
+    assert parse_rlimit(" AS = 2g ".replace(" = ", "=")) == ("as", 2 * 1024**3)
+
+
+def test_options_refuse_limits_where_nothing_can_be_limited():
+    with pytest.raises(InvalidTaskData, match="--pool processes"):
+        WorkerOptions(limits=Limits(max_tasks=3))
+    with pytest.raises(InvalidTaskData, match="threads, processes, async"):
+        WorkerOptions(pool="gevent")

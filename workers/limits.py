@@ -1,0 +1,65 @@
+"""What a slot that is a process may use before it is replaced, or refused more."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+from typing import Final
+
+from queue_app.exceptions import InvalidTaskData, near_matches
+
+#: Names of limits that a system may have, as in ``ulimit`` and setrlimit(2).
+RESOURCES: Final = {
+    name.removeprefix("RLIMIT_").lower(): getattr(resource, name)
+    for name in dir(resource)
+    if name.startswith("RLIMIT_")
+}
+_UNITS: Final = {"k": 1024, "m": 1024**2, "g": 1024**3}
+#: From this share of ``max_memory`` on a process is replaced after its task, before the next one pays for it.
+REPLACE_SHARE: Final = 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of each process of ``--pool processes``."""
+
+    max_tasks: int | None = None  # it is replaced after so many
+    max_memory: int | None = None  # bytes of resident memory; above, it is killed
+    rlimits: tuple[tuple[str, int], ...] = ()  # (name, value) for setrlimit(2)
+
+    def apply(self) -> None:
+        """Set the resource limits of this process, soft and hard."""
+        for name, value in self.rlimits:
+            _, hard = resource.getrlimit(RESOURCES[name])
+            most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(RESOURCES[name], (most, most))
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is limited."""
+        return self != Limits()
+
+
+def parse_rlimit(text: str) -> tuple[str, int]:
+    """Return (name, value) of text like ``nofile=1024`` or ``as=2G``; raise ``InvalidTaskData``."""
+    name, _, value = text.partition("=")
+    name, value = name.strip().lower(), value.strip().lower()
+    if name not in RESOURCES:
+        near = near_matches(name, RESOURCES)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        known = ", ".join(sorted(RESOURCES))
+        raise InvalidTaskData("rlimit", f"there is no limit {name!r} here.{hint} Known: {known}.")
+    unit = _UNITS.get(value[-1:], 1)
+    digits = value[:-1] if unit > 1 else value
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 15:  # noqa: PLR2004
+        raise InvalidTaskData("rlimit", f"{text!r} needs a whole number, like nofile=1024 or as=2G.")
+    return name, int(digits) * unit
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Return the resident memory of a process; ``None`` where the system does not tell it like Linux."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123 - every second, for every process
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):
+        return None

@@ -1,0 +1,211 @@
+"""Slots as tasks of one event loop, for coroutine functions.
+
+The loop has a thread of its own, so that the worker's loop goes on claiming and reporting
+when a task blocks it. Where one does, and is given up, the tasks that follow get a new loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from queue_app.core.records import Outcome
+from queue_app.exceptions import Interruption
+from queue_app.registry import AnyTask
+from workers.context import Held, note_interruption, shields
+from workers.executor import Executor, failed
+
+logger = logging.getLogger("taskqueue")
+
+#: A loop that does not turn for so long is blocked by one of its tasks.
+BLOCKED_SECONDS = 1.0
+#: Connections that tasks used are looked after no more often than this.
+RELEASE_SECONDS = 1.0
+
+
+class AsyncPool:
+    """Runs at most ``slots`` coroutines at once, in the order in which they were submitted."""
+
+    name = "async"
+    kill_after: float | None = 5.0  # a coroutine that swallows its cancellation is left to itself then
+
+    def __init__(self, slots: int, executor: Executor, on_outcome: Callable[[], None]) -> None:
+        self.slots = slots
+        self._executor = executor
+        self._on_outcome = on_outcome
+        self._lock = threading.Lock()
+        self._waiting: deque[Held] = deque()
+        self._running: dict[int, _Run] = {}  # by the identity of what is held
+        self._outcomes: deque[Outcome] = deque()
+        self._loop = _Loop()
+
+    def can_run(self, task: AnyTask) -> bool:
+        """Whether a task is a coroutine function."""
+        return inspect.iscoroutinefunction(task.func)
+
+    def start(self) -> None:
+        """Start the loop."""
+        self._loop.start()
+
+    def submit(self, held: list[Held]) -> None:
+        """Take tasks to run, in this order."""
+        with self._lock:
+            self._waiting.extend(held)
+        self._fill()
+
+    def take_outcomes(self) -> list[Outcome]:
+        """Return the outcomes since the last call, in the order in which they ended."""
+        outcomes: list[Outcome] = []
+        while self._outcomes:
+            outcomes.append(self._outcomes.popleft())
+        return outcomes
+
+    def take_unstarted(self) -> list[Held]:
+        """Take back the tasks that no slot has begun."""
+        with self._lock:
+            unstarted, self._waiting = list(self._waiting), deque()
+        return unstarted
+
+    def running(self) -> list[tuple[Held, float]]:
+        """Return what runs now, and for how many seconds."""
+        now = time.monotonic()
+        with self._lock:
+            return [(run.held, now - run.since) for run in self._running.values()]
+
+    @property
+    def unstarted(self) -> int:
+        """How many tasks wait for a slot."""
+        return len(self._waiting)
+
+    def interrupt(self, held: Held, interruption: type[Interruption]) -> bool:
+        """Cancel the coroutine that runs this attempt; it arrives where it next awaits something."""
+        with self._lock:
+            run = self._running.get(id(held))
+            if run is None or held.interruption is not None:
+                return False
+            note_interruption(held, interruption)
+        with shields:
+            if not held.shielded:
+                run.loop.call(run.cancel)
+        return True
+
+    def abandon(self, held: Held, error: Interruption) -> Outcome | None:
+        """Give up on a coroutine that does not end; where it blocks the loop, others get a new one."""
+        with self._lock:
+            run = self._running.pop(id(held), None)
+            if run is None:
+                return None
+            if run.loop is self._loop and not run.loop.turns_within(BLOCKED_SECONDS):
+                logger.error("%s blocks the event loop; tasks get a new one", held.task.task_type)
+                self._loop = _Loop()
+                self._loop.start()
+        self._fill()
+        return failed(held, run.since, error)
+
+    def stop(self) -> None:
+        """Cancel what runs and end the loop; whoever holds the tasks gives them back."""
+        with self._lock:
+            runs, self._running = list(self._running.values()), {}
+        for run in runs:
+            run.loop.call(run.cancel)
+        self._loop.stop()
+
+    def _fill(self) -> None:
+        """Begin what waits, as far as there are slots."""
+        with self._lock:
+            while self._waiting and len(self._running) < self.slots:
+                held = self._waiting.popleft()
+                run = self._running[id(held)] = _Run(held, self._loop)
+                run.loop.call(partial(self._begin, run))
+
+    def _begin(self, run: _Run) -> None:
+        """Start the coroutine, on its loop."""
+        run.task = asyncio.get_running_loop().create_task(self._attempt(run))
+        if run.held.interruption is not None:
+            run.cancel()
+
+    async def _attempt(self, run: _Run) -> None:
+        outcome = await self._executor.arun(run.held)
+        with self._lock:
+            if self._running.pop(id(run.held), None) is None:
+                return  # given up: its outcome was reported
+            self._outcomes.append(outcome)
+        self._fill()
+        self._on_outcome()
+        await run.loop.release_connections(failed=outcome.failure is not None)
+
+
+class _Run:
+    """An attempt in a slot."""
+
+    def __init__(self, held: Held, loop: _Loop) -> None:
+        self.held = held
+        self.loop = loop
+        self.since = time.monotonic()
+        self.task: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        """Cancel it, on its loop, unless it has ended."""
+        if self.task is not None and not self.task.done():
+            self.task.cancel()
+
+
+class _Loop:
+    """An event loop in a thread; a daemon, so that a task that blocks it cannot keep the process alive."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="event-loop", daemon=True)
+        self._released_at = 0.0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function)
+
+    def turns_within(self, seconds: float) -> bool:
+        """Whether the loop turns once within so many seconds."""
+        turned = threading.Event()
+        self.call(turned.set)
+        return turned.wait(seconds)
+
+    def stop(self) -> None:
+        """End the loop once it has dealt with what it was told before."""
+        self.call(lambda: self._loop.call_soon(self._loop.stop))
+        self._thread.join(timeout=BLOCKED_SECONDS)
+
+    async def release_connections(self, *, failed: bool) -> None:
+        """Close what tasks left unusable, in the thread that asgiref gives to calls from coroutines."""
+        now = time.monotonic()
+        if failed or now - self._released_at > RELEASE_SECONDS:
+            self._released_at = now
+            await sync_to_async(_release)()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(sync_to_async(connections.close_all)())
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+
+def _release() -> None:
+    for connection in connections.all(initialized_only=True):
+        try:
+            connection.close_if_unusable_or_obsolete()
+        except Exception:
+            logger.exception("a connection that a task used cannot be closed")

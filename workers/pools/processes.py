@@ -1,0 +1,323 @@
+"""Slots as processes: an attempt can be killed, and a process that has grown is replaced.
+
+What a task does to its process harms no other task: a crash, a leak, a lock that is never
+released. It costs a message each way and the memory of a process for each slot.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from queue_app.core.records import Outcome, TaskFailure
+from queue_app.exceptions import Interruption
+from queue_app.registry import AnyTask
+from workers.context import Held, note_interruption
+from workers.executor import Executor, failed
+from workers.limits import Limits, resident_bytes
+from workers.pools.nursery import LEAVE_SECONDS, SIGNALS, open_nursery
+from workers.wire import Reader, outcome_of, send, task_form
+
+logger = logging.getLogger("taskqueue")
+
+#: The memory of processes at work is looked at so often.
+WATCH_SECONDS = 0.5
+WORKER_DIED = "queue_app.exceptions.WorkerDied"
+
+
+class _Slot:
+    """A process, as the worker sees it; ``held`` is what it runs."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self.line = line
+        self.reader = Reader(line)
+        self.pid = 0  # not known before the nursery says it
+        self.handle: int | None = None  # a descriptor that stands for this process and no later one of its number
+        self.held: Held | None = None
+        self.since = 0.0
+        self.why = ""  # why it was killed
+        self.owed: tuple[Held, signal.Signals] | None = None  # a signal for what it ran before its pid was known
+
+    def kill(self, number: signal.Signals, why: str = "") -> None:
+        """Send the process a signal, if it lives."""
+        self.why = why or self.why
+        with suppress(ProcessLookupError, OSError):
+            if self.handle is not None:
+                signal.pidfd_send_signal(self.handle, number)
+            elif self.pid:
+                os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """Let go of the process."""
+        self.line.close()
+        if self.handle is not None:
+            os.close(self.handle)
+            self.handle = None
+
+
+class ProcessPool:
+    """Runs held tasks in order in ``slots`` processes."""
+
+    name = "processes"
+    kill_after: float | None = 2.0
+
+    def __init__(self, slots: int, executor: Executor, on_outcome: Callable[[], None], limits: Limits) -> None:
+        self.slots = slots
+        self._board = executor.board
+        self._on_outcome = on_outcome
+        self._limits = limits
+        self._lock = threading.RLock()
+        self._waiting: deque[Held] = deque()
+        self._outcomes: deque[Outcome] = deque()
+        self._slots: set[_Slot] = set()
+        self._unborn: deque[_Slot] = deque()  # asked for, and not yet answered
+        self._selector = selectors.DefaultSelector()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="pool", daemon=True)
+        self._nursery: socket.socket
+        self._nursery_pid = 0
+        self._news = b""
+
+    def can_run(self, task: AnyTask) -> bool:
+        """Whether a task may run here: coroutine functions too, on an event loop of their own."""
+        return True
+
+    # -- what the worker's loop asks ---------------------------------------------
+
+    def start(self) -> None:
+        """Fork the nursery and ask it for all slots; no thread of the worker may run yet."""
+        self._nursery_pid, self._nursery = open_nursery(self._limits)
+        self._selector.register(self._nursery, selectors.EVENT_READ)
+        for _ in range(self.slots):
+            self._ask_for_slot()
+        self._thread.start()
+
+    def submit(self, held: list[Held]) -> None:
+        """Take tasks to run, in this order."""
+        with self._lock:
+            self._waiting.extend(held)
+            self._fill()
+
+    def take_outcomes(self) -> list[Outcome]:
+        """Return the outcomes since the last call, in the order in which they ended."""
+        outcomes: list[Outcome] = []
+        while self._outcomes:
+            outcomes.append(self._outcomes.popleft())
+        return outcomes
+
+    def take_unstarted(self) -> list[Held]:
+        """Take back the tasks that no slot has begun."""
+        with self._lock:
+            unstarted, self._waiting = list(self._waiting), deque()
+        return unstarted
+
+    def running(self) -> list[tuple[Held, float]]:
+        """Return what runs now, and for how many seconds."""
+        now = time.monotonic()
+        with self._lock:
+            return [(slot.held, now - slot.since) for slot in self._slots if slot.held is not None]
+
+    @property
+    def unstarted(self) -> int:
+        """How many tasks wait for a slot."""
+        return len(self._waiting)
+
+    def interrupt(self, held: Held, interruption: type[Interruption]) -> bool:
+        """Raise ``interruption`` in the process that runs this attempt; it ends system calls that wait, too."""
+        with self._lock:
+            for slot in self._slots:
+                if slot.held is held and held.interruption is None:
+                    note_interruption(held, interruption)
+                    if slot.pid:
+                        slot.kill(SIGNALS[interruption])
+                    else:  # it runs already, but the nursery's word of it was not read yet
+                        slot.owed = held, SIGNALS[interruption]
+                    return True
+        return False
+
+    def abandon(self, held: Held, error: Interruption) -> Outcome | None:
+        """Kill the process that runs this attempt; another takes its place."""
+        with self._lock:
+            for slot in self._slots:
+                if slot.held is held:
+                    slot.held = None
+                    slot.kill(signal.SIGKILL, "it did not end when it was asked to")
+                    self._drop(slot)
+                    return failed(held, slot.since, error)
+        return None
+
+    def stop(self) -> None:
+        """End all processes; the tasks of those that are killed are given back by the caller."""
+        if self._stopping:
+            return
+        with self._lock:
+            self._stopping = True
+            for slot in list(self._slots):
+                if slot.held is not None:
+                    slot.kill(signal.SIGKILL, "the worker leaves")
+                    slot.held = None
+                self._drop(slot)
+            with suppress(OSError):
+                self._nursery.shutdown(socket.SHUT_RDWR)
+        self._thread.join(timeout=LEAVE_SECONDS)  # woken by the nursery's line
+        for line in [self._nursery, *(slot.line for slot in self._unborn)]:
+            line.close()
+        with suppress(ChildProcessError):
+            os.waitpid(self._nursery_pid, 0)
+        self._selector.close()
+
+    # -- slots --------------------------------------------------------------------
+
+    def _ask_for_slot(self) -> None:
+        ours, theirs = socket.socketpair()
+        slot = _Slot(ours)
+        try:
+            socket.send_fds(self._nursery, [b"F"], [theirs.fileno()])
+        except OSError:
+            if not self._stopping:
+                logger.critical("the pool cannot start processes any more; the worker ends")
+                os._exit(
+                    1
+                )  # the supervisor, or the service manager, starts another, and the scheduler returns the tasks
+        finally:
+            theirs.close()
+        self._slots.add(slot)
+        self._unborn.append(slot)
+        self._selector.register(ours, selectors.EVENT_READ, slot)
+
+    def _drop(self, slot: _Slot) -> None:
+        """Forget a process, and ask for another."""
+        self._slots.discard(slot)
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(slot.line)
+        if slot not in self._unborn:
+            slot.close()
+        if not self._stopping:
+            self._ask_for_slot()
+
+    def _fill(self) -> None:
+        """Give what waits to slots that are free; one that is not yet born reads it when it is."""
+        if not self._waiting:
+            return
+        for slot in self._slots:
+            if slot.held is None and self._waiting:
+                slot.held, slot.since = self._waiting.popleft(), time.monotonic()
+                with suppress(OSError):  # it has died: seen when its line is read
+                    send(slot.line, {"task": task_form(slot.held.task)})
+
+    # -- what slots say -------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping:
+            ready = self._selector.select(WATCH_SECONDS if self._limits.max_memory else None)
+            with self._lock:
+                if self._stopping:
+                    return
+                for key, _ in ready:
+                    if key.data is None:
+                        self._hear_nursery()
+                    elif key.data in self._slots:
+                        with suppress(BlockingIOError):
+                            self._hear(key.data)
+                self._watch_memory()
+                self._fill()
+
+    def _hear_nursery(self) -> None:
+        data = b""
+        with suppress(OSError):
+            data = self._nursery.recv(65536)
+        *lines, self._news = (self._news + data).split(b"\n")
+        if not data:
+            logger.critical("the process that starts others is gone; the worker ends")
+            os._exit(1)
+        for line in lines:
+            news = json.loads(line)
+            if "born" in news:
+                self._born(self._unborn.popleft(), news["born"])
+            else:
+                self._died(news["died"], news["code"])
+
+    def _born(self, slot: _Slot, pid: int) -> None:
+        slot.pid = pid
+        if hasattr(os, "pidfd_open"):
+            with suppress(OSError):
+                slot.handle = os.pidfd_open(pid)
+        if slot.owed is not None and slot.owed[0] is slot.held:
+            slot.kill(slot.owed[1])
+        if slot not in self._slots:  # dropped before it was born
+            slot.kill(signal.SIGKILL)
+            slot.close()
+
+    def _died(self, pid: int, code: int) -> None:
+        """Report what a process ran that has ended by itself, or by somebody's hand."""
+        for slot in list(self._slots):
+            if slot.pid == pid:
+                with suppress(BlockingIOError):  # a process that it started holds its end of the line
+                    while slot in self._slots and self._hear(slot):
+                        pass  # what it said before
+                self._lose(slot, code)
+
+    def _hear(self, slot: _Slot) -> bool:
+        """Act on what a slot says; return false when it has hung up, of which the nursery tells the reason."""
+        messages = slot.reader.receive(socket.MSG_DONTWAIT)
+        if messages is None:
+            with suppress(KeyError, ValueError):
+                self._selector.unregister(slot.line)
+            return False
+        for message in messages:
+            self._act(slot, message)
+        return True
+
+    def _act(self, slot: _Slot, message: dict[str, Any]) -> None:
+        held = slot.held
+        if held is None:
+            return
+        match message:
+            case {"outcome": form, "last": last}:
+                slot.held = None
+                self._outcomes.append(outcome_of(form, held, slot.since, time.monotonic()))
+                if last:
+                    self._drop(slot)
+                self._on_outcome()
+            case {"progress": [fraction, text]}:
+                self._board.progress(held, fraction, text)
+            case {"extend": seconds}:
+                held.extended += seconds
+                self._board.extend(held, seconds)
+            case {"log": line}:
+                self._board.log(held, line)
+
+    def _lose(self, slot: _Slot, code: int) -> None:
+        if slot not in self._slots:
+            return
+        held, slot.held = slot.held, None
+        self._drop(slot)
+        if held is None:
+            return
+        how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        why = f": {slot.why}" if slot.why else ""
+        message = f"The process that ran the attempt {how}{why}."
+        logger.error("%s %s: %s", held.task.task_type, held.task.id, message)
+        failure = TaskFailure(WORKER_DIED, message, "")
+        self._outcomes.append(
+            Outcome(held.task, held.row_time(slot.since), held.row_time(time.monotonic()), failure=failure)
+        )
+        self._on_outcome()
+
+    def _watch_memory(self) -> None:
+        most = self._limits.max_memory
+        if most is None:
+            return
+        for slot in self._slots:
+            if slot.held is not None and slot.pid and (resident_bytes(slot.pid) or 0) > most:
+                slot.kill(signal.SIGKILL, f"it used more than the {most // 1024**2} MiB of --max-memory")

@@ -1,0 +1,80 @@
+"""The way of a worker that has access to PostgreSQL and Redis: it calls the services."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from django.tasks.base import TaskError
+
+from queue_app.core.records import AttemptNote, ClaimedTask, Outcome
+from queue_app.index import Profile
+from queue_app.services import claim as claims
+from queue_app.services import due, finish, leader, rebuild, results, running
+from queue_app.services import workers as service
+from queue_app.services.workers import WorkerIdentity
+from workers.transport.base import OnWait
+
+# ruff: noqa: D102 - the functions of the package say what each does
+
+
+class Direct:
+    """Calls the services of the queue in this process."""
+
+    def register(
+        self, identity: WorkerIdentity, profile: Profile, *, concurrency: int, heartbeat_seconds: float
+    ) -> None:
+        service.register(identity, profile, concurrency=concurrency, heartbeat_seconds=heartbeat_seconds)
+
+    def register_again(self, profile: Profile, worker_id: uuid.UUID) -> None:
+        service.register_in_index(profile, worker_id)
+
+    def heartbeat(self, worker_id: uuid.UUID, *, draining: bool, tasks_done: int) -> bool:
+        return service.heartbeat(worker_id, draining=draining, tasks_done=tasks_done)
+
+    def is_asked_to_drain(self, worker_id: uuid.UUID) -> bool:
+        return service.is_asked_to_drain(worker_id)
+
+    def deregister(self, worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:
+        service.deregister(worker_id, profile, tasks_done=tasks_done)
+
+    def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> bool:
+        return service.wait_for_wake(worker_id, seconds)
+
+    def unserved_types(self, profile: Profile) -> set[str]:
+        return service.unserved_types(profile)
+
+    def change_profile(self, worker_id: uuid.UUID, before: Profile, after: Profile) -> None:
+        service.change_profile(worker_id, before, after)
+
+    def cancel_requests(self, worker_id: uuid.UUID) -> set[uuid.UUID]:
+        return service.cancel_requests(worker_id)
+
+    def claim(
+        self, profile: Profile, worker_id: uuid.UUID, want: int, on_wait: OnWait | None = None
+    ) -> list[ClaimedTask]:
+        return claims.claim(profile, worker_id, want, on_wait=on_wait)
+
+    def finish(self, outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
+        return finish.finish(outcomes)
+
+    def give_back(self, tasks: list[ClaimedTask]) -> int:
+        return claims.give_back(tasks)
+
+    def give_back_strays(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
+        return claims.give_back_strays(worker_id, known)
+
+    def note(self, notes: Sequence[AttemptNote]) -> None:
+        running.note(notes)
+
+    def earlier_attempts(self, task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
+        return results.earlier_attempts(task_id)
+
+    def make_due(self) -> int:
+        return due.make_due()
+
+    def wake_forgotten(self) -> int:
+        return leader.wake_forgotten()
+
+    def rebuild_if_needed(self) -> object:
+        return rebuild.rebuild_if_needed()
