@@ -17,7 +17,7 @@ from django.db.models import F, Q
 from queue_app.core.ids import uuid7
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING, TERMINAL, Status
-from queue_app.models.fields import NamesField
+from queue_app.models.fields import ContainmentIndex, NamesField
 from queue_app.models.querysets import TaskQuerySet
 
 STATUS_CHOICES = [(status.value, status.value.replace("_", " ")) for status in Status]
@@ -151,6 +151,12 @@ class TaskPayload(models.Model):
     args = models.JSONField(default=list)
     parameters = models.JSONField(default=dict)
     trace = models.CharField(max_length=55, null=True, blank=True)  # noqa: DJ001 - W3C traceparent; null: in none
+
+    class Meta:
+        indexes: ClassVar = [
+            # the API's filter by parameters; the row is written once, so no transition passes through it
+            ContainmentIndex(fields=["parameters"], opclasses=["jsonb_path_ops"], name="taskqueue_parameters"),
+        ]
 
     def __str__(self) -> str:
         return f"parameters of {self.task_id}"

@@ -1,0 +1,113 @@
+"""API keys: who holds one acts as its user, within its scopes and its time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from queue_app.exceptions import InvalidTaskData
+from queue_app.models import ApiKey
+from queue_app.services.api_keys import create_key, find_key, forget_keys, revoke_key
+
+TASKS = "/api/v1/tasks"
+
+
+@pytest.fixture(autouse=True)
+def forgetful():
+    forget_keys()
+    yield
+    forget_keys()
+
+
+@pytest.fixture
+def with_key(alice, anonymous):
+    """Call as a holder of a key of alice's that is limited to scopes."""
+
+    def make(*scopes, user=alice.user, **options):
+        _key, secret = create_key(user, "laptop", scopes=scopes, **options)
+
+        def call(method, path, body=None):
+            return anonymous.call(method, path, body, Authorization=f"Bearer {secret}")
+
+        return call
+
+    return make
+
+
+def test_the_secret_is_kept_by_nobody(alice):
+    key, secret = create_key(alice.user, "laptop", by="root")
+    assert secret.startswith(f"tq_{key.prefix}_")
+    assert secret not in str(ApiKey.objects.values().get())
+    assert find_key(secret).user == alice.user
+    assert ApiKey.objects.get().last_used_at is not None
+    with pytest.raises(InvalidTaskData, match="no scope"):
+        create_key(alice.user, "laptop", scopes=["everything"])
+
+
+def test_a_key_acts_as_its_user(with_key, stored, plain_type):
+    mine, foreign = stored(), stored("bob")
+    call = with_key()
+    assert [task["task_id"] for task in call("GET", TASKS).data["results"]] == [str(mine.id)]
+    assert call("GET", f"{TASKS}/{foreign.id}").status_code == 404
+    assert call("POST", TASKS, {"task_type": plain_type}).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("scopes", "allowed"),
+    [(["view_task"], {"GET"}), (["add_task"], {"POST"}), (["cancel_task", "view_task"], {"GET", "DELETE", "actions"})],
+)
+def test_scopes(with_key, stored, plain_type, scopes, allowed):
+    task, call = stored(), with_key(*scopes)
+    for name, method, path, body in (
+        ("GET", "GET", TASKS, None),
+        ("POST", "POST", TASKS, {"task_type": plain_type}),
+        ("PUT", "PUT", f"{TASKS}/{task.id}/priority", {"priority": "high"}),
+        ("actions", "POST", f"{TASKS}/bulk-actions", {"action": "cancel", "filter": {}, "dry_run": True}),
+        ("DELETE", "DELETE", f"{TASKS}/{task.id}", None),
+    ):
+        assert (call(method, path, body).status_code < 300) == (name in allowed), name
+
+
+def test_a_scope_takes_permissions_of_staff_away(with_key, staff, stored):
+    stored("bob")
+    client = staff("view_task", "pause_queue")
+    assert len(with_key("view_task", user=client.user)("GET", TASKS).data["results"]) == 1
+    assert with_key("view_task", user=client.user)("POST", "/api/v1/queues/default/pause").status_code == 403
+    assert with_key(user=client.user)("POST", "/api/v1/queues/default/pause").status_code == 200
+
+
+def test_keys_that_are_not_good(alice, anonymous):
+    good, secret = create_key(alice.user, "a")
+    _old, expired = create_key(alice.user, "b", expires_at=timezone.now() - timedelta(seconds=1))
+    revoked_key, revoked = create_key(alice.user, "c")
+    assert revoke_key(revoked_key.id)
+    assert not revoke_key(revoked_key.id)
+    asleep = User.objects.create_user("carol", is_active=False)
+    _theirs, inactive = create_key(asleep, "d")
+    bad = (
+        secret[:-1] + "é",
+        secret + "x",
+        secret[:-2],
+        "tq_",
+        "tq__x",
+        f"tq_{good.prefix}",
+        "",
+        "x" * 9000,
+        "tq_\x00_x",
+    )
+    for token in (expired, revoked, inactive, *bad):
+        response = anonymous.get(TASKS, Authorization=f"Bearer {token}")
+        assert (response.status_code, response.data["code"]) == (401, "authentication_failed"), token
+        assert response.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_a_revoked_key_is_refused_within_seconds_by_a_process_that_knew_it(transactional_db, alice, monkeypatch):
+    key, secret = create_key(alice.user, "a")
+    assert find_key(secret)
+    ApiKey.objects.filter(pk=key.pk).update(revoked_at=timezone.now())  # by another process
+    assert find_key(secret), "it is remembered"
+    monkeypatch.setattr("queue_app.services.api_keys.REMEMBER_SECONDS", 0.0)
+    assert find_key(secret) is None

@@ -1,0 +1,176 @@
+"""Requests that wait: for the end of a task, and for events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from types import SimpleNamespace
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+
+from queue_app.api import waiting
+from queue_app.api.views import events as view
+from queue_app.core.events import EventFilter
+from queue_app.exceptions import IndexUnavailable
+from queue_app.index import get_index
+from queue_app.services import events, watch
+from queue_app.services.cancel import cancel
+from tests.support.engine import Side, until
+
+TASKS = "/api/v1/tasks"
+EVENTS = "/api/v1/events"
+
+
+@pytest.fixture
+def told(transactional_db, alice, stored):
+    """A task whose life is told on the stream."""
+    task = stored()
+    get_index().flush()
+    return task
+
+
+def end(task) -> None:
+    cancel(task.id)
+    get_index().flush()
+
+
+def read(lines: bytes) -> list[dict]:
+    found = []
+    for block in lines.decode().split("\n\n"):
+        parts = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line and not line.startswith(":"))
+        if "data" in parts:
+            found.append(parts | {"data": json.loads(parts["data"])})
+    return found
+
+
+class TestLongPoll:
+    def test_it_ends_when_the_task_does(self, alice, told):
+        began = time.monotonic()
+        side = Side(lambda: alice.get(f"{TASKS}/{told.id}?wait=60"))
+        until(lambda: waiting.waiters.taken == 1, "the request waits")
+        end(told)
+        assert side.result().data["status"] == "cancelled"
+        assert time.monotonic() - began < 30
+        until(lambda: not watch.hub.busy, "nobody listens, so nobody reads")
+        assert waiting.waiters.taken == 0
+
+    def test_it_answers_in_time_when_nothing_happens_and_at_once_when_all_has(self, alice, told, monkeypatch):
+        assert alice.get(f"{TASKS}/{told.id}?wait=1").data["status"] == "queued"
+        end(told)
+        monkeypatch.setattr(watch, "wait_for_end", None)
+        assert alice.get(f"{TASKS}/{told.id}?wait=60").data["status"] == "cancelled"
+
+    def test_a_lost_event_delays_it_only(self, told, monkeypatch):
+        monkeypatch.setattr(watch, "LOOK_SECONDS", 0.05)
+        monkeypatch.setattr(watch.events, "read", lambda after, **_: time.sleep(0.01) or ([], after))
+        side = Side(lambda: watch.wait_for_end(told.id, 30))
+        cancel(told.id)
+        assert side.result()
+
+    def test_so_many_may_wait(self, alice, stored, settings):
+        settings.TASKQUEUE = {**settings.TASKQUEUE, "API": {"MAX_WAITERS": 1}}
+        task = stored()
+        with waiting.waiters.taking(1):
+            response = alice.get(f"{TASKS}/{task.id}?wait=60")
+        assert (response.status_code, response.headers["Retry-After"]) == (200, "2")
+
+    @pytest.mark.parametrize("query", ["wait=61", "wait=-1", "wait=1.5", "wait=", "wait=1&wait=2", "wiat=3"])
+    def test_what_is_refused(self, alice, stored, query):
+        assert alice.get(f"{TASKS}/{stored().id}?{query}").status_code == 400
+
+
+class TestStream:
+    def test_it_needs_asgi(self, alice):
+        assert alice.get(EVENTS).data["code"] == "asgi_required"
+
+    def test_what_it_can_be_asked(self, alice):
+        for query, code in (
+            ("colour=red", "unknown_parameter"),
+            ("event=Exploded", "unknown_event"),
+            ("after=yesterday", "invalid_id"),
+            ("task=5", "invalid_id"),
+        ):
+            assert alice.get(f"{EVENTS}?{query}").data["code"] == code
+        assert alice.get(EVENTS, **{"Last-Event-ID": "x" * 50}).data["code"] == "invalid_id"
+
+    def test_everybody_hears_of_their_own_only(self, alice, staff):
+        for client, query, user, names in (
+            (alice, {}, "alice", None),
+            (alice, {"user": "bob"}, "alice", ()),
+            (staff("view_task"), {}, None, None),
+            (staff("view_task"), {"user": "bob", "event": "Failed,Completed"}, "bob", ["Failed", "Completed"]),
+        ):
+            lists = {name: [value] for name, value in query.items()}
+            params = type("Params", (dict,), {"getlist": lambda self, name: self[name]})(lists)
+            wanted, _ = view._parse(SimpleNamespace(query_params=params, user=client.user, headers={}))
+            assert (wanted.user, wanted.names) == (user, names)
+
+    def test_it_tells_what_was_and_what_comes(self, told, monkeypatch):
+        monkeypatch.setattr(view, "HEARTBEAT_SECONDS", 0.2)
+        view.streams.take(1)
+
+        async def listen() -> bytes:
+            heard = b""
+            stream = view.stream(EventFilter(task_id=told.id), "0-0")
+            async for part in stream:
+                heard += part
+                if b": heartbeat" in heard and b"event: Cancelled" not in heard:
+                    await sync_to_async(end, thread_sensitive=True)(told)
+                if b"event: Cancelled" in heard:
+                    break
+            await stream.aclose()
+            return heard
+
+        async def in_time() -> bytes:
+            return await asyncio.wait_for(listen(), 60)
+
+        heard = async_to_sync(in_time)()
+        assert heard.startswith(b"retry: 3000\n\n")
+        found = read(heard)
+        assert [event["event"] for event in found] == ["Accepted", "Cancelled"]
+        assert found[1]["data"]["task_id"] == str(told.id)
+        assert view.streams.taken == 0
+        later = [event for event in events.read(found[0]["id"])[0] if event.task_id == str(told.id)]
+        assert [event.name for event in later] == ["Cancelled"], "the id is where to go on"
+
+    def test_an_id_stands_at_the_last_event_of_its_entry(self, told):
+        [event] = [event for event in events.read("0-0")[0] if event.task_id == str(told.id)]
+        found = read(view._lines([event, event], EventFilter()))
+        assert ["id" in item for item in found] == [False, True]
+
+    def test_who_is_too_far_behind_has_to_come_again(self):
+        async def full() -> object:
+            queue: asyncio.Queue = asyncio.Queue(maxsize=3)
+            for _ in range(3):
+                queue.put_nowait([])
+            view._end(queue)
+            return queue.get_nowait()
+
+        assert async_to_sync(full)() is None
+
+
+def test_the_hub_survives_the_loss_of_redis(told, monkeypatch):
+    monkeypatch.setattr(watch, "RETRY_SECONDS", 0.01)
+    plain, tries = events.last_id, []
+
+    def last_id():
+        tries.append(1)
+        if len(tries) < 3:
+            raise IndexUnavailable("gone")
+        return plain()
+
+    monkeypatch.setattr(watch.events, "last_id", last_id)
+    reads, read_plain = [], events.read
+
+    def read_noted(*args, **options):
+        reads.append(1)
+        return read_plain(*args, **options)
+
+    monkeypatch.setattr(watch.events, "read", read_noted)
+    heard = []
+    with watch.hub.listening(heard.extend):
+        until(lambda: bool(reads), "it reads again")
+        end(told)
+        until(lambda: any(event.name == "Cancelled" for event in heard), "it hears again")
