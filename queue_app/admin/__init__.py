@@ -12,8 +12,10 @@ from queue_app.admin import (
     task,
     worker,
 )
+from queue_app.admin.panel import TaskPanelMixin
 
 __all__ = [
+    "TaskPanelMixin",
     "audit_entry",
     "dead_letter",
     "limit",

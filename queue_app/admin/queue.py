@@ -107,6 +107,12 @@ class QueueAdmin(LiveMixin, QueueAppAdmin[Queue]):
     search_fields = ("name", "description")
     sortable_by = ("name", "max_concurrent")
 
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest | None, **kwargs: Any) -> Any:
+        """Give texts of a few lines no more room than they need."""
+        if db_field.name in {"description", "fair_weights"}:
+            kwargs["widget"] = forms.Textarea({"rows": 2, "cols": 60})
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
+
     def has_pause_permission(self, request: HttpRequest) -> bool:
         """Say whether the user may pause and resume queues."""
         return request.user.has_perm("queue_app.pause_queue")

@@ -39,18 +39,79 @@ def short_connections(monkeypatch):
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
 
 
-@pytest.fixture
-def browser(chromium, monkeypatch) -> Iterator:
+@pytest.fixture(scope="module")
+def browser(chromium) -> Iterator:
     from django.db import connections  # noqa: PLC0415 - needs the settings
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only when there is a browser
 
-    # Playwright keeps an event loop running in this thread, which the test's own queries do not disturb.
-    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS))
-        yield browser
-        browser.close()
-        connections.close_all()  # those of the time with an event loop; Django keeps them apart from the others
+    with pytest.MonkeyPatch.context() as patch:
+        # Playwright keeps an event loop running in this thread, which the test's own queries do not disturb.
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS))
+            yield browser
+            browser.close()
+            connections.close_all()  # those of the time with an event loop; Django keeps them apart from the others
+
+
+class Visitor:
+    """One tab of somebody who is logged in, and everything that went wrong in it."""
+
+    def __init__(self, browser, address: str, **options) -> None:
+        self.address = address
+        self.problems: list[str] = []
+        self.page = browser.new_page(**options)
+        self.page.set_default_timeout(30_000)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("console", self._note)
+        self.page.on("response", self._look)
+
+    def _note(self, message) -> None:
+        """Note errors; the browser says there when the Content Security Policy forbids something."""
+        if message.text.startswith("Failed to load resource"):
+            return  # that is a response, see below; browsers ask for icons that nobody has
+        if message.type == "error" or "Content Security Policy" in message.text:
+            self.problems.append(message.text)
+
+    def _look(self, response) -> None:
+        if response.status >= 400:
+            self.problems.append(f"{response.status} {response.url}")
+        elif "text/html" in response.headers.get("content-type", "") and response.url.startswith(self.address):
+            policy = response.headers.get("content-security-policy", "")
+            if "unsafe" in policy or "script-src 'self'" not in policy:
+                self.problems.append(f"{response.url} allows too much: {policy!r}")
+
+    def log_in(self, name: str, password: str) -> None:
+        self.page.goto(f"{self.address}/admin/")
+        self.page.fill("#id_username", name)
+        self.page.fill("#id_password", password)
+        self.page.click("input[type=submit]")
+        self.page.wait_for_selector("#user-tools")
+
+    def go(self, path: str) -> None:
+        self.page.goto(f"{self.address}/admin/queue_app/{path}")
+
+
+@pytest.fixture
+def visit(browser, live_server) -> Iterator:
+    visitors: list[Visitor] = []
+
+    def open_tab(**options) -> Visitor:
+        visitors.append(Visitor(browser, live_server.url, **options))
+        return visitors[-1]
+
+    yield open_tab
+    for visitor in visitors:
+        visitor.page.close()
+
+
+@pytest.fixture(autouse=True)
+def fresh_look():
+    """Forget what viewers shared in the test before."""
+    from queue_app.dashboard import charts, live  # noqa: PLC0415
+
+    live.forget()
+    charts.forget()
 
 
 @pytest.fixture

@@ -8,10 +8,13 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
 
+from queue_app.core.fingerprint import fingerprint
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
+from queue_app.index import Profile, get_index
 from queue_app.models import (
+    DeadLetter,
     IndexGeneration,
     PriorityPolicy,
     Queue,
@@ -19,12 +22,17 @@ from queue_app.models import (
     RuntimeSettings,
     Task,
     TaskAttempt,
+    TaskPayload,
     TaskResult,
     Worker,
 )
 from queue_app.services import enqueue_many, pause
 from queue_app.services.enqueue import forget_known_queues
+from queue_app.services.finish import finish
 from queue_app.services.rebuild import rebuild
+from queue_app.services.run_replays import run_replays
+from tests.support.engine import done, take
+from tests.support.scene import Hand
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -98,6 +106,7 @@ def shop():
         )
     Task.objects.filter(pk=ids[9]).update(attempt=3, failures=3)
     _remember_two_hours(now)
+    _bury(now)
     rebuild()  # the index learns of what runs
     pause("payments", by="alice", reason="gateway maintenance until 18:00")
     return {"failed": ids[9], "running": ids[0], "waiting": ids[14], "gpu": ids[16], "worker": workers[0].id}
@@ -111,9 +120,10 @@ def _remember_two_hours(now):
             wave = math.sin((ago + 17 * place) / 9) + 1.2
             rows.append(
                 QueueStats(
-                    queue=name, taken_at=minute - timedelta(minutes=ago), active=int(3 * wave), oldest_seconds=40 * wave,
-                    depth={"critical": int(3 * wave), "high": int(9 * wave), "normal": int(25 * wave), "low": int(7 * wave),
-                           "background": 12 - place},
+                    queue=name, taken_at=minute - timedelta(minutes=ago), active=int(3 * wave),
+                    oldest_seconds=40 * wave,
+                    depth={"critical": int(3 * wave), "high": int(9 * wave), "normal": int(25 * wave),
+                           "low": int(7 * wave), "background": 12 - place},
                     enqueued=int(210 * wave), completed=int(200 * wave), failed=int(4 * wave) if place else 0,
                     wait_p50=0.08 * wave, wait_p95=0.6 * wave, wait_p99=1.4 * wave,
                     run_p50=0.2 * wave, run_p95=0.9 * wave, run_p99=2.2 * wave,
@@ -149,66 +159,123 @@ def _end(task_id, worker, status, now):
     Task.objects.filter(pk=task_id).update(status=status, finished_at=now - timedelta(seconds=93), deadline=None)
 
 
-def _log_in(page, address):
-    page.goto(f"{address}/admin/")
-    page.fill("#id_username", "alice")
-    page.fill("#id_password", PASSWORD)
-    page.click("input[type=submit]")
-    page.wait_for_selector("#user-tools")
+def _bury(now):
+    """Put some dead letters of two causes beside those that failed."""
+    letters = []
+    for n in range(14):
+        task = Task.objects.create(
+            task_type="shop.tasks.charge_card" if n % 4 else "shop.tasks.send_receipt", queue="payments", priority=0,
+            status=Status.DEAD_LETTER, created_at=now - timedelta(hours=n + 1), finished_at=now - timedelta(hours=n),
+            attempt=3, failures=3,
+        )  # fmt: skip
+        TaskPayload.objects.create(task=task, parameters={"order": 4000 + n, "token": "tok_5f2c9e81"})
+        name, message = ("shop.gateway.CardDeclined", f"order {4000 + n} declined with token=tok_5f2c9e81")
+        if not n % 4:
+            name, message = "smtplib.SMTPServerDisconnected", f"Connection to mx{n}.shop.example unexpectedly closed"
+        letters.append(
+            DeadLetter(
+                task_id=task.pk, task_type=task.task_type, queue="payments", priority=0, reason="retries_exhausted",
+                attempts=3, exception_class=name, message=message, fingerprint=fingerprint(name, message),
+                died_at=now - timedelta(hours=n), expires_at=now + timedelta(days=20),
+            )
+        )  # fmt: skip
+    DeadLetter.objects.bulk_create(letters)
 
 
-def test_staff_reprioritise_one_task_and_cancel_another(browser, live_server, shop, screenshots):
-    page = browser.new_page(viewport=DESKTOP)
-    problems = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    _log_in(page, live_server.url)
-    page.goto(f"{live_server.url}/admin/queue_app/task/?status=queued")
+def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session for all of it keeps the suite quick
+    """One long day: a pause, a task that runs first, a replay, a cancel of all that match, and what is live."""
+    kinds = Profile.of(["mail"], ["shop.tasks.send_receipt", "shop.tasks.send_newsletter"], ())
+    hand = Hand(uuid.uuid4(), kinds)
+    get_index().register(kinds, hand.id)
+    visitor = visit(viewport=DESKTOP)
+    page = visitor.page
+    visitor.log_in("alice", PASSWORD)
 
-    def select(task_id, action):
-        page.check(f"input[name=_selected_action][value='{task_id}']")
-        page.select_option("select[name=action]", action)
-        page.click("button[name=index]")
-        page.wait_for_selector(".messagelist")
-
-    select(shop["waiting"], "set_priority_critical")
-    assert "Changed the priority of 1 task to critical." in page.inner_text(".messagelist")
-    assert Task.objects.get(pk=shop["waiting"]).priority == Band.CRITICAL
-    page.screenshot(path=screenshots / "task-list-reprioritised.png")
-
-    select(shop["gpu"], "cancel_selected")
-    assert "Cancelled 1 task." in page.inner_text(".messagelist")
-    assert Task.objects.get(pk=shop["gpu"]).status == Status.CANCELLED
-
-    page.goto(f"{live_server.url}/admin/queue_app/task/{shop['waiting']}/change/")
-    page.select_option("#tq-priority", "background")
+    # A waiting task gets another priority, and runs first.
+    visitor.go(f"task/{shop['waiting']}/change/")
+    page.select_option("#tq-priority", "critical")
     page.click("text=Change priority")
-    page.wait_for_selector(".messagelist")
-    assert Task.objects.get(pk=shop["waiting"]).priority == Band.BACKGROUND
-    page.click("text=Cancel task")
-    page.wait_for_selector("text=The task is cancelled.")
-    assert Task.objects.get(pk=shop["waiting"]).status == Status.CANCELLED
+    page.wait_for_selector("text=The priority is now critical.")
+    [claimed] = take(hand)
+    assert claimed.id == shop["waiting"]
+    finish([done(claimed)])
+    page.reload()
+    assert "completed" in page.inner_text(".tq-summary")
 
-    page.goto(f"{live_server.url}/admin/queue_app/queue/mail/change/")
+    # A queue is paused for an hour, and the overview says by whom and why.
+    visitor.go("queue/mail/change/")
     page.fill("#tq-reason", "new templates")
+    page.select_option("#tq-seconds", "3600")
     page.click("text=Pause queue")
     page.wait_for_selector("text=new templates")
-    assert Queue.objects.get(pk="mail").paused
-    assert problems == []
+    assert Queue.objects.get(pk="mail").resume_at is not None
+    assert take(hand) == []
+
+    # The overview moves while one looks at it, and says what is new.
+    visitor.go("")
+    page.wait_for_selector("#tq-overview[data-drawn]")
+    assert "paused by alice: new templates" in page.inner_text("#tq-live")
+    drawn = page.get_attribute("#tq-overview", "data-drawn")
+    queued = int(page.get_attribute("[data-value]", "data-value"))
+    enqueue_many([NewTask(task_type="shop.tasks.send_newsletter", queue="mail") for _ in range(60)])
+    get_index().flush()
+    page.wait_for_selector(f"[data-value='{queued + 60}']")
+    page.wait_for_selector(f"#tq-overview:not([data-drawn='{drawn}'])")
+    page.keyboard.press("?")
+    assert page.is_visible("#tq-help")
+    page.keyboard.press("Escape")
+    page.check("#tq-pause-updates")
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    page.wait_for_selector("#result_list")
+
+    # All that match are cancelled, after a page that says what will happen.
+    visitor.go("task/?queue=mail&priority=normal&status=queued")
+    page.check("#action-toggle")
+    page.click(".actions .question a")
+    page.select_option("select[name=action]", "cancel_selected")
+    page.click("button[name=index]")
+    page.wait_for_selector(".tq-confirm")
+    assert "60 tasks will be changed" in page.inner_text(".tq-big")
+    page.screenshot(path=screenshots / "confirm.png", full_page=True)
+    page.fill("#tq-reason", "sent by mistake")
+    page.click("input[type=submit]")
+    page.wait_for_selector("text=60 of 60 tasks done")
+    assert Task.objects.filter(queue="mail", priority=Band.NORMAL, status=Status.CANCELLED).count() == 60
+
+    # Dead letters of one cause are replayed.
+    visitor.go("deadletter/causes/")
+    page.screenshot(path=screenshots / "causes-light.png", full_page=True)
+    page.click("text=Replay or discard… >> nth=0")
+    page.wait_for_selector("text=Nothing has been changed yet.")
+    page.fill("#tq-reason", "the gateway works again")
+    page.click("text=Replay all")
+    page.wait_for_selector("text=see how far it has come")
+    run_replays()
+    replayed = DeadLetter.objects.filter(replayed_by="alice")
+    assert 0 < replayed.count() <= 5, "the first ones go ahead"
+    assert Task.objects.get(pk=replayed[0].task_id).status == Status.QUEUED
+
+    visitor.go("auditentry/")
+    said = page.inner_text("#result_list")
+    for action in ("task.reprioritise", "queue.pause", "task.cancel_all", "deadletter.replay_many"):
+        assert action in said
+    assert visitor.problems == []
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_pages_look_right(look, browser, live_server, shop, screenshots):
-    page = browser.new_page(**LOOKS[look])
-    problems = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("response", lambda response: problems.append(response.url) if response.status >= 400 else None)
-    _log_in(page, live_server.url)
+def test_pages_look_right(look, visit, shop, screenshots):
+    visitor = visit(**LOOKS[look])
+    page = visitor.page
+    visitor.log_in("alice", PASSWORD)
     pages = {
         "overview": "",
-        "task-list": "task/",
+        "task-list": "task/?status=pending",
         "task-failed": f"task/{shop['failed']}/change/",
         "task-waiting": f"task/{shop['gpu']}/change/",
         "task-running": f"task/{shop['running']}/change/",
+        "task-again": f"task/{shop['failed']}/run-again/",
+        "causes": "deadletter/causes/",
         "queue-list": "queue/",
         "queue": "queue/mail/change/",
         "queue-paused": "queue/payments/change/",
@@ -216,21 +283,14 @@ def test_pages_look_right(look, browser, live_server, shop, screenshots):
         "worker": f"worker/{shop['worker']}/change/",
         "policies": "prioritypolicy/",
         "limits": "runtimesettings/1/change/",
+        "audit-list": "auditentry/",
     }
     for name, path in pages.items():
-        response = page.goto(f"{live_server.url}/admin/queue_app/{path}")
-        assert response.status == 200, path
+        visitor.go(path)
         if name == "overview":
             page.wait_for_selector("#tq-overview[data-drawn]")
         page.screenshot(path=screenshots / f"{name}-{look}.png", full_page=True)
         if "list" not in name and name != "policies":  # Django's own lists scroll sideways on a phone
             assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
         assert "tok_5f2c9e81" not in page.content()
-    assert problems == []
-
-
-def test_unknown_task_leads_back_to_the_list(browser, live_server, shop):
-    page = browser.new_page()
-    _log_in(page, live_server.url)
-    page.goto(f"{live_server.url}/admin/queue_app/task/{uuid.uuid4()}/change/")
-    assert "Perhaps it was deleted?" in page.inner_text(".messagelist")
+    assert visitor.problems == []

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 PASSWORD = "correct horse"
 LOOKS = {
     "light": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light"},
-    "dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
 }
 

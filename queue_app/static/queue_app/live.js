@@ -2,7 +2,6 @@
 (function () {
   'use strict';
   const POLL_MS = 2000;
-  const CHART_EVERY = 3; // polls
   const SLOW_MS = 15000; // after an error
 
   const root = document.getElementById('tq-overview');
@@ -15,7 +14,6 @@
 
   let updatedAt = Date.now();
   let timer = 0;
-  let polls = 0;
   let lost = false;
   let known = new Set(texts());
 
@@ -57,7 +55,7 @@
     if (document.hidden || hold.checked) return;
     try {
       replace(await (await get(root.dataset.live)).text());
-      if (polls++ % CHART_EVERY === 0) await drawCharts();
+      await drawCharts();
       updatedAt = Date.now();
       lost = false;
     } catch (error) {
