@@ -46,6 +46,23 @@ class Entry(NamedTuple):
     id: uuid.UUID
 
 
+class PackedLane(NamedTuple):
+    """Queued tasks of one lane: their ids, 16 bytes each, and in the same order their scores as big-endian doubles."""
+
+    lane: str
+    ids: bytes
+    scores: bytes
+
+    @property
+    def size(self) -> int:
+        """How many tasks there are."""
+        return len(self.scores) // 8
+
+    def part(self, start: int, end: int) -> PackedLane:
+        """Return those from ``start`` to before ``end``."""
+        return PackedLane(self.lane, self.ids[16 * start : 16 * end], self.scores[8 * start : 8 * end])
+
+
 @dataclass(frozen=True, slots=True)
 class TaskRef:
     """A stored task as the index needs it: its identity, its lane and its score."""

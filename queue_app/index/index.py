@@ -16,11 +16,12 @@ from queue_app.core.lanes import queued_at_of
 from queue_app.core.limits import EVERYTHING, Limits, Scope, gate_of
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED, Risen, Thresholds
-from queue_app.core.records import ANY_LEASE, Entry, Proposal, TaskRef
+from queue_app.core.records import ANY_LEASE, Entry, PackedLane, Proposal, TaskRef
 from queue_app.exceptions import IndexNotReady, UnknownProfile
 from queue_app.index import events, scripts
 from queue_app.index.census import Census, take_census
 from queue_app.index.client import connect, longest_wait, translated
+from queue_app.index.comparison import misplaced
 from queue_app.index.depth import QueueDepth
 from queue_app.index.keys import Keys
 from queue_app.index.lazy import redis
@@ -366,6 +367,10 @@ class Index:
                 if first:
                     oldest[band] = min(float(first), oldest.get(band, float("inf")))
         return QueueDepth(queue, active, counts, {band: queued_at_of(value) for band, value in oldest.items()})
+
+    def misplaced(self, lanes: Iterable[PackedLane]) -> list[uuid.UUID]:
+        """Return those of the queued tasks that are missing or stand at a wrong place; repairs nothing."""
+        return misplaced(self._call, lanes)
 
     def census(self) -> Census:
         """Count all queues, and return what was counted since Redis was emptied."""

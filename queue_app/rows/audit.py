@@ -20,12 +20,6 @@ SELECT id, task_type, queue, priority, capabilities, queued_at, "user", concurre
 WHERE status = 'queued' AND (queued_at, id) > (%s, %s)
 ORDER BY queued_at, id LIMIT %s
 """
-_RECENT = """
-SELECT id, task_type, queue, priority, capabilities, queued_at, "user", concurrency_key, weight FROM queue_app_task
-WHERE status = 'queued' AND queued_at > clock_timestamp() - make_interval(secs => %s)
-ORDER BY queued_at, id LIMIT %s
-"""
-
 Cursor = tuple[datetime, uuid.UUID]
 _NIL = uuid.UUID(int=0)
 
@@ -50,11 +44,6 @@ def queued_estimate() -> int:
         "SELECT GREATEST(c.reltuples, 0)::bigint FROM pg_class AS c WHERE c.oid = to_regclass('taskqueue_waiting')"
     )
     return int(found[0][0]) if found else 0
-
-
-def recently_queued(seconds: float, limit: int = PAGE) -> list[TaskRef]:
-    """Return tasks that became queued within the last ``seconds``."""
-    return [TaskRef.from_row(row) for row in fetch_all(_RECENT, [seconds, limit])]
 
 
 def executing() -> list[tuple[uuid.UUID, str]]:

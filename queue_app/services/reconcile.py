@@ -2,8 +2,8 @@
 
 Each pass is bounded and cheap when nothing is wrong:
 
-- what became queued within the last seconds is pushed (a no-op where it is indexed);
-- a rolling pass over all queued rows, in pages, so many that it is through in ``FULL_PASS_SECONDS``;
+- what became queued within the last seconds is compared, and what differs is pushed;
+- so is everything that is queued, in a rolling pass of pages, so many that it is through in ``FULL_PASS_SECONDS``;
 - leases whose row is not executing end; a row that is still queued goes back to its place
   once the lease is too old for its claim to be under way;
 - executing rows that hold no lease get one, so that caps hold;
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from queue_app import conf, signals
 from queue_app.core.states import Status
 from queue_app.index import Index, Lease, get_index
-from queue_app.rows import audit
+from queue_app.rows import audit, comparison
 from queue_app.rows.claim import statuses
 from queue_app.services import events
 from queue_app.services.claim import PROPOSAL_SECONDS
@@ -29,14 +29,14 @@ from queue_app.services.rebuild import copy_limits
 RECENT_SECONDS = 30.0
 #: A lease of a queued row that is older than this belongs to a claim that died.
 ABANDONED_SECONDS = PROPOSAL_SECONDS + 5.0
-PAGE = 2000
+PAGE = 5000
 
 
 @dataclass(slots=True)
 class Reconciler:
     """Repairs the index step by step; remembers how far its rolling pass has come."""
 
-    cursor: audit.Cursor | None = None
+    cursor: comparison.Cursor | None = None
     compared: int = 0  # rows of the rolling pass under way
     total: int = 0  # rows of the pass before
     repaired: Counter[str] = field(default_factory=Counter)
@@ -46,7 +46,7 @@ class Reconciler:
         index = get_index()
         repairs = {
             "limits": copy_limits(),  # first: what is pushed then meets them
-            "missing": index.push(audit.recently_queued(RECENT_SECONDS)) + self._roll_on(index),
+            "missing": _repair(index, comparison.packed_recent(RECENT_SECONDS, PAGE)) + self._roll_on(index),
             "leases_ended": self._end_stale_leases(index),
             "leases_restored": index.restore_leases(index.missing_leases(audit.executing())),
         }
@@ -71,13 +71,13 @@ class Reconciler:
 
     def next_page(self, index: Index) -> int:
         """Compare the next page of the rolling pass; return how many tasks were missing or misplaced."""
-        page = audit.queued_page(self.cursor, PAGE)
-        self.compared += len(page)
-        if len(page) == PAGE:
-            self.cursor = (page[-1].queued_at, page[-1].id)
+        page = comparison.packed_page(self.cursor, PAGE)
+        self.compared += page.size
+        if page.size == PAGE:
+            self.cursor = page.end
         else:
             self.cursor, self.total, self.compared = None, self.compared, 0
-        return index.push(page)
+        return _repair(index, page)
 
     def _end_stale_leases(self, index: Index) -> int:
         ended = 0
@@ -91,6 +91,12 @@ class Reconciler:
             ended += index.withdraw(stale)
             index.push(audit.refs([lease.id for lease in stale]))
         return ended
+
+
+def _repair(index: Index, page: comparison.Page) -> int:
+    """Push what of the page is missing or misplaced and, read again, still queued; return how many were so."""
+    differing = index.misplaced(page.lanes)
+    return index.push(audit.refs(differing)) if differing else 0
 
 
 def _is_stale(lease: Lease, status: Status | None, now: int) -> bool:

@@ -1,11 +1,16 @@
 """The reconciler: compare index and rows by state, repair what differs, write nothing else."""
 
-from datetime import timedelta
+import struct
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.utils import timezone
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from queue_app import signals
+from queue_app.core.lanes import score
+from queue_app.core.priorities import Band
 from queue_app.models import Queue, Task
 from queue_app.services import reconcile as module
 from queue_app.services.cancel import cancel
@@ -152,18 +157,24 @@ def test_a_task_that_ends_between_reading_rows_and_writing_leases_leaks_for_one_
     assert_index_agrees()
 
 
-def test_rows_read_before_they_were_claimed_revive_nothing(engine, monkeypatch):
+@pytest.mark.parametrize("reader", ["comparison.packed_recent", "audit.refs"])
+def test_rows_read_before_they_were_claimed_revive_nothing(engine, monkeypatch, reader):
     """The index hears of a task that runs, or has ended, by now: the row refuses it."""
     ids = put_many(3)
     hand = engine.worker()
-    plain = module.audit.recently_queued
+    place, name = reader.split(".")  # before the index is compared, and before it is repaired
+    plain, taken = getattr(getattr(module, place), name), []
 
     def read_then_run(*args):
         found = plain(*args)
-        finish([done(task) for task in take(hand, 2)[:1]])
+        if not taken:
+            taken.extend(take(hand, 2))
+            finish([done(taken[0])])
         return found
 
-    monkeypatch.setattr(module.audit, "recently_queued", read_then_run)
+    monkeypatch.setattr(getattr(module, place), name, read_then_run)
+    if place == "audit":  # asked only for what differs
+        monkeypatch.setattr(type(engine.index), "misplaced", lambda *_: ids)
     Reconciler().run_once()
     monkeypatch.undo()
     assert take_ids(hand, 5) == [ids[2]]
@@ -197,3 +208,27 @@ def test_the_rolling_pass_is_as_fast_as_it_promises(engine, settings, monkeypatc
     reconciler.run_once()
     assert (reconciler.total, reconciler.cursor) == (12, None)
     assert len(ids) == 12
+
+
+INSTANTS = st.integers(946_684_800_000_000, 9_900_000_000_000_000)  # µs: from the year 2000 to 2283
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(Band)), INSTANTS), min_size=1, max_size=20))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_database_packs_the_places_that_the_index_holds(engine, made):
+    """The same number but for its last bit, in the same order as the ids, for any band and instant."""
+    Task.objects.all()._raw_delete(using="default")
+    ids = put_many(len(made))
+    made = [(band, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)) for band, at in made]
+    for task_id, (band, at) in zip(ids, made, strict=True):
+        Task.objects.filter(pk=task_id).update(priority=band, queued_at=at)
+    page = module.comparison.packed_page(None, 100)
+    [lane] = page.lanes
+    places = dict(zip(_split(lane.ids, 16), (place for (place,) in struct.iter_unpack(">d", lane.scores)), strict=True))
+    wanted = {task_id.bytes: score(band, at) for task_id, (band, at) in zip(ids, made, strict=True)}
+    assert places == pytest.approx(wanted, rel=0, abs=0.016)
+    assert page.end == max((at, task_id) for task_id, (_, at) in zip(ids, made, strict=True))
+
+
+def _split(packed, size):
+    return [packed[at : at + size] for at in range(0, len(packed), size)]
