@@ -18,7 +18,7 @@ from queue_app.services.leader import take_lead
 from queue_app.services.maintenance import run_overdue
 from queue_app.services.queues import pause
 from queue_app.services.workers import WorkerIdentity, register
-from tests.support.engine import flush, index_away, put, put_many, take
+from tests.support.engine import flush, put, put_many, take
 
 
 def only(findings) -> Finding:
@@ -69,11 +69,11 @@ def test_a_healthy_installation_fails_nothing(engine):
     assert {finding.check for finding in findings} >= {"settings", "redis", "index", "scheduler", "tables", "agreement"}
 
 
-def test_without_redis_the_rest_is_examined(engine):
-    with index_away():
-        engine.index.ping = lambda: engine.index._call("ping")
-        findings = list(doctor.examine())
-        del engine.index.ping
+def test_without_redis_the_rest_is_examined(engine, settings):
+    nowhere = settings.CACHES["default"] | {"LOCATION": "redis://127.0.0.1:1/0"}
+    settings.CACHES = {**settings.CACHES, "nowhere": nowhere}
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "REDIS_ALIAS": "nowhere"}
+    findings = list(doctor.examine())
     assert next(f.check for f in findings if f.level is Level.FAIL) == "redis"
     assert {"migrations", "transactions"} <= {finding.check for finding in findings}
     assert "clocks" not in {finding.check for finding in findings}

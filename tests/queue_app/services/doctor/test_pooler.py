@@ -1,0 +1,98 @@
+"""A real PgBouncer before the tests' own PostgreSQL."""
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import time
+
+import pytest
+from django.db import connection, connections
+
+from queue_app.services.doctor import Level, postgresql
+
+PASSWORD = "not-a-secret"
+
+
+@pytest.fixture(scope="module")
+def program() -> str:
+    path = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+    if path is None and os.environ.get("CI"):
+        pytest.fail("This test needs PgBouncer; .ci/run installs it (Debian: pgbouncer).")
+    if path is None:
+        pytest.skip("PgBouncer is not installed (CI fails here instead).")
+    return path
+
+
+@pytest.fixture
+def behind(program, transactional_db, monkeypatch, settings, tmp_path):
+    """Return a function that puts a PgBouncer with this pool mode between the queue and its rows."""
+    started: list[subprocess.Popen] = []
+
+    def start(mode: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        database = connection.settings_dict
+        config = tmp_path / f"{mode}.ini"
+        target = {
+            "host": database["HOST"], "port": database["PORT"] or 5432, "user": database["USER"],
+            "password": database["PASSWORD"], "dbname": database["NAME"],
+        }  # fmt: skip
+        config.write_text(
+            "[databases]\n"
+            f"* = {' '.join(f"{name}='{value}'" for name, value in target.items() if value)}\n"
+            "[pgbouncer]\n"
+            f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
+            f"pool_mode = {mode}\ndefault_pool_size = 2\nignore_startup_parameters = options,extra_float_digits\n"
+        )
+        tmp_path.chmod(0o755)
+        config.chmod(0o644)
+        as_another = ["-u", "nobody"] if getpass.getuser() == "root" else []  # it refuses to run as root
+        for folder in (tmp_path.parent, tmp_path.parent.parent):
+            if as_another:
+                folder.chmod(folder.stat().st_mode | 0o011)
+        started.append(
+            subprocess.Popen([program, *as_another, str(config)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        )
+        _wait_for(port, started[-1])
+        pooled = database | {"HOST": "127.0.0.1", "PORT": str(port), "NAME": "pooled", "PASSWORD": PASSWORD}
+        monkeypatch.setitem(connections.settings, "pooled", pooled)
+        settings.TASKQUEUE = {**settings.TASKQUEUE, "DATABASE_ALIAS": "pooled"}
+
+    yield start
+    if "pooled" in connections.settings:
+        connections["pooled"].close()
+        del connections["pooled"]
+    for process in started:
+        process.terminate()
+        process.wait(timeout=20)
+        process.stdout.close()
+
+
+def _wait_for(port: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError("PgBouncer does not listen")
+
+
+def test_transaction_pooling_wants_to_be_known(behind, django_db_blocker, monkeypatch):
+    behind("transaction")
+    [finding] = postgresql.check_pooler()
+    assert (finding.level, "pools transactions, and Django does not know" in finding.message) == (Level.FAIL, True)
+    monkeypatch.setitem(connections["pooled"].settings_dict, "DISABLE_SERVER_SIDE_CURSORS", True)
+    [finding] = postgresql.check_pooler()
+    assert (finding.level, "Django knows" in finding.message) == (Level.OK, True)
+
+
+def test_session_pooling_is_fine(behind):
+    behind("session")
+    [finding] = postgresql.check_pooler()
+    assert (finding.level, "whole sessions" in finding.message) == (Level.OK, True)
