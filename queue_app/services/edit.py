@@ -21,6 +21,7 @@ QUEUE_FIELDS: Final[dict[str, type[Any]]] = {
     "description": str,
     "order": str,
     "fair_by": str,
+    "fair_weights": dict,
     "max_concurrent": int,
     "max_concurrent_per_user": int,
     "max_length": int,
@@ -96,7 +97,7 @@ def _checked(row: models.Model, name: str, value: Any, kind: type[Any]) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
-        names = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
+        names = {str: "a string", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
         raise InvalidTaskData(name, f"{name} must be {names[kind]}.", code="invalid_type")
     if isinstance(value, str) and (len(value) > _MAX_TEXT or "\x00" in value):
         raise InvalidTaskData(

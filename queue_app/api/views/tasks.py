@@ -206,6 +206,8 @@ class TaskView(_OneTaskView):
 class TaskExplainView(_OneTaskView):
     """Why one task is not running."""
 
+    key_scopes = MappingProxyType({"GET": "view_task"})
+
     def get(self, request: Request, task_id: str) -> Response:
         """Explain why a task is not running: every reason, in order. Of others only staff who may view tasks learn."""
         visible, name = self.visible(request), _parse_id(task_id)

@@ -30,8 +30,8 @@ local function add(name, policy, room, at, used, holders)
   reply[#reply + 1] = gate
 end
 
-local overall = global_policy()
-add('a', { cap = overall[1] or nil, paused = overall[2] == '1' }, global_room(), nil, redis.call('HLEN', LEASES),
+local everything = global_policy()
+add('a', { cap = everything[1] or nil, paused = everything[2] == '1' }, global_room(), nil, redis.call('HLEN', LEASES),
   function() return redis.call('HRANDFIELD', LEASES, HOLDERS) end)
 local room, at = queue_room(q)
 add('q:' .. q, queue_policy(q), room, at, redis.call('ZCARD', queue_leases_key(q)),

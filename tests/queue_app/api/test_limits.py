@@ -103,6 +103,45 @@ def test_numbers_that_are_none(admin, constant):
     assert limit.rate_seconds is None
 
 
+def edit(client, body):
+    return client.call("PATCH", QUEUE, body, **{"If-Match": client.get(QUEUE).headers["ETag"]})
+
+
+def test_a_queue_and_its_limits(admin):
+    body = RATE | {
+        "max_concurrent": 10, "max_concurrent_per_user": 2, "max_length": 100, "max_pending_per_user": 5,
+        "order": "fair", "fair_by": "user", "fair_weights": {"ada": 2}, "min_delay_seconds": 0.5,
+    }  # fmt: skip
+    changed = edit(admin, body)
+    assert changed.status_code == 200, changed.data
+    assert changed.data | body == changed.data
+    assert edit(admin, {"max_length": None}).data["max_length"] is None
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"max_concurrent": 2, "max_concurrent_per_user": 3}, "max_concurrent_per_user"),
+        ({"max_length": 0}, "max_length"),
+        ({"max_length": 1.5}, "max_length"),
+        ({"max_pending_per_user": -1}, "max_pending_per_user"),
+        ({"order": "lifo"}, "order"),
+        ({"fair_weights": {"ada": 0}}, "fair_weights"),
+        ({"fair_weights": []}, "fair_weights"),
+        ({"rate_count": 3}, "rate_seconds"),
+        ({"rate_burst": 3}, "rate_burst"),
+        (RATE | {"rate_burst": 0}, "rate_burst"),
+        (RATE | {"min_delay_seconds": 7}, "min_delay_seconds"),
+        ({"expire_eagerly": True}, "expire_eagerly"),
+        ({"stale_after_seconds": 0}, "stale_after_seconds"),
+    ],
+)
+def test_queues_that_cannot_be(admin, body, field):
+    before = admin.get(QUEUE).data
+    assert set(wrong(edit(admin, body))) == {field}
+    assert admin.get(QUEUE).data == before
+
+
 @pytest.mark.parametrize(("scope", "name"), [("type", "shop.mail"), ("key", "customer:7"), ("everything", None)])
 def test_pause_and_resume(admin, scope, name):
     what = {"scope": scope} | ({"name": name} if name else {})
