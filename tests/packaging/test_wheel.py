@@ -1,11 +1,13 @@
-"""The wheel in a stranger's empty project: built, installed into a fresh environment, and used as the README says."""
+"""The wheel in a stranger's empty project: built, installed into a fresh environment, and used as the tutorial says."""
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,7 +15,8 @@ import psycopg
 import pytest
 from django.conf import settings
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.docs.pages import ROOT, blocks
+
 TEMPLATES = sorted(
     str(path.relative_to(ROOT / "templates"))
     for path in (ROOT / "templates").rglob("*")
@@ -22,70 +25,44 @@ TEMPLATES = sorted(
 
 pytestmark = [pytest.mark.packaging, pytest.mark.slow, pytest.mark.timeout(300)]
 
-SETTINGS = """
+# What the tutorial leaves to its reader: the addresses of the servers. The stranger has no dj-database-url.
+ADDRESSES = """
     import os
-    import database_url as _url
-
-    ALLOWED_HOSTS = ["testserver"]
-    INSTALLED_APPS += ["queue_app", "shop"]
-    DATABASES = {"default": _url.database(os.environ["DATABASE_URL"])}
-    CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["REDIS_URL"]}}
-    TASKS = {"default": {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": []}}
-    TASKQUEUE = {"REDIS_ALIAS": "default", "KEY_PREFIX": os.environ["KEY_PREFIX"]}
-"""
-# The stranger has only the dependencies of the wheel, so no dj-database-url.
-URL_READER = """
     from urllib.parse import unquote, urlsplit
 
-    def database(url):
-        parts = urlsplit(url)
-        return {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": parts.path[1:],
-            "USER": parts.username,
-            "PASSWORD": unquote(parts.password or ""),
-            "HOST": parts.hostname,
-            "PORT": parts.port,
-        }
+    _parts = urlsplit(os.environ["DATABASE_URL"])
+    ALLOWED_HOSTS = ["testserver"]
+    DATABASES["default"] |= {
+        "NAME": _parts.path[1:],
+        "USER": _parts.username,
+        "PASSWORD": unquote(_parts.password or ""),
+        "HOST": _parts.hostname,
+        "PORT": _parts.port,
+    }
+    CACHES["default"]["LOCATION"] = os.environ["REDIS_URL"]
+    TASKQUEUE = {"KEY_PREFIX": os.environ["KEY_PREFIX"]}
 """
-URLS = """
-    from django.contrib import admin
-    from django.urls import include, path
-
-    urlpatterns = [path("admin/", admin.site.urls), path("", include("queue_app.urls"))]
-"""
-TASKS = """
-    from django.tasks import task
-
-    @task
-    def add(a, b):
-        return a + b
-"""
-ENQUEUE = "from shop.tasks import add; print(add.enqueue(20, b=22).id)"
 INSPECT = """
     import json, sys
     import queue_app, workers
+    from queue_app.models import Task
     from django.contrib import admin
     from django.contrib.auth import get_user_model
     from django.template.loader import get_template
     from django.test import Client
     from django.urls import reverse
-    from shop.tasks import add
 
-    result = add.get_result(sys.argv[1])
-    user = get_user_model().objects.create_superuser("root", password="x")
     client = Client()
-    client.force_login(user)
+    client.force_login(get_user_model().objects.get(username="ann"))
     pages = {"index": client.get(reverse("admin:index"))}
     for model in admin.site._registry:
         if model._meta.app_label == "queue_app":
             page = reverse(f"admin:queue_app_{model._meta.model_name}_changelist")
             pages[model.__name__] = client.get(page, follow=True)
-    for name in json.loads(sys.argv[2]):
+    for name in json.loads(sys.argv[1]):
         get_template(name)
     print(json.dumps({
-        "status": result.status,
-        "value": result.return_value,
+        "tasks": dict(Task.objects.values_list("task_type", "status")),
         "pages": {name: page.status_code for name, page in pages.items()},
         "index_lists_tasks": reverse("admin:queue_app_task_changelist") in pages["index"].content.decode(),
         "packages": [queue_app.__file__, workers.__file__],
@@ -117,12 +94,24 @@ def uv():
 
 
 @pytest.fixture(scope="module")
-def wheel(uv, tmp_path_factory):
+def built(uv, tmp_path_factory):
+    """Build the sdist, and the wheel from it: what the sdist lacks, the wheel lacks too."""
     out = tmp_path_factory.mktemp("dist")
     # The locked hatchling of this environment builds it, so that nothing is downloaded.
-    run(uv, "build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", out, cwd=ROOT)
-    (built,) = out.glob("*.whl")
-    return built
+    run(uv, "build", "--no-build-isolation", "--python", sys.executable, "--out-dir", out, cwd=ROOT)
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    (wheel,) = built.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def sdist(built):
+    (sdist,) = built.glob("*.tar.gz")
+    return sdist
 
 
 @pytest.fixture(scope="module")
@@ -151,51 +140,127 @@ def psycopg_url(name):
     return f"{address}/{name}"
 
 
+TUTORIAL = blocks(ROOT / "docs/tutorial/index.md")
+#: Commands that the tutorial leaves running.
+SERVICES = {"runscheduler", "runworker"}
+
+
+class Stranger:
+    """Somebody who does what the tutorial says, in an empty folder."""
+
+    def __init__(self, python, folder, database):
+        self.python = python
+        self.folder = folder
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO", "TASKQUEUE"))}
+        self.environment = kept | {
+            "DATABASE_URL": database,
+            "KEY_PREFIX": settings.TASKQUEUE["KEY_PREFIX"],
+            "DJANGO_SUPERUSER_PASSWORD": "x",
+        }
+        self.services = []
+
+    def follow(self, page):
+        """Do what each block says; what is typed in the shell goes into one session, as it is told to stay open."""
+        session = []
+        for block in page:
+            if block.mark == "run":
+                session.append(block)
+                continue
+            if block.language == "python" or not session:
+                self.obey(block)
+                continue
+            self.shell("".join(part for step in session for part in self.typed(step)))
+            session = []
+            self.obey(block)
+
+    def obey(self, block):
+        match block.mark:
+            case "settings":
+                with (self.folder / "shop_site/settings.py").open("a") as file:
+                    file.write(block.text + textwrap.dedent(ADDRESSES))
+            case "exec":
+                (self.folder / "shop_site/urls.py").write_text(block.text)
+            case "file":
+                (self.folder / block.name).write_text(block.text)
+            case _:
+                for command in block.commands():
+                    self.type(shlex.split(command))
+
+    def type(self, words):
+        match words:
+            case ["python", "-m", "pip", *_]:
+                pass  # the wheel is installed already
+            case ["python", "manage.py", name] if name == "createsuperuser":
+                self.manage(name, "--noinput", "--username", "ann", "--email", "ann@example.org")
+            case ["python", "manage.py", name] if name == "check":
+                self.manage(name, "--fail-level", "WARNING")
+            case ["python", "manage.py", name, *_] if name in SERVICES:
+                self.services.append(
+                    subprocess.Popen([self.python, "-W", "ignore", *words[1:]], cwd=self.folder, env=self.environment)
+                )
+            case ["python", *rest]:
+                run(self.python, *rest, cwd=self.folder, env=self.environment)
+            case _:
+                run(*words, cwd=self.folder)
+
+    def typed(self, step):
+        """Yield what a step of the session is in one script."""
+        if step.language == "python":
+            yield step.text
+        else:
+            for command in step.commands():
+                words = shlex.split(command)[1:]
+                yield f"import subprocess, sys; subprocess.run([sys.executable, *{words}], check=True)\n"
+
+    def manage(self, *arguments):
+        return run(self.python, "-W", "ignore", "manage.py", *arguments, cwd=self.folder, env=self.environment)
+
+    def shell(self, script):
+        (self.folder / "session.py").write_text(script)
+        return self.manage("shell", "--no-imports", "-c", "exec(open('session.py').read())")
+
+    def leave(self):
+        for service in self.services:
+            service.terminate()
+        return [service.wait(timeout=60) for service in self.services]
+
+
 @pytest.fixture
-def project(python, database, tmp_path):
-    """Make an empty project use the queue; return how to call its manage.py."""
-    run(python, "-m", "django", "startproject", "stranger", tmp_path)
-    for path, text in {
-        "database_url.py": URL_READER,
-        "stranger/urls.py": URLS,
-        "shop/__init__.py": "",
-        "shop/tasks.py": TASKS,
-        "inspect_project.py": INSPECT,
-    }.items():
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_text(textwrap.dedent(text))
-    with (tmp_path / "stranger/settings.py").open("a") as file:
-        file.write(textwrap.dedent(SETTINGS))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO", "TASKQUEUE"))}
-    environment |= {"DATABASE_URL": database, "KEY_PREFIX": settings.TASKQUEUE["KEY_PREFIX"]}
-
-    def manage(*arguments):
-        return run(python, "-W", "ignore", "manage.py", *arguments, cwd=tmp_path, env=environment)
-
-    return manage
+def stranger(python, database, tmp_path):
+    somebody = Stranger(python, tmp_path, database)
+    yield somebody
+    somebody.leave()
 
 
-def test_the_wheel_works_in_an_empty_project(project, python):
-    project("check", "--fail-level", "WARNING")
-    project("makemigrations", "--check", "--dry-run")
-    project("migrate")
-    task_id = project("shell", "--no-imports", "-c", ENQUEUE).split()[-1]
-    project("runworker", "--burst")
-    script = (
-        f"import sys; sys.argv = ['', {task_id!r}, {json.dumps(TEMPLATES)!r}]; exec(open('inspect_project.py').read())"
-    )
-    found = json.loads(project("shell", "--no-imports", "-c", script).splitlines()[-1])
+def test_the_wheel_works_as_the_tutorial_says(stranger, python):
+    stranger.follow(TUTORIAL)
+    with psycopg.connect(stranger.environment["DATABASE_URL"], autocommit=True) as connection:
+        deadline = time.monotonic() + 90
+        while not connection.execute("SELECT 1 FROM queue_app_task WHERE status = 'dead_letter'").fetchone():
+            assert time.monotonic() < deadline, "the division does not become a dead letter"
+            time.sleep(0.1)
+    assert stranger.leave() == [0, 0]
+    stranger.manage("makemigrations", "--check", "--dry-run")
+    script = f"import sys; sys.argv = ['', {json.dumps(TEMPLATES)!r}]\n" + textwrap.dedent(INSPECT)
+    found = json.loads(stranger.shell(script).splitlines()[-1])
 
-    assert (found["status"], found["value"]) == ("SUCCESSFUL", 42)
+    assert found["tasks"] == {"shop.tasks.add": "completed", "shop.tasks.divide": "dead_letter"}
     assert set(found["pages"].values()) == {200}
     assert {"Task", "Queue", "Worker"} <= set(found["pages"])
     assert found["index_lists_tasks"]
     assert all(str(python.parent.parent) in path for path in found["packages"])
 
 
-def test_the_wheel_holds_what_it_needs_and_no_more(wheel):
-    names = run(sys.executable, "-m", "zipfile", "--list", wheel)
-    for wanted in ("queue_app/py.typed", "queue_app/index/lua/claim.lua", "queue_app/migrations/0001_initial.py"):
-        assert wanted in names
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_it_holds_what_it_needs_and_no_more(wheel, sdist, kind):
+    if kind == "wheel":
+        names = run(sys.executable, "-m", "zipfile", "--list", wheel)
+    else:
+        names = run(sys.executable, "-m", "tarfile", "--list", sdist)
+    wanted = ["queue_app/py.typed", "queue_app/migrations/0001_initial.py", "queue_app/testing/plugin.py", "LICENSE"]
+    for folder in ("lua", "static", "locale"):
+        wanted += [str(path.relative_to(ROOT)) for path in (ROOT / "queue_app").rglob(f"{folder}/**/*.*")]
+    wanted += [f"templates/{name}" for name in TEMPLATES]
+    assert [name for name in wanted if "__pycache__" not in name and name not in names] == []
     for unwanted in ("taskqueue_project/", "tests/", "__pycache__"):
         assert unwanted not in names
