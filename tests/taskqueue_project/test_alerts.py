@@ -129,7 +129,7 @@ def test_each_fault_fires_its_alert_and_no_other(promtool, tmp_path):
         for alert, (changed, fired, not_yet) in FAULTS.items()
     ]
     tests += [scenario(name, changed, {3540: []}) for name, changed in HARMLESS.items()]
-    suite = {"rule_files": [str(RULES)], "evaluation_interval": "15s", "tests": tests}
+    suite = {"rule_files": [str(RULES)], "evaluation_interval": "30s", "tests": tests}
     path = tmp_path / "alerts_test.yml"
     path.write_text(yaml.safe_dump(suite, sort_keys=False))
     ran = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, timeout=60, check=False)
