@@ -87,27 +87,29 @@ local function forget_policies()
   policies, limited, gate_policies, lane_gates = {}, nil, {}, {}
 end
 
--- What a rate and a delay allow now (GCRA). `tat` is when the bucket will be full again. A
--- bucket that was never used is empty at the instant from which its limit has been known, so
+-- What of a rate is used now, in tokens, and how long one lasts: until the next start by the
+-- interval that was in force at the last. `tat` is when the bucket will be full again (GCRA).
+-- One that was never used is empty at the instant from which its limit has been known, so
 -- that no more start than it says, also when the index was lost.
+local function used_of(g, policy, now)
+  local found = redis.call('HMGET', bucket_key(policy.since, g), 'tat', 'interval', 'next')
+  local each = tonumber(found[2] or nil) or policy.interval or 1
+  local tat = tonumber(found[1] or nil) or tonumber(policy.since) + (policy.burst or 0) * each
+  return math.max(0, tat - now) / each, each, tonumber(found[3] or nil) or tonumber(policy.since) + (policy.delay or 0)
+end
+
+-- How many may start now by rate and delay; when none, also the instant (us) that lets one start.
 local function pace(g, policy)
   local now = now_us()
   if policy.throttled and policy.throttled > now then return 0, policy.throttled end
   if not policy.interval and not policy.delay then return math.huge end
-  local used = redis.call('HMGET', bucket_key(policy.since, g), 'tat', 'interval', 'next')
+  local used, each, next_at = used_of(g, policy, now)
   local n, at = math.huge, nil
   if policy.interval then
-    local size = policy.burst * policy.interval
-    local tat = tonumber(used[1] or nil) or tonumber(policy.since) + size
-    local before = tonumber(used[2] or nil)
-    if before and before ~= policy.interval then  -- another rate: as many are used as were
-      tat = now + math.max(0, tat - now) / before * policy.interval
-    end
-    n = math.max(0, math.floor((now + size - math.max(tat, now)) / policy.interval))
-    if n == 0 then at = math.ceil(tat - size + policy.interval) + 1 end
+    n = math.max(0, math.floor(policy.burst - used))
+    if n == 0 then at = math.ceil(now + (used - policy.burst + 1) * each) + 1 end
   end
   if policy.delay then
-    local next_at = tonumber(used[3] or nil) or tonumber(policy.since) + policy.delay
     if next_at > now then
       n, at = 0, math.max(at or 0, next_at)
     else
@@ -119,24 +121,20 @@ end
 
 local function spend(g, policy, n)
   if not policy.interval and not policy.delay then return end
-  local now, key, lasts = now_us(), bucket_key(policy.since, g), tonumber(policy.since)
+  local now, key = now_us(), bucket_key(policy.since, g)
+  local used = used_of(g, policy, now)
+  local lasts = tonumber(policy.since) + (policy.burst or 0) * (policy.interval or 0) + (policy.delay or 0)
   if policy.interval then
-    local used = redis.call('HMGET', key, 'tat', 'interval')
-    local tat = tonumber(used[1] or nil) or tonumber(policy.since) + policy.burst * policy.interval
-    local before = tonumber(used[2] or nil)
-    if before and before ~= policy.interval then
-      tat = now + math.max(0, tat - now) / before * policy.interval
-    end
-    tat = math.max(tat, now) + n * policy.interval
+    local tat = now + (used + n) * policy.interval
     redis.call('HSET', key, 'tat', exact(tat), 'interval', exact(policy.interval))
-    lasts = math.max(tat, lasts + policy.burst * policy.interval)
+    lasts = math.max(lasts, tat)
   end
   if policy.delay then
     redis.call('HSET', key, 'next', string.format('%.0f', now + policy.delay))
-    lasts = math.max(lasts, now, tonumber(policy.since)) + policy.delay
+    lasts = math.max(lasts, now + policy.delay)
   end
-  -- Once it is full again it says what a bucket says that was never used.
-  redis.call('PEXPIREAT', key, string.format('%.0f', math.ceil(math.max(lasts, now) / 1000) + 1000))
+  -- Once it is full again it says what one says that was never used.
+  redis.call('PEXPIREAT', key, string.format('%.0f', math.ceil(lasts / 1000) + 1000))
 end
 
 local function room_under(cap, used)

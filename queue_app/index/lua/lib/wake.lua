@@ -21,7 +21,10 @@ local function wake_one(p)
   if idle[1] then return call(idle[1]) end
   local lane = redis.call('EXISTS', short_key(p)) == 1 and first_lane(p)
   if not lane then return false end
-  local _, _, _, _, _, weight = split_lane(lane)
+  local weight = select(6, split_lane(lane))
+  for _, g in ipairs(gates_of(lane)) do
+    if gate_room(g) <= 0 then weight = 0 end  -- a claim will move it out of the way
+  end
   local short = redis.call('ZRANGEBYSCORE', short_key(p), weight, '+inf', 'LIMIT', 0, 1)[1]
   if not short then return false end
   redis.call('ZREM', short_key(p), short)

@@ -1,0 +1,448 @@
+"""The limits of the index against a model of them, driven by Hypothesis, with a clock that the test sets.
+
+The model finds what a claim must propose by asking every gate of every waiting task: it has
+neither groups nor heads. So a claim refuses exactly what some gate refuses. And nobody is
+forgotten: once all who were called, or told to look again, have claimed, no idle worker has
+anything that it could start. ``INDEX_MODEL_EXAMPLES=5000`` looks for more at random.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import HealthCheck, Phase, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from queue_app.core.lanes import band_of
+from queue_app.core.limits import EVERYTHING, Limits
+from queue_app.core.priorities import Band
+from queue_app.core.records import TaskRef
+from queue_app.index import Index, Lease, Profile, get_index
+from queue_app.index.scripts import NAMES, source
+from tests.support import index_state
+from tests.support.scene import Hand
+
+EXAMPLES = int(os.environ.get("INDEX_MODEL_EXAMPLES", "0"))
+SETTINGS = settings(
+    derandomize=not EXAMPLES,
+    max_examples=EXAMPLES or 25,
+    stateful_step_count=30,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=list(HealthCheck),
+)
+CLOCK = "test:clock"
+PROFILES = [
+    Profile.of((), ["a", "b"], ()),
+    Profile.of((), ["a"], (), 2),
+    Profile.of(["p"], ["a", "b"], (), 3),
+]
+GATES = ["a", "q:p", "q:q", "t:a", "t:b", "k:c", "k:c:1", "k:d"]
+#: Steps of the clock; never a whole number of intervals, where a start is allowed a microsecond later.
+STEP = 250_001
+START = 2_000_000_000_000_000  # years ahead, so that nothing which lasts until an instant has lapsed already
+
+tasks = st.tuples(
+    st.sampled_from(["p", "q"]),
+    st.sampled_from(["a", "b"]),
+    st.sampled_from(["", "", "u", "v"]),
+    st.sampled_from(["", "", "c:1", "c:2", "d"]),
+    st.sampled_from([1, 1, 1, 2, 3]),
+    st.sampled_from([Band.CRITICAL, Band.NORMAL, Band.NORMAL, Band.LOW]),
+)
+rates = st.sampled_from([(None, None, None), (1, 1.0, None), (2, 3.0, 1), (3, 3.0, 2), (1, 2.0, 3)])
+gates = st.sampled_from(GATES)
+hands = st.integers(0, 2 * len(PROFILES) - 1)
+limits = st.builds(
+    lambda cap, rate, delay, paused: Limits(
+        max_concurrent=cap,
+        rate_count=rate[0],
+        rate_seconds=rate[1],
+        rate_burst=rate[2],
+        min_delay_seconds=delay,
+        paused=paused,
+    ),
+    st.sampled_from([None, None, 1, 2, 3]),
+    rates,
+    st.sampled_from([None, None, 1.0]),
+    st.sampled_from([False, False, False, True]),
+)
+
+
+def clocked(index: Index) -> Index:
+    """Return the index with scripts that read the test's clock."""
+    time = "{ redis.call('GET', 'test:clock') / 1000000 - redis.call('GET', 'test:clock') / 1000000 % 1,"
+    time += " redis.call('GET', 'test:clock') % 1000000 }"
+    for name in NAMES:
+        text = source(name).replace("redis.call('TIME')", time).replace("wait + 1000)", "600000)")
+        index._scripts[name] = index._client.register_script(text)
+    return index
+
+
+@dataclass
+class Bucket:
+    """What of a rate is used: so many tokens at the time ``at``, each of which lasts ``each`` (µs)."""
+
+    at: int
+    used: float
+    each: float
+    next_at: float
+
+    def used_now(self, now: int) -> float:
+        """Return how many tokens are used now."""
+        return max(0.0, self.used - (now - self.at) / self.each)
+
+
+@dataclass
+class Model:
+    """What waits, what runs, and what every gate allows."""
+
+    now: int = START
+    waiting: dict[uuid.UUID, TaskRef] = field(default_factory=dict)
+    leases: dict[uuid.UUID, TaskRef] = field(default_factory=dict)
+    limits: dict[str, Limits] = field(default_factory=dict)
+    since: dict[str, int] = field(default_factory=dict)
+    buckets: dict[tuple[str, int], Bucket] = field(default_factory=dict)
+    turns: dict[tuple[str, Band, str], float] = field(default_factory=dict)
+    turn_now: dict[tuple[str, Band], float] = field(default_factory=dict)
+
+    def gates(self, task: TaskRef) -> Iterator[str]:
+        """Yield every gate that the task passes."""
+        yield from (EVERYTHING, "q:" + task.queue, "t:" + task.task_type)
+        if task.concurrency_key:
+            yield "k:" + task.concurrency_key
+        if task.user and self.limits.get("q:" + task.queue, Limits()).max_concurrent_per_user:
+            yield f"u:{task.queue}:{task.user}"
+
+    def policy(self, gate: str) -> tuple[Limits, str]:
+        """Return the limits of a gate, and whose they are."""
+        if gate[0] == "u":
+            cap = self.limits["q:" + gate.split(":")[1]].max_concurrent_per_user
+            return Limits(max_concurrent=cap), gate
+        own, owner = self.limits.get(gate, Limits()), gate
+        family = ":".join(gate.split(":", 2)[:2])
+        if gate[0] == "k" and family != gate:
+            general = self.limits.get(family, Limits())
+            later = max(filter(None, (own.throttled_until, general.throttled_until)), default=None)
+            paused = own.paused or general.paused
+            if not (own.max_concurrent or own.rate_count or own.min_delay_seconds):
+                own, owner = general, family
+            own = replace(own, paused=paused, throttled_until=later)
+        return own, owner
+
+    def bucket(self, gate: str) -> Bucket:
+        """Return what of a gate's rate is used; one that was never used was empty when its limit began."""
+        own, owner = self.policy(gate)
+        since = self.since[owner]
+        found = self.buckets.get((gate, since))
+        if found is None:
+            each = own.rate_seconds * 1e6 / own.rate_count if own.rate_count else 1.0
+            used = float(own.rate_burst or own.rate_count or 0)
+            found = Bucket(since, used, each, since + (own.min_delay_seconds or 0) * 1e6)
+        return found
+
+    def room(self, gate: str) -> float:
+        """Return how many may start that pass the gate."""
+        own, _ = self.policy(gate)
+        if own.paused or (own.throttled_until and own.throttled_until.timestamp() * 1e6 > self.now):
+            return 0
+        used = sum(1 for task in self.leases.values() if gate in self.gates(task))
+        room = math.inf if own.max_concurrent is None else max(0, own.max_concurrent - used)
+        if own.rate_count:
+            tokens = (own.rate_burst or own.rate_count) - self.bucket(gate).used_now(self.now)
+            room = min(room, max(0, math.floor(tokens + 1e-9)))
+        if own.min_delay_seconds:
+            room = min(room, 1 if self.bucket(gate).next_at <= self.now else 0)
+        return room
+
+    def start(self, task: TaskRef) -> None:
+        """Lease a task, and spend a token of each of its gates."""
+        del self.waiting[task.id]
+        self.leases[task.id] = task
+        for gate in self.gates(task):
+            own, owner = self.policy(gate)
+            if own.rate_count or own.min_delay_seconds:
+                before = self.bucket(gate)
+                each = own.rate_seconds * 1e6 / own.rate_count if own.rate_count else before.each
+                next_at = self.now + own.min_delay_seconds * 1e6 if own.min_delay_seconds else before.next_at
+                used = before.used_now(self.now) + bool(own.rate_count)
+                self.buckets[gate, self.since[owner]] = Bucket(self.now, used, each, next_at)
+        fair = self.limits.get("q:" + task.queue, Limits())
+        if fair.fair_by:
+            who, band = self.turner(task), Band(task.priority)
+            begins = self.turn(task)
+            self.turn_now[task.queue, band] = begins
+            self.turns[task.queue, band, who] = begins + 1000 / fair.shares.get(who, 1.0)
+
+    def turner(self, task: TaskRef) -> str:
+        """Return who takes a turn with the task."""
+        return task.concurrency_key if self.limits["q:" + task.queue].fair_by == "key" else task.user
+
+    def turn(self, task: TaskRef) -> float:
+        """Return when it has it."""
+        band = Band(task.priority)
+        now = self.turn_now.get((task.queue, band), 0.0)
+        return max(now, self.turns.get((task.queue, band, self.turner(task)), 0.0))
+
+    def runs(self, profile: Profile, task: TaskRef) -> bool:
+        """Whether workers of the profile can run the task."""
+        return (
+            task.task_type in profile.task_types
+            and (not profile.queues or task.queue in profile.queues)
+            and task.weight <= (profile.slots or 1000)
+        )
+
+    def next_of(self, profile: Profile) -> list[TaskRef]:
+        """Return the next task of each queue that has one which may start."""
+        found: dict[str, TaskRef] = {}
+        for task in self.waiting.values():
+            if self.runs(profile, task) and all(self.room(gate) > 0 for gate in self.gates(task)):
+                best = found.get(task.queue)
+                if best is None or self.order(task) < self.order(best):
+                    found[task.queue] = task
+        return list(found.values())
+
+    def order(self, task: TaskRef) -> tuple[object, ...]:
+        """Return what tasks of one queue are claimed by."""
+        if self.limits.get("q:" + task.queue, Limits()).fair_by:
+            return (task.priority, self.turn(task), self.turner(task), task.score, task.id)
+        return (task.score, task.id)
+
+
+class LimitsMachine(RuleBasedStateMachine):
+    """Every rule does the same to the index and to the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shared = get_index()
+        for key in shared._client.scan_iter(match=shared.keys.everything):
+            shared._client.delete(key)
+        self.index = clocked(Index(shared.alias, shared.keys.prefix.strip("{}")))
+        self.model = Model()
+        self.index._client.set(CLOCK, self.model.now)
+        self.generation = 0
+        self.count = 0
+        self.told: dict[uuid.UUID, float] = {}  # worker -> when it shall look again
+        self.hands = [Hand(uuid.UUID(int=n + 1), profile) for n, profile in enumerate(PROFILES * 2)]
+
+    @initialize(
+        many=st.lists(tasks, min_size=4, max_size=25),
+        given=st.dictionaries(gates, limits, max_size=4),
+        per_user=st.sampled_from([None, None, 1, 2]),
+        fair=st.sampled_from([None, None, "user", "key"]),
+        shares=st.sampled_from([{}, {"u": 2.0, "c:1": 0.5}]),
+    )
+    def open(self, many, given, per_user, fair, shares):
+        """Begin with some tasks under some limits."""
+        self.shape = {"max_concurrent_per_user": per_user, "fair_by": fair, "shares": shares if fair else {}}
+        self._rebuild()
+        self._set("q:p", Limits())
+        for gate, found in given.items():
+            self._set(gate, found)
+        self.enqueue_many(many)
+
+    def _rebuild(self) -> None:
+        self.generation += 1
+        assert self.index.begin_generation(self.generation)
+        self.index.restore_leases([(task.id, task.lane) for task in self.model.leases.values()])
+        self.index.push(self.model.waiting.values())
+        assert self.index.finish_generation(self.generation)
+        self.model.turns.clear()
+        self.model.turn_now.clear()
+        for hand in self.hands:
+            self.index.register(hand.profile, hand.id)
+
+    def _set(self, gate: str, found: Limits) -> None:
+        if gate == EVERYTHING:
+            found = Limits(max_concurrent=found.max_concurrent, paused=found.paused)
+        if gate == "q:p":
+            found = replace(found, **self.shape)
+        before = self.model.limits.get(gate, Limits())
+        assert self.index.copy_limits(gate, found) == (before.fields() != found.fields())
+        assert not self.index.copy_limits(gate, found)
+        self.model.limits[gate] = found
+        is_paced = found.rate_count or found.min_delay_seconds
+        if not is_paced:
+            self.model.since.pop(gate, None)
+        elif gate not in self.model.since:
+            self.model.since[gate] = self.model.now
+        if self.index.generation().state != "ready":
+            self._rebuild()
+
+    def _new(self, queue, kind, user, key, weight, band) -> TaskRef:
+        self.count += 1
+        at = datetime(2020, 1, 1, tzinfo=UTC) + self.count * timedelta(seconds=1)
+        return TaskRef(uuid.UUID(int=self.count), kind, queue, band, (), at, user, key, weight)
+
+    def _pick(self, found: dict[uuid.UUID, TaskRef], choice: int) -> TaskRef:
+        return found[sorted(found)[choice % len(found)]]
+
+    # -- rules ---------------------------------------------------------------------------
+
+    @rule(many=st.lists(tasks, min_size=1, max_size=8))
+    def enqueue_many(self, many):
+        """Some tasks in one push."""
+        new = [self._new(*one) for one in many]
+        self.model.waiting |= {task.id: task for task in new}
+        assert self.index.push(new) == len(new)
+
+    @rule(who=hands, want=st.integers(1, 6), idle=st.booleans())
+    def claim(self, who, want, idle):
+        """A worker with some free slots."""
+        self._claim(self.hands[who], want, idle=idle)
+
+    def _claim(self, hand: Hand, want: int, *, idle: bool) -> None:
+        proposal = self.index.claim(hand.profile, hand.id, want, register_idle=idle)
+        left = want
+        note(f"{hand.id.int} wants {want}: {[task_id.int for task_id, _ in proposal.tasks]}")
+        for task_id, _queue in proposal.tasks:
+            candidates = self.model.next_of(hand.profile)
+            task = self.model.waiting[task_id]
+            assert task in candidates, "what it proposes is the next of its queue, and no gate refuses it"
+            assert task.priority == min(each.priority for each in candidates), "bands are strict"
+            if not self.model.limits.get("q:p", Limits()).fair_by:
+                assert task == min(candidates, key=lambda each: (each.score, each.id))
+            assert task.weight <= left
+            left -= task.weight
+            self.model.start(task)
+        if left and proposal.tasks != ():
+            note(f"{left} slots left")
+        if left:
+            rest = self.model.next_of(hand.profile)
+            first = min((each.priority for each in rest), default=None)
+            assert not rest or any(each.weight > left and each.priority == first for each in rest), (
+                "it refuses only what a gate refuses, or what is too heavy"
+            )
+        self.told.pop(hand.id, None)
+        if proposal.wait is not None:
+            self.told[hand.id] = self.model.now + proposal.wait * 1e6
+
+    @rule(want=st.integers(1, 3))
+    def answer_calls(self, want):
+        """Whoever was called, or has waited for a refill, claims, until nobody does."""
+        for _ in range(200):
+            calls = index_state.read(self.index).calls
+            due = [hand for hand in self.hands if self.told.get(hand.id, math.inf) <= self.model.now]
+            acting = [hand for hand in self.hands if calls.get(str(hand.id)) or hand in due]
+            if not acting:
+                break
+            for hand in acting:
+                self._claim(hand, want, idle=True)
+        else:
+            raise AssertionError("workers call each other for ever")
+        assert not self._starving(index_state.read(self.index))
+
+    def _starving(self, state: index_state.IndexState) -> list[Hand]:
+        found = []
+        for hand in self.hands:
+            rest = self.model.next_of(hand.profile)
+            free = state.short.get(hand.profile.id, {}).get(str(hand.id))
+            is_idle = str(hand.id) in state.idle.get(hand.profile.id, set())
+            # Who lacks slots for one task waits until it is the turn of one that it has slots for.
+            if rest and (is_idle or (free is not None and all(task.weight <= free for task in rest))):
+                found.append(hand)
+        return found
+
+    @rule(who=hands)
+    def rest(self, who):
+        """Somebody claims all that it can, and then has nothing to do."""
+        self._claim(self.hands[who], 100, idle=True)
+
+    @precondition(lambda self: self.model.leases)
+    @rule(choices=st.lists(st.integers(0, 99), min_size=1, max_size=4))
+    def release(self, choices):
+        """Some tasks end."""
+        ended = {task.id: task for task in (self._pick(self.model.leases, choice) for choice in choices)}
+        assert self.index.release([(task.id, task.queue) for task in ended.values()]) == len(ended)
+        for task_id in ended:
+            del self.model.leases[task_id]
+
+    @precondition(lambda self: self.model.leases)
+    @rule(choice=st.integers(0, 99))
+    def give_back(self, choice):
+        """The rows refuse a proposal, and it returns to its place; tokens that it took are not given back."""
+        task = self._pick(self.model.leases, choice)
+        leased_at = next(lease.leased_at for lease in self.index.leases(task.queue) if lease.id == task.id)
+        assert self.index.withdraw([Lease(task.id, task.queue, leased_at)]) == 1
+        self.model.waiting[task.id] = self.model.leases.pop(task.id)
+        assert self.index.push([task]) == 1
+
+    @precondition(lambda self: self.model.waiting)
+    @rule(choice=st.integers(0, 99))
+    def cancel(self, choice):
+        """A waiting task ends."""
+        task = self._pick(self.model.waiting, choice)
+        assert self.index.remove([task]) == 1
+        del self.model.waiting[task.id]
+
+    @precondition(lambda self: self.model.waiting)
+    @rule(choice=st.integers(0, 99), band=st.sampled_from([Band.CRITICAL, Band.NORMAL, Band.LOW]))
+    def reprioritise(self, choice, band):
+        """Another band, the same time."""
+        task = self._pick(self.model.waiting, choice)
+        moved = replace(task, priority=band)
+        assert self.index.push([moved]) == (band != task.priority)
+        self.model.waiting[task.id] = moved
+
+    @rule(gate=gates, found=limits)
+    def edit(self, gate, found):
+        """Staff change the limits of a gate, or lift them."""
+        self._set(gate, replace(found, throttled_until=self.model.limits.get(gate, Limits()).throttled_until))
+
+    @rule(gate=gates)
+    def lift(self, gate):
+        """Staff lift the limits of a gate."""
+        self._set(gate, Limits())
+
+    @rule(gate=st.sampled_from(GATES[1:]), steps=st.integers(1, 12))
+    def throttle(self, gate, steps):
+        """Task code was told to slow down."""
+        until = datetime.fromtimestamp(self.model.now / 1e6, UTC) + timedelta(microseconds=steps * STEP)
+        self._set(gate, replace(self.model.limits.get(gate, Limits()), throttled_until=until))
+
+    @rule(steps=st.integers(1, 16), tick=st.booleans())
+    def wait(self, steps, tick):
+        """Time passes; a scheduler may look."""
+        self.model.now += steps * STEP
+        self.index._client.set(CLOCK, self.model.now)
+        if tick:
+            self.index.tick()
+
+    @rule()
+    def rebuild(self):
+        """The index is built again: what rates have used is kept, as the server is the same."""
+        self._rebuild()
+
+    @rule(who=hands)
+    def leave_and_return(self, who):
+        """A worker retires and another of its kind registers."""
+        hand = self.hands[who]
+        self.index.retire(hand.profile.id, hand.id)
+        self.told.pop(hand.id, None)
+        self.index.register(hand.profile, hand.id)
+
+    # -- what always holds -----------------------------------------------------------------
+
+    @invariant()
+    def agrees(self):
+        """The index is consistent, and forgets no idle worker."""
+        state = index_state.check(self.index)
+        assert state.waiting == set(self.model.waiting)
+        assert state.leases == set(self.model.leases)
+        assert {band_of(score) for lane in state.lanes.values() for score in lane.values()} == {
+            Band(task.priority) for task in self.model.waiting.values()
+        }
+        is_watched = bool(state.watchers) and any(at <= self.model.now for at in state.refills.values())
+        assert not self._starving(state) or any(state.calls.values()) or is_watched
+
+
+TestLimitsMachine = LimitsMachine.TestCase
+TestLimitsMachine.settings = SETTINGS
