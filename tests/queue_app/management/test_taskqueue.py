@@ -172,6 +172,18 @@ def test_pause_wants_one_thing():
     assert call("pause", "default", "--all")[0] == 2
 
 
+def test_explain_names_what_is_in_the_way(engine):
+    task_id = put()
+    call("pause", "default", "--reason", "moving")
+    code, text = call("explain", task_id)
+    assert (code, "moving" in text) == (0, True), text
+    told = read("explain", task_id)
+    assert (told["task_id"], told["status"]) == (str(task_id), "queued")
+    assert told["reasons"]
+    code, text = call("explain", uuid.uuid4())
+    assert (code, "There is no task" in text) == (1, True)
+
+
 # -- replay ---------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,86 @@
+"""Make, rotate, revoke or list the tokens of remote workers."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
+from queue_app.management.verbs._values import duration
+from queue_app.models import WorkerToken
+from queue_app.rows.database import atomic
+from queue_app.services import audit, tokens
+
+EXAMPLE = "taskqueue token create renderer --queues video --capabilities gpu"
+NEEDS = Needs.SETTINGS | Needs.DATABASE
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("action", choices=("create", "rotate", "revoke", "list"))
+    parser.add_argument("name", nargs="?", default="", help="of the token; list needs none")
+    parser.add_argument("--queues", default="", help="create: comma-separated names; default: all queues")
+    parser.add_argument("--capabilities", default="", help="create: that its workers may offer; default: none")
+    parser.add_argument("--max-in-flight", type=int, default=100, help="create: tasks that its workers may hold (100)")
+    parser.add_argument("--expires-in", type=duration, metavar="TIME", help="create: good for 90s, 15m, 2h, 1d")
+    parser.add_argument("--overlap", type=duration, metavar="TIME", help="rotate: the old one is good for so long (1h)")
+    add_by(parser)
+    add_json(parser)
+
+
+def run(call: Call) -> int:
+    """Do it, and keep who did; a secret is printed once, and stored nowhere."""
+    action, name = call["action"], call["name"]
+    if action == "list":
+        found = tokens.all_tokens()
+        call.data([_form(token) for token in found])
+        for token in found:
+            call.say(_line(token))
+        return OK
+    secret, buried = "", 0
+    with atomic():
+        if action == "create":
+            token, secret = tokens.create(
+                name,
+                queues=_names(call["queues"]),
+                capabilities=_names(call["capabilities"]),
+                max_in_flight=call["max_in_flight"],
+                expires_in=call["expires_in"],
+                by=call.by,
+            )
+        elif action == "rotate":
+            token, secret = tokens.rotate(name, **({"overlap": call["overlap"]} if call["overlap"] else {}))
+        audit.record(f"token_{action}", "token", [name], by=call.by, via=audit.COMMAND)
+    if action == "revoke":
+        buried = tokens.revoke(name)
+        call.say(f"{name} is revoked; {buried} workers were stopped, and what they held is queued again")
+        call.data({"name": name, "revoked": True, "workers": buried})
+        return OK
+    call.say(f"{token.name}: {secret}")
+    call.say("This secret is shown once. Give it to the worker as TASKQUEUE_TOKEN, or with --token.")
+    call.data(_form(token) | {"secret": secret})
+    return OK
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _form(token: WorkerToken) -> dict[str, Any]:
+    return {
+        "name": token.name,
+        "hint": token.hint,
+        "queues": token.queues,
+        "capabilities": token.capabilities,
+        "max_in_flight": token.max_in_flight,
+        "created_at": token.created_at,
+        "expires_at": token.expires_at,
+        "last_used_at": token.last_used_at,
+        "revoked_at": token.revoked_at,
+    }
+
+
+def _line(token: WorkerToken) -> str:
+    state = "revoked" if token.revoked_at else "good"
+    queues = ", ".join(token.queues) or "all queues"
+    return f"{token.name:<20} {token.hint}…  {state:<8} {queues}; {', '.join(token.capabilities) or 'no capabilities'}"
