@@ -132,6 +132,7 @@ FIELD_CODES = {
     "too_deep": "More levels of nesting than `PAYLOAD.MAX_DEPTH`.",
     "too_many": "More values in one filter than allowed.",
     "too_many_nodes": "More values than `PAYLOAD.MAX_NODES`.",
+    "unknown_choice": "Not one of the values that are allowed; the message names them.",
     "unknown_event": "The `event` of a request in the stream is not `ExecutionRequested`.",
     "unknown_field": "A field that this request does not have; the message suggests the nearest.",
     "unknown_parameter": "A parameter of the query that this list does not have.",

@@ -33,10 +33,12 @@ from queue_app.exceptions import (
     LimitNotFound,
     OperationEnded,
     OperationNotFound,
+    QueueFull,
     TaskNotFound,
     TaskQueueError,
     UnknownQueue,
     UnknownTaskType,
+    UserLimitExceeded,
 )
 from queue_app.services.limits import InvalidLimits
 
@@ -100,10 +102,12 @@ class Rule(NamedTuple):
 RULES: Final = (
     Rule(InvalidInput, 400),
     Rule(InvalidTaskData, 400),
-    Rule(LimitExceeded, 429),
+    Rule(QueueFull, 429),
+    Rule(UserLimitExceeded, 429),
     Rule(IdempotencyConflict, 409),
     Rule(InvalidTransition, 409),
-    Rule(LimitExceeded, 429),
+    Rule(QueueFull, 429),
+    Rule(UserLimitExceeded, 429),
     Rule(ChangedMeanwhile, 412),
     Rule(PreconditionRequired, 428),
     Rule(TooManyWaiters, 503),
