@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, URLResolver, re_path
 
 from queue_app.api.base import NotFoundView
+from queue_app.api.internal.urls import patterns as internal_patterns
 from queue_app.api.views.dead_letters import (
     DeadLetterListView,
     DeadLetterView,
@@ -12,6 +13,7 @@ from queue_app.api.views.dead_letters import (
     ReplayManyView,
     ReplayView,
 )
+from queue_app.api.views.docs import DocsView, SchemaView
 from queue_app.api.views.events import EventView
 from queue_app.api.views.health import LiveView, ReadyView
 from queue_app.api.views.limits import LimitListView, LimitView, PauseOfView, ResumeOfView
@@ -70,6 +72,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(r"^api/v1/dlq/discard/?\Z", DiscardManyView.as_view(), name="dead-letters-discard"),
     re_path(r"^api/v1/dlq/(?P<letter_id>[^/]+)/?\Z", DeadLetterView.as_view(), name="dead-letter"),
     re_path(r"^api/v1/dlq/(?P<letter_id>[^/]+)/replay/?\Z", ReplayView.as_view(), name="dead-letter-replay"),
+    re_path(r"^api/schema/?\Z", SchemaView.as_view(), name="schema"),
+    re_path(r"^api/docs/?\Z", DocsView.as_view(), name="docs"),
     re_path(r"^api/v1/events/?\Z", EventView.as_view(), name="events"),
     re_path(r"^api/v1/operations/(?P<operation_id>[^/]+)/?\Z", OperationView.as_view(), name="operation"),
     re_path(r"^api/v1/limits/?\Z", LimitListView.as_view(), name="limit-list"),
@@ -77,6 +81,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(r"^api/v1/limits/resume/?\Z", ResumeOfView.as_view(), name="limits-resume"),
     re_path(r"^api/v1/limits/(?P<limit_id>[^/]+)/?\Z", LimitView.as_view(), name="limit"),
     re_path(r"^api/v1/limits/", NotFoundView.as_view(), name="limits-missing"),
+    *internal_patterns,
     re_path(r"^healthz/?\Z", LiveView.as_view(), name="live"),
     re_path(r"^readyz/?\Z", ReadyView.as_view(), name="ready"),
     re_path(r"^metrics/?\Z", MetricsView.as_view(), name="metrics"),

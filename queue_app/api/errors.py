@@ -33,11 +33,16 @@ from queue_app.exceptions import (
     LimitNotFound,
     OperationEnded,
     OperationNotFound,
+    OutOfScope,
+    StaleLease,
     QueueFull,
     TaskNotFound,
     TaskQueueError,
+    TokenRefused,
     UnknownQueue,
     UnknownTaskType,
+    WorkerLost,
+    WorkerNotFound,
     UserLimitExceeded,
 )
 from queue_app.services.limits import InvalidLimits
@@ -105,6 +110,11 @@ RULES: Final = (
     Rule(QueueFull, 429),
     Rule(UserLimitExceeded, 429),
     Rule(IdempotencyConflict, 409),
+    Rule(TokenRefused, 401),
+    Rule(OutOfScope, 403),
+    Rule(WorkerNotFound, 404),
+    Rule(WorkerLost, 409),
+    Rule(StaleLease, 409),
     Rule(InvalidTransition, 409),
     Rule(QueueFull, 429),
     Rule(UserLimitExceeded, 429),
@@ -164,7 +174,7 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
     problem = document(status, code, detail)
     if entries:
         problem["errors"] = entries
-    if isinstance(error, InvalidTransition):
+    if isinstance(error, InvalidTransition | StaleLease):
         problem["task_status"] = error.status  # "status" is the HTTP status here
     if isinstance(error, LimitExceeded):
         problem |= {"queue": error.queue, "limit": error.limit, "current": error.current}

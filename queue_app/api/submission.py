@@ -28,6 +28,8 @@ FIELDS: Final = (
     "timeout",
     "max_retries",
     "idempotency_key",
+    "concurrency_key",
+    "weight",
 )
 READ_ONLY: Final = (
     "args",
@@ -87,6 +89,8 @@ def parse_submission(data: dict[str, Any], *, user: str, key_header: str | None)
         delay=delay,
         timeout=data.get("timeout"),
         max_retries=data.get("max_retries"),
+        concurrency_key=data.get("concurrency_key"),
+        weight=data.get("weight"),
         idempotency_key=key_header if key is None else key,
     )
 

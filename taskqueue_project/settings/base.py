@@ -56,6 +56,7 @@ INSTALLED_APPS = [
     "django_filters",
     "django_prometheus",
     "drf_spectacular",
+    "drf_spectacular_sidecar",
     "rest_framework",
     "rest_framework.authtoken",
     "queue_app",

@@ -12,7 +12,7 @@ from django.urls import get_resolver
 from rest_framework.authtoken.models import Token
 
 from queue_app.api.base import ApiView
-from queue_app.api.views import health, metrics
+from queue_app.api.views import docs, health, metrics
 from queue_app.core.ids import uuid7
 from queue_app.core.priorities import Band
 from queue_app.models import Queue
@@ -179,5 +179,11 @@ def test_only_what_operations_need_is_open():
     }
     assert len(views) >= 9
     opened = {view for view in views if "IsAuthenticated" not in {p.__name__ for p in view.permission_classes}}
-    assert opened == {health.LiveView, health.ReadyView, metrics.MetricsView}
+    assert opened == {
+        health.LiveView,
+        health.ReadyView,
+        metrics.MetricsView,
+        docs.DocsView,
+        docs.SchemaView,
+    }
     assert all(issubclass(view, ApiView) for view in views)

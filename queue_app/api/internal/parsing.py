@@ -1,0 +1,263 @@
+"""What remote workers send, checked; and tasks as they get them."""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from queue_app import conf
+from queue_app.api.fields import Reader, task_id, text
+from queue_app.core.clock import now
+from queue_app.core.payload import dump_json
+from queue_app.core.priorities import Band
+from queue_app.core.records import AttemptNote, ClaimedTask, Outcome, TaskFailure
+from queue_app.exceptions import InvalidTaskData
+from queue_app.services.remote import Registration
+from queue_app.services.validate import check_capabilities, check_queue_name, check_task_type
+
+MAX_BATCH: Final = 100
+MAX_RUNNING: Final = 1000
+MAX_TYPES: Final = 10_000
+MAX_WAIT: Final = 60.0
+MAX_SECONDS: Final = 366 * 86_400.0
+MESSAGE: Final = 2_000
+TRACEBACK: Final = 20_000
+STATUSES: Final = ("completed", "failed", "snoozed", "released")
+
+
+def task(claimed: ClaimedTask) -> dict[str, Any]:
+    """Return a task as a worker gets it; with its parameters, which are the point of it."""
+    return {
+        "task_id": claimed.id,
+        "attempt": claimed.attempt,
+        "task_type": claimed.task_type,
+        "queue": claimed.queue,
+        "priority": Band(claimed.priority).label,
+        "capabilities": claimed.capabilities,
+        "user": claimed.user,
+        "args": json.loads(claimed.args),
+        "parameters": json.loads(claimed.parameters),
+        "timeout": claimed.timeout,
+        "failures": claimed.failures,
+        "max_retries": claimed.max_retries,
+        "retry_delay": claimed.retry_delay,
+        "concurrency_key": claimed.concurrency_key,
+        "weight": claimed.weight,
+        "created_at": claimed.created_at,
+        "queued_at": claimed.queued_at,
+        "started_at": claimed.started_at,
+        "traceparent": claimed.trace,
+    }
+
+
+def integer(low: int, high: int) -> Callable[[Any, str], int]:
+    """Return a check for a whole number between two bounds."""
+
+    def check(value: Any, name: str) -> int:
+        if type(value) is not int:
+            raise InvalidTaskData(name, f"{name} must be a whole number.", code="integer_expected")
+        if not low <= value <= high:
+            raise InvalidTaskData(name, f"{name} must lie between {low} and {high}.", code="out_of_range", limit=high)
+        return value
+
+    return check
+
+
+def number(low: float, high: float) -> Callable[[Any, str], float]:
+    """Return a check for a number between two bounds."""
+
+    def check(value: Any, name: str) -> float:
+        if type(value) not in {int, float} or math.isnan(value):
+            raise InvalidTaskData(name, f"{name} must be a number.", code="number_expected")
+        if not low <= value <= high:
+            raise InvalidTaskData(
+                name, f"{name} must lie between {low:g} and {high:g}.", code="out_of_range", limit=int(high)
+            )
+        return float(value)
+
+    return check
+
+
+def flag(value: Any, name: str) -> bool:
+    """Accept true or false."""
+    if type(value) is not bool:
+        raise InvalidTaskData(name, f"{name} must be true or false.", code="boolean_expected")
+    return value
+
+
+def _list(most: int) -> Callable[[Any, str], list[Any]]:
+    def check(value: Any, name: str) -> list[Any]:
+        if not isinstance(value, list):
+            raise InvalidTaskData(name, f"{name} must be a list.", code="list_expected")
+        if len(value) > most:
+            raise InvalidTaskData(
+                name, f"{name} has {len(value)} items; the limit is {most}.", code="too_many", limit=most
+            )
+        return value
+
+    return check
+
+
+def _ids(value: Any, name: str) -> list[uuid.UUID]:
+    return [task_id(item, name) for item in _list(MAX_RUNNING)(value, name)]
+
+
+def _long_text(most: int) -> Callable[[Any, str], str]:
+    def check(value: Any, name: str) -> str:
+        if not isinstance(value, str):
+            raise InvalidTaskData(name, f"{name} must be a string.", code="string_expected")
+        return value[-most:].replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+    return check
+
+
+def registration(data: Mapping[str, Any]) -> Registration:
+    """Return what a worker registers as."""
+    reader = Reader(data)
+    reader.refuse_others(("name", "queues", "capabilities", "task_types", "concurrency", "version"))
+    wanted = Registration(
+        name=reader.required("name", text, "")[:200],
+        queues=tuple(
+            sorted(reader.optional("queues", lambda v, n: {check_queue_name(q) for q in _list(1000)(v, n)}) or ())
+        ),
+        capabilities=tuple(
+            sorted(reader.optional("capabilities", lambda v, n: check_capabilities(_list(100)(v, n))) or ())
+        ),
+        task_types=tuple(
+            sorted(
+                reader.required("task_types", lambda v, n: {check_task_type(t) for t in _list(MAX_TYPES)(v, n)}, set())
+            )
+        ),
+        concurrency=reader.optional("concurrency", integer(1, 1000)) or 1,
+        version=(reader.optional("version", text) or "")[:50],
+    )
+    reader.finish()
+    return wanted
+
+
+def polling(data: Mapping[str, Any]) -> tuple[int, float, list[uuid.UUID] | None]:
+    """Return (want, wait, holding) of a poll."""
+    reader = Reader(data)
+    reader.refuse_others(("want", "wait", "holding"))
+    want = reader.optional("want", integer(1, MAX_BATCH)) if data.get("want") is not None else 1
+    wait = reader.optional("wait", number(0, MAX_WAIT)) or 0.0
+    holding = reader.optional("holding", _ids)
+    reader.finish()
+    return want or 1, wait, holding
+
+
+def seconds_to_wait(data: Mapping[str, Any]) -> float:
+    """Return how long a worker wants to wait for a call."""
+    reader = Reader(data)
+    reader.refuse_others(("wait",))
+    wait = reader.required("wait", number(0, MAX_WAIT), 0.0)
+    reader.finish()
+    return wait
+
+
+def results(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the reported attempts of a request, which holds one, or ``results`` with many; each is checked."""
+    if "results" not in data:
+        return [_result(data)]
+    reader = Reader(data)
+    reader.refuse_others(("results",))
+    items = reader.required("results", _list(MAX_BATCH), [])
+    reader.finish()
+    return [_result(item) for item in items]
+
+
+def _result(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise InvalidTaskData("results", "Each result must be an object.", code="object_expected")
+    reader = Reader(data)
+    reader.refuse_others(("task_id", "attempt", "status", "result", "error", "snooze"))
+    found: dict[str, Any] = {
+        "task_id": reader.required("task_id", task_id, uuid.UUID(int=0)),
+        "attempt": reader.required("attempt", integer(1, 2**31 - 1), 1),
+        "status": reader.required("status", _status, ""),
+        "snooze": reader.optional("snooze", number(0, MAX_SECONDS)),
+        "error": reader.optional("error", _error),
+        "result": None,
+    }
+    if data.get("result") is not None:
+        found["result"] = reader.optional("result", lambda v, n: dump_json(v, field=n, limits=conf.get().payload))
+    if found["status"] == "failed" and found["error"] is None:
+        reader.note(InvalidTaskData("error", "A failed attempt needs an error.", code="required"))
+    if found["status"] == "snoozed" and found["snooze"] is None:
+        reader.note(InvalidTaskData("snooze", "A snoozed attempt needs snooze, in seconds.", code="required"))
+    reader.finish()
+    return found
+
+
+def _status(value: Any, name: str) -> str:
+    if value not in STATUSES:
+        raise InvalidTaskData(name, f"{name} must be one of {', '.join(STATUSES)}.", code="unknown_status")
+    return str(value)
+
+
+def _error(value: Any, name: str) -> TaskFailure:
+    if not isinstance(value, dict):
+        raise InvalidTaskData(name, f"{name} must be an object.", code="object_expected")
+    reader = Reader(value)
+    reader.refuse_others(("class", "message", "traceback", "retriable", "retry_after", "reason"))
+    retriable = reader.optional("retriable", flag)
+    failure = TaskFailure(
+        exception_class=reader.required("class", _long_text(255), ""),
+        message=reader.optional("message", _long_text(MESSAGE)) or "",
+        traceback=reader.optional("traceback", _long_text(TRACEBACK)) or "",
+        retriable=True if retriable is None else retriable,
+        retry_after=reader.optional("retry_after", number(0, MAX_SECONDS)),
+        reason=reader.optional("reason", _reason) or "error",
+    )
+    reader.finish()
+    return failure
+
+
+def _reason(value: Any, name: str) -> str:
+    if value not in {"error", "timeout", "cancelled"}:
+        raise InvalidTaskData(name, f"{name} must be error, timeout or cancelled.", code="unknown_status")
+    return str(value)
+
+
+def outcome(claimed: ClaimedTask, reported: dict[str, Any]) -> Outcome:
+    """Return the outcome that a worker reported of an attempt that holds its task."""
+    failure = reported["error"] if reported["status"] == "failed" else None
+    snooze = reported["snooze"] if reported["status"] == "snoozed" else None
+    result = reported["result"] if reported["status"] == "completed" else None
+    return Outcome(claimed, claimed.started_at, now(), result, failure=failure, snooze=snooze)
+
+
+def pulse(data: Mapping[str, Any], worker_id: uuid.UUID) -> tuple[list[AttemptNote], bool, int]:
+    """Return (notes, draining, tasks done) of a heartbeat."""
+    reader = Reader(data)
+    reader.refuse_others(("running", "draining", "tasks_done"))
+    running = reader.optional("running", _list(MAX_RUNNING)) or []
+    draining = reader.optional("draining", flag) or False
+    done = reader.optional("tasks_done", integer(0, 2**62)) or 0
+    reader.finish()
+    return [_note(item, worker_id) for item in running], draining, done
+
+
+def _note(data: Any, worker_id: uuid.UUID) -> AttemptNote:
+    if not isinstance(data, dict):
+        raise InvalidTaskData("running", "Each running task must be an object.", code="object_expected")
+    limits = conf.get().task_logs
+    reader = Reader(data)
+    reader.refuse_others(("task_id", "attempt", "progress", "message", "extend", "lines", "dropped"))
+    extend = reader.optional("extend", number(0, 1e12)) or 0.0
+    lines = reader.optional("lines", _long_text(limits.max_characters))
+    note = AttemptNote(
+        task_id=reader.required("task_id", task_id, uuid.UUID(int=0)),
+        attempt=reader.required("attempt", integer(1, 2**31 - 1), 1),
+        worker_id=worker_id,
+        progress=reader.optional("progress", number(0, 1)),
+        message=reader.optional("message", _long_text(200)) or "",
+        lines=lines if limits.max_lines else None,
+        dropped=reader.optional("dropped", integer(0, 2**31 - 1)) or 0,
+        extend=min(extend, MAX_SECONDS),
+    )
+    reader.finish()
+    return note
