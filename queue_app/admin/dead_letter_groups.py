@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 
 from queue_app.admin.dead_letter_actions import DeadLetterActionsMixin
 from queue_app.admin.dead_letter_form import read_action
+from queue_app.admin.mixins import TOOLS_IN_CONTENT
 from queue_app.admin.task_detail import shown_payload
 from queue_app.core.redaction import redact
 from queue_app.exceptions import InvalidTaskData
@@ -54,6 +55,7 @@ class DeadLetterGroupsMixin(DeadLetterActionsMixin):
         context = self.admin_site.each_context(request) | {
             "title": _("Dead letters by cause"),
             "opts": self.opts,
+            "crumbs_as_list": not TOOLS_IN_CONTENT,
             "media": self.media,
             "rows": rows,
             "may_view_payload": may_view,
@@ -80,6 +82,7 @@ class DeadLetterGroupsMixin(DeadLetterActionsMixin):
         context = self.admin_site.each_context(request) | {
             "title": _("Replay or discard all that match"),
             "opts": self.opts,
+            "crumbs_as_list": not TOOLS_IN_CONTENT,
             "media": self.media,
             "values": values,
             "count": dry.count,

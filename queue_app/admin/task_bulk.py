@@ -20,7 +20,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from queue_app.admin.mixins import COUNT_LIMIT, QueueAppAdmin
+from queue_app.admin.mixins import COUNT_LIMIT, TOOLS_IN_CONTENT, QueueAppAdmin
 from queue_app.admin.task_search import Ambiguous, NotAllowed, read_address
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING, WAITING, Status
@@ -126,6 +126,7 @@ class TaskBulkMixin(QueueAppAdmin[Task]):
         context = self.admin_site.each_context(request) | {
             "title": verb,
             "opts": self.opts,
+            "crumbs_as_list": not TOOLS_IN_CONTENT,
             "media": self.media,
             "verb": verb,
             "action": request.POST.get("action", ""),
