@@ -207,6 +207,43 @@ class UnknownProfile(TaskQueueError):
     code = "unknown_profile"
 
 
+class TokenRefused(TaskQueueError):
+    """The worker token is missing, unknown, expired or revoked; which of these is not told."""
+
+    code = "invalid_token"
+    auth_header = "Bearer"
+
+
+class OutOfScope(TaskQueueError):
+    """The worker token does not reach so far; ``code`` says in what."""
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class WorkerNotFound(TaskQueueError, LookupError):
+    """No worker of this token has this id."""
+
+    code = "worker_not_found"
+
+
+class WorkerLost(TaskQueueError):
+    """The worker was declared dead, or has left; it must register again."""
+
+    code = "worker_lost"
+
+
+class StaleLease(TaskQueueError):
+    """The attempt does not hold its task any more; ``status`` says where the task stands now."""
+
+    code = "stale_lease"
+
+    def __init__(self, message: str, *, status: str | None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class TaskControl(Exception):
     """Base of what task code raises to say how its attempt shall end."""
 

@@ -13,6 +13,7 @@ class Ending:
     def __init__(self, grace_seconds: float) -> None:
         self.lost = ""  # why the worker has no tasks any more: declared dead, or left alone
         self.draining = False  # takes nothing new
+        self.quiet = False  # the same, and stays
         self._hurried = False
         self._grace = grace_seconds
         self._at: float | None = None  # monotonic time at which draining is over

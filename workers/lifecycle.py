@@ -11,8 +11,12 @@ from types import FrameType
 
 #: What a supervisor sends its children in place of a second SIGTERM: service managers send
 #: SIGTERM to every process of a group, and that and the supervisor's own would make two.
-HURRY = signal.SIGUSR1
-_OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, HURRY)
+HURRY = signal.SIGQUIT
+#: Asks for a list of what runs, with stacks.
+DUMP = signal.SIGUSR1
+#: Asks to claim nothing more, without leaving.
+QUIET = signal.SIGUSR2
+_OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, HURRY, DUMP, QUIET)
 
 
 class Exit(IntEnum):

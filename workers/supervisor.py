@@ -6,12 +6,14 @@ child that it is just starting or has just collected.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import time
 import uuid
-from collections.abc import Callable
+import warnings
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -19,9 +21,12 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from queue_app.services.reap import bury
+from workers import transport
 from workers.bell import Bell
-from workers.lifecycle import HURRY, Exit, leave_group_of_parent, on_signals, signals_held
+from workers.lifecycle import DUMP, HURRY, QUIET, Exit, leave_group_of_parent, on_signals, signals_held
 from workers.options import WorkerOptions, numbered_name
+from workers.reload import Reloader, start_again
+from workers.vitals import Pulse, Vitals, notify
 from workers.worker import Worker
 
 logger = logging.getLogger("taskqueue")
@@ -30,6 +35,8 @@ logger = logging.getLogger("taskqueue")
 STABLE_SECONDS = 10.0
 MIN_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
+#: A loop that has not turned for three heartbeats and so long is stuck.
+STALE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -55,10 +62,20 @@ class Supervisor:
         self._passed_on = 0  # of these
         self._worst = Exit.OK
         self._bell = Bell()
+        self._told: deque[signal.Signals] = deque()  # signals to pass on, beside those that stop
+        self._quiet = False
+        self.pulses = [Pulse() for _ in range(processes)]
 
     def run(self) -> Exit:
         """Keep the workers running until a signal; return the worst exit code."""
-        handlers = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGCHLD: self._bell.ring}
+        handlers = {
+            signal.SIGTERM: self.stop,
+            signal.SIGINT: self.stop,
+            HURRY: self.stop,
+            signal.SIGCHLD: self._bell.ring,
+            DUMP: lambda: self._tell(DUMP),
+            QUIET: self.quiet,
+        }
         with on_signals(handlers):
             for number in range(1, self.processes + 1):
                 if not self._stops:
@@ -77,12 +94,25 @@ class Supervisor:
             self._passed_on += 1
             for pid in self._children:
                 os.kill(pid, signal.SIGTERM if self._passed_on == 1 else HURRY)
+        while self._told:
+            number = self._told.popleft()
+            for pid in self._children:
+                os.kill(pid, number)
         now = time.monotonic()
         due = [child for at, child in self._restarts if at <= now]
         self._restarts = [(at, child) for at, child in self._restarts if at > now]
         for child in due:
             if not self._stops:
                 self._start(child.number, child.backoff)
+
+    def quiet(self) -> None:
+        """Let the workers, and those that will take their place, claim nothing more."""
+        self._quiet = True
+        self._tell(QUIET)
+
+    def _tell(self, number: signal.Signals) -> None:
+        self._told.append(number)
+        self._bell.ring()
 
     def stop(self) -> None:
         """Let the workers drain; the second time, leave at once."""
@@ -93,8 +123,11 @@ class Supervisor:
         """Fork a worker; no connection may be open, or parent and child would share it."""
         connections.close_all()
         worker_id, supervisor = uuid.uuid4(), os.getpid()
+        self.pulses[number - 1].reset()
         with signals_held():  # the child inherits handlers that are not its own, until it has some
-            pid = os.fork()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # the thread of the vitals holds no lock of ours
+                pid = os.fork()
             if pid == 0:
                 self._run_child(number, worker_id, supervisor)
         self._children[pid] = Child(number, worker_id, pid, time.monotonic(), backoff)
@@ -104,7 +137,11 @@ class Supervisor:
         try:
             leave_group_of_parent()
             options = replace(self.options, name=numbered_name(self.options.name, number))
-            code = int(Worker(options, worker_id, supervisor).run())
+            worker = Worker(options, worker_id, supervisor)
+            worker.pulse = self.pulses[number - 1]
+            if self._quiet:
+                worker.quiet()
+            code = int(worker.run())
         except Exception:
             logger.exception("worker process %d failed", number)
         finally:
@@ -141,6 +178,8 @@ def _ended_children(pids: list[int]) -> list[tuple[int, int]]:
 
 
 def _give_back(worker_id: uuid.UUID) -> None:
+    if not transport.is_direct():
+        return  # the server will notice
     try:
         bury(worker_id)
     except DatabaseError as error:
@@ -150,7 +189,21 @@ def _give_back(worker_id: uuid.UUID) -> None:
         connections.close_all()
 
 
-def run_workers(options: WorkerOptions, processes: int) -> Exit:
-    """Run one worker in this process, or several under a supervisor."""
-    start: Callable[[], Exit] = Worker(options).run if processes == 1 else Supervisor(options, processes).run
-    return start()
+def run_workers(
+    options: WorkerOptions, processes: int, *, health_port: int | None = None, reload: bool = False
+) -> Exit:
+    """Run one worker in this process, or several under a supervisor; raise ``OSError`` for a port that is taken."""
+    runner: Worker | Supervisor
+    runner = Worker(options) if processes == 1 else Supervisor(options, processes)
+    pulses = [runner.pulse] if isinstance(runner, Worker) else runner.pulses
+    Vitals(pulses, 3 * options.heartbeat_seconds + STALE_SECONDS, health_port).start()
+    reloader = Reloader(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    if reload:
+        reloader.start()
+    gc.collect()
+    gc.freeze()  # pages of what exists by now stay shared with the workers
+    code = runner.run()
+    notify("STOPPING=1")
+    if reloader.changed:
+        start_again()
+    return code

@@ -22,6 +22,7 @@ from workers import capture, transport
 from workers.bell import Bell
 from workers.claimer import Claimer
 from workers.deadlines import enforce, next_due
+from workers.dump import dump
 from workers.ending import Ending
 from workers.executor import Executor
 from workers.forks import guard
@@ -29,13 +30,14 @@ from workers.hands import Hands
 from workers.heartbeat import Heartbeat
 from workers.identity import identify
 from workers.learner import Learner
-from workers.lifecycle import HURRY, Exit, on_signals
+from workers.lifecycle import DUMP, HURRY, QUIET, Exit, on_signals
 from workers.notes import Attempt, Notes
 from workers.options import WorkerOptions
 from workers.pools import make_pool
 from workers.pools.base import Pool
 from workers.transport import make_due, rebuild_if_needed, wake_forgotten
 from workers.trouble import Trouble
+from workers.vitals import Pulse
 from workers.waker import Waker
 
 logger = logging.getLogger("taskqueue")
@@ -49,6 +51,7 @@ class Worker:
     ) -> None:
         self.options = options
         self.id = worker_id or uuid.uuid4()
+        self.pulse = Pulse()
         self._supervised = supervisor is not None
         self._called = False  # whether the index called this worker, and it has not yet claimed
         self._told = False  # whether a task in here may have been cancelled
@@ -78,7 +81,8 @@ class Worker:
     def run(self) -> Exit:
         """Work until a signal, ``max_tasks``, or an empty queue in burst mode; return the exit code."""
         stop = self.drain if self._supervised else self.stop
-        with on_signals({signal.SIGTERM: stop, signal.SIGINT: stop, HURRY: self.hurry}):
+        handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, HURRY: self.hurry, DUMP: self.dump, QUIET: self.quiet}
+        with on_signals(handlers):
             if not self._try(self._register):
                 return Exit.UNREACHABLE
             capture.install()
@@ -122,6 +126,15 @@ class Worker:
         self._ending.drain()
         self._bell.ring()
 
+    def quiet(self) -> None:
+        """Claim nothing more, give back what has not started, and stay."""
+        self._ending.quiet = True
+        self._bell.ring()
+
+    def dump(self) -> None:
+        """Write what runs, with stacks, to the standard error."""
+        dump(self.options.name, self._pool.running(), self._pool.unstarted)
+
     def hurry(self) -> None:
         """Give back what runs too, and leave."""
         self._ending.hurry()
@@ -129,6 +142,7 @@ class Worker:
 
     def run_once(self) -> None:
         """Report what has ended and claim what fits: one step of the loop."""
+        self.pulse.beat()
         self._gather()
         if self._trouble.pause:
             return
@@ -138,7 +152,7 @@ class Worker:
                 self._claimer.hungry = True
             self._hands.give_back()
             self._interrupt()
-            if self._ending.wanted:
+            if self._ending.wanted or self._ending.quiet:
                 self._give_back_unstarted()
             else:
                 self._claimer.return_strays()
@@ -186,7 +200,7 @@ class Worker:
             self._claimer.hungry = True
 
     def _room(self) -> int:
-        return 0 if self._ending.wanted else self._claimer.room()
+        return 0 if self._ending.wanted or self._ending.quiet else self._claimer.room()
 
     def _claim(self) -> None:
         if self._claimer.hungry and self._room() > 0:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from queue_app.core.records import AttemptNote
-from queue_app.rows.database import fetch_last
+from queue_app.core.records import AttemptNote, ClaimedTask
+from queue_app.rows.database import fetch_all, fetch_last
 
 _RELAXED = "SELECT set_config('synchronous_commit', 'off', true);"
 _HELD = """
@@ -71,3 +72,31 @@ def _keys(notes: Sequence[AttemptNote]) -> dict[str, Any]:
         "attempts": [note.attempt for note in notes],
         "workers": [note.worker_id for note in notes],
     }
+
+
+_HELD_BY = """
+SELECT t.id, t.attempt, t.task_type, t.queue, t.priority, t.capabilities, t."user", t.created_at, t.queued_at,
+    t.started_at, EXTRACT(EPOCH FROM t.deadline - t.started_at)::float8,
+    COALESCE(t.max_retries, queue.max_retries, policy.max_retries, 3), t.retry_delay, t.failures, '[]', '{}',
+    t.concurrency_key, t.weight, t.worker_id
+FROM unnest(%s::uuid[], %s::int[]) AS v (id, attempt)
+    JOIN queue_app_task AS t ON t.id = v.id AND t.attempt = v.attempt AND t.worker_id = %s AND t.status = 'executing'
+    LEFT JOIN queue_app_prioritypolicy AS policy ON policy.priority = t.priority
+    LEFT JOIN queue_app_queue AS queue ON queue.name = t.queue
+"""
+
+
+def held_by(worker_id: uuid.UUID, attempts: Sequence[tuple[uuid.UUID, int]]) -> list[ClaimedTask]:
+    """Return those of the attempts (id, number) that hold their task for this worker, without parameters."""
+    ids, numbers = [task_id for task_id, _ in attempts], [number for _, number in attempts]
+    return [ClaimedTask.from_row(row) for row in fetch_all(_HELD_BY, [ids, numbers, worker_id])]
+
+
+def in_flight(token_id: uuid.UUID) -> int:
+    """Return how many tasks the workers of a token hold."""
+    found = fetch_all(
+        "SELECT count(*) FROM queue_app_task AS t JOIN queue_app_worker AS w ON w.id = t.worker_id"
+        " WHERE t.status = 'executing' AND w.token_id = %s AND w.status IN ('active', 'draining')",
+        [token_id],
+    )
+    return int(found[0][0])

@@ -29,7 +29,14 @@ class WorkerIdentity:
     version: str
 
 
-def register(identity: WorkerIdentity, profile: Profile, *, concurrency: int, heartbeat_seconds: float) -> None:
+def register(
+    identity: WorkerIdentity,
+    profile: Profile,
+    *,
+    concurrency: int,
+    heartbeat_seconds: float,
+    token_id: uuid.UUID | None = None,
+) -> None:
     """Make a worker known to rows and index; again with another profile when it learnt new task types."""
     now = Now()  # the clock by which a silent worker is declared dead; this host's may differ
     Worker.objects.update_or_create(
@@ -57,6 +64,7 @@ def register(identity: WorkerIdentity, profile: Profile, *, concurrency: int, he
             "started_at": now,
             "last_heartbeat_at": now,
             "heartbeat_seconds": heartbeat_seconds,
+            "token_id": token_id,
         },
     )
     tell_index(lambda index: index.register(profile, identity.id), "register")

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from queue_app import conf
+from queue_app import conf, registry
 from queue_app.exceptions import InvalidTaskData
 from queue_app.management.servers import EXIT_USAGE, ServerCommand
 
@@ -31,10 +31,29 @@ class Command(ServerCommand):
         parser.add_argument("--name", help="as staff will see it; default: host and process id")
         parser.add_argument("--max-tasks", type=int, help="leave after so many tasks")
         parser.add_argument("--burst", action="store_true", help="leave when nothing is pending for this worker")
+        parser.add_argument(
+            "--pool",
+            default="threads",
+            metavar="KIND",
+            help="what slots are: threads (default), processes, or async for coroutine functions only",
+        )
+        parser.add_argument("--max-memory", type=int, metavar="MB", help="--pool processes: kill one that uses more")
+        parser.add_argument(
+            "--max-tasks-per-child", type=int, metavar="N", help="--pool processes: replace one after so many tasks"
+        )
+        parser.add_argument(
+            "--rlimit", action="append", default=[], metavar="NAME=N", help="--pool processes: as in nofile=1024, as=2G"
+        )
+        parser.add_argument("--server", metavar="URL", help="work over HTTP, without PostgreSQL and Redis")
+        parser.add_argument("--token", help="--server: the worker token; default: TASKQUEUE_TOKEN of the environment")
+        parser.add_argument("--health-port", type=int, metavar="PORT", help="answer /livez there, for the claim loops")
+        parser.add_argument("--reload", action="store_true", help="start again when the code changes (development)")
         parser.add_argument("--grace", type=float, help="seconds that a drain waits for running tasks (default 30)")
 
     def handle(self, **options: Any) -> None:
         """Run until told to stop; exit with the worker's code."""
+        from workers import transport  # noqa: PLC0415
+        from workers.limits import Limits, parse_rlimit  # noqa: PLC0415
         from workers.options import WorkerOptions, check_processes, default_name  # noqa: PLC0415 - see the import rules
         from workers.supervisor import run_workers  # noqa: PLC0415
 
@@ -42,6 +61,7 @@ class Command(ServerCommand):
         defaults = conf.get().worker
         try:
             processes = check_processes(options["processes"])
+            remote = _remote(options["server"], options["token"])
             worker_options = WorkerOptions(
                 queues=_names(options["queues"]),
                 capabilities=_names(options["capabilities"]),
@@ -50,18 +70,47 @@ class Command(ServerCommand):
                 max_tasks=options["max_tasks"],
                 burst=options["burst"],
                 grace_seconds=defaults.grace_seconds if options["grace"] is None else options["grace"],
-                heartbeat_seconds=defaults.heartbeat_seconds,
+                heartbeat_seconds=defaults.heartbeat_seconds if remote is None else min(defaults.heartbeat_seconds, 10),
                 look_ahead_ms=defaults.look_ahead_ms,
+                pool=options["pool"],
+                limits=Limits(
+                    max_tasks=_positive("max-tasks-per-child", options["max_tasks_per_child"]),
+                    max_memory=(_positive("max-memory", options["max_memory"]) or 0) * 1024**2 or None,
+                    rlimits=tuple(parse_rlimit(text) for text in options["rlimit"]),
+                ),
             )
         except InvalidTaskData as error:
             option = "queues" if error.field == "queue" else error.field
             raise CommandError(f"--{option}: {error}", returncode=EXIT_USAGE) from None
-        self.prepare()
-        code = run_workers(worker_options, processes)
+        if remote is None:
+            self.prepare()
+        else:
+            transport.use(remote)
+            registry.discover()
+        try:
+            code = run_workers(worker_options, processes, health_port=options["health_port"], reload=options["reload"])
+        except OSError as error:
+            message = f"--health-port: port {options['health_port']} cannot be had: {error.strerror}"
+            raise CommandError(message, returncode=EXIT_USAGE) from None
         if code:  # not sys.exit(): a task that still runs must not keep the process
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(int(code))
+
+
+def _remote(server: str | None, token: str | None) -> Any:
+    """Return the way to a server; ``None`` for a worker that has access to PostgreSQL and Redis."""
+    if not server:
+        return None
+    from workers.transport.http import Http  # noqa: PLC0415 - see the import rules
+
+    return Http(server, token or os.environ.get("TASKQUEUE_TOKEN", ""))
+
+
+def _positive(name: str, value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise InvalidTaskData(name, f"{name} must be at least 1, not {value}.")
+    return value
 
 
 def _names(text: str) -> tuple[str, ...]:

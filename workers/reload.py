@@ -1,0 +1,65 @@
+"""Start again when the code has changed: for development."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from django.utils.autoreload import iter_all_python_module_files
+
+logger = logging.getLogger("taskqueue")
+
+LOOK_SECONDS = 1.0
+
+
+class Reloader:
+    """Calls ``on_change`` once when a module's file differs from what it was, and compiles."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._seen: dict[Path, float] = {}
+        self.changed = False
+
+    def start(self) -> None:
+        """Begin to look."""
+        self.look()
+        threading.Thread(target=self._run, name="reload", daemon=True).start()
+
+    def look(self) -> bool:
+        """Look once; return whether the code has changed for something that compiles."""
+        changed: list[Path] = []
+        for path in iter_all_python_module_files():
+            try:
+                at = path.stat().st_mtime
+            except OSError:
+                continue
+            if self._seen.setdefault(path, at) != at:
+                changed.append(path)
+        for path in changed:
+            try:
+                compile(path.read_bytes(), path, "exec")
+            except (SyntaxError, OSError) as error:
+                logger.warning("%s has changed, but does not compile: %s", path, error)
+                return False
+        if changed:
+            logger.info("%s has changed", ", ".join(map(str, changed)))
+        return bool(changed)
+
+    def _run(self) -> None:
+        tick = threading.Event()
+        while not tick.wait(LOOK_SECONDS):
+            if self.look():
+                self.changed = True
+                self._on_change()
+                return
+
+
+def start_again() -> None:
+    """Replace this process by one with the same command line."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the command line of this process
