@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from queue_app.core.lanes import lane_name
 from queue_app.core.records import PackedLane
@@ -17,29 +17,29 @@ from queue_app.rows.database import fetch_all
 Cursor = tuple[datetime, uuid.UUID]
 _NIL = uuid.UUID(int=0)
 
+# Reads the index only.
+_END = """
+SELECT queued_at, id FROM queue_app_task WHERE status = 'queued' AND {after}
+ORDER BY queued_at, id OFFSET %(limit)s - 1 LIMIT 1
+"""
+
 # Users matter only where the queue keeps them apart: else each would make a lane of its own here.
-# The place is that of core.lanes.score, but for a last bit: the database rounds twice.
+# The place is that of core.lanes.score, but for a last bit: the database rounds in other steps.
+# Both packs of a lane are made in the same pass, so they are in the same order, whichever that is.
 _PACKED = """
-WITH page AS MATERIALIZED (
-    SELECT id, queue, task_type, capabilities, "user", concurrency_key, weight, priority, queued_at
-    FROM queue_app_task WHERE status = 'queued' AND {where}
-    ORDER BY queued_at, id LIMIT %(limit)s
-), apart AS (
-    SELECT name FROM queue_app_queue WHERE "order" = 'fair' OR max_concurrent_per_user IS NOT NULL
-)
 SELECT queue, task_type, capabilities,
-    CASE WHEN queue IN (SELECT name FROM apart) THEN "user" ELSE '' END AS "user", concurrency_key, weight,
-    string_agg(uuid_send(id), ''::bytea ORDER BY queued_at, id),
-    string_agg(float8send((priority * 10000000000000000
-        + (EXTRACT(EPOCH FROM queued_at) * 1000000)::bigint)::float8 / 1000), ''::bytea ORDER BY queued_at, id),
-    (SELECT queued_at FROM page ORDER BY queued_at DESC, id DESC LIMIT 1),
-    (SELECT id FROM page ORDER BY queued_at DESC, id DESC LIMIT 1)
-FROM page GROUP BY 1, 2, 3, 4, 5, 6
+    CASE WHEN queue = ANY(ARRAY(
+        SELECT name FROM queue_app_queue WHERE "order" = 'fair' OR max_concurrent_per_user IS NOT NULL
+    )) THEN "user" ELSE '' END, concurrency_key, weight,
+    string_agg(uuid_send(id), ''::bytea),
+    string_agg(float8send(priority * 1e13::float8 + date_part('epoch', queued_at) * 1000), ''::bytea)
+FROM queue_app_task WHERE status = 'queued' AND {after} AND {until}
+GROUP BY 1, 2, 3, 4, 5, 6
 """
 
 
 class Page(NamedTuple):
-    """Some queued rows, by lane; the cursor (queued_at, id) of the last, ``None`` when there are none."""
+    """Some queued rows, by lane; ``end`` is the cursor (queued_at, id) of the last, ``None`` when none follow."""
 
     lanes: list[PackedLane]
     end: Cursor | None
@@ -51,19 +51,22 @@ class Page(NamedTuple):
 
 
 def packed_page(after: Cursor | None, limit: int) -> Page:
-    """Return the queued tasks that follow the cursor, oldest first."""
+    """Return about ``limit`` queued tasks that follow the cursor, the oldest."""
     queued_at, task_id = after or ("-infinity", _NIL)
-    parameters = {"queued_at": queued_at, "id": task_id, "limit": limit}
-    return _packed("(queued_at, id) > (%(queued_at)s, %(id)s)", parameters)
+    return _packed("(queued_at, id) > (%(queued_at)s, %(id)s)", {"queued_at": queued_at, "id": task_id}, limit)
 
 
 def packed_recent(seconds: float, limit: int) -> Page:
-    """Return tasks that became queued within the last ``seconds``."""
-    parameters = {"seconds": seconds, "limit": limit}
-    return _packed("queued_at > clock_timestamp() - make_interval(secs => %(seconds)s)", parameters)
+    """Return about ``limit`` tasks that became queued within the last ``seconds``, the oldest of them."""
+    return _packed("queued_at > clock_timestamp() - make_interval(secs => %(seconds)s)", {"seconds": seconds}, limit)
 
 
-def _packed(where: str, parameters: dict[str, object]) -> Page:
-    found = fetch_all(_PACKED.format(where=where), parameters)
+def _packed(after: str, parameters: dict[str, Any], limit: int) -> Page:
+    ends = fetch_all(_END.format(after=after), parameters | {"limit": limit})
+    until = "true"
+    if ends:
+        until = "(queued_at, id) <= (%(end_at)s, %(end_id)s)"
+        parameters |= {"end_at": ends[0][0], "end_id": ends[0][1]}
+    found = fetch_all(_PACKED.format(after=after, until=until), parameters)
     lanes = [PackedLane(lane_name(*row[:6]), bytes(row[6]), bytes(row[7])) for row in found]
-    return Page(lanes, (found[0][8], found[0][9]) if found else None)
+    return Page(lanes, (ends[0][0], ends[0][1]) if ends else None)

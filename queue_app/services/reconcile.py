@@ -73,10 +73,9 @@ class Reconciler:
         """Compare the next page of the rolling pass; return how many tasks were missing or misplaced."""
         page = comparison.packed_page(self.cursor, PAGE)
         self.compared += page.size
-        if page.size == PAGE:
-            self.cursor = page.end
-        else:
-            self.cursor, self.total, self.compared = None, self.compared, 0
+        self.cursor = page.end
+        if self.cursor is None:
+            self.total, self.compared = self.compared, 0
         return _repair(index, page)
 
     def _end_stale_leases(self, index: Index) -> int:

@@ -27,9 +27,11 @@ for at = 1, #ARGV, 3 do
       absent[#absent + 1] = ids[i]
     else
       local own = struct.unpack('>d', places, 8 * i - 7)
-      local risen = (own - stands) % 1e13
-      local whole = risen < TOLERANCE or risen > 1e13 - TOLERANCE
-      if not whole or stands > own + TOLERANCE or stands < effective(own) - TOLERANCE then
+      local above = own - stands
+      if above > TOLERANCE then  -- risen, by whole bands and not more than its age gives it
+        local rest = (above + TOLERANCE) % 1e13
+        if rest > 2 * TOLERANCE or stands < effective(own) - TOLERANCE then wrong[#wrong + 1] = ids[i] end
+      elseif above < -TOLERANCE then
         wrong[#wrong + 1] = ids[i]
       end
     end

@@ -1,0 +1,59 @@
+"""What it costs to compare a million queued rows with the index, all being well."""
+
+import time
+
+import psutil
+from bench import Table, analyze, fill
+from django.db import connection
+from django_redis import get_redis_connection
+
+from queue_app import conf
+from queue_app.services.reconcile import Reconciler
+
+
+def run(table: Table) -> None:
+    """Run the rolling pass once from end to end, and spread its processor time over the period it is given."""
+    n = table.sized(1_000_000)
+    fill(n, types=10)
+    analyze()
+    reconciler = Reconciler()
+    servers = [_valkey(), _backend()]
+    settings = conf.get().scheduler
+    before = [_cpu(server) for server in servers]
+    own, began, steps, slowest = time.process_time(), time.perf_counter(), 0, 0.0
+    while steps == 0 or reconciler.cursor is not None:
+        at = time.perf_counter()
+        assert not any(reconciler.run_once().values())
+        slowest = max(slowest, time.perf_counter() - at)
+        steps += 1
+    seconds = time.perf_counter() - began
+    cost = {"scheduler": time.process_time() - own}
+    cost |= {
+        name: _cpu(server) - start for name, server, start in zip(("valkey", "postgres"), servers, before, strict=True)
+    }
+    parts = ", ".join(f"{name} {spent / settings.full_pass_seconds:.2%}" for name, spent in cost.items())
+    print(
+        f"  {n:,} rows in {steps} steps, {seconds:.2f} s on the clock, the longest step {slowest * 1e3:.0f} ms",
+        flush=True,
+    )
+    period = f"one pass in {settings.full_pass_seconds:.0f} s"
+    table.add(
+        f"reconcile of {n:,} queued rows, {period}, share of a core",
+        "≤ 1 %",
+        f"{sum(cost.values()) / settings.full_pass_seconds:.2%} ({parts})",
+    )
+
+
+def _valkey() -> psutil.Process:
+    return psutil.Process(get_redis_connection("default").info("server")["process_id"])
+
+
+def _backend() -> psutil.Process:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return psutil.Process(cursor.fetchone()[0])
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
