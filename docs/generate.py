@@ -405,13 +405,16 @@ KEY_LINE = re.compile(
 )
 #: Stands for the comment that the key of a profile's parts does not have.
 PARTS = "set: `queues`, `types`, `capabilities` and `workers` of a profile, each under its name"
-ARGUMENTS = {"q": "QUEUE", "l": "LANE", "p": "PROFILE", "w": "WORKER", "part": "PART"}
+ARGUMENTS = {"q": "QUEUE", "l": "LANE", "p": "PROFILE", "w": "WORKER", "g": "GATE"}
 
 
 def key_of(expression: str) -> str:
     """Return a key as it looks, from the Lua expression that builds it."""
     parts = [part.strip() for part in expression.split("..")]
-    return "{taskqueue}" + "".join(part.strip("'") if part.startswith("'") else ARGUMENTS[part] for part in parts)
+    return "{taskqueue}" + "".join(
+        part.strip("'").replace("\\31", " ") if part.startswith("'") else ARGUMENTS.get(part, part.upper())
+        for part in parts
+    )
 
 
 def scripts() -> str:
