@@ -297,6 +297,8 @@ def _new_task(task: AnyTask, args: Sequence[Any] = (), kwargs: dict[str, Any] | 
         retry_delay=_seconds(options.retry_delay) if options else None,
         idempotency_key=options.idempotency_key if options else None,
         user=options.user if options else "",
+        concurrency_key=options.concurrency_key if options else "",
+        weight=options.weight if options else 1,
     )
 
 

@@ -64,6 +64,8 @@ class TaskOptions(TypedDict, total=False):
     backoff: Backoff | None
     idempotency_key: str | None
     user: str
+    concurrency_key: str
+    weight: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,9 @@ class QueueTask[**P, R](_Base[P, R]):
     - ``backoff``: a function of (exception, task_result) that returns the seconds before the
       next try, or ``None`` to give up; in the decorator only, as it is not stored with a task;
     - ``idempotency_key``: of the same key and user only one task is stored;
-    - ``user``: on whose behalf it runs.
+    - ``user``: on whose behalf it runs;
+    - ``concurrency_key``: what its limits go by, such as ``customer:42``;
+    - ``weight``: how many slots of a worker it takes.
     """
 
     capabilities: Sequence[str] = ()
@@ -91,6 +95,8 @@ class QueueTask[**P, R](_Base[P, R]):
     backoff: Backoff | None = None
     idempotency_key: str | None = None
     user: str = ""
+    concurrency_key: str = ""
+    weight: int = 1
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None:

@@ -8,7 +8,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.index import get_index
 from queue_app.index.scripts import source
-from queue_app.models import Queue, RuntimeSettings, Task
+from queue_app.models import Limit, Queue, RuntimeSettings, Task
 from queue_app.registry import type_of
 from queue_app.services.enqueue import enqueue_many
 from tests.integration.app import tasks
@@ -95,11 +95,11 @@ def test_the_checkers_see_a_script_that_forgets_the_cap(engine, history, monkeyp
     Queue.objects.filter(pk="default").update(max_concurrent=CAP)
     Queue.objects.get(pk="default").save()
     if is_broken:
-        check = "return room_under(policy[2], redis.call('ZCARD', queue_leases_key(q)))"
+        check = "policy.cap and redis.call('ZCARD', queue_leases_key(q)) or 0"
         text = source("claim")
         assert check in text
         index = get_index()
-        broken = index._client.register_script(text.replace(check, "return math.huge"))
+        broken = index._client.register_script(text.replace(check, "0"))
         monkeypatch.setitem(index._scripts, "claim", broken)
     in_process(history)
     assert bool(over_cap(history, CAP)) is is_broken
@@ -110,10 +110,47 @@ def test_the_checkers_see_a_claim_that_ignores_the_order(engine, history, monkey
     ids = put_many(20, type_of(chores.quick))
     if is_broken:
         index = get_index()
-        ordered = "redis.call('ZRANGE', lane_key(lane.name), lane.read, lane.read + lane.chunk - 1, 'WITHSCORES')"
+        ordered = "redis.call('ZRANGE', lane_key(lane.lane), lane.read, lane.read + lane.chunk - 1, 'WITHSCORES')"
         text = source("claim")
         assert ordered in text
         broken = index._client.register_script(text.replace(ordered, ordered.replace("'ZRANGE'", "'ZREVRANGE'")))
         monkeypatch.setitem(index._scripts, "claim", broken)
     StillWorker(concurrency=2).until_empty()
     assert bool(out_of_order(history, ids, 2)) is is_broken
+
+
+def test_caps_by_type_and_key_hold_over_eight_claimers_while_staff_edit_limits(fleet, history, log):
+    """A hundred edits of other limits meanwhile, and of these caps up to what is asked here."""
+    Limit.objects.create(scope="type", name=WORK, max_concurrent=2)
+    family = Limit.objects.create(scope="key", name="customer", max_concurrent=1)
+    overall = RuntimeSettings.objects.get()
+    keys = {key: set() for key in ("customer:1", "customer:2", "customer:3", "")}
+    ids = []
+    for number in range(240):
+        key = list(keys)[number % 4]
+        wanted = NewTask(
+            task_type=WORK if number % 3 else NOTE,
+            args=[log, str(number), 0.002] if number % 3 else [log, f"+{number}"],
+            concurrency_key=key,
+            user=f"user{number % 5}",
+            weight=1 + number % 2,
+        )
+        ids.append(enqueue_many([wanted])[0].id)
+        keys[key].add(ids[-1])
+    works = set(Task.objects.filter(task_type=WORK).values_list("id", flat=True))
+    claimers(fleet)
+    for edit in range(100):
+        Limit.objects.get(scope="type").save()
+        family.min_delay_seconds = None if edit % 2 else 0.001
+        family.save()
+        Limit.objects.update_or_create(scope="key", name="customer:2", defaults={"max_concurrent": 1 + edit % 2})
+        overall.max_concurrent = 3 + edit % 4
+        overall.save()
+    eventually(all_done, "all tasks end")
+    assert over_cap(history, 2, of=works) == []
+    assert over_cap(history, 1, of=keys["customer:1"]) == over_cap(history, 1, of=keys["customer:3"]) == []
+    assert over_cap(history, 2, of=keys["customer:2"]) == []
+    assert over_cap(history, 6) == []
+    assert lost_or_doubled(history, ids) == []
+    eventually(lambda: not get_index().depth("default").active, "every slot is free again")
+    assert_index_agrees()
