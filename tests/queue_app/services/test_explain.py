@@ -38,7 +38,7 @@ class Staff:
 def hire(kinds: str = "a", *, queues=(), offers=(), slots: int = 100, name: str = "w") -> Staff:
     profile = Profile.of(queues, kinds.split(), offers, slots)
     identity = WorkerIdentity(id=uuid.uuid4(), name=name, host="h", pid=1, process_identity="x", version="1")
-    register(identity, profile, concurrency=slots, heartbeat_seconds=10)
+    register(identity, profile, concurrency=slots, heartbeat_seconds=1000)
     return Staff(identity.id, profile, slots)
 
 
