@@ -27,6 +27,9 @@ from queue_app.services.hints import breaker, tell_index
 #: A proposal that took longer than this to reach the rows is given up: by then the
 #: reconciler may be about to hand its leases to somebody else.
 PROPOSAL_SECONDS = 10.0
+#: So many proposals of which the rows refuse everything are asked for in one call. An index that was told late of tasks
+#: that have ended meanwhile proposes them all, and what waits behind them must not have to wait for a call.
+REFUSED_ROUNDS = 100
 NO_LEASES: Final[Mapping[uuid.UUID, int]] = MappingProxyType({})
 
 
@@ -45,6 +48,22 @@ def claim(
     this worker that shall look then.
     Raises ``IndexNotReady``, ``UnknownProfile`` and ``IndexUnavailable``.
     """
+    for _ in range(REFUSED_ROUNDS):
+        tasks = _claim_once(profile, worker_id, want, register_idle=register_idle, on_wait=on_wait)
+        if tasks is not None:
+            return tasks
+    return []
+
+
+def _claim_once(
+    profile: Profile,
+    worker_id: uuid.UUID,
+    want: int,
+    *,
+    register_idle: bool,
+    on_wait: Callable[[float], object] | None,
+) -> list[ClaimedTask] | None:
+    """Return what the rows grant of one proposal; ``None`` when they refuse all of it, which is gone from the index."""
     index = get_index()
     asked_at = time.monotonic()
     proposal = index.claim(profile, worker_id, want, register_idle=register_idle)
@@ -54,7 +73,8 @@ def claim(
     if not proposal.tasks:
         return []
     granted: list[ClaimedTask] = []
-    if time.monotonic() - asked_at < PROPOSAL_SECONDS:
+    in_time = time.monotonic() - asked_at < PROPOSAL_SECONDS
+    if in_time:
         granted = claim_rows.claim(
             [task_id for task_id, _ in proposal.tasks], worker_id, proposal.generation, proposal.leased_at
         )
@@ -64,8 +84,9 @@ def claim(
         except (IndexUnavailable, DatabaseError):
             if not granted:  # else they must reach the worker; the reconciler ends the other leases
                 raise
-    if granted:
-        events.started(granted)
+    if not granted:
+        return None if in_time else []
+    events.started(granted)
     return granted
 
 

@@ -45,6 +45,14 @@ def impatient(monkeypatch) -> None:
     monkeypatch.setattr(reconcile, "ABANDONED_SECONDS", -1)
 
 
+def test_what_the_rows_refuse_hides_nothing_behind_it(engine):
+    """As when a push comes so late that its tasks have ended: one call of a worker is enough to get past them."""
+    ended, waiting = put_many(7), put()
+    Task.objects.filter(pk__in=ended).update(status="cancelled", finished_at=datetime.now(UTC))
+    assert take_ids(engine.worker(), 2) == [waiting]
+    assert assert_index_agrees().waiting == set()
+
+
 def test_a_claim_grants_the_rows_to_the_worker(engine, history):
     task_id = put("a", args=[1], parameters={"x": "ü"}, user="ann", capabilities=["g"], max_retries=1, retry_delay=2)
     hand = engine.worker(offers=["g"])
