@@ -1,0 +1,69 @@
+// A worker in another language: node worker.mjs https://example.org tqw_… [queue …]
+// It needs nothing but HTTP. The rules: name what you hold with every poll until its result was accepted;
+// send a heartbeat every few seconds; stop what the answer cancels; drop what is lost.
+const [server, token, ...queues] = process.argv.slice(2);
+const SLOTS = 4;
+const held = new Map(); // task_id -> {task, stop: AbortController}
+let worker, draining = false, done = 0;
+
+// The functions by task type. Each gets (parameters, args, task, signal) and returns what JSON can hold.
+const handlers = {
+  "tests.integration.app.tasks.add": (parameters, args) => (parameters.a ?? args[0]) + (parameters.b ?? args[1]),
+  "tests.integration.app.tasks.fail": (parameters, args) => { throw new Error(parameters.message ?? args[0]); },
+  "tests.integration.app.tasks.hold": (_parameters, _args, _task, signal) =>
+    new Promise((_, reject) => signal.addEventListener("abort", () => reject(new Error("cancelled")))),
+};
+
+async function call(path, body) {
+  const response = await fetch(`${server}/internal/workers/${path}`, {
+    method: "POST",
+    headers: { Authorization: `Bearer ${token}`, "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+  });
+  const answer = await response.json();
+  if (!response.ok) throw Object.assign(new Error(answer.detail), { status: response.status, code: answer.code });
+  return answer;
+}
+
+async function run(task) {
+  const stop = new AbortController();
+  held.set(task.task_id, { task, stop });
+  const timer = setTimeout(() => stop.abort("timeout"), task.timeout * 1000);
+  const report = { task_id: task.task_id, attempt: task.attempt };
+  try {
+    const result = await handlers[task.task_type](task.parameters, task.args, task, stop.signal);
+    Object.assign(report, { status: "completed", result: result ?? null });
+  } catch (error) {
+    const reason = stop.signal.aborted ? (stop.signal.reason === "timeout" ? "timeout" : "cancelled") : "error";
+    Object.assign(report, { status: "failed", error: { class: error.name, message: error.message, reason } });
+  }
+  clearTimeout(timer);
+  while (held.has(task.task_id)) { // the result may be sent twice: the second is refused, and nothing happens
+    try { await call(`${worker}/result`, report); done++; held.delete(task.task_id); }
+    catch (error) { if (error.status < 500) held.delete(task.task_id); else await sleep(1000); }
+  }
+}
+
+async function beat() {
+  const running = [...held.values()].map(({ task }) => ({ task_id: task.task_id, attempt: task.attempt }));
+  const answer = await call(`${worker}/heartbeat`, { running, draining, tasks_done: done });
+  for (const id of answer.cancel) held.get(id)?.stop.abort("cancelled");
+  if (answer.drain) draining = true;
+}
+
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+for (const name of ["SIGTERM", "SIGINT"]) process.on(name, () => { draining = true; });
+({ worker_id: worker } = await call("register", {
+  name: `node:${process.pid}`, queues, task_types: Object.keys(handlers), concurrency: SLOTS,
+}));
+const pulse = setInterval(() => beat().catch((error) => { if (error.status < 500) process.exit(3); }), 2000);
+while (!draining) {
+  if (held.size >= SLOTS) { await sleep(50); continue; }
+  try {
+    const { tasks } = await call(`${worker}/poll`, { want: SLOTS - held.size, wait: 2, holding: [...held.keys()] });
+    tasks.forEach(run);
+  } catch (error) { if (error.status < 500) process.exit(3); await sleep(1000); }
+}
+while (held.size) await sleep(50);
+clearInterval(pulse);
+await call(`${worker}/deregister`, { tasks_done: done });

@@ -1,0 +1,194 @@
+"""Remote workers: what their token allows, what they are given, and what is refused."""
+
+import uuid
+
+import pytest
+from django.test import Client
+
+from queue_app.core.records import NewTask
+from queue_app.core.states import Status
+from queue_app.models import Task, TaskLog, TaskProgress, TaskResult, Worker
+from queue_app.services import cancel, enqueue, tokens
+from tests.support.engine import assert_index_agrees
+
+TYPE = "shop.tasks.render"
+
+
+class Remote:
+    """A worker that speaks HTTP."""
+
+    def __init__(self, secret, **registration):
+        self.client = Client(HTTP_AUTHORIZATION=f"Bearer {secret}")
+        wanted = {"name": "far", "task_types": [TYPE], "concurrency": 4} | registration
+        self.answer = self.post("/internal/workers/register", wanted)
+        self.id = self.answer.json().get("worker_id")
+
+    def post(self, path, body):
+        return self.client.post(path, body, content_type="application/json")
+
+    def call(self, what, **body):
+        return self.post(f"/internal/workers/{self.id}/{what}", body)
+
+    def take(self, **body):
+        return self.call("poll", **({"want": 10} | body)).json()["tasks"]
+
+    def report(self, task, **body):
+        named = {"task_id": task["task_id"], "attempt": task["attempt"]}
+        return self.call("result", **named, **({"status": "completed"} | body))
+
+
+@pytest.fixture
+def token(engine):
+    return tokens.create("far")
+
+
+@pytest.fixture
+def remote(token):
+    return Remote(token[1])
+
+
+def put(**parameters):
+    return enqueue(NewTask(task_type=TYPE, parameters=parameters, max_retries=0)).id
+
+
+def code(response):
+    return response.status_code, response.json()["code"]
+
+
+def test_a_task_goes_out_and_its_result_comes_back(remote):
+    task_id = put(page=3)
+    [task] = remote.take()
+    assert (task["task_id"], task["attempt"], task["parameters"]) == (str(task_id), 1, {"page": 3})
+    assert remote.take() == [], "a task is given once"
+    assert remote.report(task, result={"pages": 3}).json() == {"accepted": True}
+    assert (Task.objects.get(pk=task_id).status, TaskResult.objects.get(pk=task_id).value) == (
+        Status.COMPLETED,
+        {"pages": 3},
+    )
+    again = remote.report(task, result={"pages": 4})
+    assert code(again) == (409, "stale_lease")
+    assert again.json()["task_status"] == Status.COMPLETED
+    assert TaskResult.objects.get(pk=task_id).value == {"pages": 3}
+    assert_index_agrees()
+
+
+def test_failures_snoozes_and_tasks_given_back(remote):
+    ids = [put(n=n) for n in range(3)]
+    failed, snoozed, back = remote.take()
+    remote.report(failed, status="failed", error={"class": "Error", "message": "a\u0000b", "traceback": "at x"})
+    remote.report(snoozed, status="snoozed", snooze=60)
+    remote.report(back, status="released")
+    states = [Task.objects.get(pk=task_id).status for task_id in ids]
+    assert states == [Status.DEAD_LETTER, Status.SCHEDULED, Status.QUEUED]
+    many = remote.call("result", results=[{"task_id": back["task_id"], "attempt": 9, "status": "completed"}]).json()
+    assert many["refused"] == [{"task_id": back["task_id"], "attempt": 9, "code": "stale_lease"}]
+    assert_index_agrees()
+
+
+def test_a_grant_whose_answer_was_lost_is_given_again(remote):
+    task_id = put()
+    assert len(remote.take()) == 1
+    [again] = remote.take(holding=[])
+    assert (again["task_id"], again["attempt"]) == (str(task_id), 2)
+    assert remote.take(holding=[again["task_id"]]) == []
+    assert Task.objects.get(pk=task_id).failures == 0
+
+
+def test_a_heartbeat_carries_progress_lines_extensions_and_brings_cancellations(remote):
+    task_id = put()
+    [task] = remote.take()
+    before = Task.objects.get(pk=task_id).deadline
+    said = {"task_id": task["task_id"], "attempt": 1, "progress": 0.4, "message": "half", "lines": "one\ntwo"}
+    foreign = {"task_id": str(uuid.uuid4()), "attempt": 1}
+    answer = remote.call("heartbeat", running=[said | {"extend": 100}, foreign]).json()
+    assert (answer["cancel"], answer["lost"]) == ([], [foreign["task_id"]])
+    assert TaskProgress.objects.get(pk=task_id).fraction == 0.4
+    assert TaskLog.objects.get(task_id=task_id).lines == "one\ntwo"
+    assert (Task.objects.get(pk=task_id).deadline - before).total_seconds() == pytest.approx(100)
+    remote.call("heartbeat", running=[said | {"extend": 1e11}])
+    assert (Task.objects.get(pk=task_id).deadline - before).days <= 366
+    cancel(task_id)
+    answer = remote.call("heartbeat", running=[{"task_id": task["task_id"], "attempt": 1}]).json()
+    assert (answer["cancel"], answer["cancel_requested"]) == ([str(task_id)], True)
+    remote.report(task, result=1)
+    assert Task.objects.get(pk=task_id).status == Status.CANCELLED
+
+
+def test_who_leaves_gives_back_what_it_holds(remote):
+    task_id = put()
+    remote.take()
+    assert remote.call("deregister").status_code == 200
+    assert remote.call("deregister").status_code == 200, "again, it changes nothing"
+    assert Task.objects.get(pk=task_id).status == Status.QUEUED
+    assert code(remote.call("poll")) == (409, "worker_lost")
+    assert_index_agrees()
+
+
+def test_a_worker_touches_only_its_own(remote, token):
+    task_id = put()
+    [task] = remote.take()
+    for other in (Remote(token[1]), Remote(tokens.create("other")[1])):
+        assert code(other.report(task)) == (409, "stale_lease")
+        assert "task_status" not in other.report(task).json() or other.report(task).json()["task_status"] is None
+    other.id = remote.id
+    for what in ("poll", "result", "heartbeat", "deregister"):
+        body = {"task_id": task["task_id"], "attempt": 1, "status": "completed"} if what == "result" else {}
+        assert code(other.call(what, **body)) == (404, "worker_not_found")
+    assert Task.objects.get(pk=task_id).status == Status.EXECUTING
+
+
+def test_scopes(engine):
+    secret = tokens.create("narrow", queues=["video"], capabilities=["gpu"], max_in_flight=1)[1]
+    assert code(Remote(secret, queues=["mail"]).answer) == (403, "queue_not_allowed")
+    assert code(Remote(secret, capabilities=["gpu", "disk"]).answer) == (403, "capability_not_allowed")
+    worker = Remote(secret, capabilities=["gpu"])
+    assert worker.answer.json()["queues"] == ["video"]
+    put()
+    for _ in range(2):
+        enqueue(NewTask(task_type=TYPE, queue="video"))
+    [task] = worker.take()
+    assert task["queue"] == "video"
+    assert worker.take() == [], "as many as the token may hold"
+    worker.report(task)
+    assert len(worker.take()) == 1
+
+
+def test_tokens_are_rotated_without_a_gap_and_revoked_at_once(remote, token):
+    task_id = put()
+    remote.take()
+    new = tokens.rotate("far")[1]
+    assert remote.call("heartbeat").status_code == 200, "the old secret is good for a while"
+    assert token[1] not in str(list(Worker.objects.values()) + [vars(t) for t in tokens.all_tokens()])
+    assert Remote(new).answer.status_code == 201
+    assert tokens.revoke("far") == 2
+    for secret in (token[1], new):
+        assert code(Remote(secret).answer) == (401, "invalid_token")
+    assert code(remote.call("poll")) == (401, "invalid_token")
+    assert Task.objects.get(pk=task_id).status == Status.QUEUED
+
+
+@pytest.mark.parametrize(
+    "header", [None, "Bearer", "Bearer x", "Bearer tqw_x", "Basic YTpi", "Bearer tqw_" + "x" * 500]
+)
+def test_nobody_enters_without_a_token(engine, admin_client, header):
+    client = Client(**({"HTTP_AUTHORIZATION": header} if header else {}))
+    for path in ("register", f"{uuid.uuid4()}/poll", f"{uuid.uuid4()}/result"):
+        response = client.post(f"/internal/workers/{path}", {}, content_type="application/json")
+        assert code(response) == (401, "invalid_token")
+        assert response["WWW-Authenticate"] == "Bearer"
+    assert admin_client.post("/internal/workers/register", {}, content_type="application/json").status_code == 401
+
+
+def test_bad_requests(remote):
+    for body in ({"want": 0}, {"want": -1}, {"want": 10**6}, {"want": "5"}, {"wait": 61}, {"wait": "x"}, {"much": 1}):
+        assert remote.call("poll", **body).status_code == 400, body
+    assert remote.call("heartbeat", running=[{"task_id": str(uuid.uuid4()), "attempt": 1}] * 1001).status_code == 400
+    put()
+    [task] = remote.take()
+    assert remote.report(task, result="x" * 300_000).status_code == 413
+    assert remote.report(task, result={"a": "\u0000"}).status_code == 400
+    assert remote.report(task, status="done").status_code == 400
+    assert remote.report(task, status="failed").status_code == 400
+    assert remote.report(task, result=1).status_code == 200, "the lease was kept"
+    for path in ("register", "x/poll", "x/nothing"):
+        assert remote.post(f"/internal/workers/{path}", {}).status_code in {400, 404}
