@@ -1,0 +1,70 @@
+"""Workers that have neither database nor Redis, in Python and in JavaScript, pass the same tests."""
+
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+from queue_app.core.states import Status
+from queue_app.models import Worker
+from queue_app.registry import type_of
+from queue_app.services import cancel, tokens
+from tests.integration.app import tasks
+from tests.integration.processes import ROOT, eventually
+from tests.support.engine import assert_index_agrees, put, row
+
+NODE = shutil.which("node")
+NOWHERE = {"DATABASE_URL": "postgresql://127.0.0.1:1/none", "REDIS_URL": "redis://127.0.0.1:1/0"}
+
+
+@pytest.fixture
+def start(fleet, live_server, tmp_path):
+    """Return a function that starts a remote worker of a kind: (process, log)."""
+    secret = tokens.create("far")[1]
+    started = []
+
+    def begin(kind):
+        if kind == "python":
+            process = fleet.worker(
+                "--server", live_server.url, "--concurrency", "4", heartbeat=1, TASKQUEUE_TOKEN=secret, **NOWHERE
+            )
+            return process._popen, process.log_path
+        log = tmp_path / "node.log"
+        with log.open("wb") as output:
+            command = [NODE, str(ROOT / "docs/examples/worker.mjs"), live_server.url, secret]
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        started.append(process)
+        return process, log
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["python", pytest.param("node", marks=pytest.mark.skipif(NODE is None, reason="there is no node on this machine"))],
+)
+def test_conformance(start, kind, tmp_path):
+    """Results, failures, cancellation, a drain: by a process that cannot reach PostgreSQL or Redis."""
+    sums = [put(type_of(tasks.add), args=[n, 1]) for n in range(6)]
+    bad = put(type_of(tasks.fail), args=["no good"])
+    held = put(type_of(tasks.hold), args=[str(tmp_path / "log"), "a", str(tmp_path / "gate")])
+    process, log = start(kind)
+    eventually(lambda: all(row(task_id).status == Status.COMPLETED for task_id in sums), "the sums")
+    assert [row(task_id).outcome.value for task_id in sums] == [1, 2, 3, 4, 5, 6]
+    eventually(lambda: row(bad).status in {Status.DEAD_LETTER, Status.SCHEDULED}, "the failure")
+    assert row(bad).attempts.get().message == "no good"
+    eventually(lambda: row(held).status == Status.EXECUTING, "the long one begins")
+    cancel(held)
+    eventually(lambda: row(held).status == Status.CANCELLED, "its cancellation")
+    late = put(type_of(tasks.add), args=[20, 1])
+    eventually(lambda: row(late).status == Status.COMPLETED, "a task that comes while it waits")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0, log.read_text()
+    assert [(worker.status, worker.pid) for worker in Worker.objects.all()] == [("stopped", 0)]
+    assert_index_agrees()
