@@ -31,14 +31,16 @@ def eventually[T](condition: Callable[[], T], what: str, seconds: float = PATIEN
 
 
 class Process:
-    """One ``manage.py`` command and everything it has started."""
+    """One command, of ``manage.py`` unless said otherwise, and everything it has started."""
 
-    def __init__(self, env: dict[str, str], log: Path, *arguments: str) -> None:
+    def __init__(
+        self, env: dict[str, str], log: Path, *arguments: str, program: tuple[str, ...] = (str(ROOT / "manage.py"),)
+    ) -> None:
         self.log_path = log
         self.arguments = arguments
         with log.open("wb") as output:
             self._popen = subprocess.Popen(
-                [sys.executable, ROOT / "manage.py", *arguments],
+                [sys.executable, *program, *arguments],
                 env=env,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -95,10 +97,21 @@ class Fleet:
 
     def start(self, *arguments: str, **env: str) -> Process:
         """Start a ``manage.py`` command; keywords go into its environment."""
-        log = self.folder / f"process-{len(self.processes)}.log"
-        process = Process(self.env | env, log, *arguments)
+        return self._add(Process(self.env | env, self._next_log(), *arguments))
+
+    def _next_log(self) -> Path:
+        return self.folder / f"process-{len(self.processes)}.log"
+
+    def _add(self, process: Process) -> Process:
         self.processes.append(process)
         return process
+
+    def celery(self) -> Process:
+        """Start Celery, worker and beat, with the project's upkeep in a hurry."""
+        schedule = self.folder / f"beat-{len(self.processes)}"
+        options = ("-A", "tests.integration.app.upkeep", "worker", "--beat", "--concurrency", "1", "-l", "INFO")
+        arguments = (*options, "--schedule", str(schedule))
+        return self._add(Process(self.env, self._next_log(), *arguments, program=("-m", "celery")))
 
     def worker(self, *arguments: str, heartbeat: float = 60.0, **env: str) -> Process:
         """Start ``runworker``."""

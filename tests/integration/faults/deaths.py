@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
 
-from queue_app.models import Task, Worker
-from queue_app.services.maintenance import run_overdue
+from django.utils import timezone
+
+from queue_app.models import MaintenanceJob, Task, Worker
+from queue_app.services.maintenance import INTERVALS, JOBS, run_overdue
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import PATIENCE, Run
 from tests.integration.faults.starts import alone, is_running, kill, start, stopped_at_work, supervised
@@ -51,9 +54,9 @@ def kill_everything(run: Run) -> None:
         run.flowing_again("flowing after a kill of everything (s)", killed_at)
 
 
-def stop_and_continue(run: Run) -> None:
+def stop_and_continue(run: Run, **env: str) -> None:
     """Stop a worker for longer than its heartbeat allows, then let it go on: it comes too late."""
-    _, one = start(run)
+    _, one = start(run, **env)
     worker = eventually(lambda: Worker.objects.filter(pid=one.pid).first(), "it registers")
     run.load()
     eventually(lambda: stopped_at_work(one), "it is stopped with tasks in hand")
@@ -92,6 +95,31 @@ def kill_scheduler(run: Run) -> None:
 def _leads(process: Process) -> bool:
     words = [line.rsplit(" ", 1)[-1] for line in process.log.splitlines() if line.startswith("scheduler ")]
     return bool(words) and words[-1] == "leads"
+
+
+#: Jobs that are overdue after three intervals; the others run more rarely.
+FREQUENT = [name for name in JOBS if name not in INTERVALS]
+PROMOTED = re.compile(r"queue_app\.promote\S* succeeded")
+#: In a hurry, so that a job is overdue after a second and a half.
+UPKEEP = {"TASKQUEUE__SCHEDULER__MAINTENANCE_SECONDS": "0.5"}
+
+
+def kill_celery(run: Run) -> None:
+    """Kill Celery, worker and beat, amid its upkeep: the scheduler runs what is overdue."""
+    run.load()
+    start(run, **UPKEEP)
+    for _ in run.moments(2):
+        kill_upkeep(run, run.fleet.celery())
+
+
+def kill_upkeep(run: Run, celery: Process) -> None:
+    """Kill this Celery once it works, and wait until others have done every frequent job."""
+    eventually(lambda: len(PROMOTED.findall(celery.log)) > 1, "Celery keeps things up", PATIENCE)
+    celery.kill()
+    killed_at, since = time.monotonic(), timezone.now()
+    done = MaintenanceJob.objects.filter(name__in=FREQUENT, succeeded_at__gt=since)
+    eventually(lambda: patient(done.count) == len(FREQUENT), "the scheduler does what is overdue", PATIENCE)
+    run.measured["upkeep done again after a kill of Celery (s)"] = time.monotonic() - killed_at
 
 
 def two_of_everything(run: Run) -> None:

@@ -33,5 +33,6 @@ FAULTS: list[Fault] = [
     outages.cut_connections,
     outages.slow_network,
     deaths.kill_scheduler,
+    deaths.kill_celery,
     deaths.two_of_everything,
 ]

@@ -13,9 +13,9 @@ from tests.integration.faults.run import HEARTBEAT, Run
 from tests.integration.processes import Process
 
 
-def start(run: Run) -> tuple[Process, Process]:
-    """Start a scheduler, two processes under a supervisor, and one by itself; return the latter two."""
-    run.fleet.scheduler()
+def start(run: Run, **env: str) -> tuple[Process, Process]:
+    """Start a scheduler (with this environment), two processes under a supervisor, and one by itself; return these."""
+    run.fleet.scheduler(**env)
     return supervised(run), alone(run)
 
 
