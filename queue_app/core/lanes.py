@@ -39,7 +39,7 @@ class Lane(NamedTuple):
         return lane_name(*self)
 
 
-def lane_name(  # noqa: PLR0913 - what a lane is told apart by
+def lane_name(  # noqa: PLR0913, PLR0917 - what a lane is told apart by
     queue: str, task_type: str, capabilities: Iterable[str], user: str = "", key: str = "", weight: int = 1
 ) -> str:
     """Return the name of the lane of such a task; capabilities are already sorted in the row."""

@@ -25,7 +25,20 @@ def main() -> int:
     """Run the named benchmarks."""
     from taskqueue_project.embedded import EmbeddedServers  # noqa: PLC0415 - needs the path above
 
-    names = ("claim", "limits", "memory", "enqueue", "drain", "counting", "pickup", "idle", "reconcile", "scrape", "http", "rows")
+    names = (
+        "claim",
+        "limits",
+        "memory",
+        "enqueue",
+        "drain",
+        "counting",
+        "pickup",
+        "idle",
+        "reconcile",
+        "scrape",
+        "http",
+        "rows",
+    )
     parser = argparse.ArgumentParser(prog="./dev bench")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(names)}; default: all")
     parser.add_argument("--quick", action="store_true", help="a tenth of the sizes: to try, not to quote")

@@ -119,7 +119,11 @@ def assert_index_agrees() -> index_state.IndexState:
             if kind == "q"
             else state.gate_limits.get(gate, {})
         )
-        known = {field: value for field, value in found.items() if field != "since" and not field.startswith("promote")}
+        known = {
+            field: value
+            for field, value in found.items()
+            if field not in ("since", "gated") and not field.startswith("promote")
+        }
         assert known == {field: text for field, text in limits.fields().items() if not field.startswith("share:")}, gate
     return state
 

@@ -120,7 +120,7 @@ def read(index: Index) -> IndexState:  # noqa: C901, PLR0912, PLR0915 - one case
             pages.get(key)
         elif kind in ("lanes", "queues", "profiles", "profile", "spots", "gates", "held", "limits", "limited"):
             pages.smembers(key)
-        elif kind in ("queue", "settings", "leases", "at", "nodes", "limit", "bucket", "weights", "proposals"):
+        elif kind in ("queue", "settings", "leases", "at", "nodes", "limit", "bucket", "weights"):
             pages.hgetall(key)
         elif kind == "wake":
             pages.llen(key)

@@ -17,13 +17,13 @@
 --! include merge
 --! include wake
 local profile, worker, want, register_idle = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
-local generation = redis.call('HMGET', GENERATION, 'number', 'run_id', 'state', 'stamp')
+local generation = redis.call('HMGET', GENERATION, 'number', 'run_id', 'state', 'stamp', 'short')
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
 if generation[3] ~= 'ready' or generation[2] ~= run_id then return { 'rebuilding' } end
 if redis.call('SISMEMBER', PROFILES, profile) == 0 then return { 'unknown_profile' } end
 
 -- What time has opened comes back first.
-open_refills()
+local refill = open_refills()
 
 -- Decide.
 local picks, found = merge(profile, math.min(want, global_room()), want)
@@ -49,8 +49,7 @@ for _, pick in ipairs(picks) do
   table.insert(drained[lane], id)
 end
 if #picks > 0 then
-  redis.call('HSET', GENERATION, 'stamp', stamp)
-  redis.call('HSET', PROPOSALS, worker, stamp)
+  redis.call('HSET', GENERATION, 'stamp', stamp, 'w:' .. worker, stamp)
 end
 for q, pairs_to_add in pairs(leases) do
   redis.call('ZADD', queue_leases_key(q), unpack(pairs_to_add))
@@ -97,9 +96,13 @@ for _, q in ipairs(found.shut) do refresh_queue(profile, q) end
 refresh_touched()
 
 local is_idle = register_idle and found.left > 0
-redis.call('ZREM', short_key(profile), worker)
-if is_idle then redis.call('ZADD', found.short and short_key(profile) or idle_key(profile),
-  found.short and found.left or stamp, worker) end
-reply[4] = watch(profile, worker, is_idle)
+if generation[5] then redis.call('ZREM', short_key(profile), worker) end
+if is_idle and found.short then
+  redis.call('ZADD', short_key(profile), found.left, worker)
+  if not generation[5] then redis.call('HSET', GENERATION, 'short', '1') end
+elseif is_idle then
+  redis.call('ZADD', idle_key(profile), stamp, worker)
+end
+if refill or awaits then reply[4] = watch(profile, worker, is_idle) end
 wake_any()  -- the baton: call the next for whom there is work, be it its own or that of others
 return reply

@@ -4,7 +4,7 @@
 -- ARGV[1]  worker id
 -- Returns  {leased_at_us, id, queue, id, queue, ...}; nothing when nothing is left of it
 --! include keys
-local stamp = redis.call('HGET', PROPOSALS, ARGV[1])
+local stamp = redis.call('HGET', GENERATION, 'w:' .. ARGV[1])
 if not stamp then return {} end
 local reply = { stamp }
 for _, q in ipairs(redis.call('SMEMBERS', QUEUES)) do

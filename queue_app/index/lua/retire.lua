@@ -11,7 +11,7 @@ local profile, worker = ARGV[1], ARGV[2]
 local woken = redis.call('LLEN', wake_key(worker))
 redis.call('ZREM', idle_key(profile), worker)
 redis.call('ZREM', short_key(profile), worker)
-redis.call('HDEL', PROPOSALS, worker)
+redis.call('HDEL', GENERATION, 'w:' .. worker)
 redis.call('DEL', wake_key(worker))
 redis.call('SREM', profile_key(profile, 'workers'), worker)
 local last = redis.call('SCARD', profile_key(profile, 'workers')) == 0

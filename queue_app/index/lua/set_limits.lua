@@ -69,6 +69,7 @@ local function recount()
   for gate in pairs(gone) do redis.call('DEL', held_key(gate)) end
 end
 
+if after.per_user or (exists and (kind == 't' or kind == 'k')) then redis.call('HSET', SETTINGS, 'gated', '1') end
 if kind == 'q' then
   redis.call(exists and 'SADD' or 'SREM', LIMITED, name)
   redis.call('DEL', weights_key(name))
@@ -84,7 +85,6 @@ elseif kind ~= 'a' and redis.call(exists and 'SADD' or 'SREM', LIMITS, g) == 1 t
 end
 
 forget_policies()
-overall = nil
 if kind == 'q' then
   refresh_queue_everywhere(name)
   if before.per_user ~= after.per_user then

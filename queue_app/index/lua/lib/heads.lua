@@ -58,7 +58,9 @@ local function turn_of(q, band, who)
   return math.max(tonumber(turns[1] or nil) or 0, tonumber(turns[2] or nil) or 0)
 end
 
+local awaits = false  -- whether this call noted a refill
 local function await(g, at)
+  awaits = awaits or at ~= nil
   if at then redis.call('ZADD', REFILLS, string.format('%.0f', at), g) end
 end
 
@@ -175,6 +177,7 @@ end
 
 local has_groups = {}  -- profile -> whether any of its lanes is grouped
 local function gate_of(p, lane)
+  if not global_policy()[3] then return '' end
   if has_groups[p] == nil then has_groups[p] = redis.call('EXISTS', at_key(p)) == 1 end
   return has_groups[p] and redis.call('HGET', at_key(p), lane) or ''
 end

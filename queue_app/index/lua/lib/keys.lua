@@ -1,8 +1,10 @@
 -- Keys, built in one place (mirrored by queue_app/index/keys.py). All lie under one hash
 -- tag, so that a script stays on one node of a cluster. `P` is that tag.
 local P = KEYS[1]
-local GENERATION = P .. ':generation'  -- hash: number, run_id, state, reshaped, stamp of the last claim
-local SETTINGS = P .. ':settings'      -- hash: max_concurrent, paused, promote_2, promote_3, promote_4 (s)
+local GENERATION = P .. ':generation'  -- hash: number, run_id, state, reshaped, stamp: the instant (us) of the
+                                           -- last claim that found something, and by 'w:' and worker that of its
+local SETTINGS = P .. ':settings'      -- hash: max_concurrent, paused, promote_2, promote_3, promote_4 (s),
+                                       -- gated: once a type, a key or the users of a queue had limits
 local COUNTERS = P .. ':counters'      -- hash: what happened since Redis was emptied -> how often
 local EVENTS = P .. ':events'              -- stream: what happened to tasks, capped
 local REQUESTS = P .. ':requests'          -- stream: tasks that other services ask for
@@ -12,7 +14,6 @@ local LIMITED = P .. ':limited'        -- set: queues that have limits
 local LIMITS = P .. ':limits'          -- set: gates of types and keys that have limits; 'u:queue' for its users
 local LEASES = P .. ':leases'          -- hash: every leased id -> its lane
 local PROFILES = P .. ':profiles'      -- set: profiles of registered workers
-local PROPOSALS = P .. ':proposals'    -- hash: worker -> instant (us) of its last claim that found something
 local REFILLS = P .. ':refills'        -- zset: gate that only time opens -> when (us)
 local GATES = P .. ':gates'            -- set: gates behind which lanes are grouped
 local function queue_key(q) return P .. ':queue:' .. q end              -- hash: limits and order

@@ -23,11 +23,17 @@ local function queue_policy(q)
   return policies[q]
 end
 
+local overall
+local function global_policy()
+  overall = overall or redis.call('HMGET', SETTINGS, 'max_concurrent', 'paused', 'gated')
+  return overall
+end
+
 local limited  -- gate -> true, for those of types and keys that have limits; read when first needed
 local function limits()
   if not limited then
     limited = {}
-    if redis.call('EXISTS', LIMITS) == 1 then limited = setmetatable({}, { __index = function(known, g)
+    if global_policy()[3] then limited = setmetatable({}, { __index = function(known, g)
       local has = redis.call('SISMEMBER', LIMITS, g) == 1
       rawset(known, g, has)
       return has
@@ -84,7 +90,7 @@ local function gates_of(lane)
 end
 
 local function forget_policies()
-  policies, limited, gate_policies, lane_gates = {}, nil, {}, {}
+  policies, limited, gate_policies, lane_gates, overall = {}, nil, {}, {}, nil
 end
 
 -- What of a rate is used now, in tokens, and how long one lasts: until the next start by the
@@ -156,11 +162,6 @@ end
 local function queue_room(q)
   local policy = queue_policy(q)
   return room_at('q:' .. q, policy, policy.cap and redis.call('ZCARD', queue_leases_key(q)) or 0)
-end
-local overall
-local function global_policy()
-  overall = overall or redis.call('HMGET', SETTINGS, 'max_concurrent', 'paused')
-  return overall
 end
 local function global_room()
   local policy = global_policy()

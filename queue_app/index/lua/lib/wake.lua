@@ -67,7 +67,7 @@ local function wake_any()
   return false
 end
 
--- Brings back what only time held up.
+-- Brings back what only time held up; returns when the next does (us), if any.
 local function open_refills()
   local at = select(2, first(REFILLS))
   while at and tonumber(at) <= now_us() do
@@ -79,6 +79,7 @@ local function open_refills()
     refresh_touched()
     at = select(2, first(REFILLS))
   end
+  return at
 end
 
 -- Of the idle workers of a profile one waits for the next refill, told by its claim in how
