@@ -70,7 +70,8 @@ class Negotiation(negotiation.DefaultContentNegotiation):
 
     def filter_renderers(self, renderers: Iterable[BaseRenderer], format: str) -> list[BaseRenderer]:  # noqa: A002
         """Return the renderers of a format; raise ``NotAcceptable`` when there is none."""
-        found = [renderer for renderer in renderers if renderer.format == format]
+        named = [renderer for renderer in renderers if renderer.format == format]
+        found = [renderer for renderer in named if not isinstance(renderer, ProblemJSON)]  # only errors are problems
         if not found:
             raise exceptions.NotAcceptable
         return found

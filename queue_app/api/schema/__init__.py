@@ -45,6 +45,10 @@ class Schema(AutoSchema):
         """Return the ways to authenticate."""
         return [{"apiKey": []}, {"password": []}] if self.view.authentication_classes else [{}]
 
+    def _get_format_parameters(self) -> list[Any]:
+        """Tell of no ``format``: there is one, but where the table has it."""
+        return []
+
 
 def own_endpoints(endpoints: list[Any], **_: Any) -> list[Any]:
     """Leave out what is no part of the document: the catch-all, the metrics, pages of the project."""

@@ -162,6 +162,10 @@ OPERATIONS: Final[dict[tuple[Any, str], Operation]] = {
         id="cancel_task", summary="Cancel a task", tag="tasks", problems=(403, 404, 409, 413, 415),
         responses={200: record({"task_id": UUID, "status": STATUS, "cancel_requested": FLAG})}, parameters=(_TASK,),
     ),
+    (tasks.TaskExplainView, "GET"): Operation(
+        id="explain_task", summary="Why a task does not run", tag="tasks", problems=(404,),
+        responses={200: OBJECT}, parameters=(_TASK,),
+    ),
     (tasks.TaskPriorityView, "PUT"): Operation(
         id="reprioritise_task", summary="Move a waiting task to another band", tag="tasks",
         problems=(403, 404, 409, 413, 415), responses={200: _MOVED}, parameters=(_TASK,),

@@ -1,0 +1,104 @@
+"""The OpenAPI document is valid and complete, and the API keeps to it whatever it is sent."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import schemathesis
+from django.conf import settings as project
+from django.contrib.auth.models import Permission, User
+from django.urls import get_resolver
+from drf_spectacular.drainage import GENERATOR_STATS
+from drf_spectacular.validation import validate_schema
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from queue_app.api.base import NotFoundView
+from queue_app.api.views import docs, events, health, metrics
+from queue_app.api.views.docs import document
+from queue_app.services.api_keys import create_key, forget_keys
+
+#: Requests of each endpoint; the long form takes a larger number.
+EXAMPLES = int(os.environ.get("TASKQUEUE_FUZZ_EXAMPLES", "3"))
+CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
+#: Without a description: what describes, and what is no JSON for people or programs of this kind.
+UNDESCRIBED = {NotFoundView, docs.DocsView, docs.SchemaView, metrics.MetricsView, health.ReadyView}
+
+
+def test_the_document_is_valid_and_describes_every_endpoint():
+    GENERATOR_STATS.reset()
+    found = document()
+    validate_schema(found)
+    assert not GENERATOR_STATS
+    from queue_app.api.schema import OPERATIONS  # noqa: PLC0415 - decorates the views
+
+    views = {
+        pattern.callback.cls
+        for pattern in next(r for r in get_resolver().url_patterns if r.app_name == "queue_app").url_patterns
+        if pattern.callback.cls.__module__.startswith("queue_app.api.views.")
+    }
+    described = {view for view, _ in OPERATIONS}
+    known = {view for view in views if view.__module__.rpartition(".")[2] not in {"limits", "explain"}}
+    assert known - described - UNDESCRIBED == set()
+    for view, method in OPERATIONS:
+        assert getattr(view, method.lower()).__doc__, f"{view.__name__} says nothing about {method}"
+    for path in found["paths"].values():
+        for operation in path.values():
+            if "requestBody" in operation and operation["operationId"] != "resume_queue":
+                assert operation["requestBody"]["content"]["application/json"]["examples"]
+
+
+def test_the_page_has_nothing_inline(client, db):
+    response = client.get("/api/docs")
+    assert response.status_code == 200
+    text = response.content.decode()
+    assert "<style" not in text
+    assert " style=" not in text
+    assert all("src=" in tag for tag in text.split("<script")[1:])
+    assert "script-src 'self'" in response.headers["Content-Security-Policy"]
+    assert client.get("/api/schema").json()["openapi"] == "3.1.0"
+
+
+@pytest.fixture
+def address(transactional_db, settings, live_server):
+    settings.TASKQUEUE = {**project.TASKQUEUE, "API": {"MAX_WAITERS": 1, "HEAVY_PER_MINUTE": 0}}
+    forget_keys()
+    yield live_server.url
+    forget_keys()
+
+
+def test_whatever_is_sent_is_answered_as_described(address, monkeypatch):
+    monkeypatch.setattr("queue_app.api.waiting.MAX_SECONDS", 0)
+    monkeypatch.setattr("queue_app.api.views.tasks.wait_for_end", lambda *_: False)
+    user = User.objects.create_user("fuzz", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="queue_app"))
+    _key, secret = create_key(user, "fuzz")
+    schema = schemathesis.openapi.from_url(f"{address}/api/schema")
+    headers = {"Authorization": f"Bearer {secret}"}
+    asked = []
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        if "/events/" in operation.path:
+            continue  # this server is WSGI
+
+        @settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=[*HealthCheck],
+        )
+        @given(case=operation.as_strategy())
+        def keeps_to_it(case):
+            case.call_and_validate(headers=headers, checks=CHECKS)
+
+        keeps_to_it()
+        asked.append(operation.label)
+    assert len(asked) > 30
+    assert events.streams.taken == 0
