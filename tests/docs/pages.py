@@ -7,6 +7,7 @@ A comment before a block says what a test does with it:
     <!-- settings -->         settings of a project; the system checks must like them
     <!-- exec -->             executed by itself; what a settings or a urls module has before is given
     <!-- endless -->          the same, until its loop asks Redis a second time
+    <!-- compile -->          only compiled, and its imports looked up: what needs something that a test cannot have
     <!-- test -->             test functions, called with the fixtures that they name, after the page's session
     <!-- refused -->          curl commands that are answered with an error
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MARKS = {"run", "file", "settings", "exec", "endless", "test", "refused"}
+MARKS = {"run", "file", "settings", "exec", "endless", "compile", "test", "refused"}
 _FENCE = re.compile(
     r"^(?:<!-- (?P<mark>[a-z]+)(?:: (?P<name>[^ ]+))? -->\n)?```(?P<language>[^\n]*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
