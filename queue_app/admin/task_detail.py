@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from queue_app import registry
 from queue_app.admin.task_timeline import Event, bar, pieces, timeline, waited_and_ran
-from queue_app.core.masking import is_secret
-from queue_app.core.redaction import redact, redact_value, secrets_of
+from queue_app.core.redaction import redact, redact_value
 from queue_app.core.states import WAITING
 from queue_app.models import (
     DeadLetter,
@@ -24,6 +21,9 @@ from queue_app.models import (
 from queue_app.models.running import TaskLog, TaskProgress
 from queue_app.services.explain import explain_task
 from queue_app.services.inspect import effective_options
+from queue_app.services.shown import shown_payload
+
+__all__ = ["TaskPage", "load_detail", "pretty", "shown_payload"]
 
 MAX_ATTEMPTS = 25
 MAX_WORKERS = 500
@@ -104,33 +104,9 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
     return detail
 
 
-def shown_payload(task_type: str, payload: TaskPayload | None) -> tuple[frozenset[str], Any, dict[str, Any]]:
-    """Return the secrets of a task, to be hidden in its texts, and its arguments and parameters without them."""
-    if payload is None:
-        return frozenset(), [], {}
-    named = _named(task_type, payload.args)
-    secrets = secrets_of(payload.parameters) | secrets_of(named)
-    return secrets, redact_value(named, secrets), redact_value(payload.parameters, secrets)
-
-
 def pretty(value: Any) -> str:
     """Return a JSON value as text to read."""
     return json.dumps(value, indent=2, ensure_ascii=False)
-
-
-def _named(task_type: str, args: list[Any]) -> Any:
-    """Return positional arguments by name where a name says that one is secret, else as they are."""
-    if not args:
-        return args
-    try:
-        task = registry.get(task_type)
-        names = list(inspect.signature(task.func).parameters)[int(task.takes_context) :]
-    except Exception:  # noqa: BLE001 - it imports the project's task modules; a broken one must not take this page away
-        return args
-    if not any(is_secret(name) for name in names[: len(args)]):
-        return args
-    labels = [names[i] if i < len(names) else f"argument {i + 1}" for i in range(len(args))]
-    return dict(zip(labels, args, strict=True))
 
 
 def _options(task: Task) -> list[tuple[str, float, str]]:

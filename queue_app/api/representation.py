@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from queue_app.core.masking import mask
 from queue_app.core.priorities import Band
-from queue_app.core.redaction import redact, redact_value, secrets_of
+from queue_app.core.redaction import redact, redact_value
 from queue_app.models import (
     DeadLetter,
     Operation,
@@ -15,10 +15,14 @@ from queue_app.models import (
     ReplayOperation,
     Task,
     TaskAttempt,
+    TaskLog,
+    TaskPayload,
+    TaskProgress,
     Worker,
 )
 from queue_app.services.edit import POLICY_FIELDS, QUEUE_FIELDS
 from queue_app.services.inspect import TaskDetail
+from queue_app.services.shown import shown_payload
 from queue_app.services.submit import Submitted
 
 
@@ -86,20 +90,39 @@ SUMMARY_FIELDS: Final = (
 
 def detail(found: TaskDetail, *, tracebacks: bool) -> dict[str, Any]:
     """Return all about one task without its secrets; tracebacks show the inside of the server, so not to everyone."""
-    secrets = secrets_of([found.args, found.parameters])
+    payload = TaskPayload(task_id=found.task.id, args=found.args, parameters=found.parameters)
+    secrets, args, parameters = shown_payload(found.task.task_type, payload)
     return summary(found.task) | {
         "queue_position": found.queue_position,
         "idempotency_key": found.task.idempotency_key,
-        "parameters": mask(found.parameters),
-        "args": mask(found.args),
+        "parameters": parameters,
+        "args": args,
         "options": {
             "timeout": found.options.timeout,
             "max_retries": found.options.max_retries,
             "retry_delay": found.options.retry_delay,
         },
         "attempts": [_attempt(attempt, secrets, tracebacks=tracebacks) for attempt in found.attempts],
+        "progress": _progress(found.progress, secrets),
+        "logs": [_log(log, secrets) for log in found.logs] if tracebacks else None,
         "result": redact_value(found.result, secrets),
     }
+
+
+def _progress(found: TaskProgress | None, secrets: frozenset[str]) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "attempt": found.attempt,
+        "fraction": found.fraction,
+        "message": redact(found.message, secrets),
+        "updated_at": found.updated_at,
+    }
+
+
+def _log(found: TaskLog, secrets: frozenset[str]) -> dict[str, Any]:
+    """Return what an attempt logged: like tracebacks, it shows the inside of the server."""
+    return {"attempt": found.attempt, "lines": redact(found.lines, secrets).split("\n"), "dropped": found.dropped}
 
 
 def _attempt(attempt: TaskAttempt, secrets: frozenset[str], *, tracebacks: bool) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from importlib import import_module
 from typing import Final
 
 from django.utils import timezone
@@ -13,7 +12,7 @@ from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from queue_app.core.priorities import Band
-from queue_app.core.states import WAITING, Status
+from queue_app.core.states import Status
 from queue_app.models import Task
 
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
@@ -157,13 +156,3 @@ def json_html(text: str) -> SafeString:
         at = found.end()
     parts.append((escape(text[at:]),))
     return format_html_join("", "{}", parts)
-
-
-def explanation(task: Task) -> list[str]:
-    """Return in lines why a task waits; none while nothing can be said."""
-    try:
-        explain = import_module("queue_app.services.explain")
-    except ModuleNotFoundError:
-        return []
-    lines = getattr(explain, "lines", None)
-    return list(lines(task)) if callable(lines) and task.status in WAITING else []

@@ -10,12 +10,13 @@ from typing import Any, Self
 
 from django.db.models import Q
 
-from queue_app.core.redaction import redact_value, secrets_of
+from queue_app.core.redaction import secrets_of
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound, InvalidTransition
 from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.models.dead_letter import DeadLetterQuerySet
 from queue_app.rows.claim import statuses
+from queue_app.services.shown import shown_payload
 
 #: What stands for the status of a task that is no more.
 PURGED = "purged"
@@ -134,10 +135,11 @@ def get_dead_letter(letters: DeadLetterQuerySet, name: uuid.UUID) -> DeadLetter:
 def shown_parameters(task_id: uuid.UUID) -> tuple[list[Any], dict[str, Any]] | None:
     """Return (args, parameters) of a task without secrets; ``None`` when it was purged."""
     payload = TaskPayload.objects.filter(pk=task_id).first()
+    task_type = Task.objects.filter(pk=task_id).values_list("task_type", flat=True).first()
     if payload is None:
         return None
-    secrets = secrets_of([payload.args, payload.parameters])
-    return redact_value(payload.args, secrets), redact_value(payload.parameters, secrets)
+    _secrets, args, parameters = shown_payload(task_type or "", payload)
+    return args, parameters
 
 
 def secrets_by_task(task_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, frozenset[str]]:

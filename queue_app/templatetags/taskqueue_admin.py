@@ -102,12 +102,6 @@ def taskqueue_overview(context: Context) -> dict[str, Any]:
 
 
 @register.simple_tag
-def tq_explain(task: Task) -> list[str]:
-    """Return in lines why a task waits, as far as the installed version can say; nothing for one that does not."""
-    return labels.explanation(task)
-
-
-@register.simple_tag
 def tq_spark(values: list[int], title: str = "") -> SafeString:
     """Return a small line of values, one a minute, as SVG; nothing for fewer than two."""
     return labels.sparkline(values, title)

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from queue_app.management import verbs
 from queue_app.models import AuditEntry, DeadLetter, Operation, Queue, ReplayOperation, SavedView, Task
-from queue_app.services import pause
+from queue_app.services import pause, pause_everything
 from queue_app.services.dead_letters import DeadLetterFilter
 from queue_app.services.operations import Action, start_operation
 from queue_app.services.replay_many import start_replay
@@ -68,6 +68,8 @@ PAGES = {
     "queue_app_deadletter_delete_view": lambda s: ([s.view.pk], {}),
     "queue_app_queue_pause": lambda _: (["default"], {}),
     "queue_app_queue_resume": lambda _: (["paused"], {}),
+    "queue_app_runtimesettings_pause": lambda _: (["1"], {}),
+    "queue_app_runtimesettings_resume": lambda _: ([str(pause_everything().pk)], {}),
     "queue_app_live": READS,
     "queue_app_charts": READS,
     "queue_app_worker_drain": lambda s: ([s.worker.pk], {}),

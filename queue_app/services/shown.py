@@ -1,0 +1,35 @@
+"""What a task was called with, without its secrets: for every page and answer that shows it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from queue_app import registry
+from queue_app.core.masking import is_secret
+from queue_app.core.redaction import redact_value, secrets_of
+from queue_app.models import TaskPayload
+
+
+def shown_payload(task_type: str, payload: TaskPayload | None) -> tuple[frozenset[str], Any, dict[str, Any]]:
+    """Return the secrets of a task, to be hidden in its texts, and its arguments and parameters without them."""
+    if payload is None:
+        return frozenset(), [], {}
+    named = _named(task_type, payload.args)
+    secrets = secrets_of(payload.parameters) | secrets_of(named)
+    return secrets, redact_value(named, secrets), redact_value(payload.parameters, secrets)
+
+
+def _named(task_type: str, args: list[Any]) -> Any:
+    """Return positional arguments by name where a name says that one is secret, else as they are."""
+    if not args:
+        return args
+    try:
+        task = registry.get(task_type)
+        names = list(inspect.signature(task.func).parameters)[int(task.takes_context) :]
+    except Exception:  # noqa: BLE001 - it imports the project's task modules; a broken one must not take this page away
+        return args
+    if not any(is_secret(name) for name in names[: len(args)]):
+        return args
+    labels = [names[i] if i < len(names) else f"argument {i + 1}" for i in range(len(args))]
+    return dict(zip(labels, args, strict=True))
