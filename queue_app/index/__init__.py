@@ -9,7 +9,8 @@ from queue_app.core.records import Proposal
 from queue_app.index.census import Census
 from queue_app.index.client import cache_errors, hide_password, server_url
 from queue_app.index.depth import QueueDepth
-from queue_app.index.index import MAX_CLAIM, Generation, Index, Lease
+from queue_app.index.index import MAX_CLAIM, Generation, Index
+from queue_app.index.leases import Lease
 from queue_app.index.profile import Profile
 from queue_app.index.requests import Backlog, Request, Taken
 

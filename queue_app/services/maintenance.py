@@ -12,7 +12,7 @@ from collections.abc import Callable
 from django.utils import timezone
 
 from queue_app import conf
-from queue_app.rows import upkeep
+from queue_app.rows import throttle, upkeep
 from queue_app.services import jobs
 from queue_app.services.expire import expire_eager
 from queue_app.services.promote import JOB as PROMOTE
@@ -60,6 +60,7 @@ def purge(*, budget: int = 20) -> int:
     upkeep.purge_operations(retention.dead_letter_seconds, PURGE_BATCH)
     upkeep.purge_stats(retention.stats_seconds, PURGE_BATCH)
     upkeep.purge_workers(retention.worker_seconds, PURGE_BATCH)
+    throttle.forget(retention.stats_seconds, PURGE_BATCH)
     return deleted
 
 
