@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -68,8 +68,9 @@ def timestamp(value: Any, name: str) -> datetime:
         )
     try:
         if match is not None:
-            return datetime.fromisoformat(match[0].upper())
-    except ValueError:
+            # In UTC, as offsets beyond 15:59 are more than PostgreSQL reads.
+            return datetime.fromisoformat(match[0].upper()).astimezone(UTC)
+    except (ValueError, OverflowError):
         pass
     raise InvalidTaskData(
         name, f"{name} must be a date and time with its zone, like 2030-01-31T12:00:00Z.", code="datetime_expected"

@@ -116,6 +116,7 @@ class TestFilters:
             ("capability=a:b", "invalid_name"),
             ("created_after=2030-01-01", "timezone_required"),
             ("finished_before=yesterday", "datetime_expected"),
+            ("finished_before=0001-01-01T00:00:00%2B20:00", "datetime_expected"),
             (f"error={'x' * 201}", "too_long"),
             ("fields=payload", "unknown_field"),
             ("fields=", "unknown_field"),
@@ -125,6 +126,9 @@ class TestFilters:
         response = alice.get(f"{TASKS}?{query}")
         assert response.status_code == 400
         assert response.data["code"] == code
+
+    def test_an_offset_that_no_database_reads(self, alice):
+        assert alice.get(f"{TASKS}?created_after=2030-01-01T00:00:00-20:10").status_code == 200
 
     def test_only_the_fields_that_were_asked_for(self, alice, stored):
         task = stored()
