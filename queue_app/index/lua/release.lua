@@ -33,9 +33,9 @@ while at < #ARGV do
     freed = freed + removed
     local capped = queue_policy(q).cap
     if capped then refresh_queue_everywhere(q) end
-    for g in pairs(gates or {}) do refresh_gate(g) end
+    for g in pairs(gates) do refresh_gate(g) end
     refresh_touched()
-    if capped or global_policy()[1] or (gates and next(gates)) then
+    if capped or global_policy()[1] or next(gates) then
       for _ = 1, removed do
         if not wake_any() then break end
       end

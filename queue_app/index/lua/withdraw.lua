@@ -17,7 +17,7 @@ for i = 1, #ARGV, 3 do
   local leased_at = redis.call('ZSCORE', queue_leases_key(q), id)
   if leased_at and tonumber(leased_at) == tonumber(ARGV[i + 2]) then
     redis.call('ZREM', queue_leases_key(q), id)
-    for g in pairs(let_pass({ id }) or {}) do refresh_gate(g) end
+    for g in pairs(let_pass({ id })) do refresh_gate(g) end
     redis.call('HDEL', LEASES, id)
     queues[q] = true
     ended = ended + 1

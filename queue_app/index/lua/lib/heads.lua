@@ -214,16 +214,20 @@ local function refresh_lane(lane)
   for _, p in ipairs(profiles_for(lane)) do stand(p, lane, score) end
 end
 
--- Forgets a lease, and shows what the gates that it passed hold back. The caller frees the queue's.
+-- Forgets leases at the gates that they passed; returns those gates that were full. The caller frees the queue's.
 local function let_pass(ids)
-  if not getmetatable(limits()) then return false end
-  local opened = {}
+  if not getmetatable(limits()) then return {} end
+  local gone, opened = {}, {}
   for i, lane in ipairs(redis.call('HMGET', LEASES, unpack(ids))) do
     if lane then
       for _, g in ipairs(gates_of(lane)) do
-        if redis.call('SREM', held_key(g), ids[i]) == 1 then opened[g] = true end
+        gone[g] = (gone[g] or 0) + redis.call('SREM', held_key(g), ids[i])
       end
     end
+  end
+  for g, n in pairs(gone) do
+    local cap = tonumber(gate_policy(g).cap or nil)
+    if n > 0 and cap and redis.call('SCARD', held_key(g)) + n >= cap then opened[g] = true end
   end
   return opened
 end
