@@ -52,7 +52,7 @@ MEANING = {
 
 #: Who makes a transition; `None` marks one that the table of states allows and nothing makes yet.
 MADE_BY = {
-    "scheduled": {"queued": "the scheduler, when the time has come", "cancelled": "cancel"},
+    "scheduled": {"queued": "the scheduler, when the time has come; or staff, sooner", "cancelled": "cancel"},
     "queued": {
         "executing": "claim",
         "cancelled": "cancel",
@@ -68,7 +68,10 @@ MADE_BY = {
         "cancelled": "finish, give back or reap, when a cancel was requested",
         "dead_letter": "finish: the function raised, and no retry is left; or reap: its worker died too often",
     },
-    "dead_letter": {"queued": "replay"},
+    "dead_letter": {"queued": "replay, or retry by staff"},
+    "failed": {"queued": "retry by staff"},
+    "cancelled": {"queued": "retry by staff"},
+    "expired": {"queued": "retry by staff"},
 }
 
 MEANS = {

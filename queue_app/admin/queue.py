@@ -107,7 +107,7 @@ class QueueAdmin(LiveMixin, QueueAppAdmin[Queue]):
     search_fields = ("name", "description")
     sortable_by = ("name", "max_concurrent")
 
-    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest | None, **kwargs: Any) -> Any:
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         """Give texts of a few lines no more room than they need."""
         if db_field.name in {"description", "fair_weights"}:
             kwargs["widget"] = forms.Textarea({"rows": 2, "cols": 60})
