@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from itertools import batched, count, repeat
 from typing import Any, NamedTuple
 
+from queue_app.core import trace
 from queue_app.core.states import Status
 from queue_app.rows.database import atomic, connection, fetch_all, fetch_prepared
 
@@ -77,8 +78,8 @@ WITH task AS (
     {{on_conflict}}
     RETURNING id, created_at, queued_at IS NOT NULL AS is_queued
 ), payload AS (
-    INSERT INTO queue_app_taskpayload (task_id, args, parameters)
-    SELECT id, %s::jsonb, %s::jsonb FROM task
+    INSERT INTO queue_app_taskpayload (task_id, args, parameters, trace)
+    SELECT id, %s::jsonb, %s::jsonb, %s::text FROM task
 )
 SELECT created_at, is_queued FROM task
 """
@@ -94,6 +95,7 @@ COPY queue_app_task (
 ) FROM STDIN
 """
 _COPY_PAYLOAD = "COPY queue_app_taskpayload (task_id, args, parameters) FROM STDIN"
+_COPY_TRACED_PAYLOAD = "COPY queue_app_taskpayload (task_id, args, parameters, trace) FROM STDIN"
 #: Rows that go to the server in one message.
 _COPY_CHUNK = 1000
 
@@ -131,6 +133,7 @@ def insert_one(row: TaskRow, *, admitted: bool = False) -> Stored | None:
             spec.user != "",
             row.args,
             row.parameters,
+            trace.of_caller(),
         ],
     )
     if not found:
@@ -177,8 +180,10 @@ def insert_many(rows: Sequence[TaskRow], *, admitted: bool = False) -> list[Stor
             with cursor.copy(_COPY_TASK) as copy:
                 for text in _in_chunks(_task_lines(stored, clock)):
                     copy.write(text)
-            with cursor.copy(_COPY_PAYLOAD) as copy:
-                for text in _in_chunks(f"{row.id}\t{_quote(row.args)}\t{_quote(row.parameters)}\n" for row in rows):
+            traceparent = trace.of_caller()
+            end = "\n" if traceparent is None else f"\t{traceparent}\n"
+            with cursor.copy(_COPY_PAYLOAD if traceparent is None else _COPY_TRACED_PAYLOAD) as copy:
+                for text in _in_chunks(f"{row.id}\t{_quote(row.args)}\t{_quote(row.parameters)}{end}" for row in rows):
                     copy.write(text)
     return stored
 

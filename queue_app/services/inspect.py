@@ -13,10 +13,11 @@ from queue_app.core.promotion import effective_band
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import TaskNotFound
-from queue_app.models import PriorityPolicy, Queue, Task, TaskAttempt
+from queue_app.models import PriorityPolicy, Queue, Task, TaskAttempt, TaskLog, TaskProgress
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.rows import inspection as rows
 from queue_app.services.hints import tell_index
+from queue_app.services.running import logs_of, progress_of
 from queue_app.services.task_filter import TaskFilter, matching
 
 COUNT_CAP: Final = 10_000
@@ -51,6 +52,8 @@ class TaskDetail:
     parameters: dict[str, Any]
     result: Any
     attempts: list[TaskAttempt]
+    progress: TaskProgress | None
+    logs: list[TaskLog]
     options: EffectiveOptions
     queue_position: int | None
 
@@ -123,6 +126,8 @@ def task_detail(task_id: uuid.UUID, *, user: str | None = None) -> TaskDetail:
         parameters=found.parameters,
         result=found.result,
         attempts=list(failed),
+        progress=progress_of(task.id),
+        logs=logs_of(task.id),
         options=_options(task, found.queue, found.policies.get(task.priority) or PriorityPolicy()),
         queue_position=position_of(task),
     )

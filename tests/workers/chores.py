@@ -1,5 +1,6 @@
 """Tasks that workers run inside the process of the tests."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -182,3 +183,18 @@ def tells(context) -> str:
     logging.getLogger("shop").warning("a line")
     context.extend(60)
     return "told"
+
+
+@task
+async def alate(name: str) -> str:
+    """Wait on the event loop until the test opens the gate."""
+    while not gates[name].is_set():  # noqa: ASYNC110 - the gate is opened by another thread
+        await asyncio.sleep(0.005)
+    return name
+
+
+@task
+async def ablocks(name: str) -> None:
+    """Block the event loop until the test opens the gate."""
+    begun[name].set()
+    gates[name].wait(30)

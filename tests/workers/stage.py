@@ -113,7 +113,7 @@ class StillWorker(Worker):
         )
 
     def _make_pool(self) -> StillPool:  # type: ignore[override]
-        self.pool = StillPool(self.options.concurrency, Executor(self.id))
+        self.pool = StillPool(self.options.concurrency, Executor(self.id, self._notes))
         return self.pool
 
     def wake(self) -> None:

@@ -130,11 +130,13 @@ class AsyncPool:
     def _begin(self, run: _Run) -> None:
         """Start the coroutine, on its loop."""
         run.task = asyncio.get_running_loop().create_task(self._attempt(run))
-        if run.held.interruption is not None:
-            run.cancel()
 
     async def _attempt(self, run: _Run) -> None:
-        outcome = await self._executor.arun(run.held)
+        run.begun = True
+        if run.held.interruption is not None:
+            outcome = failed(run.held, run.since, run.held.interruption())
+        else:
+            outcome = await self._executor.arun(run.held)
         with self._lock:
             if self._running.pop(id(run.held), None) is None:
                 return  # given up: its outcome was reported
@@ -152,10 +154,11 @@ class _Run:
         self.loop = loop
         self.since = time.monotonic()
         self.task: asyncio.Task[None] | None = None
+        self.begun = False  # a coroutine that is cancelled before its first step never runs, and has no outcome
 
     def cancel(self) -> None:
         """Cancel it, on its loop, unless it has ended."""
-        if self.task is not None and not self.task.done():
+        if self.begun and self.task is not None and not self.task.done():
             self.task.cancel()
 
 

@@ -188,6 +188,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "args": listed(ANYTHING),
             "options": record({"timeout": NUMBER, "max_retries": COUNT, "retry_delay": NUMBER}),
             "attempts": listed(_ATTEMPT),
+            "progress": maybe(record({"attempt": COUNT, "fraction": NUMBER, "message": TEXT, "updated_at": TIME})),
+            "logs": maybe(listed(record({"attempt": COUNT, "lines": listed(TEXT), "dropped": COUNT}))),
             "result": ANYTHING,
         }
     ),

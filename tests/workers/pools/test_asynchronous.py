@@ -1,0 +1,75 @@
+"""The pool of coroutines: bounded, in order, cancelled where they wait; a loop that is blocked is replaced."""
+
+import uuid
+
+import pytest
+
+from queue_app.exceptions import TaskCancelled, TaskTimeout
+from tests.integration.processes import eventually
+from tests.workers import chores
+from tests.workers.test_executor import claimed
+from workers.executor import Executor
+from workers.pools import asynchronous
+from workers.pools.asynchronous import AsyncPool
+
+
+@pytest.fixture
+def pool():
+    made = AsyncPool(2, Executor(uuid.uuid4()), lambda: None)
+    made.start()
+    yield made
+    for gate in chores.gates.values():
+        gate.set()
+    made.stop()
+    made._loop._thread.join(30)
+
+
+def outcomes(pool, count):
+    found = []
+    eventually(lambda: found.extend(pool.take_outcomes()) or len(found) == count, "the outcomes")
+    return found
+
+
+def test_outcomes_and_bounds(pool):
+    name = uuid.uuid4().hex
+    pool.submit([claimed(chores.alate, name) for _ in range(5)])
+    eventually(lambda: len(pool.running()) == 2, "two run")
+    assert pool.unstarted == 3
+    assert len(pool.take_unstarted()) == 3
+    chores.gates[name].set()
+    assert [outcome.result for outcome in outcomes(pool, 2)] == [f'"{name}"'] * 2
+    pool.submit([claimed(chores.later, number) for number in range(50)])
+    assert sorted(int(outcome.result) for outcome in outcomes(pool, 50)) == [2 * number for number in range(50)]
+    pool.submit([claimed(chores.leaves)])
+    assert outcomes(pool, 1)[0].failure.exception_class == "builtins.SystemExit"
+    pool.submit([claimed(chores.later, 1)])
+    assert outcomes(pool, 1)[0].result == "2", "the loop lives on"
+
+
+@pytest.mark.parametrize(("kind", "reason"), [(TaskTimeout, "timeout"), (TaskCancelled, "cancelled")])
+def test_a_coroutine_that_waits_is_cancelled(pool, kind, reason):
+    held = claimed(chores.alate, uuid.uuid4().hex)
+    pool.submit([held])
+    eventually(pool.running, "it runs")
+    assert pool.interrupt(held, kind)
+    assert not pool.interrupt(held, kind), "once is enough"
+    assert outcomes(pool, 1)[0].failure.reason == reason
+
+
+def test_a_task_that_blocks_the_loop_is_given_up_and_others_get_another(pool, monkeypatch):
+    monkeypatch.setattr(asynchronous, "BLOCKED_SECONDS", 0.1)
+    name, first = uuid.uuid4().hex, pool._loop
+    held = claimed(chores.ablocks, name)
+    pool.submit([held])
+    assert chores.begun[name].wait(30)
+    pool.interrupt(held, TaskTimeout)
+    assert pool.abandon(held, TaskTimeout()).failure.reason == "timeout"
+    assert pool.abandon(held, TaskTimeout()) is None
+    pool.submit([claimed(chores.later, 4)])
+    assert outcomes(pool, 1)[0].result == "8"
+    assert pool._loop is not first
+    chores.gates[name].set()
+    first.stop()
+    first._thread.join(30)
+    assert not first._thread.is_alive()
+    assert pool.take_outcomes() == []
