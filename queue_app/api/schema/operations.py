@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from queue_app.api.operations import ACTIONS
 from queue_app.api.schema.components import (
@@ -29,7 +29,8 @@ from queue_app.api.views import dead_letters, events, health, operations, queues
 from queue_app.core.priorities import Band
 from queue_app.models.dead_letter import STATE_NAMES
 
-Parameter = tuple[str, Schema, str, bool, str]
+Place = Literal["query", "path", "header"]
+Parameter = tuple[str, Schema, Place, bool, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,9 +113,13 @@ async def stream(wanted: EventFilter, after: str) -> AsyncIterator[bytes]:
         else:
             _end(arrived)
 
+    def tell(found: list[Event]) -> None:
+        if not loop.is_closed():  # the hub's thread may be a moment late
+            loop.call_soon_threadsafe(put, found)
+
     until = time.monotonic() + MAX_SECONDS
     try:
-        await sync_to_async(hub.add)(key, lambda found: loop.call_soon_threadsafe(put, found))
+        await sync_to_async(hub.add)(key, tell)
         yield f"retry: {RETRY_MS}\n\n".encode()
         while True:  # what was written before the hub began to listen for us; it may be told twice, so by id
             found, last = await sync_to_async(events.read)(after, count=events.MAX_COUNT)
