@@ -1,0 +1,125 @@
+"""The overview: what one look costs, who shares it, and what it says."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from queue_app.core.priorities import Band
+from queue_app.dashboard import charts, live
+from queue_app.dashboard.cache import Shared
+from queue_app.dashboard.reasons import reasons
+from queue_app.models import PriorityPolicy, Queue, QueueStats, Task
+from queue_app.services import pause
+
+CHARTS = "/admin/queue_app/queue/charts/"
+
+
+def said():
+    live.forget()
+    return " ".join(reason.text for reason in reasons(live.look()))
+
+
+def test_a_look_costs_the_same_however_many_tasks_there_are_and_is_shared(make_task, make_worker, monkeypatch):
+    monkeypatch.setattr(live, "FRESH", 600.0)  # however slow this machine is
+    costs = []
+    for count in (1, 10):
+        for _ in range(count):
+            make_task()
+        make_worker(f"w{count}")
+        live.forget()
+        with CaptureQueriesContext(
+            connection,
+        ) as queries:
+            live.look()
+            live.look()
+        costs.append(len(queries))
+    assert costs[0] == costs[1] <= 6
+    assert not any("queue_app_task" in query["sql"] for query in queries)
+
+
+def test_many_viewers_at_once_cost_one_look():
+    made = []
+    shared = Shared(lambda key: made.append(key) or len(made), lambda _: 60.0)
+    viewers = [threading.Thread(target=shared.get, args=("a",)) for _ in range(8)]
+    for viewer in viewers:
+        viewer.start()
+    for viewer in viewers:
+        viewer.join()
+    assert made == ["a"]
+    shared.forget()
+    assert shared.get("a") == 2
+
+
+def test_an_error_is_not_remembered():
+    answers = iter([None, 1])
+
+    def make(_):
+        if (answer := next(answers)) is None:
+            raise OSError("away")
+        return answer
+
+    shared = Shared(make, lambda _: 60.0)
+    with pytest.raises(OSError, match="away"):
+        shared.get()
+    assert shared.get() == 1
+
+
+def test_it_says_why_nothing_moves(make_task, make_worker, staff):
+    make_task(queue="mail")
+    text = said()
+    assert "No active worker serves it." in text
+    assert "No worker is active." in text
+    assert "No scheduler leads" in text
+    make_worker(queues=["other"])
+    assert "No active worker serves it." in said()
+    make_worker("able", queues=["mail"])
+    assert "No active worker" not in said()
+    pause("mail", by="ina", reason="new templates", resume_at=timezone.now() + timedelta(hours=1))
+    text = said()
+    assert "The queue is paused by ina: new templates It goes on at" in text
+    Queue.objects.filter(pk="mail").update(
+        throttled_until=timezone.now() + timedelta(minutes=5), rate_count=2, rate_seconds=60
+    )
+    text = said()
+    assert "Task code asked to slow down" in text
+    Task.objects.all().delete()
+
+
+def test_what_waits_longer_than_its_target_is_marked(make_task, staff):
+    PriorityPolicy.objects.filter(pk=Band.NORMAL).update(target_seconds=0.000001)
+    make_task()
+    live.forget()
+    [row] = [row for row in live.look().queues if row.depth]
+    assert row.is_late
+    assert "tq-alert" in staff.get("/admin/queue_app/queue/live/").content.decode()
+
+
+def test_charts_are_averaged_over_steps_and_end_with_the_present(staff, make_task):
+    make_task()
+    now = timezone.now().replace(second=0, microsecond=0)
+    Queue.objects.get_or_create(pk="mail")
+    for name, wait in (("default", 1.0), ("mail", 3.0)):
+        for ago in range(1, 4):
+            QueueStats.objects.create(
+                queue=name, taken_at=now - timedelta(minutes=ago), depth={"normal": 5}, completed=10, wait_p50=wait
+            )
+    data = staff.get(CHARTS, {"range": "15m"}).json()
+    assert data["values"]["normal"] == [10.0, 10.0, 10.0, 1]
+    assert data["values"]["completed"] == [20.0, 20.0, 20.0, None]
+    assert data["values"]["wait_p50"] == [3.0, 3.0, 3.0, None], "the slowest queue"
+    one = staff.get(CHARTS, {"range": "15m", "queue": "default"}).json()
+    assert one["values"]["wait_p50"][0] == 1.0
+    charts.forget()
+    for name in charts.RANGES:
+        assert staff.get(CHARTS, {"range": name}).status_code == 200
+    assert staff.get(CHARTS, {"range": "1y"}).status_code == 400
+
+
+def test_who_may_look(client_of):
+    assert client_of("canceller").get(CHARTS).status_code == 403
+    assert client_of("viewer").get(CHARTS).status_code == 200
+    assert client_of("anonymous").get("/admin/queue_app/queue/live/").status_code == 302
