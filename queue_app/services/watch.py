@@ -5,6 +5,7 @@ A hint like all events: who needs to know asks the rows, before it begins to wai
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -18,6 +19,8 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.models import Task
 from queue_app.rows.database import alias, connection
 from queue_app.services import events
+
+logger = logging.getLogger("taskqueue")
 
 Listener = Callable[[list[Event]], None]
 
@@ -81,7 +84,9 @@ class Hub:
                     last = events.last_id()
                     self._ready.set()
                 found, last = events.read(last, count=events.MAX_COUNT, block_ms=BLOCK_MS)
-            except IndexUnavailable:
+            except Exception as error:  # whatever it is, whoever waits later must find this thread alive
+                if not isinstance(error, IndexUnavailable):
+                    logger.exception("the events could not be read")
                 self._ready.set()
                 last = None
                 time.sleep(RETRY_SECONDS)
@@ -90,7 +95,14 @@ class Hub:
                 with self._lock:
                     listeners = list(self._listeners.values())
                 for listener in listeners:
-                    listener(found)
+                    self._tell(listener, found)
+
+    @staticmethod
+    def _tell(listener: Listener, found: list[Event]) -> None:
+        try:
+            listener(found)
+        except Exception:  # one that is broken must not make the others deaf
+            logger.exception("a listener to events failed")
 
 
 hub = Hub()

@@ -101,7 +101,7 @@ def _entry(value: str, name: str) -> str:
     return value
 
 
-async def stream(wanted: EventFilter, after: str) -> AsyncIterator[bytes]:
+async def stream(wanted: EventFilter, after: str) -> AsyncIterator[bytes]:  # noqa: C901 - one life of a stream
     """Yield what is in the stream after an id, and then what comes; gives its place back at the end."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[list[Event] | None] = asyncio.Queue(maxsize=BACKLOG)
