@@ -288,6 +288,9 @@ class Worker:
 
     def _beat(self) -> bool:
         alive = transport.heartbeat(self.id, draining=self._ending.draining, tasks_done=self._hands.done)
+        if alive and not self._ending.draining and transport.is_asked_to_drain(self.id):
+            logger.info("worker %s was asked to drain", self.options.name)
+            self.drain()
         self._learner.curious = self._told = True
         self._bell.ring()
         return alive

@@ -119,7 +119,7 @@ def cancel_requests(worker_id: uuid.UUID) -> set[uuid.UUID]:
 def request_drain(worker_id: uuid.UUID, *, by: str) -> None:
     """Ask a worker to finish what runs, to take nothing new, and to leave.
 
-    It is told through the index, and looks by itself with every heartbeat. Raises
+    It looks for that with every heartbeat, and is woken now. Raises
     ``InvalidTransition`` when it is not active, or was asked before.
     """
     if not worker_rows.request_drain(worker_id, by[:USER_LENGTH]):

@@ -182,3 +182,12 @@ def test_declared_dead(hire, warnings_logged):
     assert {row(task_id).worker_id for task_id in ids} == {heir.id}
     assert any("refused" in line for line in warnings_logged())
     assert WorkerRow.objects.get(pk=worker.id).status == "dead"
+
+
+def test_staff_may_ask_a_worker_to_drain(hire):
+    worker = hire()
+    assert worker._beat()
+    assert not worker._ending.draining
+    service.request_drain(worker.id, by="alice")
+    assert worker._beat()
+    assert worker._ending.draining
