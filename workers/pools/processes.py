@@ -221,7 +221,7 @@ class ProcessPool:
         while not self._stopping:
             ready = self._selector.select(WATCH_SECONDS if self._limits.max_memory else None)
             with self._lock:
-                if self._stopping:
+                if self._is_over():
                     return
                 for key, _ in ready:
                     if key.data is None:
@@ -231,6 +231,9 @@ class ProcessPool:
                             self._hear(key.data)
                 self._watch_memory()
                 self._fill()
+
+    def _is_over(self) -> bool:
+        return self._stopping
 
     def _hear_nursery(self) -> None:
         data = b""

@@ -198,7 +198,7 @@ class Http:
         except (OSError, http.client.HTTPException) as error:
             self._drop()
             raise IndexUnavailable(
-                f"The server {self._host} cannot be reached: {error or type(error).__name__}"
+                f"The server {self._host} cannot be reached: {str(error) or type(error).__name__}"
             ) from None
         if status < HTTPStatus.MULTIPLE_CHOICES:
             return json.loads(data)
@@ -235,7 +235,6 @@ def _problem(data: bytes) -> tuple[str, str]:
 
 
 def _task(form: dict[str, Any], server_id: uuid.UUID) -> ClaimedTask:
-    times = {name: datetime.fromisoformat(form[name]) for name in ("created_at", "queued_at", "started_at")}
     return ClaimedTask(
         id=uuid.UUID(form["task_id"]),
         attempt=form["attempt"],
@@ -254,7 +253,9 @@ def _task(form: dict[str, Any], server_id: uuid.UUID) -> ClaimedTask:
         weight=form["weight"],
         worker_id=server_id,
         trace=form["traceparent"],
-        **times,
+        created_at=datetime.fromisoformat(form["created_at"]),
+        queued_at=datetime.fromisoformat(form["queued_at"]),
+        started_at=datetime.fromisoformat(form["started_at"]),
     )
 
 

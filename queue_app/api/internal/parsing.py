@@ -128,7 +128,9 @@ def registration(data: Mapping[str, Any]) -> Registration:
         ),
         task_types=tuple(
             sorted(
-                reader.required("task_types", lambda v, n: {check_task_type(t) for t in _list(MAX_TYPES)(v, n)}, set())
+                reader.required(
+                    "task_types", lambda v, n: {check_task_type(t) for t in _list(MAX_TYPES)(v, n)}, set[str]()
+                )
             )
         ),
         concurrency=reader.optional("concurrency", integer(1, 1000)) or 1,
@@ -164,7 +166,7 @@ def results(data: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [_result(data)]
     reader = Reader(data)
     reader.refuse_others(("results",))
-    items = reader.required("results", _list(MAX_BATCH), [])
+    items: list[Any] = reader.required("results", _list(MAX_BATCH), [])
     reader.finish()
     return [_result(item) for item in items]
 
