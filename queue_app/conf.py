@@ -242,8 +242,17 @@ def _keys(kind: type[Any]) -> Iterator[str]:
 
 
 #: The least value of a number; 1 for whole numbers and 0.01 for others unless named here.
-_MINIMUM: dict[str, float] = {"look_ahead_ms": 0, "grace_seconds": 0, "max_length": 0, "max_lines": 0} | dict.fromkeys(
-    ("submits_per_minute", "reads_per_minute", "heavy_per_minute"), 0
+_MINIMUM: Mapping[str, float] = dict.fromkeys(
+    (
+        "look_ahead_ms",
+        "grace_seconds",
+        "max_length",
+        "max_lines",
+        "submits_per_minute",
+        "reads_per_minute",
+        "heavy_per_minute",
+    ),
+    0,
 )
 _MAXIMUM = 10**12
 #: Stands within braces at the beginning of every key, and in the patterns by which keys are found.
@@ -255,17 +264,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {"access": ("local", "token", "staff", "o
 def _read(hint: Any, value: Any, name: str) -> Any:
     """Return ``value`` as ``hint``; raise ``ValueError`` with what to use instead."""
     if hint is str:
-        if name == "user" and isinstance(value, str) and value.count("*") > 1:
-            raise ValueError("Use at most one *.")
-        if name == "key_prefix" and isinstance(value, str) and value and not _KEY_PREFIX.fullmatch(value):
-            raise ValueError("Use at most 100 letters, digits and the signs _ - . : (braces and globs mean something).")
-        if name in _CHOICES and value not in _CHOICES[name]:
-            raise ValueError(f"Use one of {', '.join(_CHOICES[name])}.")
-        if name == "level" and str(value).upper() not in logging.getLevelNamesMapping():
-            raise ValueError(f"Use one of {', '.join(logging.getLevelNamesMapping())}.")
-        if isinstance(value, str) and value:
-            return str(value)
-        raise ValueError("Use a non-empty string.")
+        return _read_text(value, name)
     if hint is bool:
         return _read_switch(value)
     if hint is int or hint is float:
@@ -275,6 +274,20 @@ def _read(hint: Any, value: Any, name: str) -> Any:
     if isinstance(value, list | tuple) and all(isinstance(item, str) and item for item in value):
         return list(value)
     raise ValueError("Use a list of strings.")
+
+
+def _read_text(value: Any, name: str) -> str:
+    if not (isinstance(value, str) and value):
+        raise ValueError("Use a non-empty string.")
+    if name == "user" and value.count("*") > 1:
+        raise ValueError("Use at most one *.")
+    if name == "key_prefix" and not _KEY_PREFIX.fullmatch(value):
+        raise ValueError("Use at most 100 letters, digits and the signs _ - . : (braces and globs mean something).")
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise ValueError(f"Use one of {', '.join(_CHOICES[name])}.")
+    if name == "level" and value.upper() not in logging.getLevelNamesMapping():
+        raise ValueError(f"Use one of {', '.join(logging.getLevelNamesMapping())}.")
+    return str(value)
 
 
 _SWITCHES = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}

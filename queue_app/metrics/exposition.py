@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from queue_app import conf
 from queue_app.core.events import EventName
@@ -205,5 +205,5 @@ def _of_rows(rows: RowFigures) -> Iterator[Family]:
     yield _family("maintenance_age_seconds", {(job,): age for job, age in rows.job_ages.items()})
 
 
-def _family(name: str, samples: Mapping[Labels, float | Times]) -> Family:
+def _family(name: str, samples: Mapping[Any, float] | Mapping[Any, Times]) -> Family:
     return Family(BY_NAME[name], samples)
