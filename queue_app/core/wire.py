@@ -68,13 +68,20 @@ def timestamp(value: Any, name: str) -> datetime:
         )
     try:
         if match is not None:
-            # In UTC, as offsets beyond 15:59 are more than PostgreSQL reads.
-            return datetime.fromisoformat(match[0].upper()).astimezone(UTC)
-    except (ValueError, OverflowError):
+            return _in_utc(datetime.fromisoformat(match[0].upper()))
+    except ValueError:
         pass
     raise InvalidTaskData(
         name, f"{name} must be a date and time with its zone, like 2030-01-31T12:00:00Z.", code="datetime_expected"
     )
+
+
+def _in_utc(value: datetime) -> datetime:
+    """Return a time in UTC, as offsets beyond 15:59 are more than PostgreSQL reads; as it is at the ends of time."""
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        return value
 
 
 def _refuse_constant(field: str, text: str) -> NoReturn:

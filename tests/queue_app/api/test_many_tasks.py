@@ -116,7 +116,6 @@ class TestFilters:
             ("capability=a:b", "invalid_name"),
             ("created_after=2030-01-01", "timezone_required"),
             ("finished_before=yesterday", "datetime_expected"),
-            ("finished_before=0001-01-01T00:00:00%2B20:00", "datetime_expected"),
             (f"error={'x' * 201}", "too_long"),
             ("fields=payload", "unknown_field"),
             ("fields=", "unknown_field"),
