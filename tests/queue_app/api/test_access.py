@@ -176,6 +176,7 @@ def test_only_what_operations_need_is_open():
     views = {
         pattern.callback.cls
         for pattern in next(r for r in get_resolver().url_patterns if r.app_name == "queue_app").url_patterns
+        if ".internal." not in pattern.callback.cls.__module__  # these ask for the token of a worker
     }
     assert len(views) >= 9
     opened = {view for view in views if "IsAuthenticated" not in {p.__name__ for p in view.permission_classes}}
