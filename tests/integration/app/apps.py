@@ -17,4 +17,4 @@ class TestAppConfig(AppConfig):
             from queue_app.services import claim, reconcile  # noqa: PLC0415 - needs the apps
 
             claim.PROPOSAL_SECONDS = float(seconds)
-            reconcile.ABANDONED_SECONDS = float(seconds) + 1
+            reconcile.ABANDONED_SECONDS = float(seconds) + 2

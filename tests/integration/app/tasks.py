@@ -83,9 +83,11 @@ def fail(message: str) -> None:
 
 
 @task(max_retries=20)
-def job(log: str, text: str, seconds: float) -> int:
-    """Write that it began, take so long, write that it ended; return which process ran it."""
+def job(log: str, text: str, seconds: float, gate: str = "") -> int:
+    """Write that it began, take so long (and as long as ``gate`` is missing), write that it ended; return its pid."""
     write(log, f"+{text}")
     time.sleep(seconds)
+    while gate and not Path(gate).exists():
+        time.sleep(POLL_SECONDS)
     write(log, f"-{text}")
     return os.getpid()

@@ -13,7 +13,7 @@ from queue_app.models import MaintenanceJob, Task, Worker
 from queue_app.services.maintenance import INTERVALS, JOBS, run_overdue
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import PATIENCE, Run
-from tests.integration.faults.starts import alone, is_running, kill, start, stopped_at_work, supervised
+from tests.integration.faults.starts import alone, is_running, kill, start, supervised
 from tests.integration.processes import Process, eventually
 from tests.support.engine import Side
 
@@ -56,12 +56,17 @@ def kill_everything(run: Run) -> None:
 
 def stop_and_continue(run: Run, **env: str) -> None:
     """Stop a worker for longer than its heartbeat allows, then let it go on: it comes too late."""
-    _, one = start(run, **env)
-    worker = eventually(lambda: Worker.objects.filter(pid=one.pid).first(), "it registers")
     run.load()
-    eventually(lambda: stopped_at_work(one), "it is stopped with tasks in hand")
+    run.fleet.scheduler(**env)
+    one = alone(run)
+    run.reach(run.chance.uniform(0.05, 0.2))
+    run.held_by(one, 3)
+    one.send(signal.SIGSTOP)
+    supervised(run)
+    worker = Worker.objects.get(pid=one.pid)
     eventually(lambda: Worker.objects.filter(pk=worker.id, status="dead").exists(), "it is declared dead")
     eventually(lambda: not Task.objects.filter(worker_id=worker.id, status="executing").exists(), "its tasks go on")
+    run.gate.touch()
     run.reach(0.9)
     one.send(signal.SIGCONT)
     assert one.exit_code() == 3, "it is told that it was declared dead"

@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from queue_app.core.priorities import Band
@@ -23,7 +23,7 @@ from queue_app.services.rebuild import rebuild
 from tests.integration.app import tasks
 from tests.integration.checkers import out_of_order, over_cap
 from tests.integration.faults.arena import Arena, patient
-from tests.integration.processes import Fleet, eventually, fleet_on
+from tests.integration.processes import Fleet, Process, eventually, fleet_on
 from tests.support.engine import assert_index_agrees
 from tests.support.history import Event, History, installed
 from tests.support.rows import reset_rows
@@ -81,6 +81,21 @@ class Run:
         for start in range(0, len(wanted), 200):
             part = wanted[start : start + 200]
             self.note(part, [stored.id for stored in enqueue_many(part)])
+
+    @property
+    def gate(self) -> Path:
+        """The file for which held tasks wait."""
+        return Path(self.log).with_suffix(".gate")
+
+    def held_by(self, process: Process, count: int) -> None:
+        """Give the only worker so many urgent tasks that end once the gate is there; wait until it runs them."""
+        new = [replace(self.new_task(), priority=Band.CRITICAL, queue="default") for _ in range(count)]
+        new = [replace(each, args=[*each.args, str(self.gate)]) for each in new]
+        ids = [stored.id for stored in enqueue_many(new)]
+        self.note(new, ids)
+        worker = Worker.objects.filter(pid=process.pid).values("id")
+        held = Task.objects.filter(pk__in=ids, status=Status.EXECUTING, worker_id__in=worker)
+        eventually(lambda: patient(held.count) == count, "it holds tasks", PATIENCE)
 
     def one(self) -> None:
         """Enqueue one."""

@@ -7,8 +7,6 @@ import signal
 
 import psutil
 
-from queue_app.models import Task, Worker
-from tests.integration.faults.arena import patient
 from tests.integration.faults.run import HEARTBEAT, Run
 from tests.integration.processes import Process
 
@@ -40,16 +38,3 @@ def is_running(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def stopped_at_work(process: Process) -> bool:
-    """Stop a worker; let it go on, and return false, when it has no task in hand."""
-    worker = Worker.objects.filter(pid=process.pid).values("id")
-    held = Task.objects.filter(worker_id__in=worker, status="executing")
-    if not patient(held.exists):
-        return False
-    process.send(signal.SIGSTOP)
-    if patient(held.exists):
-        return True
-    process.send(signal.SIGCONT)
-    return False
