@@ -81,6 +81,7 @@ class EventSettings:
     """The stream of lifecycle events in Redis."""
 
     max_length: int = 100_000  # about so many events are kept; 0 writes none
+    log: bool = False  # whether each transition is a log line too, of the logger `taskqueue.transitions`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

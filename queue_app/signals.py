@@ -11,6 +11,8 @@ from django.dispatch import Signal
 tasks_enqueued = Signal()
 #: One attempt ended and its row was written. ``outcome``: ``Outcome``, ``status``: ``Status``.
 attempt_finished = Signal()
+#: Tasks that workers died of once too often became dead letters. ``tasks``: list of ``TaskRef``.
+tasks_crash_looped = Signal()
 #: The index was rebuilt from the rows. ``generation``, ``tasks``, ``leases``: int, ``seconds``: float.
 index_rebuilt = Signal()
 #: The index cannot be reached. ``operation``: str, ``error``: ``IndexUnavailable``.

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Final
 
 from django.dispatch import receiver
 
 from queue_app import signals
+from queue_app.core import trace
 from queue_app.core.priorities import Band
-from queue_app.core.records import Outcome
+from queue_app.core.records import Outcome, TaskRef
 from queue_app.core.states import Status
+from queue_app.logs import ATTRIBUTE, printable
 
 logger = logging.getLogger("taskqueue")
+
+_FINAL: Final = frozenset({Status.FAILED, Status.DEAD_LETTER})
 
 
 @receiver(signals.index_unreachable, dispatch_uid="queue_app.telemetry.unreachable")
@@ -42,19 +46,19 @@ def worker_reaped(worker_id: Any, **_: Any) -> None:
 @receiver(signals.resumed_by_itself, dispatch_uid="queue_app.telemetry.resumed")
 def resumed_by_itself(what: str, **_: Any) -> None:
     """Say that a pause is over without anybody having ended it."""
-    logger.info("resumed: the pause of %s ended at its time", _printable(what))
+    logger.info("resumed: the pause of %s ended at its time", printable(what))
 
 
 @receiver(signals.dead_letters_replayed, dispatch_uid="queue_app.telemetry.replayed")
 def dead_letters_replayed(count: int, by: str, **_: Any) -> None:
     """Say who replayed dead letters."""
-    logger.info("%d dead letters replayed by %s", count, _printable(by) or "a program")
+    logger.info("%d dead letters replayed by %s", count, printable(by) or "a program")
 
 
 @receiver(signals.dead_letters_discarded, dispatch_uid="queue_app.telemetry.discarded")
 def dead_letters_discarded(count: int, by: str, reason: str, **_: Any) -> None:
     """Say who discarded dead letters, and why."""
-    logger.info("%d dead letters discarded by %s: %s", count, _printable(by) or "a program", _printable(reason))
+    logger.info("%d dead letters discarded by %s: %s", count, printable(by) or "a program", printable(reason))
 
 
 @receiver(signals.replay_ended, dispatch_uid="queue_app.telemetry.replay_ended")
@@ -79,15 +83,11 @@ def operation_ended(operation: Any, **_: Any) -> None:
         "operation %s (%s by %s) %s: %d of %d tasks changed",
         operation.id,
         operation.kind,
-        _printable(operation.by) or "a program",
+        printable(operation.by) or "a program",
         operation.state,
         operation.changed,
         operation.total,
     )
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def describe_failure(outcome: Outcome, status: Status) -> str:
@@ -95,16 +95,60 @@ def describe_failure(outcome: Outcome, status: Status) -> str:
     failure = outcome.failure
     what = f"{failure.exception_class}: {failure.message}" if failure else ""
     return (
-        f"{outcome.task.task_type} {outcome.task.id} attempt {outcome.task.attempt} -> {status}: "
-        f"{_printable(what):.500}"
+        f"{outcome.task.task_type} {outcome.task.id} attempt {outcome.task.attempt} -> {status}: {printable(what):.500}"
     )
 
 
 @receiver(signals.attempt_finished, dispatch_uid="queue_app.telemetry.finished")
 def attempt_finished(outcome: Outcome, status: Status, **_: Any) -> None:
-    """Log failures; successes only at debug level."""
-    if outcome.failure is not None:
-        logger.warning("%s", describe_failure(outcome, status))
+    """Log failures: a warning for one that is tried again, an error, once, for the last of a task.
+
+    Trackers of errors take a report from each ``ERROR`` line. Where the exception was raised
+    in this process it comes with its stack; from child processes and remote workers as text.
+    """
+    if outcome.failure is None:
+        return
+    if status not in _FINAL:
+        level = logging.INFO if status is Status.CANCELLED else logging.WARNING
+        logger.log(level, "%s", describe_failure(outcome, status), extra=_facts(outcome, status))
+        return
+    error = outcome.error
+    facts = _facts(outcome, status)
+    if error is None and outcome.failure.traceback:
+        facts[ATTRIBUTE]["traceback"] = outcome.failure.traceback[-4_000:]
+    logger.error(
+        "%s",
+        describe_failure(outcome, status),
+        exc_info=None if error is None else (type(error), error, error.__traceback__),
+        extra=facts,
+    )
+
+
+def _facts(outcome: Outcome, status: Status) -> dict[str, dict[str, Any]]:
+    task = outcome.task
+    return {
+        ATTRIBUTE: {
+            "task_id": str(task.id),
+            "task_type": task.task_type,
+            "queue": task.queue,
+            "attempt": task.attempt,
+            "worker": "" if task.worker_id is None else str(task.worker_id),
+            "status": status.value,
+            "trace_id": "" if task.trace is None else trace.trace_id(task.trace),
+        }
+    }
+
+
+@receiver(signals.tasks_crash_looped, dispatch_uid="queue_app.telemetry.crash_looped")
+def tasks_crash_looped(tasks: list[TaskRef], **_: Any) -> None:
+    """Report tasks that were given up because their workers died."""
+    for task in tasks:
+        logger.error(
+            "%s %s was given up: too many workers died while they ran it",
+            printable(task.task_type),
+            task.id,
+            extra={ATTRIBUTE: {"task_id": str(task.id), "task_type": task.task_type, "queue": task.queue}},
+        )
 
 
 @receiver(signals.tasks_promoted, dispatch_uid="queue_app.telemetry.promoted")

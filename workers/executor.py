@@ -210,7 +210,14 @@ def failed(held: Held, began: float, error: BaseException) -> Outcome:
         case TaskCancelled():
             failure = replace(failure, reason="cancelled", message="The task was cancelled while it ran.")
     failure = _by_own_backoff(held, failure, error)
-    return Outcome(held.task, held.row_time(began), held.row_time(time.monotonic()), failure=failure)
+    is_last = not failure.retriable or held.task.failures >= held.task.max_retries
+    return Outcome(
+        held.task,
+        held.row_time(began),
+        held.row_time(time.monotonic()),
+        failure=failure,
+        error=error if is_last else None,
+    )
 
 
 def _by_own_backoff(held: Held, failure: TaskFailure, error: BaseException) -> TaskFailure:

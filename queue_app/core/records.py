@@ -206,6 +206,8 @@ class Outcome:
     failure: TaskFailure | None = None
     snooze: float | None = None
     throttle: Throttling | None = None
+    #: What was raised, where it was raised in this process and the attempt is the last: for the log, never stored.
+    error: BaseException | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_completed(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queue_app.rows import waiting
-from queue_app.services import events
+from queue_app.services import events, journal
 from queue_app.services.hints import tell_index
 
 BATCH = 1000
@@ -18,6 +18,8 @@ def make_due(*, limit: int = BATCH) -> int:
     tasks = waiting.make_due(limit)
     if tasks:
         tell_index(lambda index: index.push(tasks), "push")
+        if journal.enabled():
+            journal.due(tasks)
         events.count({"due": len(tasks)})
     return len(tasks)
 

@@ -32,6 +32,7 @@ from queue_app.exceptions import InvalidTaskData
 from queue_app.index import get_index
 from queue_app.rows.finish import Attempt
 from queue_app.rows.insert import Stored, TaskSpec
+from queue_app.services import journal
 from queue_app.services.hints import push_on_commit, tell_index
 
 #: The id after which there is nothing yet: a reader that begins with it hears what comes from now on.
@@ -48,13 +49,13 @@ def enabled() -> bool:
 
 def publish(events: Iterable[tuple[Occasion, uuid.UUID]]) -> None:
     """Tell events about tasks whose rows are committed. Never raises; nobody waits for it."""
-    if enabled():
-        _tell(in_runs(events))
+    if _is_told():
+        _tell_and_log(in_runs(events))
 
 
 def publish_on_commit(events: Iterable[tuple[Occasion, uuid.UUID]]) -> None:
     """Tell events once the caller's transaction has committed."""
-    if enabled():
+    if _is_told():
         push_on_commit((), events=in_runs(events))
 
 
@@ -90,7 +91,7 @@ def last_id() -> str:
 
 def of_stored(stored: Sequence[Stored]) -> list[Run]:
     """Return the events of tasks that were stored; those of one call mostly share all but their id."""
-    if not enabled():
+    if not _is_told():
         return []
     runs: list[Run] = []
     kind: object = None
@@ -106,34 +107,41 @@ def of_stored(stored: Sequence[Stored]) -> list[Run]:
 
 def rejected(spec: TaskSpec, code: str, details: Sequence[str]) -> None:
     """Tell that tasks were refused; the event is about none, as nothing was stored."""
-    if enabled():
+    if _is_told():
         occasion = accepted(spec.task_type, spec.queue, spec.priority, spec.user, Status.QUEUED)._replace(
             name=EventName.REJECTED.value, attempt="", status="rejected", details=("code", code, *details)
         )
-        _tell([Run(occasion, [])])
+        _tell_and_log([Run(occasion, [])])
 
 
 def of_queued_again(tasks: Iterable[TaskRef]) -> list[Run]:
     """Return the events of tasks that were replayed."""
-    if not enabled():
+    if not _is_told():
         return []
     return in_runs((occasion_of(EventName.REQUEUED, task, Status.QUEUED), task.id) for task in tasks)
 
 
 def started(tasks: Sequence[ClaimedTask]) -> None:
     """Tell that a worker was granted tasks."""
+    if journal.enabled():
+        journal.started(tasks)
     if enabled():
         _tell(attempts_in_runs((EventName.STARTED, task, Status.EXECUTING) for task in tasks))
 
 
 def finished(outcomes: Mapping[Attempt, Outcome], held: Mapping[Attempt, Status]) -> None:
     """Tell how attempts ended, and which tasks are dead letters now."""
-    if not enabled():
+    if not _is_told():
         return
     ended = [(outcomes[attempt], status) for attempt, status in held.items()]
+    if journal.enabled():
+        journal.ended([(_name_of(outcome, status), outcome, status) for outcome, status in ended])
     runs = attempts_in_runs((_name_of(outcome, status), outcome.task, status) for outcome, status in ended)
     dead = [outcome for outcome, status in ended if status is Status.DEAD_LETTER]
-    runs += in_runs((_dead_letter_of(outcome), outcome.task.id) for outcome in dead)
+    dead_letters = in_runs((_dead_letter_of(outcome), outcome.task.id) for outcome in dead)
+    if journal.enabled():
+        journal.told(dead_letters)
+    runs += dead_letters
     if conf.get().metrics.enabled:
         runs.append(counted(times_of(ended)))
     _tell(runs)
@@ -177,6 +185,16 @@ def _of_returned(status: Status, task: TaskRef) -> Occasion:
     return occasion_of(EventName.CANCELLED if status is Status.CANCELLED else EventName.REQUEUED, task, status)
 
 
+def _is_told() -> bool:
+    return enabled() or journal.enabled()
+
+
+def _tell_and_log(runs: Sequence[Run]) -> None:
+    if journal.enabled():
+        journal.told(runs)
+    _tell(runs)
+
+
 def _tell(runs: Sequence[Run]) -> None:
-    if runs:
+    if runs and enabled():
         tell_index(lambda index: index.post_entries((), runs), "publish")

@@ -20,6 +20,7 @@ from queue_app.core.records import Entry
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
 from queue_app.rows.database import alias, connection
+from queue_app.services import journal
 
 #: Seconds without hints after one failed, at least.
 HOLD_BACK_SECONDS = 2.0
@@ -78,6 +79,8 @@ class PushHook:
         self.ran = True
         for note in self.notes:
             note()
+        if self.events and journal.enabled():
+            journal.told(self.events)
         if len(self.entries) <= 1 and len(self.events) <= 1:
             tell_index(lambda index: index.post_entries(self.entries, self.events), "push")
         else:

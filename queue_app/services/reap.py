@@ -49,6 +49,9 @@ def reap_orphans() -> int:
     if reaped:
         tell_index(lambda index: _return_to_index(index, reaped), "reap")
         events.returned((item.status, item.task) for item in reaped)
+        dead = [item.task for item in reaped if item.status is Status.DEAD_LETTER]
+        if dead:
+            signals.tasks_crash_looped.send(None, tasks=dead)
         again = sum(item.status in {Status.QUEUED, Status.SCHEDULED} for item in reaped)
         events.count({"retry:worker_died": again} if again else {})
     return len(reaped)

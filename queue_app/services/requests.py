@@ -25,7 +25,7 @@ from queue_app.core.events import EventName, Occasion, Run, accepted
 from queue_app.exceptions import IdempotencyConflict, IndexUnavailable, InvalidTaskData, LimitExceeded, QueueFull
 from queue_app.index import Backlog, Index, Request, Taken, get_index
 from queue_app.rows.database import connection, fetch_all
-from queue_app.services import events
+from queue_app.services import events, journal
 from queue_app.services.admission import numbers
 from queue_app.services.read_request import FIELDS, ReadRequest, read_request, request_id_in
 from queue_app.services.submit import Submitted, submit
@@ -106,6 +106,8 @@ def _settle(index: Index, answers: list[Answer]) -> None:
     """Answer, then acknowledge: an answer may come twice, but not be missing."""
     if not answers:
         return
+    if journal.enabled():
+        journal.told(answer.event for answer in answers)
     if events.enabled():
         index.publish([answer.event for answer in answers])
     for answer in answers:

@@ -1,7 +1,8 @@
 """A deployment: everything that differs from place to place comes from the environment.
 
 Required: SECRET_KEY, ALLOWED_HOSTS, DATABASE_URL, REDIS_URL. Optional: CSRF_TRUSTED_ORIGINS (comma-separated),
-SECURE_SSL_REDIRECT (default on), SECURE_HSTS_SECONDS, TRUST_PROXY_HEADER (a proxy in front sets X-Forwarded-Proto).
+SECURE_SSL_REDIRECT (default on), SECURE_HSTS_SECONDS, TRUST_PROXY_HEADER (a proxy in front sets X-Forwarded-Proto),
+LOG_FORMAT (json, or line for people), LOG_LEVEL.
 """
 
 import os
@@ -48,6 +49,14 @@ SESSION_COOKIE_SECURE = True
 CSRF_COOKIE_SECURE = True
 if _flag("TRUST_PROXY_HEADER", default=False):
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+
+# Lines of JSON for whatever collects them; one for each transition of a task, unless TASKQUEUE__EVENTS__LOG=false.
+if os.environ.get("LOG_FORMAT", "json").strip().lower() == "json":
+    LOGGING["formatters"]["json"] = {"()": "queue_app.logs.JSONFormatter"}
+    LOGGING["handlers"]["console"]["formatter"] = "json"
+# The queue reports a failure once, when it is final. Django's own line about each failed attempt would be one more.
+LOGGING["loggers"] = {"django.tasks": {"level": "CRITICAL"}}
+TASKQUEUE["EVENTS"] = {"LOG": True}
 
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},

@@ -1,0 +1,97 @@
+"""The log of transitions: a line for each task and each step, with ``EVENTS.LOG``.
+
+Written once the row is committed, like the events; unlike these it does not need Redis.
+A process that dies in between leaves a step out. Lines hold ids, names and numbers, never
+parameters, results, users or texts of errors.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from queue_app import conf
+from queue_app.core import trace
+from queue_app.core.events import COUNTED, EventName, Occasion, Run
+from queue_app.core.records import ClaimedTask, Outcome, TaskRef
+from queue_app.core.states import Status
+from queue_app.logs import ATTRIBUTE, printable
+
+logger: Final = logging.getLogger("taskqueue.transitions")
+
+#: Told about the caller's own deed, so the caller's trace is the task's.
+_BY_CALLER: Final = frozenset({EventName.ACCEPTED.value, EventName.REJECTED.value})
+
+
+def enabled() -> bool:
+    """Return whether transitions are logged."""
+    return conf.get().events.log and logger.isEnabledFor(logging.INFO)
+
+
+def told(runs: Iterable[Run]) -> None:
+    """Log what the runs of events tell."""
+    for occasion, task_ids in runs:
+        if occasion.name == COUNTED:
+            continue
+        facts = _facts(occasion)
+        for task_id in task_ids or (None,):
+            _write(occasion.name, task_id, facts)
+
+
+def started(tasks: Iterable[ClaimedTask]) -> None:
+    """Log that a worker was granted tasks, and how long they had waited."""
+    for task in tasks:
+        waited = (task.started_at - task.queued_at).total_seconds()
+        _write(EventName.STARTED, task.id, _of_attempt(task, Status.EXECUTING) | {"wait_seconds": round(waited, 3)})
+
+
+def ended(outcomes: Sequence[tuple[EventName, Outcome, Status]]) -> None:
+    """Log how attempts ended, and how long they took."""
+    for name, outcome, status in outcomes:
+        ran = (outcome.finished_at - outcome.started_at).total_seconds()
+        facts = _of_attempt(outcome.task, status) | {"run_seconds": round(ran, 3)}
+        if outcome.failure is not None:
+            facts |= {"reason": outcome.failure.reason, "error": outcome.failure.exception_class}
+        _write(name, outcome.task.id, facts)
+
+
+def due(tasks: Iterable[TaskRef]) -> None:
+    """Log that tasks whose time has come were queued; no event tells of it."""
+    for task in tasks:
+        _write("Due", task.id, {"task_type": task.task_type, "queue": task.queue, "status": Status.QUEUED.value})
+
+
+def _of_attempt(task: ClaimedTask, status: Status) -> dict[str, Any]:
+    return {
+        "task_type": task.task_type,
+        "queue": task.queue,
+        "attempt": task.attempt,
+        "worker": "" if task.worker_id is None else str(task.worker_id),
+        "status": status.value,
+        "trace_id": "" if task.trace is None else trace.trace_id(task.trace),
+    }
+
+
+def _facts(occasion: Occasion) -> dict[str, Any]:
+    details = dict(zip(occasion.details[::2], occasion.details[1::2], strict=False))
+    parent = trace.of_caller() if occasion.name in _BY_CALLER else None
+    return details | {
+        "task_type": occasion.task_type,
+        "queue": occasion.queue,
+        "attempt": int(occasion.attempt) if occasion.attempt.isdecimal() else "",
+        "worker": occasion.worker,
+        "status": occasion.status,
+        "trace_id": "" if parent is None else trace.trace_id(parent),
+    }
+
+
+def _write(name: str, task_id: uuid.UUID | None, facts: Mapping[str, Any]) -> None:
+    logger.info(
+        "%s %s %s",
+        name,
+        printable(facts["task_type"]),
+        task_id or "",
+        extra={ATTRIBUTE: {"event": str(name), "task_id": "" if task_id is None else str(task_id), **facts}},
+    )
