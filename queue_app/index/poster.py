@@ -155,6 +155,7 @@ class Poster:
     def _send(self, calls: list[Call]) -> None:
         if self._connection is None:
             self._connection = self._client.connection_pool.get_connection()
+            self._teach(self._connection)
         connection = self._connection
         packed = [
             part
@@ -163,6 +164,23 @@ class Poster:
         ]
         connection.send_packed_command(packed)
         self._outstanding.extend(calls)
+
+    def _teach(self, connection: Any) -> None:
+        """Make the scripts known.
+
+        A new connection may lead to a new server, whose refusal of a hint would be read only
+        with the next one.
+        """
+        scripts = (self._push, self._publish)
+        connection.send_packed_command(
+            [part for script in scripts for part in connection.pack_command("SCRIPT", "LOAD", script.script)]
+        )
+        try:
+            for _ in scripts:
+                connection.read_response()
+        except redis.ResponseError:
+            self._drop()  # the second answer must not be taken for that of a hint
+            raise
 
     def _read(self, *, all_of_them: bool) -> None:
         while self._outstanding and (

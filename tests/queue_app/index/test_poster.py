@@ -84,6 +84,14 @@ def test_a_server_that_forgot_its_scripts_learns_them_again(index):
     assert waiting(index) == 2
 
 
+def test_the_first_hint_arrives_at_a_server_that_knows_no_script(index):
+    """As one that has just been started: nobody may come after it who would read the refusal."""
+    index._poster._drop()
+    index._client.script_flush()
+    index.post_entries([entry()])
+    eventually(lambda: index._client.exists(f"{index.keys.prefix}:queues"))
+
+
 def test_what_a_broken_connection_swallowed_is_sent_again(index):
     index.post_entries([entry()])
     index.flush()
