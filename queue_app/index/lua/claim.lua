@@ -62,7 +62,7 @@ for lane, ids in pairs(drained) do
     held[#held + 1] = id
     held[#held + 1] = lane
   end
-  redis.call('HSET', LEASES, unpack(held))
+  hold_leases(held)
   for _, g in ipairs(gates_of(lane)) do
     redis.call('SADD', held_key(g), unpack(ids))
     passed[g] = (passed[g] or 0) + #ids

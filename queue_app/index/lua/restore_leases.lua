@@ -14,7 +14,7 @@ while at < #ARGV do
   local q = split_lane(lane)
   for i = 1, n do
     local id = ARGV[at + 1 + i]
-    redis.call('HSET', LEASES, id, lane)
+    hold_leases({ id, lane })
     restored = restored + redis.call('ZADD', queue_leases_key(q), 'NX', 0, id)
     for _, g in ipairs(gates_of(lane)) do redis.call('SADD', held_key(g), id) end
   end

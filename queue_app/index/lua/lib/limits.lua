@@ -2,10 +2,14 @@
 -- ('q:name'), its task type ('t:name'), its concurrency key ('k:name') and, where the queue
 -- limits its users, its user there ('u:queue\30name'). A slot is a lease that exists, so a
 -- cap compares a cardinality; there is no counter that could drift.
+local split = {}  -- lane -> its parts, for the length of one call
 local function split_lane(lane)
-  local q, task_type, capabilities, user, key, weight =
-    string.match(lane, '^([^\31]*)\31?([^\31]*)\31?([^\31]*)\31?([^\31]*)\31?([^\31]*)\31?([^\31]*)$')
-  return q, task_type, capabilities, user, key, tonumber(weight) or 1
+  local parts = split[lane]
+  if not parts then
+    parts = { string.match(lane, '^([^\31]*)\31?([^\31]*)\31?([^\31]*)\31?([^\31]*)\31?([^\31]*)\31?([^\31]*)$') }
+    split[lane] = parts
+  end
+  return parts[1], parts[2], parts[3], parts[4], parts[5], tonumber(parts[6]) or 1
 end
 
 local POLICY = { 'paused', 'max_concurrent', 'burst', 'interval', 'delay', 'throttled', 'since', 'per_user',
@@ -17,9 +21,10 @@ local function read_policy(key)
     since = found[7] or '0', per_user = found[8] or nil, fair = found[9] or nil, by_user = found[10] == '1' }
 end
 
+local NONE = { paused = false, since = '0', by_user = false }
 local policies = {}  -- for the length of one call: queue -> its limits
 local function queue_policy(q)
-  policies[q] = policies[q] or read_policy(queue_key(q))
+  policies[q] = policies[q] or (redis.call('SISMEMBER', LIMITED, q) == 1 and read_policy(queue_key(q))) or NONE
   return policies[q]
 end
 
@@ -184,4 +189,13 @@ end
 local function turner(fair, lane)
   local _, _, _, user, key = split_lane(lane)
   return fair == 'key' and key or user
+end
+
+-- Writes leases: id, lane, id, lane, ... Redis keeps a small hash as a list, and looks up by
+-- reading it. One value longer than a list may have makes a table of it, which it then stays.
+local function hold_leases(held)
+  local is_new = redis.call('EXISTS', LEASES) == 0
+  if is_new then redis.call('HSET', LEASES, '', string.rep(' ', 100)) end
+  redis.call('HSET', LEASES, unpack(held))
+  if is_new then redis.call('HDEL', LEASES, '') end
 end

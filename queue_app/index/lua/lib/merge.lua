@@ -118,123 +118,127 @@ local function merge(profile, limit, slots)
     end
   end
 
-  local function start_of(fair, band, who)
-    local turns = fair.turns[band]
-    if not turns then
-      turns = {}
-      fair.turns[band] = turns
+  -- What only fair queues need is made when the first of them is met.
+  local settle, take_turn
+  local function prepare_turns()
+    local function start_of(fair, band, who)
+      local turns = fair.turns[band]
+      if not turns then
+        turns = {}
+        fair.turns[band] = turns
+      end
+      if not turns[who] then turns[who] = turn_of(fair.queue, band, who) end
+      return math.max(turns[who], fair.now[band] or 0)
     end
-    if not turns[who] then turns[who] = turn_of(fair.queue, band, who) end
-    return math.max(turns[who], fair.now[band] or 0)
-  end
 
-  -- Finds the first task of somebody's lanes; false when there is none that may start.
-  local function look_at(fair, branch)
-    while true do
-      local best
-      for _, lane in ipairs(branch.lanes) do
-        if lane.score < math.huge and (not best or lane.score < best.score) then best = lane end
-      end
-      if branch.list.score < math.huge and (not best or branch.list.score <= best.score) then
-        local lane = lane_at(branch.list.name, branch.list.score, fair.queue, branch.gate)
-        advance(branch.list)
-        branch.lanes[#branch.lanes + 1] = lane
-      elseif not best then
-        return false
-      else
-        local before = best.score
-        if peek(best) and not is_closed(best) and best.score <= before then
-          branch.first, branch.real = best, best.score
-          branch.band = math.floor(best.score / 1e13)
-          return true
+    -- Finds the first task of somebody's lanes; false when there is none that may start.
+    local function look_at(fair, branch)
+      while true do
+        local best
+        for _, lane in ipairs(branch.lanes) do
+          if lane.score < math.huge and (not best or lane.score < best.score) then best = lane end
         end
-      end
-    end
-  end
-
-  local function place_branch(fair, branch)
-    branch.score = branch.band * 1e13 + start_of(fair, branch.band, branch.who)
-  end
-
-  -- Finds whose turn it is in a fair queue: the queue then stands at the score of that task.
-  local function settle(fair)
-    while true do
-      local best, list
-      for _, branch in ipairs(fair.branches) do
-        if branch.score < math.huge and (not best or branch.score < best.score or (branch.score == best.score
-            and (branch.who < best.who or (branch.who == best.who and branch.real < best.real)))) then
-          best = branch
-        end
-      end
-      for _, each in ipairs(fair.lists) do
-        if each.score < math.huge and (not list or each.score < list.score
-            or (each.score == list.score and each.name < list.name)) then
-          list = each
-        end
-      end
-      if rooms[fair.queue] <= 0 or not (best or list) then
-        fair.score = math.huge
-        return
-      end
-      local who, g
-      if list then who, g = split_entry(list.name) end
-      if list and (not best or list.score < best.score or (list.score == best.score and who <= best.who)) then
-        local stood, at = list.score, list.gate
-        advance(list)
-        if g ~= '' then
-          if room(g) > 0 then
-            fair.lists[#fair.lists + 1] = list_of('turns', list_key(profile, fair.queue, g), fair.queue, g)
+        if branch.list.score < math.huge and (not best or branch.list.score <= best.score) then
+          local lane = lane_at(branch.list.name, branch.list.score, fair.queue, branch.gate)
+          advance(branch.list)
+          branch.lanes[#branch.lanes + 1] = lane
+        elseif not best then
+          return false
+        else
+          local before = best.score
+          if peek(best) and not is_closed(best) and best.score <= before then
+            branch.first, branch.real = best, best.score
+            branch.band = math.floor(best.score / 1e13)
+            return true
           end
-        elseif at == '' or room(at) > 0 then
-          local branch = { who = who, gate = at, lanes = {},
-            list = list_of('lanes', turn_key(profile, fair.queue, at, who), fair.queue, at) }
-          if look_at(fair, branch) then
-            place_branch(fair, branch)
-            fair.branches[#fair.branches + 1] = branch
-            if branch.score > stood then found.late[#found.late + 1] = { fair.queue, at, who } end
+        end
+      end
+    end
+
+    local function place_branch(fair, branch)
+      branch.score = branch.band * 1e13 + start_of(fair, branch.band, branch.who)
+    end
+
+    -- Finds whose turn it is in a fair queue: the queue then stands at the score of that task.
+    settle = function(fair)
+      while true do
+        local best, list
+        for _, branch in ipairs(fair.branches) do
+          if branch.score < math.huge and (not best or branch.score < best.score or (branch.score == best.score
+              and (branch.who < best.who or (branch.who == best.who and branch.real < best.real)))) then
+            best = branch
+          end
+        end
+        for _, each in ipairs(fair.lists) do
+          if each.score < math.huge and (not list or each.score < list.score
+              or (each.score == list.score and each.name < list.name)) then
+            list = each
+          end
+        end
+        if rooms[fair.queue] <= 0 or not (best or list) then
+          fair.score = math.huge
+          return
+        end
+        local who, g
+        if list then who, g = split_entry(list.name) end
+        if list and (not best or list.score < best.score or (list.score == best.score and who <= best.who)) then
+          local stood, at = list.score, list.gate
+          advance(list)
+          if g ~= '' then
+            if room(g) > 0 then
+              fair.lists[#fair.lists + 1] = list_of('turns', list_key(profile, fair.queue, g), fair.queue, g)
+            end
+          elseif at == '' or room(at) > 0 then
+            local branch = { who = who, gate = at, lanes = {},
+              list = list_of('lanes', turn_key(profile, fair.queue, at, who), fair.queue, at) }
+            if look_at(fair, branch) then
+              place_branch(fair, branch)
+              fair.branches[#fair.branches + 1] = branch
+              if branch.score > stood then found.late[#found.late + 1] = { fair.queue, at, who } end
+            end
+          else
+            list.score = math.huge
           end
         else
-          list.score = math.huge
+          fair.best, fair.score = best, best.real
+          return
         end
-      else
-        fair.best, fair.score = best, best.real
+      end
+    end
+
+    -- Takes the task whose turn it is; the others of who had it come one turn later.
+    take_turn = function(fair)
+      local branch = fair.best
+      local lane, band, who = branch.first, branch.band, branch.who
+      -- What was taken meanwhile may have closed a gate, and what is found then is another task.
+      if is_closed(lane) then
+        if look_at(fair, branch) then place_branch(fair, branch) else branch.score = math.huge end
+        return settle(fair)
+      end
+      if lane.weight > slots then
+        found.short = true
         return
       end
-    end
-  end
-
-  -- Takes the task whose turn it is; the others of who had it come one turn later.
-  local function take_turn(fair)
-    local branch = fair.best
-    local lane, band, who = branch.first, branch.band, branch.who
-    -- What was taken meanwhile may have closed a gate, and what is found then is another task.
-    if is_closed(lane) then
-      if look_at(fair, branch) then place_branch(fair, branch) else branch.score = math.huge end
-      return settle(fair)
-    end
-    if lane.weight > slots then
-      found.short = true
-      return
-    end
-    pick(lane)
-    local start = start_of(fair, band, who)
-    local share = tonumber(redis.call('HGET', weights_key(fair.queue), who) or nil) or 1
-    fair.now[band] = start
-    fair.turns[band][who] = start + 1000 / share
-    found.taken[fair.queue] = found.taken[fair.queue] or {}
-    found.taken[fair.queue][band] = found.taken[fair.queue][band] or {}
-    found.taken[fair.queue][band][who] = fair.turns[band][who]
-    found.taken[fair.queue][band][NOW] = start
-    for _, other in ipairs(fair.branches) do
-      if other.who == who and other.score < math.huge then
-        if other == branch and not look_at(fair, other) then
-          other.score = math.huge
-        else
-          place_branch(fair, other)
+      pick(lane)
+      local start = start_of(fair, band, who)
+      local share = tonumber(redis.call('HGET', weights_key(fair.queue), who) or nil) or 1
+      fair.now[band] = start
+      fair.turns[band][who] = start + 1000 / share
+      found.taken[fair.queue] = found.taken[fair.queue] or {}
+      found.taken[fair.queue][band] = found.taken[fair.queue][band] or {}
+      found.taken[fair.queue][band][who] = fair.turns[band][who]
+      found.taken[fair.queue][band][NOW] = start
+      for _, other in ipairs(fair.branches) do
+        if other.who == who and other.score < math.huge then
+          if other == branch and not look_at(fair, other) then
+            other.score = math.huge
+          else
+            place_branch(fair, other)
+          end
         end
       end
+      settle(fair)
     end
-    settle(fair)
   end
 
   local function open_queue(q)
@@ -242,6 +246,7 @@ local function merge(profile, limit, slots)
     if rooms[q] <= 0 then
       found.shut[#found.shut + 1] = q
     elseif queue_policy(q).fair then
+      if not settle then prepare_turns() end
       local fair = { kind = 'fair', queue = q, branches = {}, turns = {}, now = {},
         lists = { list_of('turns', queue_heads_key(profile, q), q, '') } }
       settle(fair)
