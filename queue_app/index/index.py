@@ -7,7 +7,7 @@ Ids travel as the 16 bytes of their UUID. All batches are cut into calls of at m
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import batched
 from typing import Any, NamedTuple
 
@@ -123,10 +123,14 @@ class Index(Leases):
         return Proposal(int(reply[1]), int(reply[2]), tasks, wait)
 
     def remove(self, tasks: Iterable[TaskRef]) -> int:
-        """Take waiting tasks out of their lanes."""
+        """Take waiting tasks out of their lanes; return how many were there."""
+        return self.remove_entries((task.lane, task.id) for task in tasks)
+
+    def remove_entries(self, entries: Iterable[tuple[str, uuid.UUID]]) -> int:
+        """Take waiting tasks, given as lane and id, out of their lanes; return how many were there."""
         removed = 0
-        for batch in batched(tasks, BATCH):
-            removed += self._call("remove", *(part for task in batch for part in (task.lane, task.id.bytes)))
+        for batch in batched(entries, BATCH):
+            removed += self._call("remove", *(part for lane, task_id in batch for part in (lane, task_id.bytes)))
         return removed
 
     def promote(self, tasks: Iterable[TaskRef]) -> list[Risen]:
@@ -294,6 +298,17 @@ class Index(Leases):
     def misplaced(self, lanes: Iterable[PackedLane]) -> list[uuid.UUID]:
         """Return those of the queued tasks that are missing or stand at a wrong place; repairs nothing."""
         return misplaced(self._call, lanes)
+
+    def lane_sizes(self) -> Iterator[tuple[str, int]]:
+        """Yield each lane that holds tasks, and how many; one may come twice."""
+        for queue in self.queues():
+            for page in self._scan("lane_sizes", queue):
+                yield from ((lane.decode(), int(size)) for lane, size in batched(page, 2))
+
+    def entries(self, lane: str, cursor: int = 0) -> tuple[int, list[uuid.UUID]]:
+        """Return the cursor of the next page of a lane (0: there is none), and the tasks on this one."""
+        following, *ids = self._call("entries", lane, cursor)
+        return int(following), [uuid.UUID(bytes=task_id) for task_id in ids]
 
     def census(self) -> Census:
         """Count all queues, and return what was counted since Redis was emptied."""

@@ -7,6 +7,7 @@ Each pass is bounded and cheap when nothing is wrong:
 - leases whose row is not executing end; a row that is still queued goes back to its place
   once the lease is too old for its claim to be under way;
 - executing rows that hold no lease get one, so that caps hold;
+- entries of rows that are queued no more go, in lanes that hold more of them than rows were counted;
 - limits are copied again.
 """
 
@@ -24,6 +25,7 @@ from queue_app.rows.claim import statuses
 from queue_app.services import events
 from queue_app.services.claim import PROPOSAL_SECONDS
 from queue_app.services.rebuild import copy_limits
+from queue_app.services.sweep import Sweep
 
 #: How far back the recent window reaches; several reconcile periods, as commits may come late.
 RECENT_SECONDS = 30.0
@@ -39,6 +41,7 @@ class Reconciler:
     cursor: comparison.Cursor | None = None
     compared: int = 0  # rows of the rolling pass under way
     total: int = 0  # rows of the pass before
+    sweep: Sweep = field(default_factory=Sweep)
     repaired: Counter[str] = field(default_factory=Counter)
 
     def run_once(self) -> dict[str, int]:
@@ -49,6 +52,7 @@ class Reconciler:
             "missing": _repair(index, comparison.packed_recent(RECENT_SECONDS, PAGE)) + self._roll_on(index),
             "leases_ended": self._end_stale_leases(index),
             "leases_restored": index.restore_leases(index.missing_leases(audit.executing())),
+            "entries_ended": self.sweep.step(index),
         }
         for kind, count in repairs.items():
             if count:
@@ -73,9 +77,11 @@ class Reconciler:
         """Compare the next page of the rolling pass; return how many tasks were missing or misplaced."""
         page = comparison.packed_page(self.cursor, PAGE)
         self.compared += page.size
+        self.sweep.count(page.lanes)
         self.cursor = page.end
         if self.cursor is None:
             self.total, self.compared = self.compared, 0
+            self.sweep.end_pass(index)
         return _repair(index, page)
 
     def _end_stale_leases(self, index: Index) -> int:
@@ -108,9 +114,13 @@ def _is_stale(lease: Lease, status: Status | None, now: int) -> bool:
 
 
 def reconcile_everything() -> dict[str, int]:
-    """Compare all rows at once; return the repairs made, by kind."""
-    reconciler = Reconciler()
+    """Compare all rows at once, twice, so that what the index has too much goes too; return the repairs, by kind."""
+    reconciler, index = Reconciler(), get_index()
     total = Counter(reconciler.run_once())
-    while reconciler.cursor is not None:
-        total["missing"] += reconciler.next_page(get_index())
+    for _ in range(2):
+        total["missing"] += reconciler.next_page(index)
+        while reconciler.cursor is not None:
+            total["missing"] += reconciler.next_page(index)
+    while reconciler.sweep.cursors:
+        total["entries_ended"] += reconciler.sweep.step(index)
     return dict(total)

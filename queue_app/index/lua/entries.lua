@@ -1,0 +1,10 @@
+-- Lists what waits in a lane, about 1000 ids at a time, in no order.
+--
+-- KEYS[1]  prefix (hash tag) of all keys
+-- ARGV[1]  lane    ARGV[2]  cursor ('0' at first)
+-- Returns  {next cursor, id, id, ...}; what is there from the first call to the last is named at least once
+--! include keys
+local page = redis.call('ZSCAN', lane_key(ARGV[1]), ARGV[2], 'COUNT', 1000)
+local reply = { page[1] }
+for i = 1, #page[2], 2 do reply[#reply + 1] = page[2][i] end
+return reply
