@@ -17,7 +17,7 @@ from django.dispatch import Signal
 from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 from django.tasks.signals import task_finished, task_started
 
-from queue_app import conf, registry
+from queue_app import conf, registry, tracing
 from queue_app.backend import has_audience
 from queue_app.core.payload import dump_json
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, Throttling
@@ -47,8 +47,9 @@ class Executor:
         began = time.monotonic()
         tokens = capture.enter(held, self.board)
         try:
-            call = self._prepare(held)
-            result = self._complete(held, call, lambda: call.task.call(*call.args, **call.kwargs))
+            with tracing.attempt(held.task):
+                call = self._prepare(held)
+                result = self._complete(held, call, lambda: call.task.call(*call.args, **call.kwargs))
         except BaseException as error:  # noqa: BLE001 - SystemExit in a task is the task's failure, not the worker's
             return ended(held, began, error)
         finally:
@@ -60,11 +61,12 @@ class Executor:
         began = time.monotonic()
         capture.enter(held, self.board)  # for this asyncio task, whose context nobody else sees
         try:
-            call = self._prepare(held)
-            with self._told(held, call):
-                value = await call.task.func(*call.args, **call.kwargs)
-                text = _encode(value)
-            self._tell_completed(held, call, text)
+            with tracing.attempt(held.task):
+                call = self._prepare(held)
+                with self._told(held, call):
+                    value = await call.task.func(*call.args, **call.kwargs)
+                    text = _encode(value)
+                self._tell_completed(held, call, text)
         except asyncio.CancelledError as error:
             if held.interruption is None:  # the task cancelled itself
                 return ended(held, began, error)

@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 from django.apps import apps
 from django.db import transaction
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from rest_framework import exceptions, negotiation
 from rest_framework.authentication import (
     BaseAuthentication,
@@ -34,6 +36,7 @@ from queue_app.api import errors
 from queue_app.api.body import check_headers, read_object
 from queue_app.api.keys import KeyAuthentication, check_scope
 from queue_app.api.throttles import ScopedThrottle
+from queue_app.core import trace
 from queue_app.exceptions import TaskQueueError
 from queue_app.services import audit
 
@@ -123,6 +126,11 @@ class ApiView(APIView):
         if classes:
             classes.insert(0, KeyAuthentication)
         return [authentication() for authentication in classes]
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Answer within the trace that the caller names, so that tasks which it submits belong to it."""
+        with trace.use(trace.parse(request.headers.get("traceparent", "")) or trace.current.get()):
+            return super().dispatch(request, *args, **kwargs)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse unfit bodies before the checks of the session may read them."""

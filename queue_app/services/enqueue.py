@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from queue_app import conf, signals
+from queue_app import conf, signals, tracing
 from queue_app.core.lanes import score
 from queue_app.core.records import Enqueued, Entry, NewTask
 from queue_app.exceptions import IdempotencyConflict
@@ -39,11 +39,12 @@ def enqueue(new: NewTask, *, tell: bool = True, outside: bool = False) -> Enqueu
     ``QueueFull`` or ``UserLimitExceeded`` where there is no room.
     """
     row = check_task(new)
-    queues = _ensure_queues([row])
-    stored = admission.store([row], partial(_insert_one, row), outside=outside, tell=tell)
-    if stored is None:
-        return _replayed(row)
-    _announce([stored], queues, tell=tell)
+    with tracing.enqueueing([row]):
+        queues = _ensure_queues([row])
+        stored = admission.store([row], partial(_insert_one, row), outside=outside, tell=tell)
+        if stored is None:
+            return _replayed(row)
+        _announce([stored], queues, tell=tell)
     return Enqueued(row.id, stored.status, stored.created_at)
 
 
@@ -64,6 +65,11 @@ def enqueue_calls(task: NewTask, calls: Iterable[tuple[Sequence[Any], dict[str, 
 def _store(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:
     if not rows:
         return []
+    with tracing.enqueueing(rows):
+        return _store_all(rows, outside=outside)
+
+
+def _store_all(rows: list[TaskRow], *, outside: bool) -> list[Enqueued]:
     queues = _ensure_queues(rows)
     if all(row.spec.idempotency_key is None for row in rows):
         stored = admission.store(rows, partial(insert.insert_many, rows), outside=outside)

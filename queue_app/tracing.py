@@ -1,0 +1,150 @@
+"""Spans of OpenTelemetry, where the project has set it up: the extra ``otel`` names its interface.
+
+A producer span stands around an enqueue. Its context goes into the row, so that the spans of
+the attempt, perhaps days later on another machine, belong to the same trace: one for the wait
+and one for the run. Names and attributes follow the semantic conventions for messaging.
+
+The library is never imported here for its own sake: without a tracer provider there is
+nobody to tell, and a look into ``sys.modules`` is all that it costs. A tracer that raises is
+logged; tasks are stored and run all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
+from typing import Any, Final
+
+from queue_app.core import trace
+from queue_app.core.records import ClaimedTask
+from queue_app.exceptions import Snooze, Throttle
+from queue_app.rows.insert import TaskRow
+
+SYSTEM: Final = "taskqueue"
+_NOTHING: Final[AbstractContextManager[None]] = nullcontext()
+_log = logging.getLogger("taskqueue")
+
+
+def _tracer() -> Any:
+    """Return a tracer if the project has set up a provider, else ``None``."""
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
+        return None
+    return api.get_tracer(SYSTEM)
+
+
+def enqueueing(rows: Sequence[TaskRow]) -> AbstractContextManager[None]:
+    """Return a block in which these tasks are stored, as one span that will be the parent of their attempts."""
+    tracer = _tracer()
+    return _NOTHING if tracer is None or not rows else _enqueueing(tracer, rows)
+
+
+@contextmanager
+def _enqueueing(tracer: Any, rows: Sequence[TaskRow]) -> Iterator[None]:
+    api = sys.modules["opentelemetry.trace"]
+    spec = rows[0].spec
+    queue = spec.queue if all(row.spec.queue == spec.queue for row in rows) else ""
+    attributes: dict[str, str | int] = {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": "enqueue",
+        "messaging.operation.type": "send",
+    }
+    if queue:
+        attributes["messaging.destination.name"] = queue
+    if len(rows) == 1:
+        attributes |= {"messaging.message.id": str(rows[0].id), "taskqueue.task_type": spec.task_type}
+    else:
+        attributes["messaging.batch.message_count"] = len(rows)
+    parent = trace.current.get()
+    context = None
+    if parent is not None and not api.get_current_span().get_span_context().is_valid:
+        context = _context_of(api, parent)
+    span = None
+    try:
+        span = tracer.start_span(
+            f"enqueue {queue}".rstrip(), context=context, kind=api.SpanKind.PRODUCER, attributes=attributes
+        )
+    except Exception:  # noqa: BLE001
+        _log.exception("no span for %s", attributes)
+    with _NOTHING if span is None else api.use_span(span, end_on_exit=True):
+        yield
+
+
+def attempt(task: ClaimedTask) -> AbstractContextManager[None]:
+    """Return a block in which the attempt runs: as a span, after one for its wait. An error in it is noted."""
+    tracer = _tracer()
+    return _NOTHING if tracer is None else _attempt(tracer, task)
+
+
+@contextmanager
+def _attempt(tracer: Any, task: ClaimedTask) -> Iterator[None]:
+    api = sys.modules["opentelemetry.trace"]
+    run = None
+    try:
+        parent = None if task.trace is None else _context_of(api, task.trace)
+        attributes = _attributes_of(task)
+        wait = tracer.start_span(
+            f"wait {task.queue}", context=parent, attributes=attributes, start_time=_nanoseconds(task.queued_at)
+        )
+        wait.end(_nanoseconds(max(task.started_at, task.queued_at)))
+        # Without a trace from the enqueuer the wait begins one, and the run belongs to it.
+        parent = parent or api.set_span_in_context(wait)
+        attributes |= {"messaging.operation.name": "process", "messaging.operation.type": "process"}
+        run = tracer.start_span(
+            f"process {task.queue}", context=parent, kind=api.SpanKind.CONSUMER, attributes=attributes
+        )
+    except Exception:  # noqa: BLE001
+        _log.exception("no spans for %s", task.id)
+    if run is None:
+        yield
+        return
+    with api.use_span(run, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        try:
+            with trace.use(trace.of_caller() or task.trace):
+                yield
+        except BaseException as error:
+            _note(api, run, error)
+            raise
+
+
+def _attributes_of(task: ClaimedTask) -> dict[str, str | int | float]:
+    attributes: dict[str, str | int | float] = {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": "wait",
+        "messaging.destination.name": task.queue,
+        "messaging.message.id": str(task.id),
+        "taskqueue.task_type": task.task_type,
+        "taskqueue.attempt": task.attempt,
+        "taskqueue.wait_seconds": max(0.0, (task.started_at - task.queued_at).total_seconds()),
+    }
+    if task.worker_id is not None:
+        attributes["messaging.client.id"] = str(task.worker_id)
+    return attributes
+
+
+def _note(api: Any, span: Any, error: BaseException) -> None:
+    kind = f"{type(error).__module__}.{type(error).__qualname__}"
+    if isinstance(error, (Snooze, Throttle)):  # put off: no failure
+        span.set_attribute("taskqueue.put_off", type(error).__name__)
+        return
+    span.set_attribute("error.type", kind)
+    span.record_exception(error)
+    span.set_status(api.Status(api.StatusCode.ERROR, type(error).__name__))
+
+
+def _context_of(api: Any, traceparent: str) -> Any:
+    """Return the context of a remote span, given as the header that W3C describes."""
+    span = api.SpanContext(
+        trace_id=int(traceparent[3:35], 16),
+        span_id=int(traceparent[36:52], 16),
+        is_remote=True,
+        trace_flags=api.TraceFlags(int(traceparent[53:55], 16)),
+    )
+    return api.set_span_in_context(api.NonRecordingSpan(span))
+
+
+def _nanoseconds(at: datetime) -> int:
+    return int(at.timestamp() * 1_000_000) * 1_000

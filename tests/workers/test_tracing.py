@@ -1,0 +1,149 @@
+"""Spans from the caller over the queue to the task, heard by OpenTelemetry's own exporter in memory."""
+
+import asyncio
+import logging
+import uuid
+
+import pytest
+from opentelemetry import trace as api
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from queue_app import task, tracing
+from queue_app.core import trace
+from queue_app.exceptions import Snooze
+from queue_app.models import TaskPayload
+from queue_app.registry import type_of
+from queue_app.services.claim import claim
+from queue_app.services.enqueue import enqueue_many
+from tests.support.engine import new, put
+from workers.context import Held
+from workers.executor import Executor
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+pytestmark = pytest.mark.usefixtures("engine")
+
+
+@task
+def nested() -> str:
+    """Make a span of its own, and enqueue another task."""
+    with tracing._tracer().start_as_current_span("inner"):
+        breaks.enqueue()
+    logging.getLogger("shop").warning("traced")
+    return trace.trace_id(trace.current.get())
+
+
+@task
+async def awaited() -> str:
+    """Tell the trace it belongs to."""
+    await asyncio.sleep(0)
+    return trace.trace_id(trace.current.get())
+
+
+@task
+def breaks() -> None:
+    """Fail."""
+    raise LookupError("gone")
+
+
+@task
+def waits() -> None:
+    """Be put off."""
+    raise Snooze(60)
+
+
+@pytest.fixture
+def spans(monkeypatch):
+    """A provider as a project sets one up, but for this test only; returns the first finished span of each name."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(tracing, "_tracer", lambda: provider.get_tracer("test"))
+    return lambda: {span.name: span for span in reversed(exporter.get_finished_spans())}
+
+
+@pytest.fixture
+def run(scene):
+    """Claim one task and run it as a worker does."""
+
+    def run_one(kind):
+        hand = scene.worker(type_of(kind))
+        [claimed] = claim(hand.profile, hand.id, 1)
+        held, executor = Held(claimed, 0.0), Executor(hand.id)
+        return asyncio.run(executor.arun(held)) if kind is awaited else executor.run(held)
+
+    return run_one
+
+
+def ids(span):
+    return f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"
+
+
+def test_one_trace_from_the_caller_to_what_the_task_enqueues(spans, run):
+    with trace.use(PARENT):
+        task_id = put(type_of(nested))
+    outcome = run(nested)
+    found = spans()
+    sent, wait, ran, inner = (found[name] for name in ("enqueue default", "wait default", "process default", "inner"))
+    assert {ids(span)[0] for span in (sent, wait, ran, inner)} == {trace.trace_id(PARENT)}
+    assert outcome.result == f'"{trace.trace_id(PARENT)}"'
+    assert f"{sent.parent.span_id:016x}" == PARENT[36:52]
+    assert wait.parent.span_id == ran.parent.span_id == sent.context.span_id
+    assert inner.parent.span_id == ran.context.span_id
+    assert (sent.kind, ran.kind) == (api.SpanKind.PRODUCER, api.SpanKind.CONSUMER)
+    assert wait.start_time <= wait.end_time
+    assert sent.attributes == {
+        "messaging.system": "taskqueue",
+        "messaging.operation.name": "enqueue",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "default",
+        "messaging.message.id": str(task_id),
+        "taskqueue.task_type": type_of(nested),
+    }
+    assert ran.attributes["messaging.message.id"] == str(task_id)
+    assert ran.attributes["messaging.operation.type"] == "process"
+    assert (ran.attributes["taskqueue.attempt"], ran.status.status_code) == (1, api.StatusCode.UNSET)
+    carried = TaskPayload.objects.order_by("task_id").values_list("trace", flat=True)
+    assert trace.trace_id(carried[1]) == trace.trace_id(PARENT), "what the task enqueued belongs to the trace too"
+    assert trace.current.get() is None
+
+
+@pytest.mark.parametrize(("kind", "failed"), [(breaks, True), (waits, False)])
+def test_an_error_is_noted_and_being_put_off_is_none(spans, run, kind, failed):
+    put(type_of(kind))
+    run(kind)
+    ran = spans()["process default"]
+    assert (ran.status.status_code is api.StatusCode.ERROR) == failed
+    assert ran.attributes.get("error.type") == ("builtins.LookupError" if failed else None)
+    assert [event.name for event in ran.events] == (["exception"] if failed else [])
+    assert ran.attributes.get("taskqueue.put_off") == (None if failed else "Snooze")
+
+
+def test_coroutines_and_tasks_of_enqueuers_without_traces(spans, run, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(tracing, "_tracer", lambda: None)
+        put(type_of(awaited))
+    outcome = run(awaited)
+    wait, ran = spans()["wait default"], spans()["process default"]
+    assert ids(wait)[0] == ids(ran)[0] == outcome.result.strip('"')
+    assert wait.parent is None
+
+
+def test_many_tasks_are_one_span(spans):
+    enqueue_many(new(queue=f"q{number % 2}") for number in range(3))
+    sent = spans()["enqueue"]
+    assert sent.attributes["messaging.batch.message_count"] == 3
+    assert set(TaskPayload.objects.values_list("trace", flat=True)) == {"00-{}-{}-01".format(*ids(sent))}
+
+
+def test_a_trace_that_cannot_be_written_stops_no_task(run, monkeypatch, caplog):
+    monkeypatch.setattr(tracing, "_tracer", object)
+    put(type_of(breaks))
+    assert run(breaks).failure.exception_class == "builtins.LookupError"
+    assert "no spans for" in caplog.text
+
+
+def test_without_a_provider_there_are_no_spans():
+    assert tracing._tracer() is None
+    assert tracing.attempt(None) is tracing.enqueueing([uuid.uuid4()])
