@@ -138,6 +138,7 @@ class TaskQueueSettings:
     database_alias: str = "default"
     key_prefix: str = "taskqueue"  # all keys lie under {key_prefix}
     task_modules: list[str] = field(default_factory=lambda: ["tasks"])  # looked for in every installed app
+    sensitive: list[str] = field(default_factory=list)  # names of parameters of any task whose values are masked
     payload: PayloadLimits = field(default_factory=PayloadLimits)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from queue_app import registry
 from queue_app.core.masking import MASK, is_secret
 from queue_app.core.redaction import redact
 
@@ -92,9 +93,17 @@ def _extras_of(record: logging.LogRecord, facts: Any) -> dict[str, Any]:
 
 
 def _items(given: Mapping[Any, Any], depth: int) -> Iterator[tuple[str, Any]]:
+    names = _declared()
     for name, value in list(given.items())[:MAX_FIELDS]:
         key = str(name)[:MAX_FIELD]
-        yield key, MASK if is_secret(key) and value not in (None, "") else _plain(value, depth)
+        yield key, MASK if is_secret(key, names) and value not in (None, "") else _plain(value, depth)
+
+
+def _declared() -> frozenset[str]:
+    try:
+        return registry.all_sensitive_names()
+    except Exception:  # noqa: BLE001 - a line that is written before the settings are there
+        return frozenset()
 
 
 def _plain(value: Any, depth: int) -> Any:

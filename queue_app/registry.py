@@ -19,6 +19,7 @@ from django.tasks.base import Task
 from django.utils.module_loading import autodiscover_modules
 
 from queue_app import conf
+from queue_app.core.masking import normal_name
 from queue_app.exceptions import UnknownTaskType
 
 type AnyTask = Task[..., Any]  # generic in the stubs only; an alias is not evaluated
@@ -78,6 +79,31 @@ def find(task_type: str) -> AnyTask | None:
         discover()
         learn(task_type)
     return _tasks.get(task_type)
+
+
+def sensitive_names(task_type: str) -> frozenset[str]:
+    """Return the names under which values of tasks of this type must not be shown: declared by it, or for all.
+
+    A type that no code here knows may have declared anything, so what any type declares counts for it.
+    """
+    try:
+        task = find(task_type)
+    except Exception:  # noqa: BLE001 - it imports the project's task modules; a broken one must not show a secret
+        task = None
+    return all_sensitive_names() if task is None else _for_all() | _declared_by(task)
+
+
+def all_sensitive_names() -> frozenset[str]:
+    """Return the names that the project or any known task declares sensitive: for what belongs to no one task."""
+    return _for_all().union(*(_declared_by(task) for task in list(_tasks.values())))
+
+
+def _for_all() -> frozenset[str]:
+    return frozenset(map(normal_name, conf.load()[0].sensitive))
+
+
+def _declared_by(task: AnyTask) -> frozenset[str]:
+    return frozenset(map(normal_name, getattr(task, "sensitive", ())))
 
 
 def stand_in(task_type: str) -> Callable[..., Any]:

@@ -66,6 +66,7 @@ class TaskOptions(TypedDict, total=False):
     user: str
     concurrency_key: str
     weight: int
+    sensitive: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,9 @@ class QueueTask[**P, R](_Base[P, R]):
     - ``idempotency_key``: of the same key and user only one task is stored;
     - ``user``: on whose behalf it runs;
     - ``concurrency_key``: what its limits go by, such as ``customer:42``;
-    - ``weight``: how many slots of a worker it takes.
+    - ``weight``: how many slots of a worker it takes;
+    - ``sensitive``: names of parameters, at any depth, whose values are masked wherever they
+      are shown; in the decorator only, as it holds for all tasks of the function.
     """
 
     capabilities: Sequence[str] = ()
@@ -97,6 +100,7 @@ class QueueTask[**P, R](_Base[P, R]):
     user: str = ""
     concurrency_key: str = ""
     weight: int = 1
+    sensitive: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None:
@@ -111,6 +115,7 @@ class QueueTask[**P, R](_Base[P, R]):
             raise InvalidTask(
                 "backoff must be a function of (exception, task_result); for a number of seconds use retry_delay."
             )
+        object.__setattr__(self, "sensitive", _names(self.sensitive))
         Task.__post_init__(self)
         registry.register(self)
 
@@ -126,6 +131,10 @@ class QueueTask[**P, R](_Base[P, R]):
         """Return a copy with other defaults; raise ``TypeError`` for an unknown option."""
         if "backoff" in options:
             raise TypeError("backoff can be set in the decorator only: a stored task knows its function, not its copy.")
+        if "sensitive" in options:
+            raise TypeError(
+                "sensitive can be set in the decorator only: a stored task knows its function, not its copy."
+            )
         given: dict[str, Any] = {
             name: value
             for name, value in (
@@ -162,6 +171,12 @@ def _retries(max_attempts: Any) -> int:
     if type(max_attempts) is not int or max_attempts < 1:
         raise InvalidTask(f"max_attempts must be a whole number of at least 1, not {max_attempts!r}.")
     return max_attempts - 1
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    if isinstance(given, list | tuple | set | frozenset) and all(isinstance(name, str) and name for name in given):
+        return tuple(sorted(given))
+    raise InvalidTask(f'sensitive must be a list of names such as ["card_number"], not {given!r:.60}.')
 
 
 @overload

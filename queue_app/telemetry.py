@@ -11,6 +11,7 @@ from queue_app import signals
 from queue_app.core import trace
 from queue_app.core.priorities import Band
 from queue_app.core.records import Outcome, TaskRef
+from queue_app.core.redaction import Secrets, redact
 from queue_app.core.states import Status
 from queue_app.logs import ATTRIBUTE, printable
 
@@ -90,10 +91,16 @@ def operation_ended(operation: Any, **_: Any) -> None:
     )
 
 
-def describe_failure(outcome: Outcome, status: Status) -> str:
-    """Return one line about a failed attempt; no parameters, no control characters."""
+def _secrets_of(outcome: Outcome) -> Secrets:
+    from queue_app.services.shown import secrets_of_call  # noqa: PLC0415 - it needs the models
+
+    return secrets_of_call(outcome.task)
+
+
+def _describe(outcome: Outcome, status: Status, secrets: Secrets) -> str:
+    """Return one line about a failed attempt; no secrets of its parameters, no control characters."""
     failure = outcome.failure
-    what = f"{failure.exception_class}: {failure.message}" if failure else ""
+    what = redact(f"{failure.exception_class}: {failure.message}", secrets) if failure else ""
     return (
         f"{outcome.task.task_type} {outcome.task.id} attempt {outcome.task.attempt} -> {status}: {printable(what):.500}"
     )
@@ -104,21 +111,25 @@ def attempt_finished(outcome: Outcome, status: Status, **_: Any) -> None:
     """Log failures: a warning for one that is tried again, an error, once, for the last of a task.
 
     Trackers of errors take a report from each ``ERROR`` line. Where the exception was raised
-    in this process it comes with its stack; from child processes and remote workers as text.
+    in this process it comes with its stack; from child processes and remote workers as text,
+    and so it does where it repeats a value that must not be shown, which the text hides.
     """
     if outcome.failure is None:
         return
+    secrets = _secrets_of(outcome)
+    described = _describe(outcome, status, secrets)
     if status not in _FINAL:
         level = logging.INFO if status is Status.CANCELLED else logging.WARNING
-        logger.log(level, "%s", describe_failure(outcome, status), extra=_facts(outcome, status))
+        logger.log(level, "%s", described, extra=_facts(outcome, status))
         return
-    error = outcome.error
+    told = outcome.failure.message + outcome.failure.traceback
+    error = None if any(secret in told for secret in secrets) else outcome.error
     facts = _facts(outcome, status)
     if error is None and outcome.failure.traceback:
-        facts[ATTRIBUTE]["traceback"] = outcome.failure.traceback[-4_000:]
+        facts[ATTRIBUTE]["traceback"] = redact(outcome.failure.traceback, secrets)[-4_000:]
     logger.error(
         "%s",
-        describe_failure(outcome, status),
+        described,
         exc_info=None if error is None else (type(error), error, error.__traceback__),
         extra=facts,
     )

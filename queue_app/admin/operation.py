@@ -15,11 +15,12 @@ from django.utils.safestring import SafeString
 
 from queue_app.admin.mixins import CappedPaginator, ReadOnlyAdmin
 from queue_app.admin.task_detail import pretty
-from queue_app.core.redaction import redact_value
+from queue_app.core.redaction import Secrets, redact_value
 from queue_app.dashboard import labels
 from queue_app.exceptions import OperationEnded, OperationNotFound
 from queue_app.models import Operation
 from queue_app.models.operation import OperationKind, OperationState
+from queue_app.registry import all_sensitive_names
 from queue_app.rows.database import atomic
 from queue_app.services.operations import cancel_operation
 
@@ -77,7 +78,8 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
     @admin.display(description="tasks")
     def selection(self, operation: Operation) -> SafeString:
         """Return the filter."""
-        return format_html('<pre class="tq-pre">{}</pre>', pretty(redact_value(operation.filter)))
+        shown = redact_value(operation.filter, Secrets(names=all_sensitive_names()))
+        return format_html('<pre class="tq-pre">{}</pre>', pretty(shown))
 
     def get_urls(self) -> list[URLPattern]:
         """Put the stop before Django's own addresses."""

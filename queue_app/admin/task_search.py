@@ -101,7 +101,8 @@ def _add(found: TaskFilter, kind: str, value: str, *, may_view_payload: bool) ->
     if kind == "error":
         return replace(found, error=value)
     keys = kind.removeprefix(_PARAMETERS).split(".")
-    if any(is_secret(key) for key in keys):
+    hidden = registry.all_sensitive_names()
+    if any(is_secret(key, hidden) for key in keys):
         raise NotAllowed(_("Values that are hidden cannot be searched for."))
     return replace(found, parameters=[*found.parameters, [_nested(keys, item) for item in _meanings(value)]])
 

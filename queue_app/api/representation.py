@@ -20,6 +20,7 @@ from queue_app.models import (
     TaskProgress,
     Worker,
 )
+from queue_app.registry import all_sensitive_names
 from queue_app.services.edit import POLICY_FIELDS, QUEUE_FIELDS
 from queue_app.services.inspect import TaskDetail
 from queue_app.services.shown import shown_payload
@@ -168,7 +169,7 @@ def action(found: Operation) -> dict[str, Any]:
         "operation_id": found.id,
         "kind": found.kind,
         "state": found.state,
-        "filter": mask(found.filter),
+        "filter": mask(found.filter, all_sensitive_names()),
         "arguments": found.arguments,
         "by": found.by,
         "reason": found.reason,

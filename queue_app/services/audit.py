@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
+from queue_app import registry
 from queue_app.core.clock import now
 from queue_app.core.masking import mask
 from queue_app.models import AuditEntry
@@ -53,6 +54,7 @@ def record(  # noqa: PLR0913 - an entry has that many facts, each named by its c
     details = dict(after or {})
     if len(ids) > 1:
         details["ids"] = [str(name) for name in ids[:MAX_IDS]]
+    sensitive = registry.all_sensitive_names()
     return AuditEntry.objects.using(alias()).create(
         at=now(),
         by=by[:USER_LENGTH],
@@ -61,7 +63,7 @@ def record(  # noqa: PLR0913 - an entry has that many facts, each named by its c
         target=target[:50],
         target_id=str(ids[0])[:TYPE_LENGTH] if len(ids) == 1 else "",
         count=max(len(ids), 1) if count is None else count,
-        before=mask(dict(before or {})),
-        after=mask(details),
+        before=mask(dict(before or {}), sensitive),
+        after=mask(details, sensitive),
         reason=reason[:REASON_LENGTH],
     )

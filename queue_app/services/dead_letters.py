@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from django.db.models import Q
 
-from queue_app.core.redaction import secrets_of
+from queue_app.core.redaction import Secrets
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound, InvalidTransition
 from queue_app.models import DeadLetter, Task, TaskPayload
@@ -142,10 +142,11 @@ def shown_parameters(task_id: uuid.UUID) -> tuple[list[Any], dict[str, Any]] | N
     return args, parameters
 
 
-def secrets_by_task(task_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, frozenset[str]]:
+def secrets_by_task(task_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Secrets]:
     """Return what must not be shown of the messages of each task."""
+    types = dict(Task.objects.filter(pk__in=task_ids).values_list("pk", "task_type"))
     payloads = TaskPayload.objects.filter(pk__in=task_ids)
-    return {payload.task_id: secrets_of([payload.args, payload.parameters]) for payload in payloads}
+    return {payload.task_id: shown_payload(types.get(payload.task_id, ""), payload)[0] for payload in payloads}
 
 
 def refusal(dead_letter_id: uuid.UUID, verb: str) -> DeadLetterNotFound | InvalidTransition:

@@ -15,7 +15,6 @@ from typing import Any
 
 from queue_app import signals
 from queue_app.core.records import TaskRef
-from queue_app.core.redaction import redact_value, secrets_of
 from queue_app.core.unmasking import same, unmask
 from queue_app.models import DeadLetter, TaskPayload
 from queue_app.models.task import USER_LENGTH
@@ -24,6 +23,7 @@ from queue_app.rows.database import atomic
 from queue_app.services import events
 from queue_app.services.dead_letters import refusal
 from queue_app.services.hints import push_on_commit
+from queue_app.services.shown import shown_payload
 from queue_app.services.validate import check_parameters
 
 
@@ -68,9 +68,8 @@ def _edited(dead_letter_id: uuid.UUID, parameters: dict[str, Any]) -> str | None
     check_parameters(parameters)  # its depth, before anything walks through it
     letter = DeadLetter.objects.select_for_update().filter(pk=dead_letter_id).first()
     payload = TaskPayload.objects.filter(pk=letter.task_id).first() if letter else None
-    if payload is None:
+    if letter is None or payload is None:
         raise refusal(dead_letter_id, "replayed")
     stored = payload.parameters
-    shown = redact_value(stored, secrets_of([payload.args, stored]))
-    meant = unmask(parameters, shown, stored)
+    meant = unmask(parameters, shown_payload(letter.task_type, payload)[2], stored)
     return None if same(meant, stored) else check_parameters(meant)

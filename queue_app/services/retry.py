@@ -17,7 +17,6 @@ from typing import Any
 
 from queue_app import registry
 from queue_app.core.records import Enqueued, NewTask, TaskRef
-from queue_app.core.redaction import redact_value, secrets_of
 from queue_app.core.states import Status
 from queue_app.core.unmasking import unmask
 from queue_app.exceptions import InvalidTransition, TaskNotFound
@@ -29,6 +28,7 @@ from queue_app.services import events
 from queue_app.services.enqueue import enqueue
 from queue_app.services.hints import push_on_commit
 from queue_app.services.replay import replay_open
+from queue_app.services.shown import shown_payload
 from queue_app.services.validate import check_parameters
 
 #: States that ``retry`` leaves.
@@ -84,8 +84,7 @@ def run_again(task_id: uuid.UUID, *, parameters: dict[str, Any] | None = None) -
     meant = payload.parameters
     if parameters is not None:
         check_parameters(parameters)  # its depth, before anything walks through it
-        shown = redact_value(payload.parameters, secrets_of([payload.args, payload.parameters]))
-        meant = unmask(parameters, shown, payload.parameters)
+        meant = unmask(parameters, shown_payload(task.task_type, payload)[2], payload.parameters)
     registry.get(task.task_type)  # a type that no code knows any more could never run
     options = {name: getattr(task, name) for name in _OPTIONS if name in NewTask.__dataclass_fields__}
     return enqueue(

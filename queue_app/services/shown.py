@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import inspect
+import json
 from typing import Any
 
 from queue_app import registry
 from queue_app.core.masking import is_secret
-from queue_app.core.redaction import redact_value, secrets_of
+from queue_app.core.records import ClaimedTask
+from queue_app.core.redaction import Secrets, redact_value, secrets_of
 from queue_app.models import TaskPayload
 
 
-def shown_payload(task_type: str, payload: TaskPayload | None) -> tuple[frozenset[str], Any, dict[str, Any]]:
+def shown_payload(task_type: str, payload: TaskPayload | None) -> tuple[Secrets, Any, dict[str, Any]]:
     """Return the secrets of a task, to be hidden in its texts, and its arguments and parameters without them."""
+    names = registry.sensitive_names(task_type)
     if payload is None:
-        return frozenset(), [], {}
-    named = _named(task_type, payload.args)
-    secrets = secrets_of(payload.parameters) | secrets_of(named)
+        return Secrets((), names), [], {}
+    named = _named(task_type, payload.args, names)
+    secrets = secrets_of([payload.parameters, named], names)
     return secrets, redact_value(named, secrets), redact_value(payload.parameters, secrets)
 
 
-def _named(task_type: str, args: list[Any]) -> Any:
+def secrets_of_call(task: ClaimedTask) -> Secrets:
+    """Return what must not be said of a task that a worker holds; never raises."""
+    names = registry.sensitive_names(task.task_type)
+    try:
+        return secrets_of([json.loads(task.parameters), _named(task.task_type, json.loads(task.args), names)], names)
+    except (ValueError, TypeError, RecursionError):  # a remote worker's report comes without what it was called with
+        return Secrets(names=names)
+
+
+def _named(task_type: str, args: list[Any], sensitive: frozenset[str]) -> Any:
     """Return positional arguments by name where a name says that one is secret, else as they are."""
     if not args:
         return args
@@ -29,7 +41,7 @@ def _named(task_type: str, args: list[Any]) -> Any:
         names = list(inspect.signature(task.func).parameters)[int(task.takes_context) :]
     except Exception:  # noqa: BLE001 - it imports the project's task modules; a broken one must not take this page away
         return args
-    if not any(is_secret(name) for name in names[: len(args)]):
+    if not any(is_secret(name, sensitive) for name in names[: len(args)]):
         return args
     labels = [names[i] if i < len(names) else f"argument {i + 1}" for i in range(len(args))]
     return dict(zip(labels, args, strict=True))

@@ -17,6 +17,7 @@ from queue_app.api.dead_letters import Selection, cursor, parse_listing, parse_s
 from queue_app.api.fields import Reader, json_object
 from queue_app.api.fields import task_id as parse_id
 from queue_app.api.listing import address_with
+from queue_app.core.redaction import Secrets
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound, InvalidTaskData
 from queue_app.models import DeadLetter
@@ -35,7 +36,7 @@ from queue_app.services.replay import replay
 from queue_app.services.replay_many import start_replay
 
 VIEW, REPLAY, DISCARD = "queue_app.view_deadletter", "queue_app.replay_deadletter", "queue_app.discard_deadletter"
-NO_SECRETS: frozenset[str] = frozenset()
+NO_SECRETS = Secrets()
 
 
 def is_staff_with(request: Request, *permissions: str) -> bool:

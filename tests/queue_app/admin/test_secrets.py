@@ -102,6 +102,121 @@ def test_secret_positional_arguments_are_masked_by_the_names_of_the_function(
     assert "third" in page
 
 
+DECLARED = "4111-canary-0042"
+
+
+@pytest.mark.parametrize("by", ["its task", "the project", "a task of other code"])
+def test_values_declared_sensitive_are_masked_everywhere(
+    by, staff, make_task, make_worker, end_task, monkeypatch, settings
+):
+    from queue_app import registry, task  # noqa: PLC0415
+
+    def charge(order, card_number, **more):
+        """Stand for a task function."""
+
+    charge.__qualname__ = "charge"
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    names = ["card-number", "pin"]
+    if by == "the project":
+        settings.TASKQUEUE = settings.TASKQUEUE | {"SENSITIVE": names}
+        charge = task()(charge)
+    else:
+        charge = task(sensitive=names)(charge)
+    task_type = "shop.gone.charge" if by == "a task of other code" else registry.type_of(charge)
+    message = f"declined {CANARY} for {DECLARED}, pin=behind-a-name"
+    stored = make_task(
+        task_type,
+        args=[17, CANARY] if by == "its task" else [],
+        parameters={"cardNumber": DECLARED, "deep": [{"Card-Number": CANARY}], "plain": "visible-text", "pin": 71},
+    )
+    stored = end_task(
+        stored,
+        Status.DEAD_LETTER,
+        error=message,
+        worker=make_worker(),
+        result={"card_number": CANARY, "said": f"took {DECLARED}"},
+    )
+    bury(stored, message)
+    page = crawl(staff, stored)
+    assert DECLARED not in page
+    assert "behind-a-name" not in page
+    assert "visible-text" in page
+    for refused in (f"parameters.cardNumber:{DECLARED}", f"parameters.deep.card_number:{CANARY}"):
+        assert (
+            "cannot be searched for"
+            in staff.get("/admin/queue_app/task/", {"q": refused}, follow=True).content.decode()
+        )
+
+    # Whoever runs it again leaves what is masked as it was.
+    from queue_app.services.retry import run_again  # noqa: PLC0415
+
+    monkeypatch.setattr("queue_app.services.retry.registry.get", lambda _: charge)
+    shown = staff.get(f"/api/v1/tasks/{stored.pk}").json()["parameters"]
+    assert shown["cardNumber"] == shown["deep"][0]["Card-Number"] == shown["pin"] == "********"
+    again = run_again(stored.pk, parameters=shown | {"plain": "edited"})
+    assert Task.objects.get(pk=again.id).payload.parameters["cardNumber"] == DECLARED
+
+
+def test_other_tasks_show_what_one_declares_sensitive(staff, make_task, monkeypatch):
+    from queue_app import registry, task  # noqa: PLC0415
+
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+
+    def send(city):
+        """Stand for a task function."""
+
+    def spy(city):
+        """Stand for another."""
+
+    send.__qualname__, spy.__qualname__ = "send", "spy"
+    sent = make_task(registry.type_of(task()(send)), parameters={"city": "visible-town"})
+    spied = make_task(registry.type_of(task(sensitive=["city"])(spy)), parameters={"city": "hidden-town"})
+    assert staff.get(f"/api/v1/tasks/{sent.pk}").json()["parameters"] == {"city": "visible-town"}
+    assert staff.get(f"/api/v1/tasks/{spied.pk}").json()["parameters"] == {"city": "********"}
+
+
+def test_declared_values_are_not_logged_when_a_task_fails(caplog, monkeypatch):
+    import json  # noqa: PLC0415
+    import logging  # noqa: PLC0415
+    import types  # noqa: PLC0415
+
+    from queue_app import registry, task, telemetry  # noqa: PLC0415
+    from queue_app.core.records import TaskFailure  # noqa: PLC0415
+    from queue_app.logs import JSONFormatter  # noqa: PLC0415
+
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+
+    def pay(card):
+        """Stand for a task function."""
+
+    pay.__qualname__ = "pay"
+    held = types.SimpleNamespace(
+        id="t", task_type=registry.type_of(task(sensitive=["card"])(pay)), queue="q", attempt=1, worker_id=None,
+        trace=None, args=json.dumps([CANARY]), parameters=json.dumps({"more": {"card": DECLARED}}),
+    )  # fmt: skip
+    said = f"{CANARY} and {DECLARED}"
+    failure = TaskFailure("ValueError", said, f"Traceback\nValueError: {said}", "failed")
+    outcome = types.SimpleNamespace(task=held, failure=failure, error=ValueError(said))
+    with caplog.at_level(logging.INFO, "taskqueue"):
+        telemetry.attempt_finished(outcome, Status.QUEUED)
+        telemetry.attempt_finished(outcome, Status.DEAD_LETTER)
+        logging.getLogger("taskqueue").info("paid", extra={"card": DECLARED})
+    lines = [JSONFormatter().format(record) for record in caplog.records]
+    assert len(lines) == 3
+    assert not [line for line in (*lines, caplog.text) if CANARY in line or DECLARED in line]
+
+
+def test_what_is_declared_must_be_names():
+    from django.tasks.exceptions import InvalidTask  # noqa: PLC0415
+
+    from queue_app import task  # noqa: PLC0415
+
+    with pytest.raises(InvalidTask, match="list of names"):
+        task(sensitive="card")(crawl)
+    with pytest.raises(TypeError, match="decorator only"):
+        task(bury).using(sensitive=["card"])
+
+
 def test_markup_is_escaped_everywhere(staff, make_task, make_worker, end_task):
     worker = make_worker(name=SCRIPT, host=SCRIPT, task_types=[SCRIPT], version=SCRIPT[:50])
     task = make_task(
