@@ -176,6 +176,12 @@ class Index(Leases):
         """Forget a worker."""
         self._call("retire", profile_id, str(worker_id))
 
+    def registered(self) -> list[tuple[str, uuid.UUID]]:
+        """Return (profile, id) of every worker that is known here."""
+        return [
+            (profile.decode(), uuid.UUID(worker.decode())) for profile, worker in batched(self._call("registered"), 2)
+        ]
+
     def unserved_types(self, profile: Profile) -> set[str]:
         """Return the task types that wait in the profile's queues but are not among its types."""
         found: set[str] = set()

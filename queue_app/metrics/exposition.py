@@ -31,7 +31,7 @@ RETRY_REASONS: Final = ("error", "timeout", "worker_died")
 FAILURE_REASONS: Final = ("error", "timeout")
 CRASH_LOOP: Final = "crash_loop"
 DEATH_REASONS: Final = ("retries_exhausted", "timeout", CRASH_LOOP)
-REPAIRS: Final = ("missing", "leases_ended", "leases_restored", "entries_ended", "limits")
+REPAIRS: Final = ("missing", "leases_ended", "leases_restored", "entries_ended", "workers_retired", "limits")
 #: Events after which the task is in the state it was in.
 NO_CHANGE: Final = {EventName.PROMOTED.value, EventName.REJECTED.value}
 

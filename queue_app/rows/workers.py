@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 from queue_app.rows.database import execute, fetch_all
 
@@ -83,6 +84,14 @@ def bury(worker_id: uuid.UUID) -> list[tuple[uuid.UUID, str]]:
         [worker_id],
     )
     return [(row[0], row[1]) for row in found]
+
+
+def ended(worker_ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+    """Return those of the workers that have stopped or were declared dead; that is final."""
+    found = fetch_all(
+        "SELECT id FROM queue_app_worker WHERE id = ANY(%s) AND status IN ('stopped', 'dead')", [list(worker_ids)]
+    )
+    return {row[0] for row in found}
 
 
 def cancel_requests(worker_id: uuid.UUID) -> set[uuid.UUID]:

@@ -8,6 +8,7 @@ Each pass is bounded and cheap when nothing is wrong:
   once the lease is too old for its claim to be under way;
 - executing rows that hold no lease get one, so that caps hold;
 - entries of rows that are queued no more go, in lanes that hold more of them than rows were counted;
+- workers whose rows have ended are retired, and what is kept for them alone is forgotten;
 - limits are copied again.
 """
 
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from queue_app import conf, signals
 from queue_app.core.states import Status
 from queue_app.index import Index, Lease, get_index
-from queue_app.rows import audit, comparison
+from queue_app.rows import audit, comparison, workers
 from queue_app.rows.claim import statuses
 from queue_app.services import events
 from queue_app.services.claim import PROPOSAL_SECONDS
@@ -53,6 +54,7 @@ class Reconciler:
             "leases_ended": self._end_stale_leases(index),
             "leases_restored": index.restore_leases(index.missing_leases(audit.executing())),
             "entries_ended": self.sweep.step(index),
+            "workers_retired": _retire_ended_workers(index),
         }
         for kind, count in repairs.items():
             if count:
@@ -102,6 +104,16 @@ def _repair(index: Index, page: comparison.Page) -> int:
     """Push what of the page is missing or misplaced and, read again, still queued; return how many were so."""
     differing = index.misplaced(page.lanes)
     return index.push(audit.refs(differing)) if differing else 0
+
+
+def _retire_ended_workers(index: Index) -> int:
+    """Retire workers whose rows have ended, and with the last of a profile its heads; nobody else would ever."""
+    registered = index.registered()
+    ended = workers.ended([worker_id for _, worker_id in registered])
+    gone = [(profile, worker_id) for profile, worker_id in registered if worker_id in ended]
+    for profile, worker_id in gone:
+        index.retire(profile, worker_id)
+    return len(gone)
 
 
 def _is_stale(lease: Lease, status: Status | None, now: int) -> bool:

@@ -10,6 +10,7 @@ from queue_app.core.events import EventFilter, EventName
 from queue_app.core.lanes import band_of
 from queue_app.core.priorities import Band
 from queue_app.exceptions import IndexUnavailable
+from queue_app.metrics.exposition import REPAIRS
 from queue_app.models import MaintenanceJob, PriorityPolicy, Task
 from queue_app.rows import audit
 from queue_app.services import events
@@ -32,7 +33,7 @@ from tests.support.engine import (
 )
 
 CRITICAL, HIGH, NORMAL, LOW, BACKGROUND = Band
-NOTHING = {"missing": 0, "leases_ended": 0, "leases_restored": 0, "entries_ended": 0, "limits": 0}
+NOTHING = dict.fromkeys(REPAIRS, 0)
 
 
 def age(seconds: float, *ids: uuid.UUID) -> None:

@@ -1,6 +1,7 @@
 """The reconciler: compare index and rows by state, repair what differs, write nothing else."""
 
 import struct
+import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,16 +12,20 @@ from hypothesis import strategies as st
 from queue_app import signals
 from queue_app.core.lanes import score
 from queue_app.core.priorities import Band
+from queue_app.index import Profile
+from queue_app.metrics.exposition import REPAIRS
 from queue_app.models import Queue, Task
 from queue_app.services import reconcile as module
 from queue_app.services.cancel import cancel
 from queue_app.services.claim import give_back
 from queue_app.services.finish import finish
+from queue_app.services.reap import bury
 from queue_app.services.reconcile import Reconciler, reconcile_everything
+from queue_app.services.workers import WorkerIdentity, deregister, register
 from tests.support import index_state
 from tests.support.engine import assert_index_agrees, done, index_away, put_many, row, take, take_ids
 
-NOTHING = {"missing": 0, "leases_ended": 0, "leases_restored": 0, "entries_ended": 0, "limits": 0}
+NOTHING = dict.fromkeys(REPAIRS, 0)
 
 
 @pytest.fixture
@@ -247,3 +252,27 @@ def test_pages_follow_one_another_and_hold_each_row_once(engine):
             break
     assert sizes == [3, 3, 1]
     assert sorted(found) == sorted(task_id.bytes for task_id in ids)
+
+
+PROFILE = Profile.of([], ["a"], [])
+
+
+@pytest.mark.parametrize(
+    "end", [bury, lambda worker_id: deregister(worker_id, PROFILE, tasks_done=0)], ids=["died", "left"]
+)
+def test_a_worker_of_which_the_index_did_not_hear_that_it_is_gone_is_retired(engine, end):
+    """Its heads would be kept, and it would be called, for ever."""
+    put_many(2)
+    gone, stays = uuid.uuid4(), uuid.uuid4()
+    for worker_id in (gone, stays):
+        who = WorkerIdentity(id=worker_id, name="w", host="h", pid=1, process_identity="elsewhere", version="1")
+        register(who, PROFILE, concurrency=1, heartbeat_seconds=60)
+    with index_away("retire"):
+        end(gone)
+    assert Reconciler().run_once() == NOTHING | {"workers_retired": 1}
+    assert engine.index.registered() == [(PROFILE.id, stays)]
+    with index_away("retire"):
+        end(stays)
+    Reconciler().run_once()
+    assert index_state.check(engine.index).profiles == set()
+    assert Reconciler().run_once() == NOTHING

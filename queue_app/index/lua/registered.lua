@@ -1,0 +1,13 @@
+-- Lists the workers that are registered, each with its profile.
+--
+-- KEYS[1]  prefix (hash tag) of all keys
+-- Returns  {profile, worker, profile, worker, ...}
+--! include keys
+local reply = {}
+for _, p in ipairs(redis.call('SMEMBERS', PROFILES)) do
+  for _, worker in ipairs(redis.call('SMEMBERS', profile_key(p, 'workers'))) do
+    reply[#reply + 1] = p
+    reply[#reply + 1] = worker
+  end
+end
+return reply
