@@ -29,11 +29,13 @@ FIELDS: Final = (
     "timeout",
     "max_retries",
     "idempotency_key",
+    "concurrency_key",
+    "weight",
 )
 #: Text written as \\uXXXX takes at most three times its size in UTF-8 (control characters apart).
 ESCAPED_FACTOR: Final = 3
 OTHERS_BYTES: Final = 16 * 1024
-_JSON: Final = ("parameters", "delay", "timeout", "max_retries")
+_JSON: Final = ("parameters", "delay", "timeout", "max_retries", "weight")
 
 Fields = Sequence[tuple[bytes, bytes]]
 
@@ -81,6 +83,8 @@ class ReadRequest:
             timeout=values.get("timeout"),
             max_retries=values.get("max_retries"),
             idempotency_key=values.get("idempotency_key", request_id),
+            concurrency_key=values.get("concurrency_key"),
+            weight=values.get("weight"),
         )
 
 

@@ -42,6 +42,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--idempotency-key", metavar="KEY", help="the same key and task again, from the same user, is the same task"
     )
+    parser.add_argument(
+        "--concurrency-key",
+        metavar="KEY",
+        help="what limits count together, such as customer:7",
+    )
+    parser.add_argument(
+        "--weight", type=int, metavar="SLOTS", help="of a worker that it takes; default: 1"
+    )
     parser.add_argument("--as", dest="by", metavar="USER", help="whose task it is; default: the system user")
     add_json(parser)
 
@@ -60,6 +68,8 @@ def run(call: Call) -> int:
             timeout=call["timeout"],
             max_retries=call["max_retries"],
             idempotency_key=call["idempotency_key"],
+            concurrency_key=call["concurrency_key"],
+            weight=call["weight"],
         )
     )
     call.say(str(submitted.id))

@@ -78,14 +78,17 @@ def test_submit_stores_a_task_and_prints_its_id(engine):
     code, text = call(
         "submit", COUNT, "--param", "a=1", "--param", "b=x=y", "--json-params", '{"a": 0, "c": [2]}', "--queue",
         "default", "--priority", "high", "--as", "cron", "--idempotency-key", "k",
+        "--concurrency-key", "customer:7", "--weight", "3",
     )  # fmt: skip
     assert code == 0, text
     task = row(uuid.UUID(text.strip()))
     assert (task.user, task.band, task.status) == ("cron", Band.HIGH, Status.QUEUED)
+    assert (task.concurrency_key, task.weight) == ("customer:7", 3)
     assert TaskPayload.objects.get(pk=task.id).parameters == {"a": "1", "b": "x=y", "c": [2]}
     told = read(
         "submit", COUNT, "--param", "a=1", "--param", "b=x=y", "--json-params", '{"a": 0, "c": [2]}', "--queue",
         "default", "--priority", "high", "--as", "cron", "--idempotency-key", "k",
+        "--concurrency-key", "customer:7", "--weight", "3",
     )  # fmt: skip
     assert (told["task_id"], told["replayed"]) == (str(task.id), True)
 
@@ -99,7 +102,15 @@ def test_submit_for_later(engine):
 
 @pytest.mark.parametrize(
     "wrong",
-    [["no.such.task"], [COUNT, "--param", "x"], [COUNT, "--json-params", "[]"], [COUNT, "--priority", "urgent"]],
+    [
+        ["no.such.task"],
+        [COUNT, "--param", "x"],
+        [COUNT, "--json-params", "[]"],
+        [COUNT, "--priority", "urgent"],
+        [COUNT, "--weight", "0"],
+        [COUNT, "--weight", "heavy"],
+        [COUNT, "--concurrency-key", "k" * 129],
+    ],
 )
 def test_submit_refuses_what_it_cannot_use(engine, wrong):
     code, _ = call("submit", *wrong)

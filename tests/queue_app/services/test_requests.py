@@ -85,11 +85,14 @@ def test_a_request_becomes_a_task_and_is_answered(index):
         user="eve",
         timeout="30",
         max_retries="2",
+        concurrency_key="customer:7",
+        weight="3",
     )
     assert consume() == 1
     row = Task.objects.select_related("payload").get()
     assert (row.task_type, row.queue, row.priority, row.user) == (TYPE, "default", Band.HIGH, "eve")
     assert (row.timeout, row.max_retries, row.idempotency_key) == (30.0, 2, "order-17")
+    assert (row.concurrency_key, row.weight) == ("customer:7", 3)
     assert row.payload.parameters == {"to": "a@example.org"}
     told = answer()
     assert (told.name, told.task_id, told.status, told.user) == ("Accepted", str(row.id), "queued", "eve")
@@ -149,6 +152,9 @@ def test_for_later_by_time_by_delay_and_with_capabilities():
         ({"max_retries": "1.5"}, "integer_expected", "max_retries"),
         ({"capabilities": "g p u"}, "invalid_name", "capabilities"),
         ({"idempotency_key": "x" * 65}, "invalid", "idempotency_key"),
+        ({"concurrency_key": "x" * 129}, "invalid", "concurrency_key"),
+        ({"weight": "0"}, "out_of_range", "weight"),
+        ({"weight": "true"}, "integer_expected", "weight"),
         ({"is_admin": "1"}, "unknown_field", ""),
         ({"status": "completed"}, "unknown_field", ""),
     ],
