@@ -17,13 +17,32 @@ from queue_app.logs import ATTRIBUTE, printable
 
 logger = logging.getLogger("taskqueue")
 
+_FROM_ROWS: Final = "the reconciler will repair it from the rows"
+_NOTHING: Final = "nothing makes up for it, and no task depends on it"
+#: What the index was not told, and what makes up for it, by the operation that failed.
+_LOST: Final = {
+    "push": ("that tasks are queued", "the reconciler will push them from the rows"),
+    "remove": ("that tasks wait no more", "the rows will refuse them, and the reconciler takes them out"),
+    "release": ("that slots are free", "the reconciler will end their leases"),
+    "reap": ("that tasks of a dead worker are queued again", "the reconciler will push them from the rows"),
+    "withdraw": ("what a dead worker was proposed last", "the reconciler will end those leases"),
+    "register": ("of a new worker", "it will register again with its first claim"),
+    "retire": ("that a worker is gone", "the reconciler will retire it"),
+    "tell": ("to wake workers for what concerns them", "they look it up with every heartbeat"),
+    "set_limits": ("of changed limits", "the reconciler will copy them from the rows"),
+    "set_thresholds": ("of changed thresholds of promotion", "the reconciler will copy them from the rows"),
+    "publish": ("of events", _NOTHING),
+    "count": ("what to count", _NOTHING),
+    "position": ("which position to look up", "the answer goes without it"),
+}
 _FINAL: Final = frozenset({Status.FAILED, Status.DEAD_LETTER})
 
 
 @receiver(signals.index_unreachable, dispatch_uid="queue_app.telemetry.unreachable")
 def index_unreachable(operation: str, error: Exception, **_: Any) -> None:
-    """Say that a hint was lost; the reconciler will repair it."""
-    logger.warning("the index did not hear of %s; it will be repaired from the rows: %s", operation, error)
+    """Say that a hint was lost, and what makes up for it."""
+    told, repair = _LOST.get(operation, (operation, _FROM_ROWS))
+    logger.warning("the index could not be told %s; %s: %s", told, repair, error)
 
 
 @receiver(signals.index_rebuilt, dispatch_uid="queue_app.telemetry.rebuilt")
