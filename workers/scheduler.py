@@ -31,11 +31,14 @@ from queue_app.services.reconcile import Reconciler
 from queue_app.services.run_replays import run_replays
 from workers.bell import Bell
 from workers.lifecycle import Exit, on_signals
+from workers.vitals import Pulse
 
 logger = logging.getLogger("taskqueue")
 
 #: So long, at least, jobs that need the index wait after it could not be reached.
 INDEX_RETRY_SECONDS = 0.5
+#: A loop that has not turned for so long hangs. Jobs are bounded; a rebuild of millions of rows takes the longest.
+STALE_SECONDS = 900.0
 
 
 @dataclass(slots=True)
@@ -84,6 +87,7 @@ class Scheduler:
         self._index_is_away = False
         self._index_back_at = 0.0  # monotonic time before which nothing is asked of the index
         self._bell = Bell()
+        self.pulse = Pulse()
         reconciler = Reconciler()
         self.jobs = [
             Job("rebuild", settings.due_seconds, rebuild_if_needed, needs_index=True),
@@ -103,6 +107,7 @@ class Scheduler:
         """Run until SIGTERM or SIGINT."""
         with on_signals({signal.SIGTERM: self.stop, signal.SIGINT: self.stop}):
             while not self._stopping:
+                self.pulse.beat()
                 self.run_once()
                 self._bell.wait(self._next_at() - time.monotonic())
             self._resign()
@@ -128,6 +133,7 @@ class Scheduler:
                 continue
             if not job.run_once():
                 self._miss_index(began)
+            self.pulse.beat()
             job.due_at = time.monotonic() + job.interval
             ran.append(job.name)
         return ran

@@ -42,6 +42,8 @@ DATABASES["default"]["ENGINE"] = "django_prometheus.db.backends.postgresql"
 CACHES["default"]["BACKEND"] = "django_prometheus.cache.backends.redis.RedisCache"
 
 SECURE_SSL_REDIRECT = _flag("SECURE_SSL_REDIRECT", default=True)
+# Probes, scrapers and autoscalers come from inside, by plain HTTP.
+SECURE_REDIRECT_EXEMPT = [r"^(healthz|readyz|metrics)/?$", r"^api/v1/autoscale/"]
 SECURE_HSTS_SECONDS = int(os.environ.get("SECURE_HSTS_SECONDS", str(365 * 24 * 3600)))
 SECURE_HSTS_INCLUDE_SUBDOMAINS = _flag("SECURE_HSTS_INCLUDE_SUBDOMAINS", default=True)
 SECURE_HSTS_PRELOAD = _flag("SECURE_HSTS_PRELOAD", default=True)

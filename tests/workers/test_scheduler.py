@@ -273,3 +273,10 @@ def test_two_processes(fleet):
 def make_leader_free() -> bool:
     """Whether nobody holds the lead."""
     return get_index()._client.exists(f"{get_index().keys.prefix}:lock:scheduler") == 0
+
+
+def test_its_pulse_tells_that_the_loop_turns(make):
+    scheduler = make()
+    assert scheduler.pulse.age is None
+    scheduler.run_once()
+    assert scheduler.pulse.age < module.STALE_SECONDS

@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
+from django.core.management.base import CommandError
+
 from queue_app.management.servers import ServerCommand
 
 
@@ -23,11 +25,22 @@ class Command(ServerCommand):
             action="store_true",
             help="also run promotion, expiry, statistics and purge every minute; for set-ups without Celery",
         )
+        parser.add_argument("--health-port", type=int, metavar="PORT", help="answer /livez there, for the loop")
 
     def handle(self, **options: Any) -> None:
         """Run until told to stop."""
-        from workers.scheduler import Scheduler  # noqa: PLC0415 - see the import rules
+        from workers.scheduler import STALE_SECONDS, Scheduler  # noqa: PLC0415 - see the import rules
+        from workers.vitals import Vitals  # noqa: PLC0415 - see the import rules
 
+        port = options["health_port"]
+        if port is not None and not 0 < port < 2**16:
+            raise CommandError(f"--health-port is {port}; give a port from 1 to 65535.", returncode=2)
         self.check_settings()
         self.prepare()
-        Scheduler(with_maintenance=options["with_maintenance"]).run()
+        scheduler = Scheduler(with_maintenance=options["with_maintenance"])
+        try:
+            Vitals([scheduler.pulse], STALE_SECONDS, port).start()
+        except OSError as error:
+            message = f"--health-port: port {port} cannot be had: {error.strerror}"
+            raise CommandError(message, returncode=2) from None
+        scheduler.run()
