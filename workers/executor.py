@@ -17,12 +17,12 @@ from django.dispatch import Signal
 from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 from django.tasks.signals import task_finished, task_started
 
-from queue_app import conf, registry, tracing
+from queue_app import registry, tracing
 from queue_app.backend import has_audience
-from queue_app.core.payload import dump_json
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, Throttling
 from queue_app.exceptions import Discard, Retry, Snooze, TaskCancelled, TaskTimeout, Throttle
 from queue_app.registry import AnyTask
+from queue_app.services.validate import result_text
 from queue_app.tasks import AnyResult, next_try
 from workers import capture
 from workers.context import DEAF, Board, Held, QueueTaskContext
@@ -65,7 +65,7 @@ class Executor:
                 call = self._prepare(held)
                 with self._told(held, call):
                     value = await call.task.func(*call.args, **call.kwargs)
-                    text = _encode(value)
+                    text = result_text(value)
                 self._tell_completed(held, call, text)
         except asyncio.CancelledError as error:
             if held.interruption is None:  # the task cancelled itself
@@ -91,9 +91,9 @@ class Executor:
     def _complete(self, held: Held, call: _Call, function: Callable[[], Any]) -> str | None:
         """Call the function; return its result as JSON text, ``None`` for null."""
         if call.seen is None:
-            return _encode(function())
+            return result_text(function())
         with self._told(held, call):
-            text = _encode(function())
+            text = result_text(function())
         self._tell_completed(held, call, text)
         return text
 
@@ -127,10 +127,6 @@ class _Call(NamedTuple):
     seen: AnyResult | None
 
 
-def _encode(value: Any) -> str | None:
-    return None if value is None else dump_json(_plain(value), field="result", limits=conf.get().payload)
-
-
 def seen_result(
     task: AnyTask, claimed: ClaimedTask, args: list[Any], kwargs: dict[str, Any], worker_id: uuid.UUID | None
 ) -> AnyResult:
@@ -160,11 +156,6 @@ def _history(claimed: ClaimedTask) -> tuple[list[TaskError], list[str]]:
         return earlier_attempts(claimed.id)
     except Exception:  # noqa: BLE001 - no database now, or not from an event loop: the attempt runs all the same
         return [], []
-
-
-def _plain(value: Any) -> Any:
-    """Return tuples at the top as lists, as JSON will give them back; the rest is checked as it is."""
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _wants_result(task: AnyTask) -> bool:

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.utils.json import normalize_json
+
 from queue_app import conf
 from queue_app.core.ids import uuid7
 from queue_app.core.lanes import lane_name
 from queue_app.core.payload import dump_json
 from queue_app.core.priorities import parse_band
 from queue_app.core.records import NewTask
-from queue_app.exceptions import InvalidTaskData
+from queue_app.exceptions import InvalidTaskData, UnserializableParameters
 from queue_app.models.queue import NAME_PATTERN
 from queue_app.models.task import (
     CONCURRENCY_KEY_LENGTH,
@@ -78,6 +80,26 @@ def check_parameters(parameters: Any) -> str:
     if type(parameters) is not dict:
         raise InvalidTaskData("parameters", "parameters must be an object with string keys.", code="object_expected")
     return dump_json(parameters, field="parameters", limits=conf.get().payload) if parameters else "{}"
+
+
+def result_text(value: Any) -> str | None:
+    """Return what a task returned as JSON text, ``None`` for null; raise ``InvalidTaskData`` for what JSON cannot hold.
+
+    What is no plain JSON is made so as Django does it: any mapping, any sequence, bytes
+    that are UTF-8. Keys that are no strings are refused at every depth, in results as in
+    parameters: JSON would turn them into strings, and 1 and "1" into one.
+    """
+    if value is None:
+        return None
+    limits = conf.get().payload
+    try:
+        return dump_json(value, field="result", limits=limits)
+    except UnserializableParameters as refused:
+        try:
+            plain = normalize_json(value)
+        except (TypeError, ValueError, RecursionError):
+            raise refused from None
+        return dump_json(plain, field="result", limits=limits)
 
 
 def check_task_type(name: Any) -> str:

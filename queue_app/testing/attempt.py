@@ -13,9 +13,9 @@ from django.utils import timezone
 
 from queue_app import conf
 from queue_app.core.backoff import retry_delay
-from queue_app.core.payload import dump_json
 from queue_app.core.states import Status
 from queue_app.exceptions import Discard, Retry, Snooze, TaskTimeout
+from queue_app.services.validate import result_text
 from queue_app.tasks import AnyResult, next_try
 
 if TYPE_CHECKING:
@@ -53,11 +53,7 @@ def _call(call: StoredCall, seen: AnyResult) -> str | None:
     args, kwargs = json.loads(call.args), json.loads(call.kwargs)
     if call.task.takes_context:
         args = [TaskContext(task_result=seen), *args]
-    value = call.task.call(*args, **kwargs)
-    if value is None:
-        return None
-    value = list(value) if isinstance(value, tuple) else value
-    return dump_json(value, field="result", limits=conf.get().payload)
+    return result_text(call.task.call(*args, **kwargs))
 
 
 def _check_time(call: StoredCall, began: datetime, timeout: float) -> None:

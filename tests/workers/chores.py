@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections import defaultdict
+from collections import UserDict, defaultdict
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -59,6 +59,12 @@ def returns(kind: str) -> object:
         "surrogate": "\ud800",
         "unicode": "größer ✓",
         "bytes": b"raw",
+        "deep bytes": {"a": [b"raw", range(2), UserDict(b=1)]},
+        "binary": b"\xff",
+        "key": {1: 2},
+        "deep key": {"a": [{1: 2}]},
+        "key in a list": [{1: 2}],
+        "key beside bytes": [b"raw", {1: 2}],
     }[kind]
 
 

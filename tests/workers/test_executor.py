@@ -93,8 +93,12 @@ def test_null_is_no_result(run):
     assert (outcome.result, outcome.failure) == (None, None)
 
 
-def test_tuples_are_lists(run):
-    assert run(chores.returns, "tuple").result == "[1,[2,3]]"
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("tuple", "[1,[2,3]]"), ("bytes", '"raw"'), ("deep bytes", '{"a":["raw",[0,1],{"b":1}]}')],
+)
+def test_a_result_is_made_plain_as_django_does_it(run, kind, text):
+    assert run(chores.returns, kind).result == text
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,11 @@ def test_tuples_are_lists(run):
         ("large", "result takes 300002 bytes"),
         ("nul", "result contains a NUL"),
         ("surrogate", "result contains an unpaired surrogate"),
-        ("bytes", "result is a builtins.bytes"),
+        ("binary", "result is a builtins.bytes"),
+        ("key", "result has the key 1; JSON keys are strings"),
+        ("deep key", "result.a[0] has the key 1; JSON keys are strings"),
+        ("key in a list", "result[0] has the key 1; JSON keys are strings"),
+        ("key beside bytes", "result[1] has the key 1; JSON keys are strings"),
     ],
 )
 def test_a_result_that_json_cannot_hold_is_a_failure_that_names_it(run, kind, words):
