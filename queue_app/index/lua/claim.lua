@@ -37,7 +37,7 @@ for lane, ids in pairs(found.stale) do
   for i = 1, #ids, 1000 do redis.call('ZREM', lane_key(lane), unpack(ids, i, math.min(i + 999, #ids))) end
   changed[lane] = true
 end
-local drained = {}
+local drained, held = {}, {}
 for _, pick in ipairs(picks) do
   local id, q, lane = pick[1], pick[2], pick[3]
   reply[#reply + 1] = id
@@ -57,26 +57,26 @@ for q, pairs_to_add in pairs(leases) do
 end
 for lane, ids in pairs(drained) do
   redis.call('ZREM', lane_key(lane), unpack(ids))
-  local held = {}
   for _, id in ipairs(ids) do
     held[#held + 1] = id
     held[#held + 1] = lane
-  end
-  hold_leases(held)
-  for _, g in ipairs(gates_of(lane)) do
-    redis.call('SADD', held_key(g), unpack(ids))
-    passed[g] = (passed[g] or 0) + #ids
+    for _, g in ipairs(gates_of(lane)) do
+      passed[g] = passed[g] or {}
+      table.insert(passed[g], id)
+    end
   end
   changed[lane] = true
 end
-for g, n in pairs(passed) do spend(g, gate_policy(g), n) end
+if #picks > 0 then hold_leases(held) end
+for g, ids in pairs(passed) do
+  redis.call('SADD', held_key(g), unpack(ids))
+  spend(g, gate_policy(g), #ids)
+end
 for q, bands in pairs(found.taken) do
-  for band, turns in pairs(bands) do
-    local now = turns[NOW]
-    for who, at in pairs(turns) do redis.call('ZADD', turns_key(q, band), exact(at), who) end
-    redis.call('ZREMRANGEBYSCORE', turns_key(q, band), '-inf', '(' .. exact(now))  -- whose turn is past is as new
+  for band, taken in pairs(bands) do
+    set_turns(q, band, taken)
     -- Turns end where the next band begins: an index that is built anew counts them from the beginning.
-    if now > 9e12 then redis.call('HSET', GENERATION, 'state', 'rebuilding') end
+    if taken[NOW] > 9e12 then redis.call('HSET', GENERATION, 'state', 'rebuilding') end
   end
 end
 for _, move in ipairs(found.moved) do
@@ -89,7 +89,7 @@ for _, late in ipairs(found.late) do
 end
 for lane in pairs(changed) do refresh_lane(lane) end
 for g in pairs(passed) do
-  if gate_room(g) <= 0 then refresh_gate(g) end
+  if found.rooms[g] <= 0 then refresh_gate(g) end
 end
 for _, g in ipairs(found.closed) do refresh_gate(g) end
 for _, q in ipairs(found.shut) do refresh_queue(profile, q) end

@@ -33,16 +33,18 @@ local function runs(p, lane)
   return true
 end
 
-local matched = {}  -- lane -> profiles that can run it, for the length of one call
+local matched = {}  -- queue, type, capabilities, weight -> profiles that can run it, for the length of one call
 local function profiles_for(lane)
-  if not matched[lane] then
+  local q, task_type, capabilities, _, _, weight = split_lane(lane)
+  local asked = q .. '\31' .. task_type .. '\31' .. capabilities .. '\31' .. weight
+  if not matched[asked] then
     local able = {}
     for _, p in ipairs(profiles()) do
       if runs(p, lane) then able[#able + 1] = p end
     end
-    matched[lane] = able
+    matched[asked] = able
   end
-  return matched[lane]
+  return matched[asked]
 end
 
 local function list_key(p, q, g)
@@ -53,9 +55,29 @@ local function split_entry(entry) return string.match(entry, '^([^\30]*)\30(.*)$
 
 -- When somebody has its turn in a fair queue: where its last one ended, or now.
 local NOW = '\30'  -- the turn that was taken last stands under this name
+local turns = {}  -- key -> who -> turn, for the length of one call
+local function turns_in(key)
+  turns[key] = turns[key] or { [NOW] = tonumber(redis.call('ZSCORE', key, NOW) or nil) or 0 }
+  return turns[key]
+end
 local function turn_of(q, band, who)
-  local turns = redis.call('ZMSCORE', turns_key(q, band), NOW, who)
-  return math.max(tonumber(turns[1] or nil) or 0, tonumber(turns[2] or nil) or 0)
+  local key = turns_key(q, band)
+  local known = turns_in(key)
+  if not known[who] then known[who] = tonumber(redis.call('ZSCORE', key, who) or nil) or 0 end
+  return math.max(known[NOW], known[who])
+end
+
+-- Notes who has its next turn when, and forgets those whose turn is past: they are as new.
+local function set_turns(q, band, taken)
+  local key, args = turns_key(q, band), {}
+  local known = turns_in(key)
+  for who, at in pairs(taken) do
+    known[who] = at
+    args[#args + 1] = exact(at)
+    args[#args + 1] = who
+  end
+  redis.call('ZADD', key, unpack(args))
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', '(' .. exact(taken[NOW]))
 end
 
 local awaits = false  -- whether this call noted a refill
@@ -219,14 +241,13 @@ local function let_pass(ids)
   if not getmetatable(limits()) then return {} end
   local gone, opened = {}, {}
   for i, lane in ipairs(redis.call('HMGET', LEASES, unpack(ids))) do
-    if lane then
-      for _, g in ipairs(gates_of(lane)) do
-        gone[g] = (gone[g] or 0) + redis.call('SREM', held_key(g), ids[i])
-      end
+    for _, g in ipairs(lane and gates_of(lane) or {}) do
+      gone[g] = gone[g] or {}
+      table.insert(gone[g], ids[i])
     end
   end
-  for g, n in pairs(gone) do
-    local cap = tonumber(gate_policy(g).cap or nil)
+  for g, members in pairs(gone) do
+    local n, cap = redis.call('SREM', held_key(g), unpack(members)), tonumber(gate_policy(g).cap or nil)
     if n > 0 and cap and redis.call('SCARD', held_key(g)) + n >= cap then opened[g] = true end
   end
   return opened

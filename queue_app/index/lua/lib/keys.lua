@@ -37,8 +37,12 @@ local function idle_key(p) return P .. ':idle:' .. p end                -- zset:
 local function short_key(p) return P .. ':short:' .. p end              -- zset: worker that lacks slots -> free slots
 local function watch_key(p) return P .. ':watch:' .. p end              -- string: worker that waits for a refill
 local function wake_key(w) return P .. ':wake:' .. w end                -- list: tokens, read by BLPOP
+local instant  -- one for the length of a call
 local function now_us()
-  local t = redis.call('TIME')
-  return t[1] * 1000000 + t[2]
+  if not instant then
+    local t = redis.call('TIME')
+    instant = t[1] * 1000000 + t[2]
+  end
+  return instant
 end
 local function exact(number) return string.format('%.17g', number) end

@@ -47,6 +47,12 @@ local function limits()
   return limited
 end
 
+local limit_policies = {}  -- gate -> its own limits
+local function limit_policy(g)
+  limit_policies[g] = limit_policies[g] or read_policy(limit_key(g))
+  return limit_policies[g]
+end
+
 local function family_of(g) return string.match(g, '^(k:[^:]+):') end
 
 -- A key's own limits, else those of its family; but both can pause it, and slow it down.
@@ -60,7 +66,7 @@ local function gate_policy(g)
     policy = limits()[g] and read_policy(limit_key(g)) or {}
     local family = family_of(g)
     if family and limits()[family] then
-      local general = read_policy(limit_key(family))
+      local general = limit_policy(family)
       if not (policy.cap or policy.interval or policy.delay) then
         policy.cap, policy.burst, policy.interval, policy.delay, policy.since =
           general.cap, general.burst, general.interval, general.delay, general.since
@@ -94,8 +100,10 @@ local function gates_of(lane)
   return gates
 end
 
+local buckets = {}  -- gate -> what of its rate is used
 local function forget_policies()
-  policies, limited, gate_policies, lane_gates, overall = {}, nil, {}, {}, nil
+  policies, limited, limit_policies, gate_policies, lane_gates, overall = {}, nil, {}, {}, {}, nil
+  buckets = {}
 end
 
 -- What of a rate is used now, in tokens, and how long one lasts: until the next start by the
@@ -103,7 +111,11 @@ end
 -- One that was never used is empty at the instant from which its limit has been known, so
 -- that no more start than it says, also when the index was lost.
 local function used_of(g, policy, now)
-  local found = redis.call('HMGET', bucket_key(policy.since, g), 'tat', 'interval', 'next')
+  local found = buckets[g]
+  if not found then
+    found = redis.call('HMGET', bucket_key(policy.since, g), 'tat', 'interval', 'next')
+    buckets[g] = found
+  end
   local each = tonumber(found[2] or nil) or policy.interval or 1
   local tat = tonumber(found[1] or nil) or tonumber(policy.since) + (policy.burst or 0) * each
   return math.max(0, tat - now) / each, each, tonumber(found[3] or nil) or tonumber(policy.since) + (policy.delay or 0)
@@ -134,6 +146,7 @@ local function spend(g, policy, n)
   if not policy.interval and not policy.delay then return end
   local now, key = now_us(), bucket_key(policy.since, g)
   local used = used_of(g, policy, now)
+  buckets[g] = nil
   local lasts = tonumber(policy.since) + (policy.burst or 0) * (policy.interval or 0) + (policy.delay or 0)
   if policy.interval then
     local tat = now + (used + n) * policy.interval

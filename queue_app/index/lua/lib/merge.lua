@@ -9,6 +9,7 @@
 --                  taken {queue -> {band -> {who -> when it has its next turn}}} of fair queues
 --                  late  {{queue, gate, who}, ...} whose turn comes later than their entry says
 --                  left  slots that are left; short whether the next task takes more
+--                  rooms {gate -> what is left of its room}
 local function merge(profile, limit, slots)
   local picks = {}
   local found = { stale = {}, shut = {}, closed = {}, moved = {}, taken = {}, late = {}, short = false }
@@ -121,14 +122,23 @@ local function merge(profile, limit, slots)
   -- What only fair queues need is made when the first of them is met.
   local settle, take_turn
   local function prepare_turns()
-    local function start_of(fair, band, who)
-      local turns = fair.turns[band]
-      if not turns then
-        turns = {}
-        fair.turns[band] = turns
+    local function share_of(fair, who)
+      if fair.shares == nil then fair.shares = redis.call('EXISTS', weights_key(fair.queue)) == 1 and {} end
+      if not fair.shares then return 1 end
+      if not fair.shares[who] then
+        fair.shares[who] = tonumber(redis.call('HGET', weights_key(fair.queue), who) or nil) or 1
       end
-      if not turns[who] then turns[who] = turn_of(fair.queue, band, who) end
-      return math.max(turns[who], fair.now[band] or 0)
+      return fair.shares[who]
+    end
+
+    local function start_of(fair, band, who)
+      local starts = fair.turns[band]
+      if not starts then
+        starts = {}
+        fair.turns[band] = starts
+      end
+      if not starts[who] then starts[who] = turn_of(fair.queue, band, who) end
+      return math.max(starts[who], fair.now[band] or 0)
     end
 
     -- Finds the first task of somebody's lanes; false when there is none that may start.
@@ -221,7 +231,7 @@ local function merge(profile, limit, slots)
       end
       pick(lane)
       local start = start_of(fair, band, who)
-      local share = tonumber(redis.call('HGET', weights_key(fair.queue), who) or nil) or 1
+      local share = share_of(fair, who)
       fair.now[band] = start
       fair.turns[band][who] = start + 1000 / share
       found.taken[fair.queue] = found.taken[fair.queue] or {}
@@ -305,6 +315,6 @@ local function merge(profile, limit, slots)
       open[#open] = nil
     end
   end
-  found.left = slots
+  found.left, found.rooms = slots, rooms
   return picks, found
 end
