@@ -85,7 +85,7 @@ _TAKEN = """
 SELECT asked.name, asked.key FROM unnest(%s::text[], %s::text[]) AS asked (name, key)
 WHERE EXISTS (
     SELECT FROM queue_app_task AS t WHERE t."user" = asked.name AND t.idempotency_key = asked.key
-        AND t.created_at >= clock_timestamp() - make_interval(secs => %s)
+        AND t.created_at >= statement_timestamp() - make_interval(secs => %s)
 )
 """
 

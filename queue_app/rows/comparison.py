@@ -17,7 +17,7 @@ from queue_app.rows.database import fetch_all
 Cursor = tuple[datetime, uuid.UUID]
 _NIL = uuid.UUID(int=0)
 
-# Reads the index only.
+# Reads the index only. Here and below the bounds of queued_at alone add nothing but what the planner can estimate.
 _END = """
 SELECT queued_at, id FROM queue_app_task WHERE status = 'queued' AND {after}
 ORDER BY queued_at, id OFFSET %(limit)s - 1 LIMIT 1
@@ -53,19 +53,25 @@ class Page(NamedTuple):
 def packed_page(after: Cursor | None, limit: int) -> Page:
     """Return about ``limit`` queued tasks that follow the cursor, the oldest."""
     queued_at, task_id = after or ("-infinity", _NIL)
-    return _packed("(queued_at, id) > (%(queued_at)s, %(id)s)", {"queued_at": queued_at, "id": task_id}, limit)
+    return _packed(
+        "queued_at >= %(queued_at)s AND (queued_at, id) > (%(queued_at)s, %(id)s)",
+        {"queued_at": queued_at, "id": task_id},
+        limit,
+    )
 
 
 def packed_recent(seconds: float, limit: int) -> Page:
     """Return about ``limit`` tasks that became queued within the last ``seconds``, the oldest of them."""
-    return _packed("queued_at > clock_timestamp() - make_interval(secs => %(seconds)s)", {"seconds": seconds}, limit)
+    return _packed(
+        "queued_at > statement_timestamp() - make_interval(secs => %(seconds)s)", {"seconds": seconds}, limit
+    )
 
 
 def _packed(after: str, parameters: dict[str, Any], limit: int) -> Page:
     ends = fetch_all(_END.format(after=after), parameters | {"limit": limit})
     until = "true"
     if ends:
-        until = "(queued_at, id) <= (%(end_at)s, %(end_id)s)"
+        until = "queued_at <= %(end_at)s AND (queued_at, id) <= (%(end_at)s, %(end_id)s)"
         parameters |= {"end_at": ends[0][0], "end_id": ends[0][1]}
     found = fetch_all(_PACKED.format(after=after, until=until), parameters)
     lanes = [PackedLane(lane_name(*row[:6]), bytes(row[6]), bytes(row[7])) for row in found]

@@ -1,4 +1,9 @@
-"""The database that holds the rows."""
+"""The database that holds the rows.
+
+Statements write ``clock_timestamp()``, the time of the moment, but compare columns with
+``statement_timestamp()``: the first may change from row to row, so that no index can be
+searched for it, and a look for the tasks that are due would read all that are not.
+"""
 
 from __future__ import annotations
 

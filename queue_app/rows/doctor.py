@@ -72,10 +72,11 @@ def held_snapshots(seconds: float) -> list[HeldSnapshot]:
     found = fetch_all(
         "SELECT pid, application_name, state, EXTRACT(EPOCH FROM clock_timestamp() - xact_start)::float8 AS age"
         " FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        " AND backend_type = 'client backend' AND xact_start < clock_timestamp() - make_interval(secs => %(seconds)s)"
+        " AND backend_type = 'client backend'"
+        " AND xact_start < statement_timestamp() - make_interval(secs => %(seconds)s)"
         " UNION ALL SELECT 0, gid, 'prepared', EXTRACT(EPOCH FROM clock_timestamp() - prepared)::float8"
         " FROM pg_prepared_xacts WHERE database = current_database()"
-        " AND prepared < clock_timestamp() - make_interval(secs => %(seconds)s) ORDER BY age DESC LIMIT 20",
+        " AND prepared < statement_timestamp() - make_interval(secs => %(seconds)s) ORDER BY age DESC LIMIT 20",
         {"seconds": seconds},
     )
     return [HeldSnapshot(*row) for row in found]
@@ -126,7 +127,7 @@ def silent_workers(missed_heartbeats: int) -> list[Silent]:
     found = fetch_all(
         "SELECT name, host, pid, EXTRACT(EPOCH FROM clock_timestamp() - last_heartbeat_at)::float8"
         " FROM queue_app_worker WHERE status IN ('active', 'draining')"
-        " AND last_heartbeat_at < clock_timestamp() - make_interval(secs => heartbeat_seconds * %s) LIMIT 100",
+        " AND last_heartbeat_at < statement_timestamp() - make_interval(secs => heartbeat_seconds * %s) LIMIT 100",
         [missed_heartbeats],
     )
     return [Silent(*row) for row in found]
@@ -136,7 +137,7 @@ def overdue_tasks(seconds: float) -> list[tuple[Any, str, float]]:
     """Return (id, task type, seconds) of executing tasks that are past their deadline for so long."""
     found = fetch_all(
         "SELECT id, task_type, EXTRACT(EPOCH FROM clock_timestamp() - deadline)::float8 FROM queue_app_task"
-        " WHERE status = 'executing' AND deadline < clock_timestamp() - make_interval(secs => %s)"
+        " WHERE status = 'executing' AND deadline < statement_timestamp() - make_interval(secs => %s)"
         " ORDER BY deadline LIMIT 100",
         [seconds],
     )
@@ -146,7 +147,7 @@ def overdue_tasks(seconds: float) -> list[tuple[Any, str, float]]:
 def deaths(seconds: float) -> int:
     """Return how many tasks became dead letters within the last ``seconds``."""
     found = fetch_all(
-        "SELECT count(*) FROM queue_app_deadletter WHERE died_at > clock_timestamp() - make_interval(secs => %s)",
+        "SELECT count(*) FROM queue_app_deadletter WHERE died_at > statement_timestamp() - make_interval(secs => %s)",
         [seconds],
     )
     return int(found[0][0])
@@ -156,7 +157,7 @@ def workers_dead_within(seconds: float) -> int:
     """Return how many workers were declared dead within the last ``seconds``."""
     found = fetch_all(
         "SELECT count(*) FROM queue_app_worker"
-        " WHERE status = 'dead' AND stopped_at > clock_timestamp() - make_interval(secs => %s)",
+        " WHERE status = 'dead' AND stopped_at > statement_timestamp() - make_interval(secs => %s)",
         [seconds],
     )
     return int(found[0][0])

@@ -9,7 +9,7 @@ from queue_app.rows.database import fetch_all
 _EXPIRE = """
 WITH stale AS (
     SELECT id FROM queue_app_task
-    WHERE status = 'queued' AND queue = %s AND queued_at < clock_timestamp() - make_interval(secs => %s)
+    WHERE status = 'queued' AND queue = %s AND queued_at < statement_timestamp() - make_interval(secs => %s)
     ORDER BY queued_at, id LIMIT %s FOR UPDATE SKIP LOCKED
 )
 UPDATE queue_app_task AS t SET status = 'expired', finished_at = clock_timestamp()

@@ -267,7 +267,7 @@ def find_by_key(row: TaskRow) -> tuple[uuid.UUID, Status, datetime, bool] | None
 
 _FREE_KEY = """
 UPDATE queue_app_task SET idempotency_key = NULL
-WHERE "user" = %s AND idempotency_key = %s AND created_at < clock_timestamp() - make_interval(secs => %s)
+WHERE "user" = %s AND idempotency_key = %s AND created_at < statement_timestamp() - make_interval(secs => %s)
 RETURNING id
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queue_app.rows.database import fetch_all
 
-_DUE = "SELECT FROM {table} WHERE paused AND resume_at <= clock_timestamp()"
+_DUE = "SELECT FROM {table} WHERE paused AND resume_at <= statement_timestamp()"
 _ANY_DUE = "SELECT " + " OR ".join(
     f"EXISTS ({_DUE.format(table=table)})"
     for table in ("queue_app_queue", "queue_app_limit", "queue_app_runtimesettings")

@@ -91,7 +91,7 @@ SELECT t.id, t.attempt, t.task_type, t.queue, t.priority, t.capabilities, t."use
 FROM queue_app_task AS t
     LEFT JOIN queue_app_prioritypolicy AS policy ON policy.priority = t.priority
     LEFT JOIN queue_app_queue AS queue ON queue.name = t.queue
-WHERE t.status = 'executing' AND t.deadline < clock_timestamp() - make_interval(secs => %s)
+WHERE t.status = 'executing' AND t.deadline < statement_timestamp() - make_interval(secs => %s)
 LIMIT %s
 """
 

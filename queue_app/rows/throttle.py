@@ -20,7 +20,7 @@ SET throttled_until = GREATEST(l.throttled_until, EXCLUDED.throttled_until), upd
 _FORGET = """
 DELETE FROM queue_app_limit WHERE id IN (
     SELECT id FROM queue_app_limit
-    WHERE throttled_until < clock_timestamp() - make_interval(secs => %s) AND NOT paused AND max_concurrent IS NULL
+    WHERE throttled_until < statement_timestamp() - make_interval(secs => %s) AND NOT paused AND max_concurrent IS NULL
         AND rate_count IS NULL AND min_delay_seconds IS NULL
     LIMIT %s FOR UPDATE SKIP LOCKED)
 """

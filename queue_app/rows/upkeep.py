@@ -12,11 +12,11 @@ from queue_app.rows.database import execute, fetch_all
 _PURGE_TASKS = """
 WITH doomed AS (
     SELECT id FROM queue_app_task
-    WHERE finished_at < clock_timestamp() - make_interval(secs => LEAST(%(success)s, %(failure)s))
-        AND finished_at < clock_timestamp() - make_interval(
+    WHERE finished_at < statement_timestamp() - make_interval(secs => LEAST(%(success)s, %(failure)s))
+        AND finished_at < statement_timestamp() - make_interval(
             secs => CASE WHEN status = 'completed' THEN %(success)s ELSE %(failure)s END)
         AND status IN ('completed', 'failed', 'cancelled', 'expired', 'dead_letter')
-        AND (idempotency_key IS NULL OR created_at < clock_timestamp() - make_interval(secs => %(key)s))
+        AND (idempotency_key IS NULL OR created_at < statement_timestamp() - make_interval(secs => %(key)s))
         AND (status <> 'dead_letter' OR NOT EXISTS (
             SELECT 1 FROM queue_app_deadletter AS letter
             WHERE letter.task_id = queue_app_task.id AND letter.replayed_at IS NULL AND letter.discarded_at IS NULL))
@@ -88,7 +88,7 @@ def purge_dead_letters(limit: int) -> int:
     """Delete dead letters whose time is over; their tasks follow by the failure retention."""
     return execute(
         "DELETE FROM queue_app_deadletter WHERE id IN (SELECT id FROM queue_app_deadletter"
-        " WHERE expires_at < clock_timestamp() LIMIT %s FOR UPDATE SKIP LOCKED)",
+        " WHERE expires_at < statement_timestamp() LIMIT %s FOR UPDATE SKIP LOCKED)",
         [limit],
     )
 
@@ -97,7 +97,7 @@ def purge_replay_operations(seconds: float, limit: int) -> int:
     """Delete operations that ended long ago; the dead letters that they replayed had the same time."""
     return execute(
         "DELETE FROM queue_app_replayoperation WHERE id IN (SELECT id FROM queue_app_replayoperation"
-        " WHERE finished_at < clock_timestamp() - make_interval(secs => %s) LIMIT %s FOR UPDATE SKIP LOCKED)",
+        " WHERE finished_at < statement_timestamp() - make_interval(secs => %s) LIMIT %s FOR UPDATE SKIP LOCKED)",
         [seconds, limit],
     )
 
@@ -106,7 +106,7 @@ def purge_operations(seconds: float, limit: int) -> int:
     """Delete actions on many tasks that ended long ago."""
     return execute(
         "DELETE FROM queue_app_operation WHERE id IN (SELECT id FROM queue_app_operation"
-        " WHERE finished_at < clock_timestamp() - make_interval(secs => %s) LIMIT %s FOR UPDATE SKIP LOCKED)",
+        " WHERE finished_at < statement_timestamp() - make_interval(secs => %s) LIMIT %s FOR UPDATE SKIP LOCKED)",
         [seconds, limit],
     )
 
@@ -115,7 +115,7 @@ def purge_stats(seconds: float, limit: int) -> int:
     """Delete old statistics."""
     return execute(
         "DELETE FROM queue_app_queuestats WHERE id IN (SELECT id FROM queue_app_queuestats"
-        " WHERE taken_at < clock_timestamp() - make_interval(secs => %s) LIMIT %s FOR UPDATE SKIP LOCKED)",
+        " WHERE taken_at < statement_timestamp() - make_interval(secs => %s) LIMIT %s FOR UPDATE SKIP LOCKED)",
         [seconds, limit],
     )
 
@@ -124,7 +124,7 @@ def purge_workers(seconds: float, limit: int) -> int:
     """Delete workers that ended long ago and hold nothing."""
     return execute(
         "DELETE FROM queue_app_worker AS w WHERE w.id IN (SELECT id FROM queue_app_worker"
-        " WHERE status IN ('stopped', 'dead') AND stopped_at < clock_timestamp() - make_interval(secs => %s)"
+        " WHERE status IN ('stopped', 'dead') AND stopped_at < statement_timestamp() - make_interval(secs => %s)"
         " LIMIT %s FOR UPDATE SKIP LOCKED)"
         " AND NOT EXISTS (SELECT 1 FROM queue_app_task t WHERE t.worker_id = w.id AND t.status = 'executing')",
         [seconds, limit],

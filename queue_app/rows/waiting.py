@@ -14,7 +14,7 @@ _REF = 't.id, t.task_type, t.queue, t.priority, t.capabilities, t.queued_at, t."
 # Those that come due together are queued in the order of their times, 8 µs apart: the step of a score.
 _DUE = f"""
 WITH due AS (
-    SELECT id, run_after FROM queue_app_task WHERE status = 'scheduled' AND run_after <= clock_timestamp()
+    SELECT id, run_after FROM queue_app_task WHERE status = 'scheduled' AND run_after <= statement_timestamp()
     ORDER BY run_after LIMIT %s FOR UPDATE SKIP LOCKED
 ), placed AS (
     SELECT id, now.clock + (row_number() OVER (ORDER BY run_after, id) - 1) * interval '8 microseconds' AS queued_at

@@ -18,7 +18,7 @@ UPDATE queue_app_worker SET status = 'dead', stopped_at = clock_timestamp()
 WHERE status IN ('active', 'draining') AND id IN (
     SELECT id FROM queue_app_worker
     WHERE status IN ('active', 'draining')
-        AND last_heartbeat_at < clock_timestamp() - make_interval(secs => heartbeat_seconds * %s)
+        AND last_heartbeat_at < statement_timestamp() - make_interval(secs => heartbeat_seconds * %s)
     LIMIT %s FOR UPDATE SKIP LOCKED
 )
 RETURNING id, profile
