@@ -30,8 +30,9 @@ def proxy(engine, settings, monkeypatch):
     monkeypatch.setattr(client, "SOCKET_SECONDS", STALL)
     with Proxy(port) as between:
         location = cache["LOCATION"].replace(f":{port}", f":{between.port}")
-        settings.CACHES = {**settings.CACHES, "far": {**cache, "LOCATION": location}}
-        settings.TASKQUEUE = {**settings.TASKQUEUE, "REDIS_ALIAS": "far"}
+        alias = f"far-{between.port}"  # clients are kept by alias, and the next proxy has another port
+        settings.CACHES = {**settings.CACHES, alias: {**cache, "LOCATION": location}}
+        settings.TASKQUEUE = {**settings.TASKQUEUE, "REDIS_ALIAS": alias}
         yield between
         between.resume()
 
