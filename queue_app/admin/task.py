@@ -124,5 +124,6 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
                 **self.buttons(request, task),
                 "may_view_workers": request.user.has_perm("queue_app.view_worker"),
                 "may_view_queues": request.user.has_perm("queue_app.view_queue"),
+                "may_view_letters": request.user.has_perm("queue_app.view_deadletter"),
             }
         return super().render_change_form(request, context, *args, **kwargs)

@@ -94,6 +94,14 @@ def test_task_page_shows_everything(staff, make_task, end_task, make_worker):
         assert part in page
 
 
+def test_task_page_leads_to_its_dead_letter(client_of, staff, make_task, end_task):
+    task = end_task(make_task(), "dead_letter")
+    assert "Dead letter</dt>" not in text_of(staff.get(url(Task, "change", task.pk)))
+    page = url(DeadLetter, "change", make_dead_letter(task_id=task.pk).pk)
+    assert page in text_of(staff.get(url(Task, "change", task.pk)))
+    assert page not in text_of(client_of("viewer").get(url(Task, "change", task.pk)))
+
+
 def test_position_in_the_queue(staff, make_task):
     first, second = make_task(), make_task()
     assert "Next to run in its queue." in text_of(staff.get(url(Task, "change", first.pk)))
