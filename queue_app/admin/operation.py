@@ -29,6 +29,8 @@ PERMISSIONS = {
     OperationKind.CANCEL: "queue_app.cancel_task",
     OperationKind.REPRIORITISE: "queue_app.reprioritise_task",
     OperationKind.REPLAY: "queue_app.replay_deadletter",
+    OperationKind.RETRY: "queue_app.retry_task",
+    OperationKind.RUN_NOW: "queue_app.retry_task",
 }
 _STATES = {"running": "running", "done": "done", "cancelled": "stopped"}
 

@@ -66,12 +66,15 @@ class TaskBulkMixin(QueueAppAdmin[Task]):
     @admin.action(description="Retry…", permissions=["retry"])
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
         """Queue again what ended without success."""
-        return self._bulk(request, queryset, _("Retry"), RETRIABLE, self._retry)
+        return self._bulk(
+            request, queryset, _("Retry"), RETRIABLE, self._retry, operation=Action(kind=OperationKind.RETRY)
+        )
 
     @admin.action(description="Run now…", permissions=["retry"])
     def run_now_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
         """Queue scheduled tasks without waiting for their time."""
-        return self._bulk(request, queryset, _("Run now"), frozenset({Status.SCHEDULED}), self._run_now)
+        applies_to, action = frozenset({Status.SCHEDULED}), Action(kind=OperationKind.RUN_NOW)
+        return self._bulk(request, queryset, _("Run now"), applies_to, self._run_now, operation=action)
 
     def reprioritise_selected(self, request: HttpRequest, queryset: QuerySet[Task], band: Band) -> HttpResponse | None:
         """Move what waits to another band."""
@@ -94,7 +97,7 @@ class TaskBulkMixin(QueueAppAdmin[Task]):
         applies_to: frozenset[Status],
         act: Callable[[HttpRequest, dict[uuid.UUID, Task], str], None],
         *,
-        operation: Action | None = None,
+        operation: Action,
     ) -> HttpResponse | None:
         """Ask first; once that is confirmed, act on the selection, or begin an operation on all that match."""
         reason = request.POST.get("reason", "").strip()
@@ -102,7 +105,7 @@ class TaskBulkMixin(QueueAppAdmin[Task]):
             return self._ask(request, queryset, verb, applies_to)
         try:
             check_reason(reason, REASON_LENGTH)
-            if request.POST.get("select_across") == "1" and operation is not None:
+            if request.POST.get("select_across") == "1":
                 self._begin(request, operation, reason)
                 return None
         except (InvalidTaskData, NotAllowed, Ambiguous, ValueError, KeyError) as error:
@@ -150,7 +153,9 @@ class TaskBulkMixin(QueueAppAdmin[Task]):
         by = request.user.get_username()
         with atomic():
             operation = start_operation(action, wanted, by=by, reason=reason)
-            said = f"Began to {operation.kind} {operation.total} tasks" + (f": {reason}" if reason else ".")
+            said = f"Began to {operation.kind.replace('_', ' ')} {operation.total} tasks" + (
+                f": {reason}" if reason else "."
+            )
             LogEntry.objects.log_actions(request.user.pk, [operation], ADDITION, said)  # type: ignore[arg-type]
             audit.record(
                 f"task.{operation.kind}_all", "operation", [operation.pk], by=by, via=audit.ADMIN,

@@ -19,6 +19,8 @@ class OperationKind(StrEnum):
     CANCEL = "cancel"
     REPRIORITISE = "reprioritise"
     REPLAY = "replay"
+    RETRY = "retry"
+    RUN_NOW = "run_now"
 
 
 class OperationState(StrEnum):

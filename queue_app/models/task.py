@@ -30,6 +30,10 @@ CONCURRENCY_KEY_LENGTH = 128
 MAX_WEIGHT = 1000
 
 
+#: How a task can end without a result; sorted, as it stands in a migration.
+FRUITLESS = sorted(TERMINAL - {Status.COMPLETED})
+
+
 class Task(models.Model):
     """One unit of work and where it stands."""
 
@@ -70,6 +74,8 @@ class Task(models.Model):
             models.Index(fields=["worker_id"], condition=Q(status=Status.EXECUTING), name="taskqueue_executing"),
             # services.purge and statistics: what ended when
             models.Index(fields=["finished_at"], condition=Q(finished_at__isnull=False), name="taskqueue_finished"),
+            # the lists of what went wrong, newest first; what completes never enters it
+            models.Index(fields=["status", "id"], condition=Q(status__in=FRUITLESS), name="taskqueue_fruitless"),
             # the API's list of one user's own tasks, newest first
             models.Index(fields=["user", "id"], condition=~Q(user=""), name="taskqueue_by_user"),
             # services.admission: how many wait in a queue, which of them longest, and how many a user has pending

@@ -27,6 +27,7 @@ SCOPES: Final = (
     "view_task",
     "cancel_task",
     "reprioritise_task",
+    "retry_task",
     "view_deadletter",
     "replay_deadletter",
     "discard_deadletter",

@@ -1,4 +1,4 @@
-"""Cancel, reprioritise or replay many tasks in the background, in bounded steps.
+"""Cancel, reprioritise, replay, retry or run many tasks now, in the background, in bounded steps.
 
 An operation is a row, so it goes on when whoever asked for it is gone, survives every
 process, and can be watched and cancelled. The scheduler advances it (``run_operations``);
@@ -34,6 +34,7 @@ from queue_app.rows.dead_letters import clock
 from queue_app.services.cancel import cancel_many
 from queue_app.services.replay import replay_open
 from queue_app.services.reprioritise import reprioritise_many
+from queue_app.services.retry import RETRIABLE, retry_many, run_now_many
 from queue_app.services.task_filter import TaskFilter, matching
 from queue_app.services.validate import check_reason
 
@@ -44,6 +45,12 @@ STEPS: Final = 10
 ROUND: Final = 100
 MAX_IDS: Final = 10_000
 SAMPLE: Final = 10
+#: What the status of a task must be.
+_STATES: Final = {
+    OperationKind.REPLAY: (Status.DEAD_LETTER,),
+    OperationKind.RETRY: tuple(sorted(RETRIABLE)),
+    OperationKind.RUN_NOW: (Status.SCHEDULED,),
+}
 _PROGRESS: Final = ["state", "changed", "skipped", "finished_at", "after_id"]
 
 
@@ -180,7 +187,7 @@ def applicable(action: Action, wanted: TaskFilter) -> TaskQuerySet:
         return tasks.in_status(PENDING_NAME)
     if action.kind is OperationKind.REPRIORITISE:
         return tasks.in_status(Status.SCHEDULED, Status.QUEUED).exclude(priority=action.band)
-    return tasks.in_status(Status.DEAD_LETTER)
+    return tasks.in_status(*_STATES[action.kind])
 
 
 def _action_of(operation: Operation) -> Action:
@@ -213,8 +220,18 @@ def _replay(operation: Operation, _action: Action, ids: Sequence[uuid.UUID]) -> 
     return len(replay_open(list(letters), by=operation.by, operation_id=operation.id))
 
 
+def _retry(operation: Operation, _action: Action, ids: Sequence[uuid.UUID]) -> int:
+    return len(retry_many(ids, by=operation.by))
+
+
+def _run_now(_operation: Operation, _action: Action, ids: Sequence[uuid.UUID]) -> int:
+    return len(run_now_many(ids))
+
+
 _APPLY: Final[dict[OperationKind, Callable[[Operation, Any, Sequence[uuid.UUID]], int]]] = {
     OperationKind.CANCEL: _cancel,
     OperationKind.REPRIORITISE: _reprioritise,
     OperationKind.REPLAY: _replay,
+    OperationKind.RETRY: _retry,
+    OperationKind.RUN_NOW: _run_now,
 }

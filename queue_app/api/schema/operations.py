@@ -12,6 +12,7 @@ from queue_app.api.schema.components import (
     COUNT,
     FLAG,
     NAME,
+    NUMBER,
     OBJECT,
     STATUS,
     TEXT,
@@ -25,7 +26,7 @@ from queue_app.api.schema.components import (
     ref,
 )
 from queue_app.api.task_filters import STATUS_NAMES, TIME_NAMES
-from queue_app.api.views import dead_letters, events, health, operations, queues, staff, tasks
+from queue_app.api.views import autoscale, dead_letters, events, health, operations, queues, staff, tasks
 from queue_app.core.priorities import Band
 from queue_app.models.dead_letter import STATE_NAMES
 
@@ -109,6 +110,18 @@ _BULK: Final = record(
     }
 )
 _MOVED: Final = record({"task_id": UUID, "status": STATUS, "priority": BAND, "queue_position": maybe(COUNT)})
+_DEMAND: Final = record(
+    {
+        "queue": NAME,
+        "queued": COUNT,
+        "runnable": COUNT,
+        "active_slots": COUNT,
+        "mean_seconds": NUMBER,
+        "backlog_seconds": NUMBER,
+        "desired_slots": COUNT,
+        "desired_workers": COUNT,
+    }
+)
 _HEALTH: Final = record({"status": TEXT})
 
 OPERATIONS: Final[dict[tuple[Any, str], Operation]] = {
@@ -130,7 +143,8 @@ OPERATIONS: Final[dict[tuple[Any, str], Operation]] = {
         example={"tasks": [{"task_type": "shop.tasks.send_receipt", "parameters": {"order_id": n}} for n in (1, 2)]},
     ),
     (tasks.BulkActionView, "POST"): Operation(
-        id="act_on_tasks", summary="Cancel, reprioritise or replay many tasks", tag="tasks", problems=(403, 413, 415),
+        id="act_on_tasks", summary="Cancel, reprioritise, replay, retry or run many tasks now", tag="tasks",
+        problems=(403, 413, 415),
         responses={202: ref("Operation"), 200: _PREVIEW},
         request=record(
             {
@@ -195,6 +209,15 @@ OPERATIONS: Final[dict[tuple[Any, str], Operation]] = {
     (queues.QueueStatsView, "GET"): Operation(
         id="get_queue_stats", summary="Depth and age by band of a queue", tag="queues", problems=(404,),
         responses={200: ref("QueueNumbers")}, parameters=(_QUEUE,),
+    ),
+    (autoscale.AutoscaleView, "GET"): Operation(
+        id="get_demand", summary="How many workers a queue could use", tag="queues", problems=(404,),
+        responses={200: _DEMAND},
+        parameters=(
+            _QUEUE,
+            query("slots", {"type": "integer", "minimum": 1, "maximum": 1000}, "Of one worker."),
+            query("seconds", {"type": "integer", "minimum": 1, "maximum": 86400, "default": 60}, "To be done within."),
+        ),
     ),
     (queues.PauseView, "POST"): Operation(
         id="pause_queue", summary="Start nothing new from a queue", tag="queues", problems=(403, 404, 413, 415),

@@ -2,11 +2,13 @@
 
 import uuid
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.messages import get_messages
 from django.urls import reverse
+from django.utils import timezone
 
 from queue_app.core.priorities import Band
 from queue_app.core.records import TaskRef
@@ -207,12 +209,20 @@ def test_actions_on_all_that_match(staff, make_task):
     assert AuditEntry.objects.filter(action="task.cancel_all", reason="sold out", count=3).exists()
 
 
-def test_retries_of_too_many_at_once_are_refused(staff, make_task, end_task, monkeypatch):
+@pytest.mark.parametrize(("action", "kind"), [("retry_selected", "retry"), ("run_now_selected", "run_now")])
+def test_all_that_match_are_queued_by_an_operation_however_many(action, kind, staff, make_task, end_task, monkeypatch):
     monkeypatch.setattr("queue_app.admin.task_bulk.COUNT_LIMIT", 2)
-    tasks = [end_task(make_task(), Status.FAILED) for _ in range(3)]
-    response = select(staff, TASKS, "retry_selected", tasks[:1], select_across="1")
-    assert said(response)[0].startswith("More than")
-    assert Task.objects.in_status("failed").count() == 3
+    later = timezone.now() + timedelta(hours=1)
+    ready = [
+        make_task(run_after=later) if kind == "run_now" else end_task(make_task(), Status.FAILED) for _ in range(3)
+    ]
+    done = end_task(make_task(), Status.COMPLETED)
+    response = select(staff, TASKS, action, [*ready[:1], done], select_across="1")
+    assert said(response)[0].startswith("3 of 3 tasks done")
+    assert {task.status for task in Task.objects.filter(pk__in=[task.pk for task in ready])} == {"queued"}
+    assert Task.objects.get(pk=done.pk).status == "completed"
+    assert (Operation.objects.get().kind, Operation.objects.get().changed) == (kind, 3)
+    assert AuditEntry.objects.get(count=3).action == f"task.{kind}_all"
 
 
 def test_a_purged_task_is_named_in_the_message(staff, make_task, monkeypatch):
