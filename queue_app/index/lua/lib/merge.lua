@@ -165,20 +165,34 @@ local function merge(profile, limit, slots)
       end
     end
 
+    -- The branches stand in order, the next one last.
+    local function is_before(one, other)
+      if one.score ~= other.score then return one.score < other.score end
+      if one.who ~= other.who then return one.who < other.who end
+      return one.real < other.real
+    end
+
     local function place_branch(fair, branch)
       branch.score = branch.band * 1e13 + start_of(fair, branch.band, branch.who)
+      local low, high = 1, #fair.branches + 1
+      while low < high do
+        local middle = math.floor((low + high) / 2)
+        if is_before(branch, fair.branches[middle]) then low = middle + 1 else high = middle end
+      end
+      table.insert(fair.branches, low, branch)
+    end
+
+    local function lift_branch(fair, branch)
+      local at = #fair.branches
+      while fair.branches[at] ~= branch do at = at - 1 end
+      table.remove(fair.branches, at)
+      branch.score = math.huge
     end
 
     -- Finds whose turn it is in a fair queue: the queue then stands at the score of that task.
     settle = function(fair)
       while true do
-        local best, list
-        for _, branch in ipairs(fair.branches) do
-          if branch.score < math.huge and (not best or branch.score < best.score or (branch.score == best.score
-              and (branch.who < best.who or (branch.who == best.who and branch.real < best.real)))) then
-            best = branch
-          end
-        end
+        local best, list = fair.branches[#fair.branches], nil
         for _, each in ipairs(fair.lists) do
           if each.score < math.huge and (not list or each.score < list.score
               or (each.score == list.score and each.name < list.name)) then
@@ -203,7 +217,8 @@ local function merge(profile, limit, slots)
               list = list_of('lanes', turn_key(profile, fair.queue, at, who), fair.queue, at) }
             if look_at(fair, branch) then
               place_branch(fair, branch)
-              fair.branches[#fair.branches + 1] = branch
+              fair.of[who] = fair.of[who] or {}
+              table.insert(fair.of[who], branch)
               if branch.score > stood then found.late[#found.late + 1] = { fair.queue, at, who } end
             end
           else
@@ -222,7 +237,8 @@ local function merge(profile, limit, slots)
       local lane, band, who = branch.first, branch.band, branch.who
       -- What was taken meanwhile may have closed a gate, and what is found then is another task.
       if is_closed(lane) then
-        if look_at(fair, branch) then place_branch(fair, branch) else branch.score = math.huge end
+        lift_branch(fair, branch)
+        if look_at(fair, branch) then place_branch(fair, branch) end
         return settle(fair)
       end
       if lane.weight > slots then
@@ -238,13 +254,10 @@ local function merge(profile, limit, slots)
       found.taken[fair.queue][band] = found.taken[fair.queue][band] or {}
       found.taken[fair.queue][band][who] = fair.turns[band][who]
       found.taken[fair.queue][band][NOW] = start
-      for _, other in ipairs(fair.branches) do
-        if other.who == who and other.score < math.huge then
-          if other == branch and not look_at(fair, other) then
-            other.score = math.huge
-          else
-            place_branch(fair, other)
-          end
+      for _, other in ipairs(fair.of[who]) do
+        if other.score < math.huge then
+          lift_branch(fair, other)
+          if other ~= branch or look_at(fair, other) then place_branch(fair, other) end
         end
       end
       settle(fair)
@@ -257,7 +270,7 @@ local function merge(profile, limit, slots)
       found.shut[#found.shut + 1] = q
     elseif queue_policy(q).fair then
       if not settle then prepare_turns() end
-      local fair = { kind = 'fair', queue = q, branches = {}, turns = {}, now = {},
+      local fair = { kind = 'fair', queue = q, branches = {}, of = {}, turns = {}, now = {},
         lists = { list_of('turns', queue_heads_key(profile, q), q, '') } }
       settle(fair)
       open[#open + 1] = fair
