@@ -34,16 +34,16 @@ from queue_app.exceptions import (
     OperationEnded,
     OperationNotFound,
     OutOfScope,
-    StaleLease,
     QueueFull,
+    StaleLease,
     TaskNotFound,
     TaskQueueError,
     TokenRefused,
     UnknownQueue,
     UnknownTaskType,
+    UserLimitExceeded,
     WorkerLost,
     WorkerNotFound,
-    UserLimitExceeded,
 )
 from queue_app.services.limits import InvalidLimits
 
@@ -116,8 +116,6 @@ RULES: Final = (
     Rule(WorkerLost, 409),
     Rule(StaleLease, 409),
     Rule(InvalidTransition, 409),
-    Rule(QueueFull, 429),
-    Rule(UserLimitExceeded, 429),
     Rule(ChangedMeanwhile, 412),
     Rule(PreconditionRequired, 428),
     Rule(TooManyWaiters, 503),
@@ -176,8 +174,6 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
         problem["errors"] = entries
     if isinstance(error, InvalidTransition | StaleLease):
         problem["task_status"] = error.status  # "status" is the HTTP status here
-    if isinstance(error, LimitExceeded):
-        problem |= {"queue": error.queue, "limit": error.limit, "current": error.current}
     if isinstance(error, LimitExceeded):
         problem |= {"queue": error.queue or None, "limit": error.limit, "current": error.current}
     set_rollback()

@@ -13,9 +13,15 @@ from drf_spectacular.plumbing import build_mock_request  # noqa: F401 - the gene
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 
 from queue_app.api.base import ApiView, NotFoundView
+from queue_app.api.internal.views import WorkerView
 from queue_app.api.schema.components import COMPONENTS, PROBLEM, ref
-from queue_app.api.schema.operations import OPERATIONS, Operation
+from queue_app.api.schema.limits import LIMITS
+from queue_app.api.schema.operations import OPERATIONS as OF_USERS
+from queue_app.api.schema.operations import Operation
+from queue_app.api.schema.workers import WORKERS
 from queue_app.api.views.metrics import MetricsView
+
+OPERATIONS: Final = OF_USERS | LIMITS | WORKERS
 
 #: For ``manage.py spectacular --custom-settings queue_app.api.schema.SETTINGS``.
 SETTINGS: Final[dict[str, Any]] = {
@@ -29,6 +35,7 @@ SETTINGS: Final[dict[str, Any]] = {
         "securitySchemes": {
             "apiKey": {"type": "http", "scheme": "bearer", "description": "An API key, tq_…"},
             "password": {"type": "http", "scheme": "basic"},
+            "workerToken": {"type": "http", "scheme": "bearer", "description": "A token of remote workers, tqw_…"},
         },
     },
     "PREPROCESSING_HOOKS": ["queue_app.api.schema.own_endpoints"],
@@ -43,6 +50,8 @@ class Schema(AutoSchema):
 
     def get_auth(self) -> list[dict[str, list[str]]]:
         """Return the ways to authenticate."""
+        if isinstance(self.view, WorkerView):
+            return [{"workerToken": []}]
         return [{"apiKey": []}, {"password": []}] if self.view.authentication_classes else [{}]
 
     def _get_format_parameters(self) -> list[Any]:

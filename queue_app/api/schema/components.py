@@ -8,6 +8,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 from queue_app.models.operation import OperationKind, OperationState
 from queue_app.models.replay_operation import ReplayState
+from queue_app.models.task import CONCURRENCY_KEY_LENGTH, MAX_WEIGHT
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.validate import MAX_RETRIES, MAX_TIMEOUT_SECONDS
 
@@ -104,10 +105,12 @@ _SUBMISSION: Final = record(
         "timeout": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT_SECONDS},
         "max_retries": {"type": "integer", "minimum": 0, "maximum": MAX_RETRIES},
         "idempotency_key": {"type": "string", "minLength": 1, "maxLength": 64},
+        "concurrency_key": {"type": "string", "maxLength": CONCURRENCY_KEY_LENGTH},
+        "weight": {"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT, "description": "Slots of a worker."},
     },
     optional=(
         "parameters", "queue", "priority", "capabilities", "run_after", "delay", "timeout", "max_retries",
-        "idempotency_key",
+        "idempotency_key", "concurrency_key", "weight",
     ),
 )  # fmt: skip
 _BANDS: Final = {

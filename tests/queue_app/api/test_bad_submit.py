@@ -10,6 +10,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.test import RequestFactory
 
 from queue_app.api.body import body_limit
+from queue_app.api.submission import FIELDS as SUBMITTED
 from queue_app.api.views.tasks import TaskListView
 from queue_app.core.payload import MAX_SAFE_INTEGER
 from queue_app.models import Task
@@ -314,6 +315,14 @@ FIELDS = {
     "idempotency_key NUL": ({"idempotency_key": "a\x00"}, "invalid_characters"),
     "idempotency_key newline": ({"idempotency_key": "a\nb"}, "invalid_characters"),
     "idempotency_key RTL override": ({"idempotency_key": "\u202ea"}, "invalid_characters"),
+    "concurrency_key 129": ({"concurrency_key": "k" * 129}, "invalid"),
+    "concurrency_key int": ({"concurrency_key": 5}, "string_expected"),
+    "concurrency_key newline": ({"concurrency_key": "a\nb"}, "invalid_characters"),
+    "weight 0": ({"weight": 0}, "out_of_range"),
+    "weight 1001": ({"weight": 1001}, "out_of_range"),
+    "weight 1.5": ({"weight": 1.5}, "integer_expected"),
+    "weight true": ({"weight": True}, "integer_expected"),
+    "weight text": ({"weight": "2"}, "integer_expected"),
     # unknown and read-only
     "is_admin": ({"is_admin": True}, "unknown_field"),
     "a known name, mistyped": ({"prioritty": "high"}, "unknown_field"),
@@ -337,8 +346,7 @@ def test_fields(alice, plain_type, change, code):
 
 
 def model_fields() -> list[str]:
-    ours = {"task_type", "queue", "priority", "capabilities", "run_after", "timeout", "max_retries", "idempotency_key"}
-    return sorted({field.name for field in Task._meta.get_fields()} - ours)
+    return sorted({field.name for field in Task._meta.get_fields()} - set(SUBMITTED))
 
 
 @pytest.mark.parametrize("name", [*model_fields(), "task_id", "epoch", "state"])

@@ -113,4 +113,4 @@ def test_works_with_queue_app_and_the_framework_alone(process_env, settings, app
     assert missing[:2] == [404, problem]
     assert refused[:2] == [403, problem]
     assert own == "the stranger's own"
-    assert scheme.startswith("Basic")
+    assert scheme.startswith("Bearer")
