@@ -11,7 +11,7 @@ from django.db import DataError, IntegrityError
 from queue_app.core.records import ClaimedTask, Outcome
 from queue_app.index import MAX_CLAIM
 from workers.context import Held
-from workers.executor import describe
+from workers.outcomes import describe
 from workers.transport import finish, give_back, give_back_strays
 
 logger = logging.getLogger("taskqueue")

@@ -14,9 +14,10 @@ from queue_app.backend import TaskQueueBackend
 from queue_app.core.records import ClaimedTask
 from queue_app.registry import type_of
 from tests.workers import chores
-from workers import executor
+from workers import outcomes
 from workers.context import Held
-from workers.executor import MAX_MESSAGE, MAX_TRACEBACK, Executor, describe
+from workers.executor import Executor
+from workers.outcomes import MAX_MESSAGE, MAX_TRACEBACK, describe
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -236,7 +237,7 @@ def test_a_broken_listener_has_no_say_in_the_outcome(run):
 
 
 def test_nothing_is_built_when_nobody_listens(run, monkeypatch):
-    monkeypatch.setattr(executor, "TaskResult", None)
+    monkeypatch.setattr(outcomes, "TaskResult", None)
     assert run(chores.echo, 1).result == "1"
     assert run(chores.raises, "value").failure.exception_class == "builtins.ValueError"
 

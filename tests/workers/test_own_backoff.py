@@ -125,7 +125,7 @@ def test_history_that_cannot_be_read_stops_no_attempt(engine, monkeypatch):
     def no_database(_task_id):
         raise ConnectionError
 
-    monkeypatch.setattr("workers.executor.earlier_attempts", no_database)
+    monkeypatch.setattr("workers.outcomes.earlier_attempts", no_database)
     hand = engine.worker(f"{__name__}.looks")
     looks.enqueue()
     [claimed] = take(hand)

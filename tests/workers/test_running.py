@@ -53,7 +53,7 @@ def test_progress_lines_and_a_later_deadline_are_stored_before_the_outcome(hire)
 
 def test_an_attempt_that_lost_its_task_says_nothing(hire):
     worker = hire()
-    task_id = put(type_of(chores.tells))
+    put(type_of(chores.tells))
     worker.wake()
     worker.run_once()
     give_back([worker.pool.begun[0].task])

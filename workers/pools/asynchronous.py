@@ -22,7 +22,8 @@ from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
 from queue_app.registry import AnyTask
 from workers.context import Held, note_interruption, shields
-from workers.executor import Executor, failed
+from workers.executor import Executor
+from workers.outcomes import failed
 
 logger = logging.getLogger("taskqueue")
 
@@ -134,7 +135,7 @@ class AsyncPool:
     async def _attempt(self, run: _Run) -> None:
         run.begun = True
         if run.held.interruption is not None:
-            outcome = failed(run.held, run.since, run.held.interruption())
+            outcome = await sync_to_async(failed)(run.held, run.since, run.held.interruption())  # a backoff may block
         else:
             outcome = await self._executor.arun(run.held)
         with self._lock:

@@ -29,8 +29,9 @@ from queue_app.exceptions import IndexUnavailable, Interruption, TaskCancelled, 
 from queue_app.index import get_index
 from workers import capture
 from workers.context import Held, note_interruption
-from workers.executor import Executor, failed
+from workers.executor import Executor
 from workers.limits import REPLACE_SHARE, Limits, resident_bytes
+from workers.outcomes import failed
 from workers.wire import Reader, outcome_form, send, task_of
 
 logger = logging.getLogger("taskqueue")

@@ -23,8 +23,9 @@ from queue_app.core.records import Outcome, TaskFailure
 from queue_app.exceptions import Interruption
 from queue_app.registry import AnyTask
 from workers.context import Held, note_interruption
-from workers.executor import Executor, failed
+from workers.executor import Executor
 from workers.limits import Limits, resident_bytes
+from workers.outcomes import failed
 from workers.pools.nursery import LEAVE_SECONDS, SIGNALS, open_nursery
 from workers.wire import Reader, outcome_of, send, task_form
 

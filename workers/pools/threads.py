@@ -16,7 +16,8 @@ from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
 from queue_app.registry import AnyTask
 from workers.context import Held, note_interruption, shields
-from workers.executor import Executor, failed
+from workers.executor import Executor
+from workers.outcomes import failed
 
 logger = logging.getLogger("taskqueue")
 
