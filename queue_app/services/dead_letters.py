@@ -6,11 +6,12 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
+from itertools import batched
 from typing import Any, Self
 
 from django.db.models import Q
 
-from queue_app.core.redaction import Secrets
+from queue_app.core.redaction import Secrets, redact
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound, InvalidTransition
 from queue_app.models import DeadLetter, Task, TaskPayload
@@ -21,6 +22,8 @@ from queue_app.services.shown import shown_payload
 #: What stands for the status of a task that is no more.
 PURGED = "purged"
 SAMPLE = 10
+#: So many messages are looked through for secrets at a time.
+LOOKED_THROUGH = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,7 @@ class DeadLetterFilter:
     died_after: datetime | None = None  # at or after
     died_before: datetime | None = None  # before
     fingerprint: str | None = None  # of its cause, see core.fingerprint
-    text: str | None = None  # somewhere in the message, in upper or lower case
+    text: str | None = None  # somewhere in the message as it is shown, without secrets, in upper or lower case
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON, to be stored with an operation."""
@@ -88,14 +91,31 @@ def matching(wanted: DeadLetterFilter) -> DeadLetterQuerySet:
     """Return the dead letters that a filter means, in any state."""
     letters = DeadLetter.objects.all()
     exact = {name: getattr(wanted, name) for name in ("queue", "task_type", "reason", "user", "fingerprint")}
-    exact |= {"died_at__gte": wanted.died_after, "died_at__lt": wanted.died_before, "message__icontains": wanted.text}
+    exact |= {"died_at__gte": wanted.died_after, "died_at__lt": wanted.died_before}
     letters = letters.filter(**{name: value for name, value in exact.items() if value is not None})
     if wanted.ids is not None:
         letters = letters.filter(pk__in=wanted.ids)
     if wanted.exception_class is not None:
         name = wanted.exception_class
         letters = letters.filter(Q(exception_class=name) | Q(exception_class__endswith=f".{name}"))
+    if wanted.text is not None:
+        letters = letters.filter(message__icontains=wanted.text)
+        hidden = _found_in_secrets(letters, wanted.text)
+        letters = letters.exclude(pk__in=hidden) if hidden else letters
     return letters
+
+
+def _found_in_secrets(letters: DeadLetterQuerySet, text: str) -> list[uuid.UUID]:
+    """Return those that have the text only in what nobody is shown: a search must not tell a secret by trying."""
+    hidden: list[uuid.UUID] = []
+    found = letters.order_by().values_list("pk", "task_id", "message").iterator(LOOKED_THROUGH)
+    for page in batched(found, LOOKED_THROUGH):
+        secrets = secrets_by_task([task_id for _, task_id, _ in page])
+        for letter_id, task_id, message in page:
+            shown = redact(message, secrets.get(task_id, ()))
+            if shown != message and text.lower() not in shown.lower():
+                hidden.append(letter_id)
+    return hidden
 
 
 def preview(wanted: DeadLetterFilter, limit: int | None = None) -> Preview:
