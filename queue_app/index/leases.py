@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import batched
 from typing import Any, NamedTuple, cast
 
-import redis
-
 from queue_app.core.records import ANY_LEASE
 from queue_app.index.client import translated
 from queue_app.index.keys import Keys
+from queue_app.index.lazy import redis
 
 #: So many entries go in one call at most.
 BATCH = 500

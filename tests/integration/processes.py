@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 
+from tests.support.engine import assert_index_agrees
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 SETTINGS = "tests.integration.settings"
 #: How long any condition may take on a slow machine; none takes a tenth of it on a usual one.
@@ -28,6 +30,24 @@ def eventually[T](condition: Callable[[], T], what: str, seconds: float = PATIEN
             raise AssertionError(f"in vain, for {seconds:.0f} s: {what}")
         time.sleep(0.01)
     return found
+
+
+def index_comes_to_agree() -> None:
+    """Wait until the index says what the rows say: processes that live tell it after they have written."""
+    last: list[AssertionError] = []
+
+    def agrees() -> bool:
+        try:
+            assert_index_agrees()
+        except AssertionError as error:
+            last[:] = [error]
+            return False
+        return True
+
+    try:
+        eventually(agrees, "index and rows agree")
+    except AssertionError as error:
+        raise error from last[0]
 
 
 class Process:

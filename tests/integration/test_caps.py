@@ -13,8 +13,8 @@ from queue_app.registry import type_of
 from queue_app.services.enqueue import enqueue_many
 from tests.integration.app import tasks
 from tests.integration.checkers import lost_or_doubled, out_of_order, over_cap, repeated
-from tests.integration.processes import eventually, lines
-from tests.support.engine import assert_index_agrees, put_many
+from tests.integration.processes import eventually, index_comes_to_agree, lines
+from tests.support.engine import put_many
 from tests.workers import chores
 from tests.workers.stage import StillWorker
 
@@ -61,7 +61,7 @@ def test_a_queues_cap_over_eight_claimers(fleet, history, log):
     assert out_of_order(history, [ids[number] for number in order], CAP) == []
     assert Task.objects.values("worker_id").distinct().count() > 1, "more than one worker had a share"
     eventually(lambda: not get_index().depth("default").active, "every slot is free again")
-    assert_index_agrees()
+    index_comes_to_agree()
 
 
 def test_a_cap_over_all_queues(fleet, history, log):
@@ -75,7 +75,7 @@ def test_a_cap_over_all_queues(fleet, history, log):
     eventually(all_done, "all tasks end")
     assert over_cap(history, CAP) == []
     assert lost_or_doubled(history, ids) == []
-    assert_index_agrees()
+    index_comes_to_agree()
 
 
 def in_process(history) -> None:
@@ -153,4 +153,4 @@ def test_caps_by_type_and_key_hold_over_eight_claimers_while_staff_edit_limits(f
     assert over_cap(history, 6) == []
     assert lost_or_doubled(history, ids) == []
     eventually(lambda: not get_index().depth("default").active, "every slot is free again")
-    assert_index_agrees()
+    index_comes_to_agree()

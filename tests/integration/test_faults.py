@@ -15,8 +15,8 @@ from queue_app.services.rebuild import rebuild
 from taskqueue_project.embedded import EmbeddedServers
 from tests.integration.app import tasks
 from tests.integration.checkers import lost_or_doubled, over_cap, repeated
-from tests.integration.processes import eventually, lines
-from tests.support.engine import assert_index_agrees, put, put_many
+from tests.integration.processes import eventually, index_comes_to_agree, lines
+from tests.support.engine import put, put_many
 
 pytestmark = pytest.mark.integration
 
@@ -62,7 +62,7 @@ def test_an_index_that_is_flushed_again_and_again(fleet, own_redis, history, log
     assert len(lines(log)) == 2 * len(ids), "nothing ran twice either"
     eventually(lambda: get_index().depth("default").active == 0, "no lease is left")
     eventually(lambda: get_index().generation().state == "ready", "the index is ready again")
-    assert_index_agrees()
+    index_comes_to_agree()
 
 
 @pytest.mark.parametrize("supervised", [False, True])
@@ -87,7 +87,7 @@ def test_workers_that_are_killed(fleet, history, log, supervised):
     assert len(repeated(begun)) <= again, "only what a dead worker held ran again"
     assert not Task.objects.exclude(failures=0).exists(), "a death is not the task's failure"
     eventually(lambda: not get_index().depth("default").active, "no lease is left")
-    assert_index_agrees()
+    index_comes_to_agree()
 
 
 def test_a_task_that_kills_its_worker(fleet, history, log):

@@ -12,8 +12,8 @@ from queue_app.registry import type_of
 from queue_app.services.queues import pause, resume
 from tests.integration.app import tasks
 from tests.integration.checkers import lost_or_doubled
-from tests.integration.processes import eventually, lines
-from tests.support.engine import assert_index_agrees, put, put_many, status
+from tests.integration.processes import eventually, index_comes_to_agree, lines
+from tests.support.engine import put, put_many, status
 from tests.support.engine import rolled_back as undone
 
 pytestmark = pytest.mark.integration
@@ -43,7 +43,7 @@ def test_each_worker_runs_what_it_can(fleet, history, log):
     fleet.worker("--capabilities", "big,gpu")
     eventually(lambda: completed([both]) == 1, "what needs two things is done")
     assert lost_or_doubled(history, [*plain, *gpu, both]) == []
-    assert_index_agrees()
+    index_comes_to_agree()
 
 
 def test_a_pause_in_mid_run(fleet, history, log):
@@ -66,7 +66,7 @@ def test_a_pause_in_mid_run(fleet, history, log):
     resume("default")
     eventually(lambda: completed(ids) == 200, "it goes on where it stopped")
     assert lost_or_doubled(history, ids) == []
-    assert_index_agrees()
+    index_comes_to_agree()
 
 
 def probe(log: str) -> None:
@@ -104,7 +104,7 @@ def test_tasks_that_enqueue_tasks(fleet, history, log):
     ids = list(Task.objects.values_list("id", flat=True))
     assert root in ids
     assert lost_or_doubled(history, ids) == []
-    assert_index_agrees()
+    index_comes_to_agree()
 
 
 def test_a_task_that_another_process_enqueues_is_picked_up_at_once(fleet, log):

@@ -12,8 +12,8 @@ from queue_app.models import Worker
 from queue_app.registry import type_of
 from queue_app.services import cancel, tokens
 from tests.integration.app import tasks
-from tests.integration.processes import ROOT, eventually
-from tests.support.engine import assert_index_agrees, put, row
+from tests.integration.processes import ROOT, eventually, index_comes_to_agree
+from tests.support.engine import put, row
 
 NODE = shutil.which("node")
 NOWHERE = {"DATABASE_URL": "postgresql://127.0.0.1:1/none", "REDIS_URL": "redis://127.0.0.1:1/0"}
@@ -67,4 +67,4 @@ def test_conformance(start, kind, tmp_path):
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0, log.read_text()
     assert [(worker.status, worker.pid) for worker in Worker.objects.all()] == [("stopped", 0)]
-    assert_index_agrees()
+    index_comes_to_agree()
