@@ -14,7 +14,7 @@ from queue_app.backend import TaskQueueBackend
 from queue_app.core.records import ClaimedTask
 from queue_app.registry import type_of
 from tests.workers import chores
-from workers import outcomes
+from workers import executor, outcomes
 from workers.context import Held
 from workers.executor import Executor
 from workers.outcomes import MAX_MESSAGE, MAX_TRACEBACK, describe
