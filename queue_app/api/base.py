@@ -6,7 +6,8 @@ nothing: who may call, what is read, how answers look.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -38,6 +39,7 @@ from queue_app.api.keys import KeyAuthentication, check_scope
 from queue_app.api.throttles import ScopedThrottle
 from queue_app.core import trace
 from queue_app.exceptions import TaskQueueError
+from queue_app.rows.database import atomic
 from queue_app.services import audit
 
 
@@ -146,11 +148,19 @@ class ApiView(APIView):
         return self.throttle_scopes.get(request.method or "", "reads")
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record what was changed, unless the service that changed it has, in its transaction."""
+        """Record what was changed, unless it was recorded in the transaction of the change (see ``recording``)."""
         changed = request.method not in SAFE_METHODS and HTTPStatus(response.status_code).is_success
         if changed and self.records_actions and not audit.has_recorded():
             self._record(request)
         return super().finalize_response(request, response, *args, **kwargs)
+
+    @contextmanager
+    def recording(self, request: Request) -> Iterator[None]:
+        """Change something within: the change and its record are committed together, and then told to the index."""
+        with atomic():
+            yield
+            if self.records_actions and not audit.has_recorded():
+                self._record(request)
 
     def _record(self, request: Request) -> None:
         try:

@@ -38,6 +38,7 @@ def main() -> int:
         "scrape",
         "http",
         "rows",
+        "admin",
     )
     parser = argparse.ArgumentParser(prog="./dev bench")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(names)}; default: all")

@@ -42,14 +42,19 @@ QUERIES = {
 }
 
 
+def fill(rows: int) -> None:
+    """Make so many tasks with parameters: one in a hundred failed, one in a thousand queued, the others completed."""
+    with connection.cursor() as cursor:
+        cursor.execute(_TASKS, {"rows": rows})
+        cursor.execute(_PAYLOADS)
+
+
 def run(table: Table) -> None:
     """Fill the tables, ask each question several times, and stream everything once."""
     reset()
     register()
     rows = table.sized(ROWS)
-    with connection.cursor() as cursor:
-        cursor.execute(_TASKS, {"rows": rows})
-        cursor.execute(_PAYLOADS)
+    fill(rows)
     analyze()
     user = User.objects.create_user(f"bench-{time.time_ns()}", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename="view_task"))

@@ -124,7 +124,8 @@ class DeadLetterView(_OneLetterView):
         reason = reader.optional("reason", reason_text) or ""
         reader.finish()
         letter = self.letter(request, letter_id, DISCARD)
-        discard(letter.id, by=self.username(request), reason=reason)
+        with self.recording(request):
+            discard(letter.id, by=self.username(request), reason=reason)
         return Response({"id": letter.id, "task_id": letter.task_id, "state": "discarded"})
 
 
@@ -138,7 +139,8 @@ class ReplayView(_OneLetterView):
         parameters = reader.optional("parameters", json_object)
         reader.finish()
         letter = self.letter(request, letter_id, REPLAY)
-        task = replay(letter.id, by=self.username(request), parameters=parameters)
+        with self.recording(request):
+            task = replay(letter.id, by=self.username(request), parameters=parameters)
         return Response(
             {"id": letter.id, "task_id": task.id, "status": Status.QUEUED, "queue_position": queue_position(task)}
         )
@@ -154,9 +156,10 @@ class ReplayManyView(ApiView):
         selection = parse_selection(self.json_body(request), replay=True)
         if selection.dry_run:
             return _preview(selection)
-        operation = start_replay(
-            selection.wanted, selection.options, by=self.username(request), reason=selection.reason
-        )
+        with self.recording(request):
+            operation = start_replay(
+                selection.wanted, selection.options, by=self.username(request), reason=selection.reason
+            )
         base = request.path.rstrip("/").removesuffix("/dlq/replay")
         location = {"Location": request.build_absolute_uri(f"{base}/operations/{operation.id}")}
         return Response(representation.operation(operation), status=HTTPStatus.ACCEPTED, headers=location)

@@ -34,10 +34,14 @@ class OperationView(ApiView):
         if isinstance(found, ReplayOperation):
             if not is_staff_with(request, REPLAY):
                 raise PermissionDenied(f"This needs the permission {REPLAY}.")
-            return Response(_shown(replay_many.cancel_replay(found.id, by=by)))
+            with self.recording(request):
+                replay = replay_many.cancel_replay(found.id, by=by)
+            return Response(_shown(replay))
         if found.by != by and not is_staff_with(request, CHANGE):
             raise PermissionDenied(f"This needs the permission {CHANGE}.")
-        return Response(_shown(operations.cancel_operation(found.id, by=by)))
+        with self.recording(request):
+            operation = operations.cancel_operation(found.id, by=by)
+        return Response(_shown(operation))
 
 
 def _find(request: Request, name: str) -> Operation | ReplayOperation:

@@ -129,7 +129,9 @@ class PauseView(ApiView):
         reason = reader.optional("reason", _reason) or ""
         stop = partial(pause, resume_at=reader.optional("resume_at", resume_time))
         reader.finish()
-        return Response(representation.queue(_existing(stop, name, by=self.username(request), reason=reason)))
+        with self.recording(request):
+            queue = _existing(stop, name, by=self.username(request), reason=reason)
+        return Response(representation.queue(queue))
 
 
 class ResumeView(ApiView):
@@ -142,7 +144,9 @@ class ResumeView(ApiView):
         reader = Reader(self.json_body(request, required=False))
         reader.refuse_others(())
         reader.finish()
-        return Response(representation.queue(_existing(resume, name)))
+        with self.recording(request):
+            queue = _existing(resume, name)
+        return Response(representation.queue(queue))
 
 
 def _existing(service: Any, name: str, **options: str) -> Queue:

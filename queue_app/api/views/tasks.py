@@ -132,12 +132,16 @@ class BulkActionView(ApiView):
         OperationKind.CANCEL: "queue_app.cancel_task",
         OperationKind.REPRIORITISE: "queue_app.reprioritise_task",
         OperationKind.REPLAY: "queue_app.replay_deadletter",
+        OperationKind.RETRY: "queue_app.retry_task",
+        OperationKind.RUN_NOW: "queue_app.retry_task",
     }
+    for_staff = frozenset({OperationKind.REPLAY, OperationKind.RETRY, OperationKind.RUN_NOW})
 
     def post(self, request: Request) -> Response:
-        """Cancel, reprioritise or replay tasks by ``ids`` or ``filter``: 202 with the operation; ``dry_run`` counts.
+        """Do something to tasks by ``ids`` or ``filter``: 202 with the operation; ``dry_run`` counts.
 
-        Without the permission for it, only the caller's own tasks are meant.
+        Without the permission for it, only the caller's own tasks are meant; what runs tasks
+        before their time, or again, is for staff.
         """
         asked = parse_action(self.json_body(request))
         check_scope(request, self.permission_of[asked.action.kind].removeprefix("queue_app."))
@@ -145,7 +149,8 @@ class BulkActionView(ApiView):
         if asked.dry_run:
             found = preview_operation(asked.action, wanted)
             return Response({"dry_run": True, "count": found.count, "sample": found.sample})
-        operation = start_operation(asked.action, wanted, by=self.username(request), reason=asked.reason)
+        with self.recording(request):
+            operation = start_operation(asked.action, wanted, by=self.username(request), reason=asked.reason)
         operation = advance_for(operation.id, AT_ONCE_SECONDS)
         base = request.path.rstrip("/").removesuffix("/tasks/bulk-actions")
         location = {"Location": request.build_absolute_uri(f"{base}/operations/{operation.id}")}
@@ -156,7 +161,7 @@ class BulkActionView(ApiView):
         may = user.has_perm(self.permission_of[kind])
         if user.is_staff and may and user.has_perm("queue_app.view_task"):
             return asked.wanted
-        if kind is OperationKind.REPLAY and not (user.is_staff and may):
+        if kind in self.for_staff and not (user.is_staff and may):
             raise PermissionDenied(f"This needs the permission {self.permission_of[kind]}.")
         own = self.username(request)
         if asked.wanted.user not in (None, own):
@@ -202,7 +207,9 @@ class TaskView(_OneTaskView):
     def delete(self, request: Request, task_id: str) -> Response:
         """Cancel a task: what waits ends at once, what runs is asked to stop."""
         task = self.task(request, task_id, "queue_app.cancel_task")
-        return Response({"task_id": task.id, "status": cancel(task.id), "cancel_requested": True})
+        with self.recording(request):
+            status = cancel(task.id)
+        return Response({"task_id": task.id, "status": status, "cancel_requested": True})
 
 
 class TaskExplainView(_OneTaskView):
@@ -226,7 +233,8 @@ class TaskPriorityView(_OneTaskView):
         """Move a waiting task to another band."""
         band = _parse_priority(self.json_body(request))
         task = self.task(request, task_id, "queue_app.reprioritise_task")
-        reprioritise(task.id, band)
+        with self.recording(request):
+            reprioritise(task.id, band)
         task.refresh_from_db()
         return Response(
             {
