@@ -6,6 +6,7 @@ from django.urls import URLPattern, URLResolver, re_path
 
 from queue_app.api.base import NotFoundView
 from queue_app.api.internal.urls import patterns as internal_patterns
+from queue_app.api.views.autoscale import AutoscaleView
 from queue_app.api.views.dead_letters import (
     DeadLetterListView,
     DeadLetterView,
@@ -55,6 +56,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(r"^api/v1/queues/?\Z", QueueListView.as_view(), name="queue-list"),
     re_path(r"^api/v1/queues/(?P<name>[^/]+)/?\Z", QueueView.as_view(), name="queue"),
     re_path(r"^api/v1/queues/(?P<name>[^/]+)/stats/?\Z", QueueStatsView.as_view(), name="one-queue-stats"),
+    re_path(r"^api/v1/autoscale/(?P<name>[^/]+)/?\Z", AutoscaleView.as_view(), name="autoscale"),
     re_path(r"^api/v1/policies/?\Z", PolicyListView.as_view(), name="policy-list"),
     re_path(r"^api/v1/policies/(?P<band>[^/]+)/?\Z", PolicyView.as_view(), name="policy"),
     re_path(r"^api/v1/workers/?\Z", WorkerListView.as_view(), name="worker-list"),
@@ -87,7 +89,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(r"^metrics/?\Z", MetricsView.as_view(), name="metrics"),
     # Only below our own names: the project may have an api/v1/ as well.
     re_path(
-        r"^api/v1/(?:tasks|queues?|dlq|operations|policies|workers|admin|events)/",
+        r"^api/v1/(?:tasks|queues?|autoscale|dlq|operations|policies|workers|admin|events)/",
         NotFoundView.as_view(),
         name="missing",
     ),

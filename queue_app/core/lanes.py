@@ -49,6 +49,16 @@ def lane_name(  # noqa: PLR0913, PLR0917 - what a lane is told apart by
     return name
 
 
+def parse_lane(name: str) -> Lane:
+    """Return the parts of a lane's name."""
+    queue, task_type, capabilities, *more = name.split(SEPARATOR)
+    names = tuple(capabilities.split(",")) if capabilities else ()
+    if not more:
+        return Lane(queue, task_type, names)
+    user, key, weight = more
+    return Lane(queue, task_type, names, user, key, int(weight))
+
+
 def score(band: int, queued_at: datetime) -> float:
     """Return ``band * 10^13 + queued_at in milliseconds``, with its fraction.
 

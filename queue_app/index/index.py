@@ -305,10 +305,10 @@ class Index(Leases):
         """Return those of the queued tasks that are missing or stand at a wrong place; repairs nothing."""
         return misplaced(self._call, lanes)
 
-    def lane_sizes(self) -> Iterator[tuple[str, int]]:
-        """Yield each lane that holds tasks, and how many; one may come twice."""
-        for queue in self.queues():
-            for page in self._scan("lane_sizes", queue):
+    def lane_sizes(self, queue: str | None = None) -> Iterator[tuple[str, int]]:
+        """Yield each lane, of one queue or of all, that holds tasks, and how many; one may come twice."""
+        for name in self.queues() if queue is None else [queue]:
+            for page in self._scan("lane_sizes", name):
                 yield from ((lane.decode(), int(size)) for lane, size in batched(page, 2))
 
     def entries(self, lane: str, cursor: int = 0) -> tuple[int, list[uuid.UUID]]:

@@ -1,0 +1,32 @@
+"""GET /api/v1/autoscale/{queue}: the numbers an autoscaler reads."""
+
+import pytest
+
+from queue_app.services.enqueue import enqueue_many
+from tests.support.engine import new
+
+URL = "/api/v1/autoscale/default"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_tells_the_demand(alice, plain_type):
+    enqueue_many(new(plain_type) for _ in range(90))
+    response = alice.get(f"{URL}/?slots=2&seconds=30")
+    assert response.data == {
+        "queue": "default", "queued": 90, "runnable": 90, "active_slots": 0, "mean_seconds": 1.0,
+        "backlog_seconds": 90.0, "desired_slots": 3, "desired_workers": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "query", ["slots=0", "slots=-1", "slots=1.5", "slots=1001", "slots=%D9%A5", "seconds=x", "seconds=86401", "slot=1"]
+)
+def test_bad_queries(alice, query):
+    assert alice.get(f"{URL}?{query}").status_code == 400
+
+
+def test_who_may_not_and_what_is_not_there(alice, client, index_away):
+    assert client.get(URL).status_code == 401
+    assert alice.get("/api/v1/autoscale/nowhere").status_code == 404
+    assert alice.get("/api/v1/autoscale/a/b").status_code == 404
+    assert alice.get(URL).status_code == 503, "an autoscaler keeps what it has"
