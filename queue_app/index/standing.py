@@ -63,13 +63,22 @@ class Standing:
     state: str  # of the generation: ready, rebuilding, missing
     waits: bool
     is_leased: bool
+    turns: str  # who takes turns in its queue: user, key, or nobody
+    own_ahead: int  # tasks of the same user or key before it, where they take turns
     gates: tuple[GateState, ...]
 
     @classmethod
     def from_reply(cls, reply: Sequence[Any]) -> Self:
         """Return what the script said."""
-        state, _number_of_it, place, leased, *gates = reply
-        return cls(state.decode(), place != b"", leased != b"", tuple(map(GateState.from_reply, gates)))
+        state, _number_of_it, place, leased, turns, own_ahead, *gates = reply
+        return cls(
+            state.decode(),
+            place != b"",
+            leased != b"",
+            turns.decode(),
+            own_ahead,
+            tuple(map(GateState.from_reply, gates)),
+        )
 
 
 def _number(part: Any) -> int | None:

@@ -23,7 +23,7 @@ from queue_app.core.records import TaskRef
 from queue_app.core.states import TERMINAL, Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
-from queue_app.index.standing import GateState
+from queue_app.index.standing import GateState, Standing
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.models.limit import Scope
 from queue_app.models.querysets import TaskQuerySet
@@ -129,9 +129,22 @@ def _of_index(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
         yield from _of_gate(gate, visible)
     position = index.position(ref)
     if position is not None:
-        ahead = position - 1
-        text = f"Position {position:,} in its queue." if ahead else "Next to run in its queue."
-        yield Reason("position", text, blocks=False, details={"ahead": ahead, "priority": task.band.label})
+        yield _place(task, standing, position)
+
+
+def _place(task: Task, standing: Standing, position: int) -> Reason:
+    """Say where it stands by time; where others take turns with it, only the order of its own is certain."""
+    details = {"ahead": position - 1, "priority": task.band.label}
+    text = f"Position {position:,} in its queue." if position > 1 else "Next to run in its queue."
+    if standing.turns:
+        details |= {"turns": standing.turns, "ahead_of_own": standing.own_ahead}
+        own = f"{standing.own_ahead:,} of its own {standing.turns} come first"
+        if standing.own_ahead == 0:
+            own = f"it is the next of its {standing.turns}"
+        elif standing.own_ahead == 1:
+            own = f"one of its own {standing.turns} comes first"
+        text = f"About position {position:,} in its queue, by time. There {standing.turns}s take turns: {own}."
+    return Reason("position", text, blocks=False, details=details)
 
 
 def _of_gate(gate: GateState, visible: TaskQuerySet | None) -> Iterator[Reason]:

@@ -160,7 +160,7 @@ def _source(own: float | None, of_queue: float | None) -> str:
 
 
 def position_of(task: Task) -> int | None:
-    """Return how many tasks of the queue run before this one, itself counted; ``None`` unless it is queued."""
+    """Return its place in its queue, 1 for the next; ``None`` unless it is queued. Where turns are taken: by time."""
     if task.status != Status.QUEUED or task.queued_at is None:
         return None
     return queue_position(

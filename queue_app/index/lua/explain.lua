@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  prefix (hash tag) of all keys
 -- ARGV[1]  lane    ARGV[2]  id
--- Returns  {state of the generation, number of it, place in its lane or '', lane of its lease or '', gate, ...}
+-- Returns  {state of the generation, number of it, place in its lane or '', lane of its lease or '',
+--          who takes turns in its queue: 'user', 'key' or '', how many of its own user or key are before it, gate, ...}
 --          gate: {name, room or '' for no end, instant (us) that brings some or '', in use, cap or '', paused: '1',
 --          throttled until (us) or '', starts that a full bucket holds or '', us between two starts or '', id, ...};
 --          the ids are of tasks that hold the slots of a gate at its cap, at most 20
@@ -18,7 +19,15 @@ local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
 local state = generation[3] or 'missing'
 if state == 'ready' and generation[2] ~= run_id then state = 'rebuilding' end
 local reply = { state, generation[1] or '0', redis.call('ZSCORE', lane_key(lane), id) or '',
-  redis.call('HGET', LEASES, id) or '' }
+  redis.call('HGET', LEASES, id) or '', queue_policy(q).fair or '', 0 }
+if reply[5] ~= '' and reply[3] ~= '' then
+  reply[6] = redis.call('ZRANK', lane_key(lane), id)
+  for _, other in ipairs(redis.call('SMEMBERS', lanes_key(q))) do
+    if other ~= lane and turner(reply[5], other) == turner(reply[5], lane) then
+      reply[6] = reply[6] + redis.call('ZCOUNT', lane_key(other), '-inf', '(' .. reply[3])
+    end
+  end
+end
 
 local function whole(number) return number and string.format('%.0f', number) or '' end
 local function add(name, policy, room, at, used, holders)

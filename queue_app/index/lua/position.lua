@@ -1,4 +1,4 @@
--- Tells how many tasks of the queue run before a waiting one, itself counted; O(lanes).
+-- Tells how many tasks of the queue come before a waiting one by band and time, itself counted; O(lanes).
 --
 -- KEYS[1]  prefix (hash tag) of all keys
 -- ARGV[1]  lane    ARGV[2]  id

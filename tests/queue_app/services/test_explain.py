@@ -81,6 +81,21 @@ def test_a_task_that_is_next_and_an_idle_worker(engine):
     assert list(explain(second).lines()) == [f"Task {second} is queued.", "  Position 2 in its queue."]
 
 
+@pytest.mark.parametrize(("fair_by", "own"), [("user", [0, 1, 0, 2]), ("key", [0, 0, 0, 0])])
+def test_a_place_among_those_who_take_turns(engine, fair_by, own):
+    """The place by time is only about; how many of the same user come first is exact, over all lanes."""
+    hire("a b")
+    limit_queue(order="fair", fair_by=fair_by)
+    options = [("a", "ada", "k:1"), ("b", "ada", "k:2"), ("a", "bob", "k:3"), ("a", "ada", "k:4")]
+    ids = [put(kind, user=user, concurrency_key=key) for kind, user, key in options]
+    places = [only(task_id, "position") for task_id in ids]
+    assert [place.details["ahead"] for place in places] == [0, 1, 2, 3]
+    assert [place.details["ahead_of_own"] for place in places] == own
+    assert places[2].text == (
+        f"About position 3 in its queue, by time. There {fair_by}s take turns: it is the next of its {fair_by}."
+    )
+
+
 def test_tasks_that_do_not_wait_in_a_queue(engine):
     worker = hire()
     with pytest.raises(TaskNotFound):
@@ -241,6 +256,9 @@ def test_a_task_that_is_being_claimed(engine):
 # -- the claim refuses exactly what is blocked ------------------------------------------------------
 
 
+#: Queues where turns are taken, and by whom; and slots of the heaviest task that fits.
+FAIR = {"q2": "user", "q3": "concurrency_key"}
+HEAVIEST = 4
 #: More seeds find no other kind of difference, but take their time; try some when the script changes.
 SEEDS = range(6)
 
@@ -258,27 +276,38 @@ def test_an_idle_worker_is_given_a_task_exactly_when_nothing_blocks_it(engine, s
         if rebuild_if_needed():
             register_in_index(worker.profile, worker.id)
         free = [task_id for task_id in waiting if not explain(task_id).blocking]
-        found = worker.take(1)
+        found = worker.take(HEAVIEST)
         assert bool(found) == bool(free), [list(explain(task_id).lines()) for task_id in waiting]
+        assert {task.id for task in found} <= set(free)
         if found:
-            assert found[0].id == min(free, key=_place), "the first of those"
-            waiting.remove(found[0].id)
-            held.append(found[0])
+            assert [task_id for task_id in free if _comes_before(task_id, found[0].id)] == [], "the first of those"
+        for task in found:
+            waiting.remove(task.id)
+            held.append(task)
         if held and (not found or chance.random() < 0.4):
             finish([done(held.pop(chance.randrange(len(held))))])
         if chance.random() < 0.4:
             _random_edit(chance)
 
 
-def _place(task_id: uuid.UUID) -> tuple:
-    task = row(task_id)
-    return task.priority, task.queued_at, task.id
+def _comes_before(one_id: uuid.UUID, other_id: uuid.UUID) -> bool:
+    """Whether one of two free tasks certainly comes first: by its band, by its time, or among those of its user."""
+    one, other = row(one_id), row(other_id)
+    if one.priority != other.priority or one.id == other.id:
+        return one.priority < other.priority
+    if {one.queue, other.queue} & set(FAIR):
+        who = FAIR.get(one.queue)
+        if one.queue != other.queue or getattr(one, who) != getattr(other, who):
+            return False  # whose turn it is
+    return (one.queued_at, one.id) < (other.queued_at, other.id)
 
 
 def _random_limits(chance: random.Random) -> None:
     for name in ("q1", "q2", "q3"):
+        fair = {"order": "fair", "fair_by": {"user": "user"}.get(FAIR[name], "key")} if name in FAIR else {}
         limit_queue(
             name,
+            **fair,
             max_concurrent=chance.choice([None, 1, 3]),
             max_concurrent_per_user=chance.choice([None, None, 1]),
             **chance.choice([{}, {}, {"rate_count": 1, "rate_seconds": 3600.0}]),
@@ -295,6 +324,7 @@ def _random_task(chance: random.Random) -> uuid.UUID:
         user=chance.choice(["", "ada", "bob"]),
         concurrency_key=chance.choice(["", "k:1", "k:2"]),
         capabilities=chance.choice([(), (), ("gpu",), ("big",)]),
+        weight=chance.choice([1, 1, 2, HEAVIEST, 101]),
         priority=chance.choice([Band.HIGH, Band.NORMAL, Band.LOW]),
         run_after=chance.choice([None, None, None, datetime.now(UTC) + SOON]),
     )
