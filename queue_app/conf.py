@@ -116,7 +116,7 @@ class ApiSettings:
     """What one caller, and one process, of the REST API may use."""
 
     submits_per_minute: int = 60_000  # submissions of one user; 0: no limit
-    reads_per_minute: int = 60_000
+    reads_per_minute: int = 60_000  # other requests of one user; 0: no limit
     heavy_per_minute: int = 120  # exports, exact counts, submissions and actions of many; 0: no limit
     max_waiters: int = 4  # requests with ?wait= that one process under WSGI holds; under ASGI as many as streams
     max_streams: int = 100  # event streams that one process holds
