@@ -1,4 +1,4 @@
-"""How often one caller may call, counted in the cache: a courtesy between callers, not a wall against attacks.
+"""How often one caller may call, counted in Redis: a courtesy between callers, not a wall against attacks.
 
 What must hold exactly (pending tasks of a user, length of a queue) is counted in the rows.
 """
@@ -9,13 +9,12 @@ import hashlib
 import time
 from typing import Any, Final
 
-from django.core.cache import caches
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
 from queue_app import conf
 from queue_app.exceptions import IndexUnavailable
-from queue_app.index import cache_errors
+from queue_app.index import count_call
 from queue_app.services.hints import breaker
 
 WINDOW_SECONDS: Final = 60
@@ -29,11 +28,11 @@ class ScopedThrottle(BaseThrottle):
         self._wait: float | None = None
 
     def allow_request(self, request: Request, view: Any) -> bool:
-        """Return whether the call is within the limit; while the cache is away all are."""
+        """Return whether the call is within the limit; while Redis is away all are."""
         user: Any = request.user
         scope = view.throttle_scope(request)
         limit: int = getattr(conf.get().api, f"{scope}_per_minute")
-        # Who has no name is refused elsewhere, or asks for the health or the metrics, which need no cache.
+        # Who has no name is refused elsewhere, or asks for the health or the metrics, which need no Redis.
         if limit == 0 or breaker.is_open or not hasattr(user, "get_username") or not user.is_authenticated:
             return True
         now = time.time()
@@ -51,14 +50,9 @@ class ScopedThrottle(BaseThrottle):
         settings = conf.get()
         caller = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:24]
         key = f"{settings.key_prefix}:throttle:{scope}:{caller}:{window}"
-        cache, began = caches[settings.redis_alias], time.time()
+        began = time.monotonic()
         try:
-            with cache_errors(settings.redis_alias):
-                if cache.add(key, 1, 2 * WINDOW_SECONDS):
-                    return 1
-                return int(cache.incr(key))
+            return count_call(settings.redis_alias, key, 2 * WINDOW_SECONDS)
         except IndexUnavailable:
-            breaker.trip(time.time() - began)
-            return 0
-        except ValueError:  # the window ended in between
+            breaker.trip(time.monotonic() - began)
             return 0

@@ -60,17 +60,6 @@ def longest_wait(client: redis.Redis) -> float:
 
 
 @contextmanager
-def cache_errors(alias: str) -> Iterator[None]:
-    """Turn the errors of Django's cache ``alias`` into ``IndexUnavailable``."""
-    from django_redis.exceptions import ConnectionInterrupted  # noqa: PLC0415 - it imports redis, which is slow
-
-    try:
-        yield
-    except (redis.RedisError, ConnectionInterrupted) as error:
-        raise IndexUnavailable(f"cache: Redis at {server_url(alias)} failed: {describe(error)}") from error
-
-
-@contextmanager
 def translated(operation: str, alias: str) -> Iterator[None]:
     """Turn every error of the client library into ``IndexUnavailable``."""
     try:
@@ -85,3 +74,13 @@ def describe(error: Exception) -> str:
 
 
 Reply = Any  # replies of scripts are untyped lists; index.py gives each its shape
+
+
+def count_call(alias: str, key: str, seconds: int) -> int:
+    """Add one to a count that is gone after so many seconds; return it. One round trip.
+
+    Raises ``IndexUnavailable``. Between the two commands of one write nothing of ours can end.
+    """
+    with translated("count", alias), connect(alias).pipeline(transaction=False) as pipe:
+        pipe.incr(key).expire(key, seconds)
+        return int(pipe.execute()[0])

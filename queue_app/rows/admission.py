@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from queue_app.rows.database import execute, fetch_all, fetch_last
+from queue_app.rows.database import execute, fetch_all, fetch_last, fetch_prepared
 
 READ_COMMITTED = "read committed"
 #: Tells these locks from others in the same database.
@@ -43,10 +43,10 @@ class UserScope(NamedTuple):
 
 _LIMITS = """
 SELECT current_setting('transaction_isolation'),
-    CASE WHEN %(wait)s::text IS NOT NULL THEN set_config('lock_timeout', %(wait)s, true) END,
+    CASE WHEN %s::text IS NOT NULL THEN set_config('lock_timeout', %s::text, true) END,
     name.name, queue.max_length, queue.max_pending_per_user, queue.stale_after_seconds,
     settings.max_length, settings.max_pending_per_user
-FROM unnest(%(queues)s::text[]) AS name (name)
+FROM unnest(%s::text[]) AS name (name)
 LEFT JOIN queue_app_queue AS queue ON queue.name = name.name
 LEFT JOIN queue_app_runtimesettings AS settings ON settings.id = 1
 """
@@ -96,7 +96,7 @@ def read_limits(queues: Iterable[str], lock_seconds: float | None = None) -> tup
     With ``lock_seconds`` the transaction gives up after waiting so long for a lock.
     """
     wait = None if lock_seconds is None else f"{max(1, round(lock_seconds * 1000))}ms"
-    found = fetch_all(_LIMITS, {"queues": sorted(queues), "wait": wait})
+    found = fetch_prepared(_LIMITS, [wait, wait, sorted(queues)])
     return found[0][0], [QueueLimits(*row[2:]) for row in found]
 
 

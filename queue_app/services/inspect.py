@@ -126,8 +126,8 @@ def task_detail(task_id: uuid.UUID, *, user: str | None = None) -> TaskDetail:
         parameters=found.parameters,
         result=found.result,
         attempts=list(failed),
-        progress=progress_of(task.id),
-        logs=logs_of(task.id),
+        progress=progress_of(task.id) if task.attempt else None,  # of what never started there is neither
+        logs=logs_of(task.id) if task.attempt else [],
         options=_options(task, found.queue, found.policies.get(task.priority) or PriorityPolicy()),
         queue_position=position_of(task),
     )

@@ -1,0 +1,45 @@
+"""How often one caller may call."""
+
+from __future__ import annotations
+
+import pytest
+from django.conf import settings as project
+
+from queue_app.api import throttles
+from queue_app.index import count_call
+from queue_app.services.hints import breaker
+
+TASKS = "/api/v1/tasks"
+
+
+@pytest.fixture
+def few(settings, monkeypatch):
+    """Allow two submissions and three reads in a window that does not end meanwhile."""
+    monkeypatch.setattr(throttles, "WINDOW_SECONDS", 10**6)
+    limits = {"SUBMITS_PER_MINUTE": 2, "READS_PER_MINUTE": 3}
+    prefix = f"{project.TASKQUEUE['KEY_PREFIX']}-throttles"
+    settings.TASKQUEUE = {**project.TASKQUEUE, "API": limits, "KEY_PREFIX": prefix}
+
+
+def test_each_caller_and_scope_is_counted_for_itself(few, alice, bob, plain_type):
+    assert [alice.submit(task_type=plain_type).status_code for _ in range(3)] == [201, 201, 429]
+    assert [alice.get(TASKS).status_code for _ in range(4)] == [200, 200, 200, 429]
+    assert bob.submit(task_type=plain_type).status_code == 201
+    refused = alice.submit(task_type=plain_type)
+    assert refused.data["code"] == "throttled"
+    assert 1 <= int(refused.headers["Retry-After"]) <= 10**6
+
+
+def test_without_redis_nobody_is_refused(few, index_away, alice):
+    assert [alice.get(TASKS).status_code for _ in range(5)] == [200] * 5
+    assert breaker.is_open  # so that the next ones do not wait for it
+
+
+def test_a_count_ends_by_itself(settings):
+    key, alias = f"{settings.TASKQUEUE['KEY_PREFIX']}:throttle:test", "default"
+    from django_redis import get_redis_connection  # noqa: PLC0415 - as the app does
+
+    client = get_redis_connection(alias)
+    assert [count_call(alias, key, 60) for _ in range(2)] == [1, 2]
+    assert 0 < client.ttl(key) <= 60
+    client.delete(key)
