@@ -13,18 +13,14 @@ from queue_app.services.enqueue import forget_known_queues
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PASSWORD = "correct horse"
-LOOKS = {
-    "light": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light"},
-    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
-}
+SIZES = {"phone": {"width": 390, "height": 844}, "light": {"width": 1440, "height": 900}}
 
 
 @pytest.fixture
 def graves():
     """Let some tasks of a shop be dead."""
     forget_known_queues()
-    User.objects.create_superuser("alice", password=PASSWORD)
+    User.objects.create_superuser("alice")
     new = NewTask(
         task_type="shop.tasks.charge_card",
         queue="mail",
@@ -48,22 +44,18 @@ def graves():
     forget_known_queues()
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_replay_in_the_browser(browser, live_server, graves, screenshots, look):
-    page = browser.new_context(**LOOKS[look]).new_page()
-    problems = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    base = f"{live_server.url}/admin/queue_app"
+def test_replay_in_the_browser(visit, graves, screenshots):
+    visitor = visit(viewport=SIZES["light"], color_scheme="light")
+    visitor.log_in("alice")
+    page, base = visitor.page, f"{visitor.address}/admin/queue_app"
 
     def shot(name):
-        page.screenshot(path=screenshots / f"{name}-{look}.png", full_page=True)
-        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), name
+        for look, size in SIZES.items():
+            page.set_viewport_size(size)
+            page.screenshot(path=screenshots / f"{name}-{look}.png", full_page=True)
+            assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), name
         assert "tok_5f2c9e81" not in page.content()
 
-    page.goto(f"{live_server.url}/admin/")
-    page.fill("#id_username", "alice")
-    page.fill("#id_password", PASSWORD)
-    page.click("input[type=submit]")
     page.goto(f"{base}/deadletter/")
     shot("dead-letters")
     page.click("text=CardDeclined >> nth=0")
@@ -94,4 +86,4 @@ def test_replay_in_the_browser(browser, live_server, graves, screenshots, look):
     assert ReplayOperation.objects.get().state == "cancelled"
     page.goto(f"{base}/replayoperation/")
     shot("replays")
-    assert problems == []
+    assert visitor.problems == []
