@@ -1,0 +1,255 @@
+"""Each request becomes one task, whoever dies, whatever is away; and nothing grows."""
+
+import pytest
+from django.db import OperationalError, transaction
+
+from queue_app.core.states import Status
+from queue_app.exceptions import IndexUnavailable
+from queue_app.index import Index, get_index
+from queue_app.models import Task
+from queue_app.services import requests
+from queue_app.services.requests import MAX_TRIES, backlog, consume
+from tests.support.asking import answers, aside, ask
+from tests.support.engine import at_once, index_away
+
+
+@pytest.fixture(autouse=True)
+def enabled(engine, settings):
+    settings.TASKQUEUE = settings.TASKQUEUE | {"REQUESTS": {"ENABLED": True}}
+
+
+@pytest.fixture
+def index():
+    return get_index()
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """What was taken and not settled is taken again at once, as after a minute."""
+    monkeypatch.setattr(requests, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(requests, "PAUSE_SECONDS", 0.0)
+
+
+def test_the_same_request_twice_is_one_task():
+    ask(request_id="same")
+    ask(request_id="same")
+    assert consume() == 2
+    first, second = answers()
+    assert first.task_id == second.task_id == str(Task.objects.get().id)
+    assert "replayed" not in first.details
+    assert second.details["replayed"] == "1"
+
+
+def test_an_id_that_was_used_for_something_else():
+    ask(request_id="same")
+    ask(request_id="same", parameters='{"a": 1}')
+    ask(idempotency_key="same", parameters='{"a": 1}')
+    assert consume() == 3
+    assert [told.details.get("code") for told in answers()] == [None, *["idempotency_conflict"] * 2]
+    assert [told.details.get("field") for told in answers()] == [None, "request_id", "idempotency_key"]
+    assert Task.objects.count() == 1
+
+
+def died(*_args, **_options):
+    raise KeyboardInterrupt  # a process that dies: nothing after this line runs
+
+
+def test_death_between_the_read_and_the_commit(monkeypatch, patient):
+    ask()
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "submit", died)
+        with pytest.raises(KeyboardInterrupt):
+            consume()
+    assert Task.objects.count() == 0
+    assert backlog().waiting == 1
+    assert consume() == 1
+    assert Task.objects.count() == 1
+    assert backlog().waiting == 0
+
+
+@pytest.mark.parametrize("step", ["publish", "settle"])
+def test_death_between_the_commit_and_the_acknowledgement(monkeypatch, patient, index, step):
+    ask()
+    with monkeypatch.context() as patch:
+        patch.setattr(Index if step == "publish" else type(index.requests), step, died)
+        with pytest.raises(KeyboardInterrupt):
+            consume()
+    task_id = str(Task.objects.get().id)
+    assert backlog().waiting == 1
+    assert consume() == 1
+    assert Task.objects.count() == 1
+    assert {told.task_id for told in answers()} == {task_id}
+    assert answers()[-1].details["replayed"] == "1"
+    assert backlog().waiting == 0
+
+
+def test_what_another_consumer_has_in_hand_is_left_to_it(monkeypatch):
+    ask()
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "submit", died)
+        with pytest.raises(KeyboardInterrupt):
+            consume()
+    assert consume() == 0, "only after a minute"
+    assert backlog().waiting == 1
+
+
+def test_several_consumers_at_once_make_one_task_of_each_request():
+    ids = [f"r{number}" for number in range(40)]
+    for request_id in ids:
+        ask(request_id=request_id)
+    assert sum(at_once([lambda: consume(20)] * 4)) == 40
+    assert sorted(Task.objects.values_list("idempotency_key", flat=True)) == sorted(ids)
+    assert backlog() == (0, 0)
+
+
+def test_several_consumers_that_take_over_from_each_other(patient):
+    """With no patience at all they take each other's requests all the time."""
+    for number in range(10):
+        ask(request_id=f"r{number}")
+    at_once([lambda: consume(20)] * 3)
+    consume(20)
+    assert Task.objects.count() == 10
+    assert backlog() == (0, 0)
+
+
+def test_a_request_that_kills_its_consumer_is_set_aside_and_its_neighbours_are_not(monkeypatch, patient, index):
+    for name in ("before", "killer", "after"):
+        ask(request_id=name)
+    plain = requests.submit
+
+    def submit(submission, **options):
+        if submission.idempotency_key == "killer":
+            died()
+        return plain(submission, **options)
+
+    monkeypatch.setattr(requests, "submit", submit)
+    for _ in range(MAX_TRIES):
+        with pytest.raises(KeyboardInterrupt):
+            consume()
+    assert consume() == 2
+    assert sorted(Task.objects.values_list("idempotency_key", flat=True)) == ["after", "before"]
+    [kept] = aside(index)
+    assert (kept["request_id"], kept["error"]) == (b"killer", b"crash_loop")
+    assert [(told.details["request_id"], told.details["code"]) for told in answers() if told.name == "Rejected"] == [
+        ("killer", "crash_loop")
+    ]
+    assert backlog() == (0, 1)
+
+
+def test_a_request_that_fails_unexpectedly_does_not_hold_up_the_others(monkeypatch):
+    for name in ("odd", "fine"):
+        ask(request_id=name)
+    plain = requests.submit
+
+    def submit(submission, **options):
+        if submission.idempotency_key == "odd":
+            raise ZeroDivisionError
+        return plain(submission, **options)
+
+    monkeypatch.setattr(requests, "submit", submit)
+    with pytest.raises(ZeroDivisionError):
+        consume()
+    assert Task.objects.get().idempotency_key == "fine"
+    assert backlog().waiting == 1
+
+
+def test_trouble_with_the_database_is_not_counted_against_requests(monkeypatch, patient):
+    for name in ("one", "two", "three"):
+        ask(request_id=name)
+    plain = requests.submit
+    well = {"one"}
+
+    def submit(submission, **options):
+        if submission.idempotency_key not in well:
+            raise OperationalError("no room left")
+        return plain(submission, **options)
+
+    monkeypatch.setattr(requests, "submit", submit)
+    for _ in range(3 * MAX_TRIES):
+        with pytest.raises(OperationalError):
+            consume()
+    well |= {"two", "three"}
+    assert consume() == 2
+    assert Task.objects.count() == 3
+    assert backlog() == (0, 0)
+
+
+def test_nothing_is_taken_while_the_database_is_away(monkeypatch, index):
+    ask()
+
+    def away(*_):
+        raise OperationalError("gone")
+
+    monkeypatch.setattr(requests, "fetch_all", away)
+    with pytest.raises(OperationalError):
+        consume()
+    assert not index._client.exists(index.keys.events)
+    assert index._client.xinfo_groups(index.keys.requests) == []
+
+
+def test_without_redis_the_caller_is_told_and_the_request_comes_back(patient):
+    ask()
+    with index_away("settle_requests"), pytest.raises(IndexUnavailable):
+        consume()
+    assert consume() == 1
+    assert Task.objects.count() == 1
+
+
+def test_after_flushall_the_group_is_made_again_and_what_was_not_consumed_is_lost(index):
+    ask(request_id="done")
+    consume()
+    ask(request_id="lost")
+    index._client.delete(index.keys.requests, index.keys.events)  # what FLUSHALL does to them
+    assert consume() == 0
+    ask(request_id="later")
+    assert consume() == 1
+    assert sorted(Task.objects.values_list("idempotency_key", flat=True)) == ["done", "later"]
+
+
+def test_requests_that_were_written_before_the_first_consumer(index):
+    ask()
+    assert index._client.xinfo_groups(index.keys.requests) == []
+    assert consume() == 1
+
+
+def test_an_entry_that_somebody_deleted_is_forgotten(monkeypatch, patient, index):
+    entry = ask()
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "submit", died)
+        with pytest.raises(KeyboardInterrupt):
+            consume()
+    index._client.xdel(index.keys.requests, entry)
+    assert consume() == 0
+    assert index._client.xpending(index.keys.requests, "taskqueue")["pending"] == 0
+
+
+def test_neither_stream_grows_with_what_is_done(index):
+    for _ in range(30):
+        ask()
+        ask(parameters="{")
+    assert consume(1000) == 60
+    assert index._client.xlen(index.keys.requests) == 0
+    assert len(index._client.xinfo_consumers(index.keys.requests, "taskqueue")) == 1
+
+
+def test_those_set_aside_are_bounded(monkeypatch, index):
+    monkeypatch.setattr(requests, "KEPT_ASIDE", 100)
+    for _ in range(350):
+        ask(event="x")
+    assert consume(1000) == 350
+    assert 100 <= backlog().set_aside <= 200
+
+
+def test_not_inside_a_transaction():
+    ask()
+    with transaction.atomic(), pytest.raises(RuntimeError):
+        consume()
+    assert backlog().waiting == 1
+
+
+def test_without_events_the_task_is_stored_all_the_same(index, settings):
+    settings.TASKQUEUE = settings.TASKQUEUE | {"EVENTS": {"MAX_LENGTH": 0}}
+    ask()
+    assert consume() == 1
+    assert Task.objects.get().status == Status.QUEUED
+    assert not index._client.exists(index.keys.events)
