@@ -1,12 +1,7 @@
 """The django.tasks backend: Django's own @task and .enqueue() on this queue."""
 
-import os
-import subprocess
-import sys
 from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from types import MappingProxyType
 
 import django
 import pytest
@@ -51,11 +46,6 @@ async def fetch(url: str) -> str:
 )
 def render(frame: int) -> int:
     return frame
-
-
-@queue_task(queue_name="audit", priority=50, takes_context=True, max_attempts=2, timeout=5)
-def audit(context, what: str) -> str:
-    return f"{what} in {context.attempt}"
 
 
 def not_decorated() -> None:
@@ -368,114 +358,3 @@ def test_a_task_whose_queue_is_gone_can_be_read(engine, settings):
     assert add.get_result(result.id).task.queue_name == "old"
     with pytest.raises(InvalidTask, match="Queue 'old'"):
         result.task.enqueue(1)
-
-
-# -- the options that Django may get -----------------------------------------------------------
-
-
-def test_max_attempts_counts_the_first(engine):
-    row = Task.objects.get(pk=add.using(max_attempts=3).enqueue(1).id)
-    assert row.max_retries == 2
-    assert add.using(max_attempts=3).using(user="x").max_retries == 2
-    assert add.using(max_attempts=3).using(max_retries=5).max_attempts is None
-    assert add.using(max_retries=5).using(max_attempts=1).max_retries == 0
-    assert add.using(max_attempts=3).using(max_attempts=None).max_retries is None
-
-
-@pytest.mark.parametrize("options", [{"max_attempts": 0}, {"max_attempts": "2"}, {"max_attempts": 2, "max_retries": 2}])
-def test_contradictory_attempts(options):
-    with pytest.raises(InvalidTask, match="max_attempts"):
-        add.using(**options)
-
-
-def test_a_backoff_is_a_function_in_the_decorator():
-    with pytest.raises(InvalidTask, match="retry_delay"):
-        queue_task(backoff=5)(not_decorated)
-    with pytest.raises(TypeError, match="decorator only"):
-        add.using(backoff=lambda exception, task_result: 5)
-
-
-def test_enqueue_on_commit_stores_in_the_transaction(engine):
-    with rolled_back():
-        add.enqueue_on_commit(1)
-        assert Task.objects.count() == 1
-    assert Task.objects.count() == 0
-    with transaction.atomic():
-        add.enqueue_on_commit(2)
-    assert Task.objects.get().payload.args == [2]
-
-
-def test_enqueue_on_commit_waits_where_the_backend_is_another(rows, settings):
-    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.dummy.DummyBackend"}}
-    with transaction.atomic():
-        add.enqueue_on_commit(1)
-        assert default_task_backend.results == []
-    assert [result.args for result in default_task_backend.results] == [[1]]
-
-
-# -- the decorator of this package -------------------------------------------------------------
-
-
-def test_our_decorator_takes_our_options_on_every_django(engine):
-    row = Task.objects.get(pk=audit.enqueue("x").id)
-    assert (row.queue, row.max_retries, row.timeout, row.band) == ("audit", 1, 5, Band.HIGH)
-    assert queue_task(not_decorated).func is not_decorated
-    with pytest.raises(TypeError, match=r"using\(run_after"):
-        queue_task(run_after=datetime.now(UTC))(not_decorated)
-    with pytest.raises(TypeError, match="capability"):
-        queue_task(capability="gpu")(not_decorated)
-
-
-def test_our_decorator_works_on_other_backends(settings):
-    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend", "QUEUES": []}}
-    result = audit.enqueue("x")
-    assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, "x in 1")
-    assert audit.using(timeout=7).enqueue("x").return_value == "x in 1"
-
-
-def test_parameters_that_django_turns_into_json(engine):
-    result = default_task_backend.enqueue(add, [range(2), b"x"], {"b": MappingProxyType({"c": ("d",)})})
-    result.refresh()
-    assert (result.args, result.kwargs) == ([[0, 1], "x"], {"b": {"c": ["d"]}})
-    [many] = default_task_backend.enqueue_many(add, [((range(2),), {})])
-    assert add.get_result(many.id).args == [[0, 1]]
-
-
-def test_a_replayed_key_is_not_announced_again(engine):
-    heard = []
-    task_enqueued.connect(listener := lambda task_result, **_: heard.append(task_result.id))
-    keyed = add.using(idempotency_key="k")
-    try:
-        first = keyed.enqueue(1)
-        keyed.enqueue(1)
-        default_task_backend.enqueue_many(keyed, [((1,), {})])
-    finally:
-        task_enqueued.disconnect(listener)
-    assert heard == [first.id]
-
-
-IN_A_FRESH_PROCESS = """
-import sys
-from django.conf import settings
-settings.configure(
-    INSTALLED_APPS=["early", "django.contrib.auth", "django.contrib.contenttypes", "rest_framework", "queue_app"],
-    TASKS={"default": {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": []}},
-)
-import django
-django.setup()
-import early.models
-assert type(early.models.work).__name__ == "QueueTask"
-"""
-
-
-def test_tasks_may_be_defined_while_the_apps_are_loading(tmp_path):
-    (tmp_path / "early").mkdir()
-    (tmp_path / "early/__init__.py").touch()
-    (tmp_path / "early/models.py").write_text(
-        "from django.tasks import task\n\n\n@task(priority=5)\ndef work():\n    pass\n"
-    )
-    environment = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}", "PATH": os.environ["PATH"]}
-    done = subprocess.run(
-        [sys.executable, "-c", IN_A_FRESH_PROCESS], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
