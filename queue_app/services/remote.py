@@ -17,7 +17,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from queue_app.core.records import AttemptNote, ClaimedTask, Outcome
-from queue_app.exceptions import IndexNotReady, OutOfScope, StaleLease, TokenRefused, UnknownProfile, WorkerLost
+from queue_app.exceptions import (
+    IndexNotReady,
+    IndexUnavailable,
+    OutOfScope,
+    StaleLease,
+    TokenRefused,
+    UnknownProfile,
+    WorkerLost,
+)
 from queue_app.exceptions import WorkerNotFound as NotFound
 from queue_app.index import Profile
 from queue_app.models import Task, Worker, WorkerToken
@@ -33,6 +41,7 @@ from queue_app.services.workers import WorkerIdentity
 #: While a poll waits, its token is looked at again so often: a revoked one ends the wait.
 LOOK_SECONDS: Final = 2.0
 HEARTBEAT_SECONDS: Final = 10.0
+MAX_UNSERVED: Final = 100  # names of types in one answer
 LIVING: Final = (WorkerStatus.ACTIVE, WorkerStatus.DRAINING)
 
 
@@ -50,11 +59,16 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """The answer to a heartbeat: tasks to stop, tasks that are not the worker's any more, whether to leave."""
+    """The answer to a heartbeat.
+
+    Tasks to stop, tasks that are not the worker's any more, whether to leave, and types that
+    wait in its queues but are not among its own.
+    """
 
     cancel: list[uuid.UUID]
     lost: list[uuid.UUID]
     drain: bool
+    unserved: list[str]
 
 
 def register(token: WorkerToken, wanted: Registration) -> Worker:
@@ -145,13 +159,23 @@ def heartbeat(
     token: WorkerToken, worker_id: uuid.UUID, notes: Sequence[AttemptNote], *, draining: bool, tasks_done: int
 ) -> Pulse:
     """Say that the worker lives, and what its attempts say. Raises ``WorkerLost`` when it was declared dead."""
-    _own(token, worker_id)
+    worker = _own(token, worker_id)
     if not service.heartbeat(worker_id, draining=draining, tasks_done=tasks_done):
         raise WorkerLost("The worker was declared dead; register again.")
     mine = {(task.id, task.attempt) for task in rows.held_by(worker_id, [(n.task_id, n.attempt) for n in notes])}
     running.note([note for note in notes if (note.task_id, note.attempt) in mine])
     lost = [note.task_id for note in notes if (note.task_id, note.attempt) not in mine]
-    return Pulse(sorted(service.cancel_requests(worker_id)), lost, service.is_asked_to_drain(worker_id))
+    cancel, drain = sorted(service.cancel_requests(worker_id)), service.is_asked_to_drain(worker_id)
+    return Pulse(cancel, lost, drain, _unserved(worker))
+
+
+def learn(token: WorkerToken, worker_id: uuid.UUID, task_types: Sequence[str]) -> None:
+    """Let a worker serve these types from now on, and no others."""
+    worker = _own(token, worker_id)
+    before = _profile(worker)
+    after = Profile.of(worker.queues, task_types, worker.capabilities, worker.concurrency)
+    if after != before:
+        service.change_profile(worker_id, before, after)
 
 
 def deregister(token: WorkerToken, worker_id: uuid.UUID, *, tasks_done: int) -> None:
@@ -175,6 +199,14 @@ def _own(token: WorkerToken, worker_id: uuid.UUID) -> Worker:
 
 def _profile(worker: Worker) -> Profile:
     return Profile.of(worker.queues, worker.task_types, worker.capabilities, worker.concurrency)
+
+
+def _unserved(worker: Worker) -> list[str]:
+    """Return types that wait for somebody in the worker's queues; none while the index does not answer."""
+    try:
+        return sorted(service.unserved_types(_profile(worker)))[:MAX_UNSERVED]
+    except IndexUnavailable:
+        return []
 
 
 def _room(token: WorkerToken) -> int:

@@ -27,6 +27,7 @@ logger = logging.getLogger("taskqueue")
 TIMEOUT_SECONDS: Final = 20.0
 MAX_POLL: Final = 100
 MAX_WAIT: Final = 50.0
+MAX_THROTTLE: Final = 3600.0
 
 type Wait = Callable[[float], None]
 
@@ -57,6 +58,7 @@ class Http:
         self._ids: dict[uuid.UUID, uuid.UUID] = {}  # of workers here, by their ids on the server
         self._cancel: set[uuid.UUID] = set()
         self._drain = False
+        self._unserved: set[str] = set()
         self._draining, self._done = False, 0
         self._running: dict[uuid.UUID, tuple[str, int]] = {}  # what is held: (id, attempt)
 
@@ -95,6 +97,7 @@ class Http:
                 raise
             return False  # the token was revoked, and the tasks with it
         self._cancel, self._drain = {uuid.UUID(task_id) for task_id in answer["cancel"]}, answer["drain"]
+        self._unserved = set(answer.get("unserved", ()))
         return True
 
     def is_asked_to_drain(self, worker_id: uuid.UUID) -> bool:
@@ -107,10 +110,11 @@ class Http:
         return bool(self._call(worker_id, "wait", {"wait": min(seconds, MAX_WAIT)}, wait=seconds)["called"])
 
     def unserved_types(self, profile: Profile) -> set[str]:
-        return set()  # a remote worker serves what it knew when it started
+        return self._unserved - set(profile.task_types)  # as of the last heartbeat
 
     def change_profile(self, worker_id: uuid.UUID, before: Profile, after: Profile) -> None:
-        """Nothing to do: profiles do not change."""
+        said = {"task_types": list(after.task_types), "draining": self._draining, "tasks_done": self._done}
+        self._call(worker_id, "heartbeat", said)
 
     def cancel_requests(self, worker_id: uuid.UUID) -> set[uuid.UUID]:
         return set(self._cancel)
@@ -263,8 +267,9 @@ def _result(outcome: Outcome) -> dict[str, Any]:
     form: dict[str, Any] = {"task_id": str(outcome.task.id), "attempt": outcome.task.attempt}
     if outcome.snooze is not None:
         return form | {"status": "snoozed", "snooze": outcome.snooze}
-    if outcome.throttle is not None:  # the server does not close gates for remote workers: the task is put off alone
-        return form | {"status": "snoozed", "snooze": outcome.throttle.seconds}
+    if outcome.throttle is not None:  # a gate that is closed for longer is closed again by the next who finds out
+        throttle = {"scope": outcome.throttle.scope, "seconds": min(outcome.throttle.seconds, MAX_THROTTLE)}
+        return form | {"status": "throttled", "throttle": throttle}
     failure = outcome.failure
     if failure is None:
         return form | {"status": "completed", "result": None if outcome.result is None else json.loads(outcome.result)}

@@ -13,8 +13,8 @@ from queue_app.api.fields import Reader, task_id, text
 from queue_app.core.clock import now
 from queue_app.core.payload import dump_json
 from queue_app.core.priorities import Band
-from queue_app.core.records import AttemptNote, ClaimedTask, Outcome, TaskFailure
-from queue_app.exceptions import InvalidTaskData
+from queue_app.core.records import AttemptNote, ClaimedTask, Outcome, TaskFailure, Throttling
+from queue_app.exceptions import THROTTLE_SCOPES, InvalidTaskData
 from queue_app.services.remote import Registration
 from queue_app.services.validate import check_capabilities, check_queue_name, check_task_type
 
@@ -25,7 +25,9 @@ MAX_WAIT: Final = 60.0
 MAX_SECONDS: Final = 366 * 86_400.0
 MESSAGE: Final = 2_000
 TRACEBACK: Final = 20_000
-STATUSES: Final = ("completed", "failed", "snoozed", "released")
+STATUSES: Final = ("completed", "failed", "snoozed", "throttled", "released")
+#: A remote worker closes gates that others pass too, for no longer than this (s).
+MAX_THROTTLE: Final = 3600.0
 
 
 def task(claimed: ClaimedTask) -> dict[str, Any]:
@@ -126,13 +128,7 @@ def registration(data: Mapping[str, Any]) -> Registration:
         capabilities=tuple(
             sorted(reader.optional("capabilities", lambda v, n: check_capabilities(_list(100)(v, n))) or ())
         ),
-        task_types=tuple(
-            sorted(
-                reader.required(
-                    "task_types", lambda v, n: {check_task_type(t) for t in _list(MAX_TYPES)(v, n)}, set[str]()
-                )
-            )
-        ),
+        task_types=tuple(sorted(reader.required("task_types", _types, set[str]()))),
         concurrency=reader.optional("concurrency", integer(1, 1000)) or 1,
         version=(reader.optional("version", text) or "")[:50],
     )
@@ -175,12 +171,13 @@ def _result(data: Any) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InvalidTaskData("results", "Each result must be an object.", code="object_expected")
     reader = Reader(data)
-    reader.refuse_others(("task_id", "attempt", "status", "result", "error", "snooze"))
+    reader.refuse_others(("task_id", "attempt", "status", "result", "error", "snooze", "throttle"))
     found: dict[str, Any] = {
         "task_id": reader.required("task_id", task_id, uuid.UUID(int=0)),
         "attempt": reader.required("attempt", integer(1, 2**31 - 1), 1),
         "status": reader.required("status", _status, ""),
         "snooze": reader.optional("snooze", number(0, MAX_SECONDS)),
+        "throttle": reader.optional("throttle", _throttle),
         "error": reader.optional("error", _error),
         "result": None,
     }
@@ -190,8 +187,28 @@ def _result(data: Any) -> dict[str, Any]:
         reader.note(InvalidTaskData("error", "A failed attempt needs an error.", code="required"))
     if found["status"] == "snoozed" and found["snooze"] is None:
         reader.note(InvalidTaskData("snooze", "A snoozed attempt needs snooze, in seconds.", code="required"))
+    if found["status"] == "throttled" and found["throttle"] is None:
+        reader.note(InvalidTaskData("throttle", "A throttled attempt needs throttle: scope, seconds.", code="required"))
     reader.finish()
     return found
+
+
+def _throttle(value: Any, name: str) -> Throttling:
+    if not isinstance(value, dict):
+        raise InvalidTaskData(name, f"{name} must be an object.", code="object_expected")
+    reader = Reader(value)
+    reader.refuse_others(("scope", "seconds"))
+    throttle = Throttling(
+        reader.required("scope", _scope, "type"), reader.required("seconds", number(0, MAX_THROTTLE), 0.0)
+    )
+    reader.finish()
+    return throttle
+
+
+def _scope(value: Any, name: str) -> str:
+    if value not in THROTTLE_SCOPES:
+        raise InvalidTaskData(name, f"{name} must be one of {', '.join(THROTTLE_SCOPES)}.", code="unknown_status")
+    return str(value)
 
 
 def _status(value: Any, name: str) -> str:
@@ -225,22 +242,41 @@ def _reason(value: Any, name: str) -> str:
 
 
 def outcome(claimed: ClaimedTask, reported: dict[str, Any]) -> Outcome:
-    """Return the outcome that a worker reported of an attempt that holds its task."""
+    """Return the outcome that a worker reported of an attempt that holds its task.
+
+    Raises ``InvalidTaskData`` for a throttle of the key of a task that has none.
+    """
+    throttle = reported["throttle"] if reported["status"] == "throttled" else None
+    if throttle is not None and throttle.scope == "key" and not claimed.concurrency_key:
+        message = f"Task {claimed.id} has no concurrency_key: throttle its type or its queue."
+        raise InvalidTaskData("throttle", message, code="required")
     failure = reported["error"] if reported["status"] == "failed" else None
     snooze = reported["snooze"] if reported["status"] == "snoozed" else None
     result = reported["result"] if reported["status"] == "completed" else None
-    return Outcome(claimed, claimed.started_at, now(), result, failure=failure, snooze=snooze)
+    return Outcome(claimed, claimed.started_at, now(), result, failure=failure, snooze=snooze, throttle=throttle)
 
 
 def pulse(data: Mapping[str, Any], worker_id: uuid.UUID) -> tuple[list[AttemptNote], bool, int]:
     """Return (notes, draining, tasks done) of a heartbeat."""
     reader = Reader(data)
-    reader.refuse_others(("running", "draining", "tasks_done"))
+    reader.refuse_others(("running", "draining", "tasks_done", "task_types"))
     running = reader.optional("running", _list(MAX_RUNNING)) or []
     draining = reader.optional("draining", flag) or False
     done = reader.optional("tasks_done", integer(0, 2**62)) or 0
     reader.finish()
     return [_note(item, worker_id) for item in running], draining, done
+
+
+def learnt(data: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the task types that a worker serves from this heartbeat on; ``None`` when it says nothing of them."""
+    reader = Reader(data)
+    types = reader.optional("task_types", _types)
+    reader.finish()
+    return None if types is None else tuple(sorted(types))
+
+
+def _types(value: Any, name: str) -> set[str]:
+    return {check_task_type(item) for item in _list(MAX_TYPES)(value, name)}
 
 
 def _note(data: Any, worker_id: uuid.UUID) -> AttemptNote:

@@ -118,7 +118,11 @@ class HeartbeatView(WorkerView):
     def post(self, request: Request, worker_id: str) -> Response:
         """Return which tasks it shall stop, which are not its own any more, and whether it shall leave."""
         worker = self.worker(worker_id)
-        notes, draining, done = parsing.pulse(self.json_body(request, required=False), worker)
+        body = self.json_body(request, required=False)
+        notes, draining, done = parsing.pulse(body, worker)
+        types = parsing.learnt(body)
+        if types is not None:
+            remote.learn(self.token, worker, types)
         found = remote.heartbeat(self.token, worker, notes, draining=draining, tasks_done=done)
         return Response(
             {
@@ -127,6 +131,7 @@ class HeartbeatView(WorkerView):
                 "cancel_requested": bool(found.cancel),
                 "lost": found.lost,
                 "drain": found.drain,
+                "unserved": found.unserved,
             }
         )
 

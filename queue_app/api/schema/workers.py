@@ -23,6 +23,7 @@ from queue_app.api.schema.components import (
 )
 from queue_app.api.schema.operations import Operation, query, within
 from queue_app.api.views import health
+from queue_app.exceptions import THROTTLE_SCOPES
 from queue_app.services.health import PARTS
 
 _WORKER: Final = within("worker_id")
@@ -72,8 +73,14 @@ _RESULT: Final = record(
         "result": ANYTHING,
         "error": _ERROR,
         "snooze": {"type": "number", "minimum": 0, "description": "Seconds."},
+        "throttle": record(
+            {
+                "scope": {"type": "string", "enum": list(THROTTLE_SCOPES)},
+                "seconds": {"type": "number", "minimum": 0, "maximum": parsing.MAX_THROTTLE},
+            }
+        ),
     },
-    optional=("result", "error", "snooze"),
+    optional=("result", "error", "snooze", "throttle"),
 )
 _PULSE: Final = {
     "running": listed(
@@ -150,12 +157,15 @@ WORKERS: Final[dict[tuple[Any, str], Operation]] = {
     ),
     (views.HeartbeatView, "POST"): Operation(
         id="heartbeat", summary="Say that the worker lives, and what it runs", tag="remote workers",
-        problems=_CHANGING, parameters=(_WORKER,), request=record(_PULSE, optional=tuple(_PULSE)),
+        problems=_CHANGING, parameters=(_WORKER,),
+        request=record(
+            _PULSE | {"task_types": {"type": "array", "items": _TYPE}}, optional=(*_PULSE, "task_types")
+        ),
         responses={
             200: record(
                 {
                     "status": TEXT, "cancel": listed(UUID), "cancel_requested": FLAG, "lost": listed(UUID),
-                    "drain": FLAG,
+                    "drain": FLAG, "unserved": listed(TEXT),
                 }
             )
         },

@@ -6,7 +6,10 @@ import signal
 import time
 from pathlib import Path
 
+from django.db import connection
+
 from queue_app import task
+from queue_app.exceptions import Throttle
 
 POLL_SECONDS = 0.005
 
@@ -80,6 +83,43 @@ def spawn(log: str, depth: int, width: int) -> int:
 def fail(message: str) -> None:
     """Raise."""
     raise ValueError(message)
+
+
+@task
+def told_to_wait() -> None:
+    """Have been told that there are too many requests."""
+    raise Throttle(600)
+
+
+def backend() -> int:
+    """Return the number of this process's session at PostgreSQL."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+@task
+def look(_number: int) -> int:
+    """Use the database."""
+    return backend()
+
+
+@task
+def fork() -> list[int]:
+    """Return the session before a fork, the one of the forked process, and the session after."""
+    before = backend()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writing, str(backend()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(pid, 0)
+    with os.fdopen(reading) as answer:
+        theirs = int(answer.read() or 0)
+    return [before, theirs, backend()]
 
 
 @task(max_retries=20)

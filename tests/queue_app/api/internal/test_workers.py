@@ -192,3 +192,30 @@ def test_bad_requests(remote):
     assert remote.report(task, result=1).status_code == 200, "the lease was kept"
     for path in ("register", "x/poll", "x/nothing"):
         assert remote.post(f"/internal/workers/{path}", {}).status_code in {400, 404}
+
+
+def test_a_throttle_closes_a_gate_for_all(remote):
+    ids = [put(n=n) for n in range(2)]
+    [first] = remote.take(want=1)
+    asked = {"scope": "type", "seconds": 60}
+    assert remote.report(first, status="throttled").status_code == 400
+    assert code(remote.report(first, status="throttled", throttle=asked | {"seconds": 3601}))[0] == 400
+    refused = remote.report(first, status="throttled", throttle=asked | {"scope": "key"})
+    assert refused.status_code == 400
+    assert "has no concurrency_key" in refused.json()["detail"]
+    assert remote.report(first, status="throttled", throttle=asked).status_code == 200
+    assert [Task.objects.get(pk=task_id).status for task_id in ids] == [Status.QUEUED] * 2
+    assert remote.take() == [], "nothing of the type starts"
+    assert Task.objects.get(pk=ids[0]).failures == 0
+    assert_index_agrees()
+
+
+def test_a_worker_learns_of_types_that_wait_and_serves_them(remote):
+    other = enqueue(NewTask(task_type="shop.tasks.new")).id
+    assert remote.take() == []
+    assert remote.call("heartbeat").json()["unserved"] == ["shop.tasks.new"]
+    assert remote.call("heartbeat", task_types="shop.tasks.new").status_code == 400
+    assert remote.call("heartbeat", task_types=[TYPE, "shop.tasks.new"]).json()["unserved"] == []
+    [task] = remote.take()
+    assert task["task_id"] == str(other)
+    assert Worker.objects.get(pk=remote.id).task_types == ["shop.tasks.new", TYPE]
