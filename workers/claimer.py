@@ -15,6 +15,9 @@ from workers.options import WorkerOptions
 from workers.pools.base import Pool
 from workers.transport import claim
 
+#: A burst waits for what a limit lets start so long after it was given its last task.
+BURST_SECONDS = 10.0
+
 
 class Claimer:
     """Fills the pool from the queue, and gives back what would wait too long in here."""
@@ -28,7 +31,7 @@ class Claimer:
         self._pool = pool
         self._strays = False  # whether a claim may have been granted without an answer
         self._refill_at: float | None = None  # when (monotonic) a limit lets something start again
-        self._last_progress = time.monotonic()
+        self._last_granted = self._last_progress = time.monotonic()
 
     def observe(self, task_type: str, seconds: float) -> None:
         """Learn from an attempt that ended after so many seconds."""
@@ -50,13 +53,21 @@ class Claimer:
         """Seconds until a limit lets something start again, when it is this worker that shall look then."""
         return None if self._refill_at is None else max(0.0, self._refill_at - time.monotonic())
 
+    @property
+    def refills_soon(self) -> bool:
+        """Whether a limit lets something start again, soon enough after the last task for a burst to wait."""
+        return self._refill_at is not None and self._refill_at - self._last_granted <= BURST_SECONDS
+
     def _note_refill(self, seconds: float) -> None:
         self._refill_at = time.monotonic() + seconds
 
-    def claim(self, profile: Profile) -> None:
-        """Claim what there is room for, if there may be something; hand it to the pool."""
+    def look_at_the_clock(self) -> None:
+        """Be hungry when it is time: nobody calls for what a limit lets start."""
         if self.refill_in == 0:
             self.hungry, self._refill_at = True, None
+
+    def claim(self, profile: Profile) -> None:
+        """Claim what there is room for, if there may be something; hand it to the pool."""
         free, want = self._free(), self.room()
         if want <= 0 or not self.hungry:
             return
@@ -68,7 +79,7 @@ class Claimer:
             raise
         if not tasks:
             return
-        now = time.monotonic()
+        self._last_granted = now = time.monotonic()
         if sum(task.weight for task in tasks) == want:
             self.hungry = True
         if not self._pool.unstarted:  # else what waits has waited since then already

@@ -37,7 +37,7 @@ class WorkerOptions:
     concurrency: int = 5
     name: str = field(default_factory=default_name)
     max_tasks: int | None = None  # leave after so many
-    burst: bool = False  # leave when nothing is pending
+    burst: bool = False  # leave when nothing can start, now or soon
     grace_seconds: float = 30.0
     heartbeat_seconds: float = 10.0
     look_ahead_ms: float = 20.0

@@ -79,7 +79,7 @@ class Worker:
     # -- life ------------------------------------------------------------------
 
     def run(self) -> Exit:
-        """Work until a signal, ``max_tasks``, or an empty queue in burst mode; return the exit code."""
+        """Work until a signal, ``max_tasks``, or the end of a burst; return the exit code."""
         stop = self.drain if self._supervised else self.stop
         handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, HURRY: self.hurry, DUMP: self.dump, QUIET: self.quiet}
         with on_signals(handlers):
@@ -203,6 +203,7 @@ class Worker:
         return 0 if self._ending.wanted or self._ending.quiet else self._claimer.room()
 
     def _claim(self) -> None:
+        self._claimer.look_at_the_clock()
         if self._claimer.hungry and self._room() > 0:
             self._called = False  # before the claim: a call that follows it is another one
             self._claimer.claim(self.profile)
@@ -246,7 +247,7 @@ class Worker:
             return True
         if self.options.max_tasks is not None and self._hands.claimed >= self.options.max_tasks:
             return True
-        return self.options.burst and not self._claimer.hungry
+        return self.options.burst and not self._claimer.hungry and not self._claimer.refills_soon
 
     def _leave(self) -> Exit:
         """Report what has ended, give back what has not, and say goodbye."""

@@ -1,6 +1,9 @@
 """What a worker claims: for its free slots, and ahead of them."""
 
+import time
+
 from queue_app.core.states import Status
+from queue_app.models import Queue
 from queue_app.services import workers as service
 from tests.support.engine import assert_index_agrees, put, put_many, row, status
 from tests.workers.stage import QUICK, SLOW, statuses, teach
@@ -130,3 +133,54 @@ def test_a_call_to_a_worker_that_takes_nothing_is_passed_on(hire):
     idle._wake(called=True)
     idle.run_once()
     assert row(task_id).worker_id == idle.id
+
+
+def rate(seconds: float) -> None:
+    """Let one task of the queue start in so many seconds."""
+    queue, _ = Queue.objects.get_or_create(name="default")
+    queue.rate_count, queue.rate_seconds = 1, seconds
+    queue.save()
+
+
+def work(worker, is_over) -> None:
+    """Turn the loop, woken by nobody, until something is so; sleep as the loop would."""
+    deadline = time.monotonic() + 20
+    while not is_over():
+        worker.run_once()
+        worker.pool.finish()
+        assert time.monotonic() < deadline
+        time.sleep(min(worker._patience() or 0.001, 0.05))
+
+
+def test_it_looks_again_when_time_lets_something_start(hire):
+    """Without a call: the claim that found nothing was told when."""
+    rate(0.1)
+    ids = put_many(3, QUICK)
+    worker = hire()
+    worker.run_once()
+    assert 0 < worker._patience() <= 0.1
+    work(worker, lambda: statuses(*ids) == ["completed"] * 3)
+
+
+def test_a_burst_waits_for_what_time_soon_lets_start(hire):
+    rate(0.1)
+    ids = put_many(3, QUICK)
+    worker = hire(burst=True)
+    work(worker, worker._finished)
+    assert statuses(*ids) == ["completed"] * 3
+
+
+def test_a_burst_does_not_wait_for_what_comes_later(hire, monkeypatch):
+    """Nor for ever, where it is others' tasks that may start again and again."""
+    rate(3600)
+    task_id = put(QUICK)
+    worker = hire(burst=True)
+    worker.run_once()
+    assert worker._finished()
+    rate(5)
+    worker.wake()
+    worker.run_once()
+    assert not worker._finished()
+    monkeypatch.setattr(claimer_module, "BURST_SECONDS", 1)
+    assert worker._finished()
+    assert status(task_id) == Status.QUEUED

@@ -30,7 +30,7 @@ class Command(ServerCommand):
         parser.add_argument("--processes", type=int, default=1, help="worker processes under a supervisor (default 1)")
         parser.add_argument("--name", help="as staff will see it; default: host and process id")
         parser.add_argument("--max-tasks", type=int, help="leave after so many tasks")
-        parser.add_argument("--burst", action="store_true", help="leave when nothing is pending for this worker")
+        parser.add_argument("--burst", action="store_true", help="leave when nothing can start, now or within seconds")
         parser.add_argument(
             "--pool",
             default="threads",
