@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.cache import caches
 from django.test import Client
+from django.utils import timezone
 
 from queue_app import registry, task
 from queue_app.core.ids import uuid7
 from queue_app.core.records import NewTask
-from queue_app.models import Queue, Task, TaskAttempt, TaskPayload
+from queue_app.models import DeadLetter, Queue, Task, TaskAttempt, TaskPayload
 from queue_app.services import enqueue, hints
 from queue_app.services.enqueue import forget_known_queues
 
@@ -172,3 +174,27 @@ def row_counts(queues):
         return {model.__name__: model.objects.count() for model in (Task, TaskPayload, TaskAttempt, Queue)}
 
     return count
+
+
+@pytest.fixture
+def dead(stored):
+    """Store a task that is dead, and its dead letter."""
+
+    def make(user: str = "alice", *, seconds_ago: float = 0, **fields) -> DeadLetter:
+        options = {name: fields.pop(name) for name in ("parameters", "queue", "args") if name in fields}
+        task = stored(user, status="dead_letter", **options)
+        died = timezone.now() - timedelta(seconds=seconds_ago)
+        values = {
+            "reason": "retries_exhausted",
+            "attempts": 4,
+            "exception_class": "builtins.ValueError",
+            "message": "no luck",
+            "died_at": died,
+            "expires_at": died + timedelta(days=30),
+        }
+        return DeadLetter.objects.create(
+            task_id=task.id, task_type=task.task_type, queue=task.queue, priority=task.priority, user=user,
+            **values | fields,
+        )  # fmt: skip
+
+    return make

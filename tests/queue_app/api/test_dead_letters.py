@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
@@ -12,37 +10,13 @@ from django.utils import timezone
 from queue_app.core.ids import uuid7
 from queue_app.core.masking import MASK
 from queue_app.models import DeadLetter, ReplayOperation, Task, TaskPayload
-from queue_app.services import cancel_replay, discard, replay, run_replays
+from queue_app.services import discard, replay
 from queue_app.services.replay_many import start_replay
 
 DLQ = "/api/v1/dlq"
 OPERATIONS = "/api/v1/operations"
 EVERYTHING = ["view_deadletter", "replay_deadletter", "discard_deadletter"]
 CANARY = "hunter2-canary-9f31"
-
-
-@pytest.fixture
-def dead(stored):
-    """Store a task that is dead, and its dead letter."""
-
-    def make(user: str = "alice", *, seconds_ago: float = 0, **fields) -> DeadLetter:
-        options = {name: fields.pop(name) for name in ("parameters", "queue", "args") if name in fields}
-        task = stored(user, status="dead_letter", **options)
-        died = timezone.now() - timedelta(seconds=seconds_ago)
-        values = {
-            "reason": "retries_exhausted",
-            "attempts": 4,
-            "exception_class": "builtins.ValueError",
-            "message": "no luck",
-            "died_at": died,
-            "expires_at": died + timedelta(days=30),
-        }
-        return DeadLetter.objects.create(
-            task_id=task.id, task_type=task.task_type, queue=task.queue, priority=task.priority, user=user,
-            **values | fields,
-        )  # fmt: skip
-
-    return make
 
 
 @pytest.fixture
@@ -328,125 +302,3 @@ def test_discard_many(operator, dead):
     assert operator.post(f"{DLQ}/discard", body).data == {"discarded": 1, "remaining": 0}
     assert list(DeadLetter.objects.open()) == [kept]
     assert set(DeadLetter.objects.in_state("discarded").values_list("discard_reason", flat=True)) == {"spam"}
-
-
-# -- many ----------------------------------------------------------------------------------------------
-
-
-def test_dry_run_changes_nothing(operator, dead):
-    letters = [dead(seconds_ago=9 - n) for n in range(3)]
-    response = operator.post(f"{DLQ}/replay", {"filter": {"queue": "default"}, "dry_run": True, "limit": 2})
-    assert (response.status_code, response.data) == (
-        200,
-        {"dry_run": True, "count": 2, "sample": [str(letter.id) for letter in letters[:2]]},
-    )
-    assert not ReplayOperation.objects.exists()
-
-
-def test_replay_many_is_an_operation(operator, dead):
-    letters = [dead() for _ in range(3)]
-    response = operator.post(
-        f"{DLQ}/replay/",
-        {"ids": [str(letter.id) for letter in letters[:2]], "rate": 0.5, "stop_after_failures": 2, "reason": "fixed"},
-    )
-    assert response.status_code == 202
-    address = f"{OPERATIONS}/{response.data['operation_id']}"
-    assert response.headers["Location"] == f"http://testserver{address}"
-    expected = {"state": "running", "total": 2, "replayed": 0, "rate": 0.5, "by": operator.user.username}
-    assert {name: response.data[name] for name in expected} == expected
-    run_replays()
-    run_replays()
-    data = operator.get(address).data
-    assert (data["state"], data["replayed"], data["remaining"]) == ("running", 1, 1), "at its pace"
-    cancelled = operator.delete(address).data
-    assert (cancelled["state"], cancelled["ended_by"]) == ("cancelled", operator.user.username)
-    again = operator.delete(address)
-    assert (again.status_code, again.data["code"]) == (409, "operation_ended")
-    letters[0].refresh_from_db()
-    assert str(letters[0].operation_id) == response.data["operation_id"]
-
-
-def test_an_empty_filter_means_all(operator, dead):
-    dead("alice")
-    dead("bob")
-    assert operator.post(f"{DLQ}/replay", {"filter": {}}).data["total"] == 2
-    run_replays()
-    assert set(Task.objects.values_list("status", flat=True)) == {"queued"}
-
-
-@pytest.mark.parametrize(
-    ("body", "field", "code"),
-    [
-        ({}, "ids", "required"),
-        ({"ids": None}, "ids", "required"),
-        ({"ids": [], "filter": {}}, "filter", "conflicting_fields"),
-        ({"ids": "all"}, "ids", "list_expected"),
-        ({"ids": ["x"]}, "ids[0]", "invalid_id"),
-        ({"ids": ["00000000-0000-7000-8000-000000000000"] * 1001}, "ids", "too_many"),
-        ({"filter": []}, "filter", "object_expected"),
-        ({"filter": {"quue": "x"}}, "filter.quue", "unknown_field"),
-        ({"filter": {"queue": 5}}, "queue", "invalid_name"),
-        ({"filter": {"text": 5}}, "filter.text", "string_expected"),
-        ({"filter": {"died_after": "now"}}, "filter.died_after", "datetime_expected"),
-        ({"filter": {"ids": []}}, "filter.ids", "unknown_field"),
-        ({"filter": {}, "dry_run": "yes"}, "dry_run", "boolean_expected"),
-        ({"filter": {}, "rate": 0}, "rate", "out_of_range"),
-        ({"filter": {}, "rate": "fast"}, "rate", "out_of_range"),
-        ({"filter": {}, "limit": True}, "limit", "out_of_range"),
-        ({"filter": {}, "stop_after_failures": -1}, "stop_after_failures", "out_of_range"),
-        ({"filter": {}, "reason": "x" * 201}, "reason", "invalid"),
-        ({"filter": {}, "reason": "a\nb"}, "reason", "invalid_characters"),
-        ({"filter": {}, "pace": 1}, "pace", "unknown_field"),
-    ],
-)
-def test_bad_requests_for_many(operator, dead, body, field, code):
-    dead()
-    response = operator.post(f"{DLQ}/replay", body)
-    assert (response.status_code, response.data["code"]) == (400, code)
-    assert [error["field"] for error in response.data["errors"]] == [field]
-    assert not ReplayOperation.objects.exists()
-
-
-def test_all_errors_at_once(operator):
-    body = {"filter": {"user": 1, "text": ""}, "rate": 0, "dry_run": 1, "reason": 5}
-    errors = operator.post(f"{DLQ}/replay", body).data["errors"]
-    assert {error["field"] for error in errors} == {"filter.user", "filter.text", "rate", "dry_run", "reason"}
-
-
-@pytest.mark.parametrize("field", ["rate", "stop_after_failures"])
-def test_a_discard_has_no_pace(operator, field):
-    assert operator.post(f"{DLQ}/discard", {"filter": {}, field: 1}).data["code"] == "unknown_field"
-
-
-def test_operations_are_for_staff(alice, staff, dead):
-    operation = start_replay_of_all()
-    for client in (alice, staff(), staff("view_deadletter")):
-        for call in (client.get, client.delete):
-            answers = [call(f"{OPERATIONS}/{name}") for name in (operation.id, uuid7(), "x")]
-            assert {answer.data["code"] for answer in answers} == {"operation_not_found"}
-    viewer = staff("view_replayoperation")
-    assert viewer.get(f"{OPERATIONS}/{operation.id}").status_code == 200
-    assert viewer.delete(f"{OPERATIONS}/{operation.id}").status_code == 403
-    cancel_replay(operation.id, by="")
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", DLQ),
-        ("GET", f"{DLQ}/x"),
-        ("DELETE", f"{DLQ}/x"),
-        ("POST", f"{DLQ}/x/replay"),
-        ("POST", f"{DLQ}/replay"),
-        ("POST", f"{DLQ}/discard"),
-        ("GET", f"{OPERATIONS}/x"),
-        ("DELETE", f"{OPERATIONS}/x"),
-    ],
-)
-def test_nobody_gets_nothing(anonymous, method, path):
-    assert anonymous.call(method, path).data["code"] == "not_authenticated"
-
-
-@pytest.mark.parametrize("path", [f"{DLQ}/a/b", f"{DLQ}/a/replay/b", f"{OPERATIONS}/", f"{OPERATIONS}/a/b"])
-def test_addresses_that_do_not_exist(alice, path):
-    assert alice.get(path).data["code"] == "not_found"
