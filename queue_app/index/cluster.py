@@ -42,7 +42,7 @@ class Locator:
     def _ask(self, node: Address) -> Address:
         connection = self._kind(**{**self._options, "host": node[0], "port": node[1], "decode_responses": True})
         try:
-            connection.connect()
+            connection.connect()  # type: ignore[no-untyped-call]
             connection.send_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]
             ranges: Any = connection.read_response()
         finally:
