@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import os
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import HealthCheck, Phase, note, settings
@@ -26,6 +25,7 @@ from queue_app.core.records import TaskRef
 from queue_app.index import Index, Lease, Profile, get_index
 from queue_app.index.scripts import NAMES, source
 from tests.support import index_state
+from tests.support.limits_model import Model
 from tests.support.scene import Hand
 
 EXAMPLES = int(os.environ.get("INDEX_MODEL_EXAMPLES", "0"))
@@ -48,7 +48,6 @@ PROFILES = [
 GATES = ["a", "q:p", "q:q", "t:a", "t:b", "k:c", "k:c:1", "k:d"]
 #: Steps of the clock; never a whole number of intervals, where a start is allowed a microsecond later.
 STEP = 250_001
-START = 2_000_000_000_000_000  # years ahead, so that nothing which lasts until an instant has lapsed already
 
 tasks = st.tuples(
     st.sampled_from(["p", "q"]),
@@ -85,136 +84,6 @@ def clocked(index: Index) -> Index:
         text = source(name).replace("redis.call('TIME')", time).replace("wait + 1000)", "600000)")
         index._scripts[name] = index._client.register_script(text)
     return index
-
-
-@dataclass
-class Bucket:
-    """What of a rate is used: so many tokens at the time ``at``, each of which lasts ``each`` (µs)."""
-
-    at: int
-    used: float
-    each: float
-    next_at: float
-
-    def used_now(self, now: int) -> float:
-        """Return how many tokens are used now."""
-        return max(0.0, self.used - (now - self.at) / self.each)
-
-
-@dataclass
-class Model:
-    """What waits, what runs, and what every gate allows."""
-
-    now: int = START
-    waiting: dict[uuid.UUID, TaskRef] = field(default_factory=dict)
-    leases: dict[uuid.UUID, TaskRef] = field(default_factory=dict)
-    limits: dict[str, Limits] = field(default_factory=dict)
-    since: dict[str, int] = field(default_factory=dict)
-    buckets: dict[tuple[str, int], Bucket] = field(default_factory=dict)
-    turns: dict[tuple[str, Band, str], float] = field(default_factory=dict)
-    turn_now: dict[tuple[str, Band], float] = field(default_factory=dict)
-
-    def gates(self, task: TaskRef) -> Iterator[str]:
-        """Yield every gate that the task passes."""
-        yield from (EVERYTHING, "q:" + task.queue, "t:" + task.task_type)
-        if task.concurrency_key:
-            yield "k:" + task.concurrency_key
-        if task.user and self.limits.get("q:" + task.queue, Limits()).max_concurrent_per_user:
-            yield f"u:{task.queue}:{task.user}"
-
-    def policy(self, gate: str) -> tuple[Limits, str]:
-        """Return the limits of a gate, and whose they are."""
-        if gate[0] == "u":
-            cap = self.limits["q:" + gate.split(":")[1]].max_concurrent_per_user
-            return Limits(max_concurrent=cap), gate
-        own, owner = self.limits.get(gate, Limits()), gate
-        family = ":".join(gate.split(":", 2)[:2])
-        if gate[0] == "k" and family != gate:
-            general = self.limits.get(family, Limits())
-            later = max(filter(None, (own.throttled_until, general.throttled_until)), default=None)
-            paused = own.paused or general.paused
-            if not (own.max_concurrent or own.rate_count or own.min_delay_seconds):
-                own, owner = general, family
-            own = replace(own, paused=paused, throttled_until=later)
-        return own, owner
-
-    def bucket(self, gate: str) -> Bucket:
-        """Return what of a gate's rate is used; one that was never used was empty when its limit began."""
-        own, owner = self.policy(gate)
-        since = self.since[owner]
-        found = self.buckets.get((gate, since))
-        if found is None:
-            each = own.rate_seconds * 1e6 / own.rate_count if own.rate_count else 1.0
-            used = float(own.rate_burst or own.rate_count or 0)
-            found = Bucket(since, used, each, since + (own.min_delay_seconds or 0) * 1e6)
-        return found
-
-    def room(self, gate: str) -> float:
-        """Return how many may start that pass the gate."""
-        own, _ = self.policy(gate)
-        if own.paused or (own.throttled_until and own.throttled_until.timestamp() * 1e6 > self.now):
-            return 0
-        used = sum(1 for task in self.leases.values() if gate in self.gates(task))
-        room = math.inf if own.max_concurrent is None else max(0, own.max_concurrent - used)
-        if own.rate_count:
-            tokens = (own.rate_burst or own.rate_count) - self.bucket(gate).used_now(self.now)
-            room = min(room, max(0, math.floor(tokens + 1e-9)))
-        if own.min_delay_seconds:
-            room = min(room, 1 if self.bucket(gate).next_at <= self.now else 0)
-        return room
-
-    def start(self, task: TaskRef) -> None:
-        """Lease a task, and spend a token of each of its gates."""
-        del self.waiting[task.id]
-        self.leases[task.id] = task
-        for gate in self.gates(task):
-            own, owner = self.policy(gate)
-            if own.rate_count or own.min_delay_seconds:
-                before = self.bucket(gate)
-                each = own.rate_seconds * 1e6 / own.rate_count if own.rate_count else before.each
-                next_at = self.now + own.min_delay_seconds * 1e6 if own.min_delay_seconds else before.next_at
-                used = before.used_now(self.now) + bool(own.rate_count)
-                self.buckets[gate, self.since[owner]] = Bucket(self.now, used, each, next_at)
-        fair = self.limits.get("q:" + task.queue, Limits())
-        if fair.fair_by:
-            who, band = self.turner(task), Band(task.priority)
-            begins = self.turn(task)
-            self.turn_now[task.queue, band] = begins
-            self.turns[task.queue, band, who] = begins + 1000 / fair.shares.get(who, 1.0)
-
-    def turner(self, task: TaskRef) -> str:
-        """Return who takes a turn with the task."""
-        return task.concurrency_key if self.limits["q:" + task.queue].fair_by == "key" else task.user
-
-    def turn(self, task: TaskRef) -> float:
-        """Return when it has it."""
-        band = Band(task.priority)
-        now = self.turn_now.get((task.queue, band), 0.0)
-        return max(now, self.turns.get((task.queue, band, self.turner(task)), 0.0))
-
-    def runs(self, profile: Profile, task: TaskRef) -> bool:
-        """Whether workers of the profile can run the task."""
-        return (
-            task.task_type in profile.task_types
-            and (not profile.queues or task.queue in profile.queues)
-            and task.weight <= (profile.slots or 1000)
-        )
-
-    def next_of(self, profile: Profile) -> list[TaskRef]:
-        """Return the next task of each queue that has one which may start."""
-        found: dict[str, TaskRef] = {}
-        for task in self.waiting.values():
-            if self.runs(profile, task) and all(self.room(gate) > 0 for gate in self.gates(task)):
-                best = found.get(task.queue)
-                if best is None or self.order(task) < self.order(best):
-                    found[task.queue] = task
-        return list(found.values())
-
-    def order(self, task: TaskRef) -> tuple[object, ...]:
-        """Return what tasks of one queue are claimed by."""
-        if self.limits.get("q:" + task.queue, Limits()).fair_by:
-            return (task.priority, self.turn(task), self.turner(task), task.score, task.id)
-        return (task.score, task.id)
 
 
 class LimitsMachine(RuleBasedStateMachine):
