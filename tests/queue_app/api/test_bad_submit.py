@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import json
-
 import pytest
-from django.core.handlers.asgi import ASGIRequest
-from django.test import RequestFactory
 
-from queue_app.api.body import body_limit
 from queue_app.api.submission import FIELDS as SUBMITTED
-from queue_app.api.views.tasks import TaskListView
 from queue_app.core.payload import MAX_SAFE_INTEGER
 from queue_app.models import Task
 
@@ -33,126 +26,6 @@ def assert_problem(response, status, code, field=None):
     if field is not None:
         assert [error["field"] for error in response.data["errors"]] == [field]
         assert response.data["errors"][0]["message"]
-
-
-BODIES = {
-    "empty": (b"", 400, "body_required"),
-    "blank": (b" \n", 400, "body_required"),
-    "half an object": (b"{", 400, "invalid_json"),
-    "words": (b"task_type=x", 400, "invalid_json"),
-    "a comma too many": (b'{"task_type": "x",}', 400, "invalid_json"),
-    "raw line end in a string": (b'{"task_type": "a\nb"}', 400, "invalid_json"),
-    "two objects": (b"{}{}", 400, "invalid_json"),
-    "array": (b"[]", 400, "object_expected"),
-    "string": (b'"x"', 400, "object_expected"),
-    "number": (b"5", 400, "object_expected"),
-    "null": (b"null", 400, "object_expected"),
-    "true": (b"true", 400, "object_expected"),
-    "invalid UTF-8": (b'{"task_type": "\xff"}', 400, "utf8_required"),
-    "overlong UTF-8": (b'{"task_type": "\xc0\xaf"}', 400, "utf8_required"),
-    "surrogates in UTF-8": (b'{"task_type": "\xed\xa0\x80"}', 400, "utf8_required"),
-    "Latin-1": ('{"task_type": "ü"}'.encode("latin-1"), 400, "utf8_required"),
-    "UTF-8 with a mark": (b"\xef\xbb\xbf{}", 400, "utf8_required"),
-    "UTF-16": ("{}".encode("utf-16"), 400, "utf8_required"),
-    "UTF-16 without a mark": ('{"a": 1}'.encode("utf-16-le"), 400, "utf8_required"),
-    "UTF-32": ("{}".encode("utf-32-be"), 400, "utf8_required"),
-    "raw NUL": (b'{"task_type": "a\x00b"}', 400, "utf8_required"),
-    "NaN": (b'{"delay": NaN}', 400, "non_finite_number"),
-    "Infinity": (b'{"delay": Infinity}', 400, "non_finite_number"),
-    "-Infinity": (b'{"parameters": {"x": -Infinity}}', 400, "non_finite_number"),
-    "1e400": (b'{"timeout": 1e400}', 400, "number_out_of_range"),
-    "5000 digits": (b'{"max_retries": ' + b"9" * 5000 + b"}", 400, "number_too_long"),
-    "30 digits": (b'{"parameters": {"x": ' + b"9" * 30 + b"}}", 400, "number_too_long"),
-    "key twice": (b'{"task_type": "a", "task_type": "b"}', 400, "duplicate_key"),
-    "key twice below": (b'{"parameters": {"a": [{"x": 1, "x": 2}]}}', 400, "duplicate_key"),
-    "arrays without end": (b'{"parameters": {"x": ' + b"[" * 200_000, 400, "too_deep"),
-    "deep and whole": (b'{"parameters": {"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}", 400, "too_deep"),
-    "5 MB": (b'{"parameters": {"x": "' + b"x" * 5_000_000 + b'"}}', 413, "payload_too_large"),
-    "5 MB of blanks": (b" " * 5_000_000 + b"{}", 413, "payload_too_large"),
-}
-
-
-@pytest.mark.parametrize(("body", "status", "code"), BODIES.values(), ids=BODIES)
-def test_bodies(alice, body, status, code):
-    assert_problem(alice.post(TASKS, body), status, code, "body")
-
-
-@pytest.mark.parametrize(
-    ("content_type", "headers"),
-    [
-        ("text/plain", {}),
-        ("application/x-www-form-urlencoded", {}),
-        ("multipart/form-data; boundary=x", {}),
-        ("multipart/form-data", {}),
-        ("application/xml", {}),
-        ("application/jsonx", {}),
-        ("", {}),
-        ("x" * 10_000, {}),
-        ("application/json", {"Content-Encoding": "gzip"}),
-        ("application/json", {"Content-Encoding": "identity, br"}),
-    ],
-)
-def test_only_plain_json_is_read(alice, anonymous, plain_type, content_type, headers):
-    for client in (alice, anonymous):  # before anyone is asked who they are: a session's check would read a form
-        response = client.call("POST", TASKS, {"task_type": plain_type}, content_type=content_type, **headers)
-        assert_problem(response, 415, "unsupported_media_type")
-
-
-@pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=utf-8", "Application/JSON"])
-def test_json_is_read_by_any_spelling_of_its_type(alice, plain_type, content_type, nothing_written):
-    response = alice.call("POST", TASKS, {"task_type": plain_type}, content_type=content_type)
-    assert response.status_code == 201
-    Task.objects.all().delete()
-
-
-def wsgi_request(stream):
-    """Return a request as a WSGI server gives it for a chunked body: no length, and a stream that ends by itself."""
-    request = RequestFactory().post(TASKS, content_type="application/json")
-    del request.META["CONTENT_LENGTH"]
-    request.META |= {"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input": stream, "wsgi.input_terminated": True}
-    return request
-
-
-def call_view(request, user):
-    request.user = user
-    request._dont_enforce_csrf_checks = True
-    response = TaskListView.as_view()(request)
-    response.render()
-    return response.status_code, json.loads(response.content)
-
-
-class TestChunkedBodies:
-    def test_are_read(self, alice):
-        status, data = call_view(wsgi_request(io.BytesIO(b'{"task_type": "nothing"}')), alice.user)
-        assert (status, data["code"]) == (400, "unknown_task_type")
-
-    def test_are_read_up_to_the_limit_only(self, alice):
-        class Endless(io.RawIOBase):
-            taken = 0
-
-            def read(self, size=-1):
-                assert size > 0
-                self.taken += size
-                return b" " * size
-
-        stream = Endless()
-        status, data = call_view(wsgi_request(stream), alice.user)
-        assert (status, data["code"]) == (413, "payload_too_large")
-        assert stream.taken == body_limit() + 1
-
-    @pytest.mark.parametrize(
-        ("body", "wanted"),
-        [
-            (b'{"task_type": "nothing"}', (400, "unknown_task_type")),
-            (b" " * 5_000_000, (413, "payload_too_large")),
-            (b"", (400, "body_required")),
-        ],
-    )
-    def test_come_without_a_length_under_asgi_too(self, alice, body, wanted):
-        headers = [(b"content-type", b"application/json"), (b"transfer-encoding", b"chunked")]
-        scope = {"type": "http", "method": "POST", "path": TASKS, "query_string": b"", "headers": headers}
-        status, data = call_view(ASGIRequest(scope, io.BytesIO(body)), alice.user)
-        assert (status, data["code"]) == wanted
 
 
 def nested(levels: int) -> object:
