@@ -16,6 +16,7 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.core import checks as django_checks
 from django.dispatch import Signal
@@ -117,6 +118,10 @@ class TaskQueueBackend(BaseTaskBackend):
                 if item.created:
                     task_enqueued.send(type(self), task_result=result)
         return results
+
+    async def aenqueue_many(self, task: AnyTask, calls: Iterable[Call]) -> list[AnyResult]:
+        """Do what ``enqueue_many`` does, from a coroutine."""
+        return await sync_to_async(self.enqueue_many)(task, calls)
 
     def _ready(self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any], stored: Enqueued) -> AnyResult:
         return TaskResult(

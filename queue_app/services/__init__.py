@@ -4,6 +4,16 @@ Order of every transition: the row first, in a transaction, then the index. What
 between the two leaves an index that lags, which ``reconcile`` heals; never a row that does.
 """
 
+from queue_app.services.asynchronous import (
+    acancel,
+    acancel_many,
+    aenqueue,
+    aenqueue_many,
+    apause,
+    areplay,
+    areprioritise,
+    aresume,
+)
 from queue_app.services.cancel import cancel, cancel_many
 from queue_app.services.discard import discard, discard_many
 from queue_app.services.enqueue import enqueue, enqueue_many
@@ -24,6 +34,14 @@ from queue_app.services.reprioritise import reprioritise, reprioritise_many
 from queue_app.services.run_replays import run_replays
 
 __all__ = [
+    "acancel",
+    "acancel_many",
+    "aenqueue",
+    "aenqueue_many",
+    "apause",
+    "areplay",
+    "areprioritise",
+    "aresume",
     "cancel",
     "cancel_many",
     "cancel_replay",
