@@ -36,6 +36,7 @@ from queue_app import conf
 from queue_app.api import errors
 from queue_app.api.body import check_headers, read_object
 from queue_app.api.keys import KeyAuthentication, check_scope
+from queue_app.api.page import PageRenderer
 from queue_app.api.throttles import ScopedThrottle
 from queue_app.core import trace
 from queue_app.exceptions import TaskQueueError
@@ -129,6 +130,11 @@ class ApiView(APIView):
             classes.insert(0, KeyAuthentication)
         return [authentication() for authentication in classes]
 
+    def get_renderers(self) -> list[Any]:
+        """Return JSON, and where somebody looks at what is not open to all, a page for people too."""
+        pages = [PageRenderer()] if self.request.method == "GET" and self.authentication_classes else []
+        return [*super().get_renderers(), *pages]
+
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Answer within the trace that the caller names, so that tasks which it submits belong to it."""
         with trace.use(trace.parse(request.headers.get("traceparent", "")) or trace.current.get()):
@@ -152,6 +158,8 @@ class ApiView(APIView):
         changed = request.method not in SAFE_METHODS and HTTPStatus(response.status_code).is_success
         if changed and self.records_actions and not audit.has_recorded():
             self._record(request)
+        if isinstance(getattr(request, "accepted_renderer", None), PageRenderer) and isinstance(response, Response):
+            response.content_type = None  # that of the page, also for a problem
         return super().finalize_response(request, response, *args, **kwargs)
 
     @contextmanager

@@ -23,7 +23,7 @@ TASKS = "/api/v1/tasks"
         "*/*",
         "application/*",
         "application/problem+json",
-        "text/html,*/*;q=0.1",
+        "image/png,*/*;q=0.1",
         "application/json; indent=2",
         "",
     ],
@@ -34,14 +34,19 @@ def test_json_is_given_to_whoever_takes_it(alice, accept):
     assert json.loads(response.content)
 
 
-@pytest.mark.parametrize("accept", ["text/html", "application/xml", "image/*", "nonsense", "/", ";;,,", "a" * 20_000])
+@pytest.mark.parametrize("accept", ["text/plain", "application/xml", "image/*", "nonsense", "/", ";;,,", "a" * 20_000])
 @pytest.mark.parametrize("path", [TASKS, f"{TASKS}/abc", "/healthz", "/readyz", "/api/v1/queue/stats"])
-def test_others_get_406_and_never_html(alice, accept, path):
+def test_others_get_406(alice, accept, path):
     response = alice.get(path, Accept=accept)
     assert (response.status_code, response.data["code"]) == (406, "not_acceptable")
 
 
-@pytest.mark.parametrize("query", ["format=xml", "format=html", "format=%00"])
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_what_is_open_to_all_is_no_page(anonymous, path):
+    assert anonymous.get(path, Accept="text/html").status_code == 406
+
+
+@pytest.mark.parametrize("query", ["format=xml", "format=%00"])
 def test_unknown_formats_are_not_acceptable(alice, query):
     assert alice.get(f"{TASKS}?{query}").data["code"] == "not_acceptable"
 

@@ -1,0 +1,95 @@
+"""Every address of the API as a page for people: what it is for, what it answers, and forms with an example.
+
+The framework's own pages need inline scripts and styles, which a strict Content Security
+Policy forbids, and serializers for their forms. This one is a template, a script and a style
+sheet. A form sends JSON as any other client does, and shows the answer.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any, Final
+
+from django.apps import apps
+from django.template.loader import render_to_string
+from rest_framework.renderers import BaseRenderer
+from rest_framework.utils.encoders import JSONEncoder
+
+#: Name of a view -> what its page offers beside its own methods: (end of the address, name of the address).
+RELATED: Final = {
+    "task": (("priority", "task-priority"),),
+    "queue": (("pause", "queue-pause"), ("resume", "queue-resume")),
+    "dead-letter": (("replay", "dead-letter-replay"),),
+}
+ROOT: Final = "/api/v1/"
+PLACES: Final = (
+    "tasks", "tasks/count", "queue/stats", "queues", "policies", "limits", "dlq", "workers",
+    "admin/tasks", "admin/queue",
+)  # fmt: skip
+METHODS: Final = ("POST", "PUT", "PATCH", "DELETE")
+
+
+class PageRenderer(BaseRenderer):
+    """HTML, for whoever prefers it: a browser."""
+
+    media_type = "text/html"
+    format = "html"
+    charset = "utf-8"
+
+    def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> str:
+        """Return the page of an answer."""
+        view, request, response = (renderer_context[name] for name in ("view", "request", "response"))
+        root = request.path.partition(ROOT)[0] + ROOT
+        return render_to_string(
+            "queue_app/api_page.html",
+            {
+                "title": inspect.getdoc(type(view)) or type(view).__name__,
+                "about": _about(view, "get"),
+                "path": request.get_full_path(),
+                "status": f"{response.status_code} {response.status_text}",
+                "answer": json.dumps(data, cls=JSONEncoder, indent=2, ensure_ascii=False),
+                "example": f"curl -H 'Authorization: Bearer tq_…' '{request.build_absolute_uri()}'",
+                "next": data.get("next") if isinstance(data, dict) else None,
+                "places": [(place, root + place) for place in PLACES],
+                "docs": root.removesuffix("v1/") + "docs",
+                "forms": _forms(view, request),
+            },
+            request=request._request,  # noqa: SLF001 - for the token of the session
+        )
+
+
+def _forms(view: Any, request: Any) -> list[dict[str, Any]]:
+    """Return a form for each method that changes something, here and at what belongs to it."""
+    path = request.path.rstrip("/")
+    found = [(path, view)]
+    name = request.resolver_match.url_name if request.resolver_match else ""
+    found += [(f"{path}/{end}", _view_of(other)) for end, other in RELATED.get(name, ())]
+    return [
+        {"method": method, "path": address, "about": _about(each, method.lower()), "body": _example(each, method)}
+        for address, each in found
+        for method in METHODS
+        if hasattr(each, method.lower())
+    ]
+
+
+def _view_of(name: str) -> Any:
+    from queue_app.urls import urlpatterns  # noqa: PLC0415 - they name the views, which name this
+
+    return next(pattern.callback.view_class for pattern in urlpatterns if getattr(pattern, "name", "") == name)
+
+
+def _about(view: Any, method: str) -> str:
+    return inspect.getdoc(getattr(view, method, None)) or ""
+
+
+def _example(view: Any, method: str) -> str | None:
+    """Return the body that the document gives as an example; ``None`` where there is none to send."""
+    if not apps.is_installed("drf_spectacular"):
+        return None if method == "DELETE" else "{}"
+    from queue_app.api.schema import OPERATIONS  # noqa: PLC0415 - needs the extra
+
+    found = OPERATIONS.get((view if isinstance(view, type) else type(view), method))
+    if found is None or found.request is None:
+        return None
+    return json.dumps(found.example or {}, indent=2, ensure_ascii=False)

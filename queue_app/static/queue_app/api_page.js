@@ -1,0 +1,43 @@
+// Sends what a form holds as JSON, and shows the answer below it.
+"use strict";
+
+async function send(form) {
+  const body = form.elements.body;
+  const answer = form.querySelector(".answer");
+  const button = form.querySelector("button");
+  button.disabled = true;
+  try {
+    const headers = { Accept: "application/json", "X-CSRFToken": form.elements.csrfmiddlewaretoken.value };
+    if (form.dataset.method === "PATCH") {
+      headers["If-Match"] = "*"; // a person has just read it
+    }
+    if (body) {
+      headers["Content-Type"] = "application/json";
+    }
+    const response = await fetch(form.dataset.path, {
+      method: form.dataset.method,
+      headers,
+      body: body ? body.value : undefined,
+    });
+    const text = await response.text();
+    let shown = text;
+    try {
+      shown = JSON.stringify(JSON.parse(text), null, 2);
+    } catch {
+      // not JSON: as it is
+    }
+    answer.textContent = `${response.status} ${response.statusText}\n${shown}`;
+  } catch (error) {
+    answer.textContent = `No answer: ${error.message}`;
+  } finally {
+    answer.hidden = false;
+    button.disabled = false;
+  }
+}
+
+for (const form of document.querySelectorAll("form[data-method]")) {
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    send(form);
+  });
+}
