@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from django.db.models import Count
+from django.db.models import Count, Max
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
@@ -13,15 +13,28 @@ from queue_app.models import Queue, QueueStats, Task
 from queue_app.rows import upkeep
 from queue_app.services.stats import queue_summary
 
+#: Beyond that a gap stays: to count for days would take too long.
+LONGEST_GAP = timedelta(hours=1)
+
+
+def _since(at: datetime) -> datetime:
+    """Return when the snapshot before was taken: usually a minute ago."""
+    recent = QueueStats.objects.filter(
+        queue__in=Queue.objects.values("name"), taken_at__lt=at, taken_at__gte=at - LONGEST_GAP
+    )
+    return recent.aggregate(latest=Max("taken_at"))["latest"] or at - timedelta(minutes=1)
+
 
 def take_snapshot(at: datetime) -> int:
     """Write one row per queue for the minute ``at``; return how many are new.
 
-    Counts of the last minute come from the rows; depths from the index, and are empty
+    Counts since the snapshot before come from the rows, so that their sum is right also
+    where snapshots are missing, for an hour at most; depths from the index, and are empty
     while it cannot be reached.
     """
-    counts = upkeep.count_transitions(at - timedelta(minutes=1), at)
-    times = upkeep.percentiles(at - timedelta(minutes=1), at)
+    since = _since(at)
+    counts = upkeep.count_transitions(since, at)
+    times = upkeep.percentiles(since, at)
     waiting = Task.objects.filter(status=Status.SCHEDULED).values_list("queue").annotate(Count("id"))
     scheduled: dict[str, int] = dict(waiting)
     rows: list[QueueStats] = []

@@ -191,6 +191,16 @@ def test_a_minute_counts_what_began_and_ended_in_it(engine):
     assert len(ids) == 6
 
 
+def test_a_snapshot_counts_for_those_that_are_missing_before_it(engine):
+    """So that sums over any time are right, but for gaps of more than an hour."""
+    put_many(3)
+    minute = Task.objects.order_by("created_at").first().created_at.replace(second=0, microsecond=0)
+    for minutes in (0, 5, 6, 90):
+        take_snapshot(minute + timedelta(minutes=minutes))
+    counted = QueueStats.objects.filter(queue="default").order_by("taken_at")
+    assert list(counted.values_list("enqueued", flat=True)) == [0, 3, 0, 0]
+
+
 def test_a_snapshot_tells_what_waits_and_runs(engine):
     put_many(3)
     put(priority=Band.HIGH)
