@@ -7,6 +7,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.mixins import CappedPaginator, ReadOnlyAdmin
 from queue_app.admin.task_detail import pretty
@@ -41,34 +42,34 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
         """Filter by the door; what was changed is found through the links."""
         return ("via",)
 
-    @admin.display(description="when")
+    @admin.display(description=_lazy("when"))
     def when(self, entry: AuditEntry) -> SafeString:
         """Return how long ago."""
         return labels.ago(entry.at, timezone.now())
 
-    @admin.display(description="action")
+    @admin.display(description=_lazy("action"))
     def what(self, entry: AuditEntry) -> SafeString:
         """Return the verb, and through which door."""
         return format_html('{}<small class="tq-below">{}</small>', entry.action, f"via {entry.via}")
 
-    @admin.display(description="on")
+    @admin.display(description=_lazy("on"))
     def on(self, entry: AuditEntry) -> str:
         """Return what was changed."""
         if entry.target_id:
             return f"{entry.target} {entry.target_id}"
         return f"{entry.count:,} of {entry.target}"
 
-    @admin.display(description="change")
+    @admin.display(description=_lazy("change"))
     def change(self, entry: AuditEntry) -> str:
         """Return from which value to which, where that is known."""
         return changes_text(entry)
 
-    @admin.display(description="before")
+    @admin.display(description=_lazy("before"))
     def was(self, entry: AuditEntry) -> SafeString:
         """Return the values before."""
         return format_html('<pre class="tq-pre">{}</pre>', pretty(entry.before))
 
-    @admin.display(description="after")
+    @admin.display(description=_lazy("after"))
     def became(self, entry: AuditEntry) -> SafeString:
         """Return the values after."""
         return format_html('<pre class="tq-pre">{}</pre>', pretty(entry.after))

@@ -14,6 +14,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.dead_letter_actions import DeadLetterActionsMixin
 from queue_app.admin.dead_letter_form import DeadLetterActionForm
@@ -105,76 +106,76 @@ class DeadLetterAdmin(
         """Search by id of the task, beginning of its type, or user."""
         return search(queryset, search_term, id_field="task_id"), False
 
-    @admin.display(description="exception, message")
+    @admin.display(description=_lazy("exception, message"))
     def failure(self, letter: DeadLetter) -> SafeString:
         """Return the last error: its class, and the beginning of its text without secrets."""
         name = letter.exception_class.rpartition(".")[2] or letter.reason
         message = Truncator(" ".join(redact(letter.message, letter.secrets).split()))  # type: ignore[attr-defined]
         return format_html('{}<small class="tq-below tq-message">{}</small>', name, message.chars(120))
 
-    @admin.display(description="task")
+    @admin.display(description=_lazy("task"))
     def type(self, letter: DeadLetter) -> SafeString:
         """Return the function's name with its module beneath, as a link to the task."""
         return format_html('<a href="{}">{}</a>', self._task_url(letter), labels.type_label(letter.task_type))
 
-    @admin.display(description="queue, user")
+    @admin.display(description=_lazy("queue, user"))
     def where(self, letter: DeadLetter) -> SafeString | str:
         """Return the queue, and on whose behalf it ran."""
         if not letter.user:
             return letter.queue
         return format_html('{}<small class="tq-below">{}</small>', letter.queue, letter.user)
 
-    @admin.display(description="reason")
+    @admin.display(description=_lazy("reason"))
     def why(self, letter: DeadLetter) -> SafeString:
         """Return why it was given up, and after how many attempts."""
         plural = "" if letter.attempts == 1 else "s"
         reason = letter.reason.replace("_", " ")
         return format_html('{}<small class="tq-below">{} attempt{}</small>', reason, letter.attempts, plural)
 
-    @admin.display(description="task")
+    @admin.display(description=_lazy("task"))
     def task(self, letter: DeadLetter) -> SafeString:
         """Return a link to the task, whose page has the tracebacks."""
         return format_html('<a href="{}">{}</a>', self._task_url(letter), letter.task_id)
 
-    @admin.display(description="priority")
+    @admin.display(description=_lazy("priority"))
     def band(self, letter: DeadLetter) -> SafeString:
         """Return the band as a label."""
         return labels.band_label(letter.priority)
 
-    @admin.display(description="message")
+    @admin.display(description=_lazy("message"))
     def masked_message(self, letter: DeadLetter) -> SafeString:
         """Return the last error's text without secrets."""
         secrets = shown_payload(letter.task_type, _payload(letter))[0]
         return format_html('<pre class="tq-pre">{}</pre>', redact(letter.message, secrets))
 
-    @admin.display(description="positional arguments", empty_value="none")
+    @admin.display(description=_lazy("positional arguments"), empty_value="none")
     def masked_args(self, letter: DeadLetter) -> SafeString | None:
         """Return the arguments without secrets."""
         args = shown_payload(letter.task_type, _payload(letter))[1]
         return format_html('<pre class="tq-pre">{}</pre>', pretty(args)) if args else None
 
-    @admin.display(description="parameters", empty_value="none")
+    @admin.display(description=_lazy("parameters"), empty_value="none")
     def masked_parameters(self, letter: DeadLetter) -> SafeString | None:
         """Return the parameters without secrets."""
         parameters = shown_payload(letter.task_type, _payload(letter))[2]
         return format_html('<pre class="tq-pre">{}</pre>', pretty(parameters)) if parameters else None
 
-    @admin.display(description="died, expires")
+    @admin.display(description=_lazy("died, expires"))
     def when(self, letter: DeadLetter) -> SafeString:
         """Return when it was given up, and when the record is deleted."""
         return format_html('{}<small class="tq-below">{}</small>', self.died(letter), self.expires(letter))
 
-    @admin.display(description="died")
+    @admin.display(description=_lazy("died"))
     def died(self, letter: DeadLetter) -> SafeString:
         """Return when it was given up."""
         return labels.ago(letter.died_at, timezone.now())
 
-    @admin.display(description="expires")
+    @admin.display(description=_lazy("expires"))
     def expires(self, letter: DeadLetter) -> SafeString:
         """Return when the record is deleted."""
         return labels.ago(letter.expires_at, timezone.now())
 
-    @admin.display(description="state")
+    @admin.display(description=_lazy("state"))
     def fate(self, letter: DeadLetter) -> SafeString:
         """Return whether it is open, or who replayed or discarded it and when."""
         label = format_html('<span class="tq-label tq-letter-{}">{}</span>', letter.state, letter.state)
@@ -206,12 +207,12 @@ class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
     show_full_result_count = False
     sortable_by = ()
 
-    @admin.display(description="queued")
+    @admin.display(description=_lazy("queued"))
     def waiting(self, stats: QueueStats) -> str:
         """Return the queued tasks of each band in which something waited."""
         return ", ".join(f"{band} {count}" for band, count in stats.depth.items() if count) or "0"
 
-    @admin.display(description="oldest waited")
+    @admin.display(description=_lazy("oldest waited"))
     def oldest(self, stats: QueueStats) -> str:
         """Return the age of the task that had waited longest."""
         return "-" if stats.oldest_seconds is None else labels.duration(stats.oldest_seconds)

@@ -14,6 +14,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpR
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.dead_letter_form import EditForm, read_action
 from queue_app.admin.mixins import COUNT_LIMIT, QueueAppAdmin
@@ -52,7 +53,7 @@ class DeadLetterActionsMixin(QueueAppAdmin[DeadLetter]):
 
     # -- on a selection -------------------------------------------------------
 
-    @admin.action(description="Replay selected dead letters", permissions=["replay"])
+    @admin.action(description=_lazy("Replay selected dead letters"), permissions=["replay"])
     def replay_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> None:
         """Queue the tasks again: a few at once, many (or with a pace) as an operation."""
         selected, reason, options = self._posted(request, queryset)
@@ -87,7 +88,7 @@ class DeadLetterActionsMixin(QueueAppAdmin[DeadLetter]):
             messages.SUCCESS,
         )
 
-    @admin.action(description="Discard selected dead letters", permissions=["discard"])
+    @admin.action(description=_lazy("Discard selected dead letters"), permissions=["discard"])
     def discard_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> None:
         """Close them for good."""
         selected, reason, _options = self._posted(request, queryset)

@@ -8,6 +8,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.mixins import ReasonForm
 from queue_app.admin.pausing import PausingAdmin
@@ -57,12 +58,12 @@ class LimitAdmin(PausingAdmin[Limit]):
         else:
             super().save_model(request, obj, form, change)
 
-    @admin.action(description="Pause selected", permissions=["pause"])
+    @admin.action(description=_lazy("Pause selected"), permissions=["pause"])
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:
         """Pause those that are not paused yet."""
         self._set_paused(request, queryset, paused=True)
 
-    @admin.action(description="Resume selected", permissions=["pause"])
+    @admin.action(description=_lazy("Resume selected"), permissions=["pause"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:
         """Resume those that are paused."""
         self._set_paused(request, queryset, paused=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 from django.utils import timezone
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.mixins import ReadOnlyAdmin
 from queue_app.dashboard import labels
@@ -21,12 +22,12 @@ class MaintenanceJobAdmin(ReadOnlyAdmin[MaintenanceJob]):
     ordering = ("name",)
     sortable_by = ()
 
-    @admin.display(description="last success")
+    @admin.display(description=_lazy("last success"))
     def succeeded(self, job: MaintenanceJob) -> SafeString | str:
         """Return how long ago the job was done."""
         return labels.ago(job.succeeded_at, timezone.now()) if job.succeeded_at else "never"
 
-    @admin.display(description="took")
+    @admin.display(description=_lazy("took"))
     def took(self, job: MaintenanceJob) -> str:
         """Return how long it took then."""
         return labels.duration(job.seconds)

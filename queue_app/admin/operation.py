@@ -12,6 +12,7 @@ from django.urls import URLPattern, path
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.mixins import CappedPaginator, ReadOnlyAdmin
 from queue_app.admin.task_detail import pretty
@@ -50,12 +51,12 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
     show_full_result_count = False
     sortable_by = ()
 
-    @admin.display(description="begun")
+    @admin.display(description=_lazy("begun"))
     def created(self, operation: Operation) -> SafeString:
         """Return when it was asked for."""
         return labels.ago(operation.created_at, timezone.now())
 
-    @admin.display(description="state")
+    @admin.display(description=_lazy("state"))
     def status(self, operation: Operation) -> SafeString:
         """Return the state, and who ended it."""
         look = _STATES.get(operation.state, operation.state)
@@ -64,7 +65,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
             return label
         return format_html('{}<small class="tq-below">by {}</small>', label, operation.ended_by)
 
-    @admin.display(description="progress")
+    @admin.display(description=_lazy("progress"))
     def progress(self, operation: Operation) -> SafeString:
         """Return how far it has come, as a bar and in words."""
         skipped = f", {operation.skipped} skipped" if operation.skipped else ""
@@ -77,7 +78,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
             skipped,
         )
 
-    @admin.display(description="tasks")
+    @admin.display(description=_lazy("tasks"))
     def selection(self, operation: Operation) -> SafeString:
         """Return the filter."""
         shown = redact_value(operation.filter, Secrets(names=all_sensitive_names()))

@@ -12,6 +12,7 @@ from django.urls import URLPattern, path
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.mixins import QueueAppAdmin
 from queue_app.admin.queue import LENGTHS, PauseForm
@@ -40,7 +41,7 @@ class PausingAdmin[M: Limit | RuntimeSettings](QueueAppAdmin[M]):
         """Say whether the user may pause and resume it."""
         return request.user.has_perm(self.pause_permission)
 
-    @admin.display(description="state")
+    @admin.display(description=_lazy("state"))
     def state(self, found: M) -> SafeString:
         """Return running, or paused with by whom, when, why and until when."""
         if not found.paused:

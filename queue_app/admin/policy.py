@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.mixins import FixedRowsAdmin, ReadOnlyAdmin, ReasonForm, SingletonAdmin
 from queue_app.admin.pausing import PausingAdmin
@@ -32,12 +33,12 @@ class PriorityPolicyAdmin(FixedRowsAdmin[PriorityPolicy]):
     readonly_fields = ("priority",)
     sortable_by = ()
 
-    @admin.display(description="priority")
+    @admin.display(description=_lazy("priority"))
     def band(self, policy: PriorityPolicy) -> SafeString:
         """Return the band as a label."""
         return labels.band_label(policy.priority)
 
-    @admin.display(description="treated as high after")
+    @admin.display(description=_lazy("treated as high after"))
     def starvation_bound(self, policy: PriorityPolicy) -> str:
         """Return after how long only critical tasks, and older high ones, can still come first."""
         if policy.priority <= Band.HIGH:
@@ -71,7 +72,7 @@ class IndexGenerationAdmin(SingletonAdmin[IndexGeneration], ReadOnlyAdmin[IndexG
 
     fields = ("number", "state", "started_at", "ready_at", "tasks", "leases")
 
-    @admin.display(description="index now")
+    @admin.display(description=_lazy("index now"))
     def state(self, generation: IndexGeneration) -> str:
         """Return ready, rebuilding, missing or unreachable, as the index says itself."""
         return index_state()

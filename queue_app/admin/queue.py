@@ -18,6 +18,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.audit_entry import changes_of
 from queue_app.admin.live import LiveMixin
@@ -145,7 +146,7 @@ class QueueAdmin(LiveMixin, QueueAppAdmin[Queue]):
 
     # -- columns ------------------------------------------------------------------
 
-    @admin.display(description="state")
+    @admin.display(description=_lazy("state"))
     def state(self, queue: Queue) -> SafeString:
         """Return running, or paused with by whom, when and why."""
         if not queue.paused:
@@ -160,7 +161,7 @@ class QueueAdmin(LiveMixin, QueueAppAdmin[Queue]):
             until,
         )
 
-    @admin.display(description="queued")
+    @admin.display(description=_lazy("queued"))
     def depth(self, queue: Queue) -> SafeString | str:
         """Return the queued tasks of each band."""
         summary = _summary(queue)
@@ -169,27 +170,27 @@ class QueueAdmin(LiveMixin, QueueAppAdmin[Queue]):
         waiting = [(labels.band_label(band), stats.depth) for band, stats in summary.bands.items() if stats.depth]
         return format_html_join(" ", '<span class="tq-count">{} {}</span>', waiting) if waiting else "0"
 
-    @admin.display(description="running / cap")
+    @admin.display(description=_lazy("running / cap"))
     def running(self, queue: Queue) -> str:
         """Return how many tasks run, of how many that may."""
         summary = _summary(queue)
         cap = "no cap" if queue.max_concurrent is None else str(queue.max_concurrent)
         return f"{'-' if summary is None else summary.active} / {cap}"
 
-    @admin.display(description="oldest waits")
+    @admin.display(description=_lazy("oldest waits"))
     def oldest(self, queue: Queue) -> str:
         """Return the age of the task that waits longest."""
         seconds = oldest_seconds(_summary(queue))
         return "-" if seconds is None else labels.age(seconds)
 
-    @admin.display(description="description")
+    @admin.display(description=_lazy("description"))
     def about(self, queue: Queue) -> str:
         """Return the description's beginning."""
         return Truncator(queue.description).chars(80)
 
     # -- pause and resume -----------------------------------------------------------
 
-    @admin.action(description="Pause selected queues", permissions=["pause"])
+    @admin.action(description=_lazy("Pause selected queues"), permissions=["pause"])
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
         """Pause those that are not paused yet."""
         form = PauseForm(request.POST)
@@ -200,7 +201,7 @@ class QueueAdmin(LiveMixin, QueueAppAdmin[Queue]):
         self._pause(request, names, form)
         _report(request, "Paused", len(names), queryset.count() - len(names), "already paused")
 
-    @admin.action(description="Resume selected queues", permissions=["pause"])
+    @admin.action(description=_lazy("Resume selected queues"), permissions=["pause"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
         """Resume those that are paused."""
         paused = [queue for queue in queryset if queue.paused]

@@ -13,6 +13,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.mixins import CappedPaginator, ReadOnlyAdmin
 from queue_app.admin.task_detail import pretty
@@ -48,12 +49,12 @@ class ReplayOperationAdmin(ReadOnlyAdmin[ReplayOperation]):
         """Say whether the user may stop replays: those who may begin them."""
         return request.user.has_perm("queue_app.replay_deadletter")
 
-    @admin.display(description="begun")
+    @admin.display(description=_lazy("begun"))
     def created(self, operation: ReplayOperation) -> SafeString:
         """Return when it was asked for."""
         return labels.ago(operation.created_at, timezone.now())
 
-    @admin.display(description="state")
+    @admin.display(description=_lazy("state"))
     def status(self, operation: ReplayOperation) -> SafeString:
         """Return the state, and what it waits for or who ended it."""
         label = format_html('<span class="tq-label tq-replay-{}">{}</span>', operation.state, operation.state)
@@ -67,7 +68,7 @@ class ReplayOperationAdmin(ReadOnlyAdmin[ReplayOperation]):
             return label
         return format_html('{}<small class="tq-below">{}</small>', label, why)
 
-    @admin.display(description="progress")
+    @admin.display(description=_lazy("progress"))
     def progress(self, operation: ReplayOperation) -> SafeString:
         """Return how far it has come, as a bar and in words."""
         skipped = f", {operation.skipped} skipped" if operation.skipped else ""
@@ -80,17 +81,17 @@ class ReplayOperationAdmin(ReadOnlyAdmin[ReplayOperation]):
             skipped,
         )
 
-    @admin.display(description="failed again")
+    @admin.display(description=_lazy("failed again"))
     def failed_again_now(self, operation: ReplayOperation) -> int:
         """Return how many of its tasks have failed again by now."""
         return get_operation(operation.pk).failed_again
 
-    @admin.display(description="per second")
+    @admin.display(description=_lazy("per second"))
     def rate(self, operation: ReplayOperation) -> str:
         """Return the pace."""
         return "no limit" if operation.pace is None else f"{operation.pace:g}"
 
-    @admin.display(description="filter")
+    @admin.display(description=_lazy("filter"))
     def selection(self, operation: ReplayOperation) -> SafeString | str:
         """Return what was asked for."""
         wanted = dict(operation.filter)
@@ -99,7 +100,7 @@ class ReplayOperationAdmin(ReadOnlyAdmin[ReplayOperation]):
             wanted["ids"] = [*ids[:MAX_SHOWN_IDS], f"and {len(ids) - MAX_SHOWN_IDS} more"]
         return format_html('<pre class="tq-pre">{}</pre>', pretty(wanted)) if wanted else "all"
 
-    @admin.display(description="dead letters")
+    @admin.display(description=_lazy("dead letters"))
     def letters(self, operation: ReplayOperation) -> SafeString:
         """Return a link to what it replayed."""
         url = reverse("admin:queue_app_deadletter_changelist", current_app=self.admin_site.name)
@@ -107,7 +108,7 @@ class ReplayOperationAdmin(ReadOnlyAdmin[ReplayOperation]):
 
     # -- stop ----------------------------------------------------------------------
 
-    @admin.action(description="Stop selected replays", permissions=["stop"])
+    @admin.action(description=_lazy("Stop selected replays"), permissions=["stop"])
     def stop_selected(self, request: HttpRequest, queryset: QuerySet[ReplayOperation]) -> None:
         """Stop those that run; what they replayed stays replayed."""
         found = list(queryset)

@@ -19,6 +19,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.mixins import COUNT_LIMIT, TOOLS_IN_CONTENT, QueueAppAdmin
 from queue_app.admin.task_search import Ambiguous, NotAllowed, read_address
@@ -56,21 +57,21 @@ class TaskBulkMixin(QueueAppAdmin[Task]):
         """Say whether the user may run tasks now or again."""
         return request.user.has_perm("queue_app.retry_task")
 
-    @admin.action(description="Cancel…", permissions=["cancel"])
+    @admin.action(description=_lazy("Cancel…"), permissions=["cancel"])
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
         """Cancel what waits, ask what runs to stop."""
         return self._bulk(
             request, queryset, _("Cancel"), PENDING, self._cancel, operation=Action(kind=OperationKind.CANCEL)
         )
 
-    @admin.action(description="Retry…", permissions=["retry"])
+    @admin.action(description=_lazy("Retry…"), permissions=["retry"])
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
         """Queue again what ended without success."""
         return self._bulk(
             request, queryset, _("Retry"), RETRIABLE, self._retry, operation=Action(kind=OperationKind.RETRY)
         )
 
-    @admin.action(description="Run now…", permissions=["retry"])
+    @admin.action(description=_lazy("Run now…"), permissions=["retry"])
     def run_now_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
         """Queue scheduled tasks without waiting for their time."""
         applies_to, action = frozenset({Status.SCHEDULED}), Action(kind=OperationKind.RUN_NOW)

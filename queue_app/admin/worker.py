@@ -15,6 +15,7 @@ from django.urls import URLPattern, path
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.audit_entry import changes_of
 from queue_app.admin.mixins import TOOLS_IN_CONTENT, CappedPaginator, ReadOnlyAdmin
@@ -72,7 +73,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         """Say whether the user may ask workers to drain."""
         return request.user.has_perm("queue_app.drain_worker")
 
-    @admin.action(description="Drain selected workers", permissions=["drain"])
+    @admin.action(description=_lazy("Drain selected workers"), permissions=["drain"])
     def drain_selected(self, request: HttpRequest, queryset: QuerySet[Worker]) -> None:
         """Ask those that are active to finish what runs and leave."""
         asked = [worker for worker in queryset if self._drain(request, worker, "") is None]
@@ -129,7 +130,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         """Return the list that counts what runs."""
         return WorkerChangeList
 
-    @admin.display(description="status")
+    @admin.display(description=_lazy("status"))
     def state(self, worker: Worker) -> SafeString:
         """Return the status as a label."""
         label = format_html('<span class="tq-label tq-worker-{}">{}</span>', worker.status, worker.status)
@@ -138,29 +139,29 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         by = worker.drain_requested_by or "a program"
         return format_html('{}<small class="tq-below">asked to drain by {}</small>', label, by)
 
-    @admin.display(description="heartbeat")
+    @admin.display(description=_lazy("heartbeat"))
     def heartbeat(self, worker: Worker) -> SafeString:
         """Return how long ago the worker was heard of."""
         now = timezone.now()
         age = labels.ago(worker.last_heartbeat_at, now)
         return format_html('<span class="tq-alert">{} (late)</span>', age) if is_late(worker, now) else age
 
-    @admin.display(description="busy / slots")
+    @admin.display(description=_lazy("busy / slots"))
     def slots(self, worker: Worker) -> str:
         """Return how many slots are in use, of how many."""
         return f"{getattr(worker, 'busy', 0)} / {worker.concurrency}"
 
-    @admin.display(description="queues")
+    @admin.display(description=_lazy("queues"))
     def served(self, worker: Worker) -> str:
         """Return the queues that it serves."""
         return ", ".join(worker.queues) or "all"
 
-    @admin.display(description="capabilities", empty_value="-")
+    @admin.display(description=_lazy("capabilities"), empty_value="-")
     def offers(self, worker: Worker) -> str | None:
         """Return the capabilities that it offers."""
         return ", ".join(worker.capabilities) or None
 
-    @admin.display(description="host / pid, version")
+    @admin.display(description=_lazy("host / pid, version"))
     def process(self, worker: Worker) -> SafeString:
         """Return where the process runs, and which version."""
         return format_html(
