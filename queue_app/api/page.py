@@ -76,11 +76,12 @@ def _forms(view: Any, request: Any) -> list[dict[str, Any]]:
 def _view_of(name: str) -> Any:
     from queue_app.urls import urlpatterns  # noqa: PLC0415 - they name the views, which name this
 
-    return next(pattern.callback.view_class for pattern in urlpatterns if getattr(pattern, "name", "") == name)
+    callback: Any = next(found.callback for found in urlpatterns if getattr(found, "name", "") == name)
+    return callback.view_class
 
 
 def _about(view: Any, method: str) -> str:
-    return inspect.getdoc(getattr(view, method, None)) or ""
+    return (inspect.getdoc(getattr(view, method, None)) or "").replace("`", "")
 
 
 def _example(view: Any, method: str) -> str | None:

@@ -82,5 +82,6 @@ def count_call(alias: str, key: str, seconds: int) -> int:
     Raises ``IndexUnavailable``. Between the two commands of one write nothing of ours can end.
     """
     with translated("count", alias), connect(alias).pipeline(transaction=False) as pipe:
-        pipe.incr(key).expire(key, seconds)
+        pipe.incr(key)
+        pipe.expire(key, seconds)
         return int(pipe.execute()[0])
