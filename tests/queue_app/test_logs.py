@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from queue_app.core.redaction import redact
 from queue_app.logs import ATTRIBUTE, MAX_LINE, JSONFormatter
 
 
@@ -85,3 +86,8 @@ def test_long_lines_are_cut():
     found = line("é" * 10**6, exc_info=raised(ValueError("é" * 10**6)), **{f"f{i}": "é" * 10**5 for i in range(100)})
     assert found["level"] == "INFO"
     assert line("x" * 10**6, exc_info=raised(ValueError("y" * 10**5)))["stack"].endswith("yyy")
+
+
+@pytest.mark.parametrize("text", ["é" * 200_000, "a-" * 100_000, "://" * 20_000])
+def test_long_words_do_not_take_for_ever(text):
+    assert redact(text) == text
