@@ -17,7 +17,7 @@ from queue_app.core.masking import MASK, is_secret, mask, normal_name
 #: Shorter values are not looked for: they would blot out innocent text.
 MIN_LENGTH: Final = 4
 
-#: From the beginning of a word on: begun at each of its letters, a long word would take time by the square of its length.
+#: From the beginning of a word on: tried at each of its letters, it would take time by the square of the length.
 _NAMED: Final = re.compile(
     r"""(?<![\w-])(?P<name>[\w-]*(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key
         |authorization|credential|cookie)[\w-]{0,100}["']?\s*[:=]\s*)(?P<quote>["']?)
