@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.mixins import TOOLS_IN_CONTENT, CappedPaginator, ReadOnlyAdmin
 from queue_app.admin.saved_views import SavedViewsMixin
@@ -25,6 +26,7 @@ from queue_app.admin.task_list import (
     TypeFilter,
     search,
 )
+from queue_app.admin.task_live import TaskLiveMixin
 from queue_app.admin.task_search import SEARCH_HELP, Ambiguous, NotAllowed, read_term
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
@@ -34,7 +36,7 @@ from queue_app.services.task_filter import matching
 
 
 @admin.register(Task)
-class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
+class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskLiveMixin, ReadOnlyAdmin[Task]):
     """The tasks, newest first."""
 
     actions = ("cancel_selected", "retry_selected", "run_now_selected", *PRIORITY_ACTIONS)
@@ -71,22 +73,22 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
             return search(queryset, search_term), False
         return matching(wanted, cast("TaskQuerySet", queryset)), False
 
-    @admin.display(description="id")
+    @admin.display(description=_lazy("id"))
     def short_id(self, task: Task) -> SafeString:
         """Return the part of the id that differs between neighbours."""
         return format_html('<code title="{}">{}</code>', task.id, labels.short_id(task.id))
 
-    @admin.display(description="task type")
+    @admin.display(description=_lazy("task type"))
     def type(self, task: Task) -> SafeString:
         """Return the function's name with its module beneath."""
         return labels.type_label(task.task_type)
 
-    @admin.display(description="priority")
+    @admin.display(description=_lazy("priority"))
     def band(self, task: Task) -> SafeString:
         """Return the band as a label, with its own where promotion raised it."""
         return labels.priority_label(task)
 
-    @admin.display(description="status, attempt")
+    @admin.display(description=_lazy("status, attempt"))
     def state(self, task: Task) -> SafeString:
         """Return the status as a label, and which attempt it is when that tells something."""
         label = labels.status_label(task)
@@ -95,7 +97,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
         failed = f", {task.failures} failed" if task.failures else ""
         return format_html('{}<small class="tq-below">attempt {}{}</small>', label, task.attempt, failed)
 
-    @admin.display(description="time, worker")
+    @admin.display(description=_lazy("time, worker"))
     def when(self, task: Task) -> SafeString:
         """Return how long it waits, runs or ran, and a link to the worker that runs it or ran it last."""
         text = labels.when(task, timezone.now())
@@ -105,7 +107,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
         url = reverse("admin:queue_app_worker_change", args=[task.worker_id], current_app=self.admin_site.name)
         return format_html('{}<small class="tq-below"><a href="{}">{}</a></small>', text, url, name)
 
-    @admin.display(description="queue, user")
+    @admin.display(description=_lazy("queue, user"))
     def where(self, task: Task) -> SafeString | str:
         """Return the queue, and on whose behalf it runs."""
         return format_html('{}<small class="tq-below">{}</small>', task.queue, task.user) if task.user else task.queue
