@@ -47,9 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="KEY",
         help="what limits count together, such as customer:7",
     )
-    parser.add_argument(
-        "--weight", type=int, metavar="SLOTS", help="of a worker that it takes; default: 1"
-    )
+    parser.add_argument("--weight", type=int, metavar="SLOTS", help="of a worker that it takes; default: 1")
     parser.add_argument("--as", dest="by", metavar="USER", help="whose task it is; default: the system user")
     add_json(parser)
 
