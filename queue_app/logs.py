@@ -26,9 +26,10 @@ MAX_LINE: Final = 16_000  # bytes
 _MAX_DEPTH: Final = 4
 
 #: What the queue says about a record stands in this attribute: a mapping, whose items become fields of the line.
-#: Attributes of their own (``extra={"task_id": …}``) would clash with those that workers give every record.
 ATTRIBUTE: Final = "taskqueue"
 _OWN: Final = frozenset({"time", "level", "logger", "message", "stack", "error"})
+#: What workers add to each record of a task, each with ``taskqueue_`` before its name.
+FROM_WORKERS: Final = ("task_id", "task_type", "trace_id")
 _PLAIN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", ATTRIBUTE}
 
 
@@ -79,6 +80,9 @@ def _message_of(record: logging.LogRecord, *, trusted: bool) -> str:
 
 def _extras_of(record: logging.LogRecord, facts: Any) -> dict[str, Any]:
     given = {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
+    for name in FROM_WORKERS:
+        value = given.pop(f"{ATTRIBUTE}_{name}", None)
+        given.setdefault(name, value)
     if isinstance(facts, Mapping):
         given = {name: value for name, value in given.items() if name not in facts}
     extras: dict[str, Any] = {}

@@ -37,13 +37,16 @@ class Capture(logging.Handler):
 
 
 def _make_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
-    """Make a record with ``task_id``, ``task_type`` and ``trace_id``, empty outside of attempts."""
+    """Make a record that knows its task and its trace; empty outside of attempts.
+
+    The names are such as no task takes for its own: logging refuses an ``extra`` that a record has already.
+    """
     record = _plain_factory(*args, **kwargs)
     found = _running.get()
     parent = trace.current.get()
-    record.task_id = "" if found is None else str(found[0].task.id)
-    record.task_type = "" if found is None else found[0].task.task_type
-    record.trace_id = "" if parent is None else trace.trace_id(parent)
+    record.taskqueue_task_id = "" if found is None else str(found[0].task.id)
+    record.taskqueue_task_type = "" if found is None else found[0].task.task_type
+    record.taskqueue_trace_id = "" if parent is None else trace.trace_id(parent)
     return record
 
 

@@ -186,7 +186,7 @@ def eats(megabytes: int) -> None:
 def tells(context) -> str:
     """Say how far it is, what it does, and that it needs longer."""
     context.progress(0.5, "half")
-    logging.getLogger("shop").warning("a line")
+    logging.getLogger("shop").warning("a line", extra={"task_id": "its own"})
     context.extend(60)
     return "told"
 
