@@ -118,7 +118,7 @@ def task_detail(task_id: uuid.UUID, *, user: str | None = None) -> TaskDetail:
     task = found.task
     if task.status == Status.QUEUED and task.queued_at is not None:
         thresholds = {Band(band): policy.promote_after_seconds for band, policy in found.policies.items()}
-        task.effective_priority = effective_band(task.band, task.queued_at, found.at, thresholds)
+        vars(task)["effective_priority"] = effective_band(task.band, task.queued_at, found.at, thresholds)
     failed = TaskAttempt.objects.filter(task_id=task.id).order_by("attempt") if found.has_failed else ()
     return TaskDetail(
         task=task,

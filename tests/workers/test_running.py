@@ -116,7 +116,7 @@ def test_a_trace_goes_from_the_caller_through_the_task_to_what_it_logs_and_enque
     put(type_of(chores.quick))
     worker.until_empty()
     [line] = [record for record in caplog.records if record.getMessage() == "traced"]
-    assert (line.task_id, line.trace_id) == (str(task_id), trace.trace_id(PARENT))
+    assert (line.taskqueue_task_id, line.taskqueue_trace_id) == (str(task_id), trace.trace_id(PARENT))
     traces = list(TaskPayload.objects.order_by("task_id").values_list("trace", flat=True))
     assert traces[:2] == [PARENT, None]
     assert trace.trace_id(traces[2]) == trace.trace_id(PARENT)
