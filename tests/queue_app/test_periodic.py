@@ -1,5 +1,7 @@
 """Periodic tasks: one task a tick, however often and by whomever it is enqueued."""
 
+import logging
+import signal
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -96,6 +98,22 @@ def celery_app(tmp_path):
     app.close()
 
 
+@pytest.fixture
+def left_as_before():
+    """A Celery worker takes the process for its own: its root logger, and signals."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    numbers = [number for number in signal.valid_signals() if number not in (signal.SIGKILL, signal.SIGSTOP)]
+    actions = {number: signal.getsignal(number) for number in numbers}
+    yield
+    root.setLevel(level)
+    root.handlers = handlers
+    for number, action in actions.items():
+        if action is not None and signal.getsignal(number) != action:
+            signal.signal(number, action)
+
+
+@pytest.mark.usefixtures("left_as_before")
 def test_two_beats_and_a_late_repeated_delivery_make_one_task_a_tick(engine, celery_app):
     assert celery_tasks.submit.name in celery_app.tasks
     beats = [Scheduler(celery_app, lazy=True) for _ in range(2)]

@@ -5,6 +5,7 @@ import logging
 import sys
 
 import pytest
+from django.contrib import admin
 from django.core.management import call_command
 from django.db import connection
 
@@ -61,6 +62,8 @@ def peer_installed(transactional_db, settings):
     yield
     with connection.schema_editor() as editor:
         editor.delete_model(DBTaskResult)
+    if admin.site.is_registered(DBTaskResult):
+        admin.site.unregister(DBTaskResult)
 
 
 @pytest.fixture

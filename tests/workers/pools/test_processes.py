@@ -114,7 +114,8 @@ def test_a_process_that_dies_fails_its_task_and_is_replaced(open_pool, tmp_path)
 
 
 def test_limits(open_pool):
-    pool = open_pool(max_tasks=2, max_memory=400 * 1024**2, rlimits=(("nofile", 64),))
+    own = psutil.Process().memory_info().rss  # a child begins with about as much
+    pool = open_pool(max_tasks=2, max_memory=own + 300 * 1024**2, rlimits=(("nofile", 64),))
     pool.submit([claimed(chores.whoami) for _ in range(4)])
     pids = [int(outcome.result) for outcome in outcomes(pool, 4)]
     assert pids[0] == pids[1] != pids[2] == pids[3]
