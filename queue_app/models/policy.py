@@ -32,7 +32,8 @@ class PriorityPolicy(models.Model):
         null=True,
         blank=True,
         validators=[MinValueValidator(0.001)],
-        help_text="How long a task of this band should wait at most. The overview marks what waits longer. Empty: none.",
+        help_text="How long a task of this band should wait at most. "
+        "The overview marks what waits longer. Empty: none.",
     )
 
     class Meta:

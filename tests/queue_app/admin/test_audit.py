@@ -74,6 +74,7 @@ PAGES = {
     "queue_app_runtimesettings_resume": lambda _: ([str(pause_everything().pk)], {}),
     "queue_app_live": READS,
     "queue_app_charts": READS,
+    "queue_app_task_live": READS,
     "queue_app_worker_drain": lambda s: ([s.worker.pk], {}),
     "queue_app_operation_stop": lambda s: ([s.operation.pk], {}),
     "queue_app_replayoperation_stop": lambda s: ([s.replay.pk], {}),
