@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from django.apps import apps
 from django.db import transaction
@@ -43,6 +43,8 @@ from queue_app.exceptions import TaskQueueError
 from queue_app.rows.database import atomic
 from queue_app.services import audit
 
+ANYTHING: Final = "*/*"
+
 
 class PasswordAuthentication(BasicAuthentication):
     """HTTP Basic that refuses names which no database could hold."""
@@ -73,6 +75,14 @@ class ProblemJSON(PlainJSON):
 
 class Negotiation(negotiation.DefaultContentNegotiation):
     """Choose by the Accept header; a ?format= that nothing renders is not acceptable, not missing."""
+
+    def select_renderer(self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: Any = None) -> Any:
+        """Return the renderer and its media type; the first one at once for whoever takes anything, or just that."""
+        accept = request.META.get("HTTP_ACCEPT", ANYTHING)
+        first = next(iter(renderers))
+        if accept in {ANYTHING, first.media_type} and not request.META.get("QUERY_STRING"):
+            return first, first.media_type
+        return super().select_renderer(request, renderers, format_suffix)
 
     def filter_renderers(self, renderers: Iterable[BaseRenderer], format: str) -> list[BaseRenderer]:  # noqa: A002
         """Return the renderers of a format; raise ``NotAcceptable`` when there is none."""

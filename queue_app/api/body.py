@@ -12,20 +12,18 @@ from django.http import HttpRequest
 from rest_framework.exceptions import UnsupportedMediaType
 
 from queue_app import conf
+from queue_app.core.payload import BESIDE_BYTES
 from queue_app.core.wire import decode_text, load_json
 from queue_app.exceptions import InvalidTaskData, PayloadTooLarge
 
 FIELD: Final = "body"
-#: Text written as \\uXXXX takes at most three times its size in UTF-8 (control characters apart).
-ESCAPED_FACTOR: Final = 3
-ROOM_BYTES: Final = 16 * 1024  # for the other fields and for white space
 CHUNK: Final = 64 * 1024
 MEDIA_TYPE_LENGTH: Final = 256
 
 
 def body_limit() -> int:
     """Return how many bytes a body may have."""
-    return ESCAPED_FACTOR * conf.get().payload.max_bytes + ROOM_BYTES
+    return conf.get().payload.wire_bytes + BESIDE_BYTES
 
 
 def check_headers(request: HttpRequest, factor: int = 1) -> None:

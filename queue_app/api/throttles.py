@@ -14,7 +14,7 @@ from rest_framework.throttling import BaseThrottle
 
 from queue_app import conf
 from queue_app.exceptions import IndexUnavailable
-from queue_app.index import count_call
+from queue_app.index import get_index
 from queue_app.services.hints import breaker
 
 WINDOW_SECONDS: Final = 60
@@ -47,12 +47,10 @@ class ScopedThrottle(BaseThrottle):
         return self._wait
 
     def _count(self, scope: str, name: str, window: int) -> int:
-        settings = conf.get()
         caller = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:24]
-        key = f"{settings.key_prefix}:throttle:{scope}:{caller}:{window}"
         began = time.monotonic()
         try:
-            return count_call(settings.redis_alias, key, 2 * WINDOW_SECONDS)
+            return get_index().count_call(f"{scope}:{caller}:{window}", 2 * WINDOW_SECONDS)
         except IndexUnavailable:
             breaker.trip(time.monotonic() - began)
             return 0

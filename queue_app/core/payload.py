@@ -16,6 +16,10 @@ from queue_app.exceptions import PayloadTooLarge, UnserializableParameters
 
 #: Integers outside +-2^53 lose digits in JavaScript and in Lua.
 MAX_SAFE_INTEGER: Final = 2**53
+#: Text written as \\uXXXX takes at most three times its size in UTF-8 (control characters apart).
+ESCAPED_FACTOR: Final = 3
+#: What all that comes with a payload may take: names, numbers, times, white space.
+BESIDE_BYTES: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +30,15 @@ class PayloadLimits:
     max_depth: int = 32
     max_nodes: int = 10_000
 
+    @property
+    def wire_bytes(self) -> int:
+        """How many bytes a payload within ``max_bytes`` can have as others write it."""
+        return ESCAPED_FACTOR * self.max_bytes
+
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+#: An object of fewer values is looked at value by value, which is faster than a search of its text.
+_FEW: Final = 16
 _LONG_INTEGER: Final = re.compile(r"\d{16}")
 
 
@@ -42,7 +53,9 @@ def dump_json(value: Any, *, field: str, limits: PayloadLimits) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         _check(value, field, limits)
         raise UnserializableParameters(field, f"{field} cannot be written as JSON: {error}") from None
-    if _needs_a_look(text, limits) or (isinstance(value, dict) and not all(isinstance(key, str) for key in value)):
+    if not _is_flat(value, limits) and (
+        _needs_a_look(text, limits) or (isinstance(value, dict) and not all(isinstance(key, str) for key in value))
+    ):
         _check(value, field, limits)
     size = len(text) if text.isascii() else len(text.encode())
     if size > limits.max_bytes:
@@ -53,6 +66,25 @@ def dump_json(value: Any, *, field: str, limits: PayloadLimits) -> str:
             limit=limits.max_bytes,
         )
     return text
+
+
+def _is_flat(value: Any, limits: PayloadLimits) -> bool:
+    """Whether this is an object of a few plain values, as parameters mostly are, with nothing in it to refuse."""
+    if type(value) is not dict or len(value) >= min(_FEW, limits.max_nodes) or limits.max_depth < 1:
+        return False
+    for key, item in value.items():
+        if type(key) is not str or not key.isascii() or "\x00" in key:
+            return False
+        kind = type(item)
+        if kind is str:
+            if not item.isascii() or "\x00" in item:
+                return False
+        elif kind is int:
+            if not -MAX_SAFE_INTEGER <= item <= MAX_SAFE_INTEGER:
+                return False
+        elif kind is not bool and item is not None:
+            return False
+    return True
 
 
 def _needs_a_look(text: str, limits: PayloadLimits) -> bool:

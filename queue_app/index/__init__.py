@@ -7,7 +7,7 @@ from functools import cache
 from queue_app import conf
 from queue_app.core.records import Proposal
 from queue_app.index.census import Census
-from queue_app.index.client import count_call, hide_password, server_url
+from queue_app.index.client import hide_password, server_url
 from queue_app.index.depth import QueueDepth
 from queue_app.index.index import MAX_CLAIM, Generation, Index
 from queue_app.index.leases import Lease
@@ -26,7 +26,6 @@ __all__ = [
     "QueueDepth",
     "Request",
     "Taken",
-    "count_call",
     "get_index",
     "hide_password",
     "server_url",

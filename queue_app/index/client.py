@@ -61,10 +61,16 @@ def longest_wait(client: redis.Redis) -> float:
 
 @contextmanager
 def translated(operation: str, alias: str) -> Iterator[None]:
-    """Turn every error of the client library into ``IndexUnavailable``."""
+    """Turn every error of the client library into ``IndexUnavailable``.
+
+    Who is told that the server is a replica now is still connected to the former primary, which may live on for
+    long: the next command looks the primary up again.
+    """
     try:
         yield
     except redis.RedisError as error:
+        if isinstance(error, redis.ReadOnlyError):
+            connect(alias).connection_pool.disconnect(inuse_connections=False)
         raise IndexUnavailable(f"{operation}: Redis at {server_url(alias)} failed: {describe(error)}") from error
 
 
@@ -74,14 +80,3 @@ def describe(error: Exception) -> str:
 
 
 Reply = Any  # replies of scripts are untyped lists; index.py gives each its shape
-
-
-def count_call(alias: str, key: str, seconds: int) -> int:
-    """Add one to a count that is gone after so many seconds; return it. One round trip.
-
-    Raises ``IndexUnavailable``. Between the two commands of one write nothing of ours can end.
-    """
-    with translated("count", alias), connect(alias).pipeline(transaction=False) as pipe:
-        pipe.incr(key)
-        pipe.expire(key, seconds)
-        return int(pipe.execute()[0])

@@ -57,7 +57,7 @@ class Index(Leases):
     def _call(self, name: str, *args: Any) -> Any:
         with translated(name, self.alias):
             if self._poster.owes_hints:  # what this process has posted comes first, so that it sees its own writes
-                self._poster.flush()
+                return self._poster.ask(self._script(name), args)
             return self._script(name)(keys=[self.keys.prefix], args=args)
 
     def _script(self, name: str) -> redis.commands.core.Script:
@@ -267,6 +267,17 @@ class Index(Leases):
     def finish_generation(self, number: int) -> bool:
         """Allow claims, if the index is still this generation; return whether it is."""
         return bool(self._call("finish_generation", number))
+
+    def count_call(self, name: str, seconds: int) -> int:
+        """Add one to a count that is gone after so many seconds; return it. One round trip.
+
+        Between the two commands of one write nothing of ours can end.
+        """
+        key = self.keys.throttle(name)
+        with translated("count", self.alias), self._client.pipeline(transaction=False) as pipe:
+            pipe.incr(key)
+            pipe.expire(key, seconds)
+            return int(pipe.execute()[0])
 
     def hold(self, lock: str, token: str, seconds: float) -> bool:
         """Take or renew a lock for so long; 0 seconds gives it up. Return whether ``token`` holds it."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 #: Beginnings of keys that a rebuild could not write again.
-_NOT_FROM_ROWS = (b":generation", b":lock:", b":wake:", b":tell:", b":counters", b":events", b":requests", b":bucket:")
+_NOT_FROM_ROWS = (
+    *(b":generation", b":lock:", b":wake:", b":tell:", b":counters", b":events", b":requests", b":bucket:"),
+    b":throttle:",
+)
 #: Beginnings of keys with copies of limits: they stay, so that lanes are right while the index is rebuilt.
 _LIMITS = (b":settings", b":queue:", b":limit:", b":limits", b":limited", b":weights:")
 
@@ -23,6 +26,10 @@ class Keys:
     def tell(self, worker_id: str) -> str:
         """The list on which a worker is told to look into its rows."""
         return f"{self.prefix}:tell:{worker_id}"
+
+    def throttle(self, name: str) -> str:
+        """How often somebody called the API in one window."""
+        return f"{self.prefix}:throttle:{name}"
 
     @property
     def events(self) -> str:

@@ -22,7 +22,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import batched
 from typing import Any, NamedTuple
 
@@ -39,8 +40,8 @@ AT_ONCE = 8
 MAX_EVENTS = 2000
 #: So many entries go in one call at most.
 MAX_ENTRIES = 500
-#: So many calls go to the socket at once: a burst's events and hints in one write.
-TOGETHER = 2
+#: So many calls go to the socket at once: a burst's events and hints, and the question behind them, in one write.
+TOGETHER = 3
 #: So many replies may be outstanding; then the sender waits for the first of them.
 MAX_OUTSTANDING = 64
 
@@ -89,13 +90,14 @@ class Poster:
         self._thread: threading.Thread | None = None
         self._gathering = threading.Event()
         self._failure: redis.RedisError | None = None
+        self._gave_up_at = 0.0  # monotonic; the server did not answer in time
 
     def post(self, entries: Sequence[Entry], events: Sequence[Run] = ()) -> None:
         """Send hints and events, now or with those that follow.
 
         Raises ``redis.RedisError`` when these or earlier ones failed.
         """
-        with self._lock:
+        with self._turn():
             failure, self._failure = self._failure, None
             if failure is not None:
                 raise failure
@@ -114,27 +116,50 @@ class Poster:
 
     def flush(self) -> None:
         """Send what has gathered and wait until everything has been answered."""
-        if not self._count and not self._outstanding:
-            return
-        with self._lock:
-            if self._count:
-                self._send_gathered(time.monotonic())
+        if self._count or self._outstanding:
+            self._settle()
+
+    def ask(self, script: redis.commands.core.Script, arguments: Sequence[Any]) -> Any:
+        """Call a script behind everything that was posted, and return its answer: one round trip for all.
+
+        A server that had forgotten the scripts may answer before it has seen the hints.
+        """
+        return self._settle(Call(script, arguments))
+
+    def _settle(self, call: Call | None = None) -> Any:
+        with self._turn():
+            self._send_gathered(time.monotonic(), *([call] if call else []))
             try:
-                self._read(all_of_them=True)
+                return self._read(all_of_them=True, wanted=call)
             except redis.ConnectionError:
                 self._again([])
-                self._read(all_of_them=True)
-            except redis.TimeoutError:
-                self._drop()
-                raise
+                return self._read(all_of_them=True, wanted=call)
             finally:
                 self.owes_hints = False
 
-    def _send_gathered(self, now: float) -> None:
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Take the connection for oneself; let go of one whose server does not answer, or is a replica now.
+
+        Threads that waited meanwhile do not wait for such a server once more each, one after the other.
+        """
+        asked_at = time.monotonic()
+        with self._lock:
+            if self._gave_up_at > asked_at:
+                raise redis.TimeoutError("The server has just not answered another thread.")
+            try:
+                yield
+            except (redis.TimeoutError, redis.ReadOnlyError):
+                self._drop()
+                self._gave_up_at = time.monotonic()
+                raise
+
+    def _send_gathered(self, now: float, *further: Call) -> None:
         entries, events, self._sent_at = self._gathered, self._events, now
         self._gathered, self._events, self._count = [], [], 0
         calls = [Call(self._publish, publish_arguments(part)) for part in split(events, MAX_ENTRIES)]
         calls += [Call(self._push, push_arguments(part)) for part in batched(entries, MAX_ENTRIES)]
+        calls += further
         for at in range(0, len(calls), TOGETHER):
             together = calls[at : at + TOGETHER]
             try:
@@ -142,9 +167,6 @@ class Poster:
                 self._send(together)
             except redis.ConnectionError:
                 self._again(together)
-            except redis.TimeoutError:
-                self._drop()
-                raise
 
     def _again(self, calls: list[Call]) -> None:
         """Send the unanswered calls, and these, on a new connection."""
@@ -162,7 +184,7 @@ class Poster:
             for script, arguments in calls
             for part in connection.pack_command("EVALSHA", script.sha, 1, self._prefix, *arguments)
         ]
-        connection.send_packed_command(packed)
+        connection.send_packed_command([b"".join(packed)])  # each part would be a write of its own
         self._outstanding.extend(calls)
 
     def _teach(self, connection: Any) -> None:
@@ -182,12 +204,14 @@ class Poster:
             self._drop()  # the second answer must not be taken for that of a hint
             raise
 
-    def _read(self, *, all_of_them: bool) -> None:
+    def _read(self, *, all_of_them: bool, wanted: Call | None = None) -> Any:
+        """Read answers, those that have come or all; return the one to ``wanted``."""
+        answer = None
         while self._outstanding and (
             all_of_them or len(self._outstanding) >= MAX_OUTSTANDING or self._connection.can_read(timeout=0)
         ):
             try:
-                self._connection.read_response()
+                response = self._connection.read_response()
             except redis.exceptions.NoScriptError:
                 call = self._outstanding.popleft()
                 self._client.script_load(call.script.script)
@@ -196,7 +220,9 @@ class Poster:
                 self._outstanding.popleft()
                 raise
             else:
-                self._outstanding.popleft()
+                if self._outstanding.popleft() is wanted:
+                    answer = response
+        return answer
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -214,13 +240,13 @@ class Poster:
         """Send what has gathered when no further caller comes to do it."""
         while self._gathering.wait():
             time.sleep(GATHER_SECONDS)
-            with self._lock:
-                self._gathering.clear()
-                if self._count:
-                    try:
+            self._gathering.clear()  # before the look: what comes after it gathers anew
+            try:
+                with self._turn():
+                    if self._count:
                         self._send_gathered(time.monotonic())
-                    except redis.RedisError as error:
-                        self._failure = error  # the next caller hears of it
+            except redis.RedisError as error:
+                self._failure = error  # the next caller hears of it
 
 
 _posters: weakref.WeakSet[Poster] = weakref.WeakSet()

@@ -20,7 +20,7 @@ from queue_app.rows.database import execute, fetch_all, fetch_last, fetch_prepar
 
 READ_COMMITTED = "read committed"
 #: Tells these locks from others in the same database.
-_SEED = 0x7461736B_71000002
+SEED = 0x7461736B_71000002
 
 
 class QueueLimits(NamedTuple):
@@ -95,9 +95,14 @@ def read_limits(queues: Iterable[str], lock_seconds: float | None = None) -> tup
 
     With ``lock_seconds`` the transaction gives up after waiting so long for a lock.
     """
-    wait = None if lock_seconds is None else f"{max(1, round(lock_seconds * 1000))}ms"
+    wait = lock_wait(lock_seconds)
     found = fetch_prepared(_LIMITS, [wait, wait, sorted(queues)])
     return found[0][0], [QueueLimits(*row[2:]) for row in found]
+
+
+def lock_wait(seconds: float | None) -> str | None:
+    """Return how long to wait for a lock, as PostgreSQL's ``lock_timeout``."""
+    return None if seconds is None else f"{max(1, round(seconds * 1000))}ms"
 
 
 def be_read_committed() -> None:
@@ -107,7 +112,7 @@ def be_read_committed() -> None:
 
 def lock(names: Iterable[str]) -> None:
     """Wait for the turns of these names, which last until the transaction ends."""
-    fetch_all(_LOCK, {"seed": _SEED, "locks": list(names)})
+    fetch_all(_LOCK, {"seed": SEED, "locks": list(names)})
 
 
 def lock_and_count(
@@ -118,7 +123,7 @@ def lock_and_count(
     The turn lasts until the transaction ends. Needs READ COMMITTED.
     """
     params: dict[str, Any] = {
-        "seed": _SEED,
+        "seed": SEED,
         "locks": lock_names((queue for queue, _ in queues), (scope for scope, _ in users)),
         "queues": [queue for queue, _ in queues],
         "lengths": [most for _, most in queues],

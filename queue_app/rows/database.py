@@ -7,6 +7,7 @@ searched for it, and a look for the tasks that are due would read all that are n
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -64,16 +65,58 @@ def fetch_prepared(sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
     have such a pooler say so with ``DISABLE_SERVER_SIDE_CURSORS``.
     """
     database = connection()
-    if database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or database.queries_logged:
+    if not _may_prepare(database):
         return fetch_all(sql, params)
+    with database.wrap_database_errors, psycopg.Cursor(_driver(database)) as cursor:
+        cursor.execute(sql, params)
+        return cursor.fetchall()
+
+
+def fetch_together(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Run prepared statements in one round trip, as one transaction or as part of the caller's; return the last rows.
+
+    Each has a snapshot of its own under READ COMMITTED, as if it had been sent alone. Where
+    statements cannot be prepared they do go one by one.
+    """
+    database = connection()
+    if not (_may_prepare(database) and psycopg.Pipeline.is_supported()):
+        with atomic():
+            return [fetch_all(sql, params) for sql, params in statements][-1]
+    with database.wrap_database_errors:
+        raw = _driver(database)
+        with raw.pipeline():  # left before anything is fetched: it is then that all goes out, and is committed
+            cursors = [psycopg.Cursor(raw).execute(sql, params) for sql, params in statements]
+        return cursors[-1].fetchall()
+
+
+def _may_prepare(database: BaseDatabaseWrapper) -> bool:
+    return not (database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or database.queries_logged)
+
+
+def _driver(database: BaseDatabaseWrapper) -> psycopg.Connection[Any]:
+    """Return the connection below Django's, which prepares what it often runs.
+
+    Where the project wants connections to be checked at their first use in a request, one on
+    which nothing has come since the last answer is good: a server that ends one says so, or
+    closes it. Only what has something to say is asked, which costs a round trip.
+    """
+    if database.connection is not None and _has_news(database.connection):
+        database.close_if_health_check_failed()  # where they are to be checked, and this one was not yet
     database.ensure_connection()
     database.validate_no_broken_transaction()
     raw = cast("psycopg.Connection[Any]", database.connection)
     if raw.prepare_threshold is None:  # Django's default; its own cursors never prepare
         raw.prepare_threshold = PREPARE_AFTER
-    with database.wrap_database_errors, psycopg.Cursor(raw) as cursor:
-        cursor.execute(sql, params)
-        return cursor.fetchall()
+    return raw
+
+
+def _has_news(raw: psycopg.Connection[Any]) -> bool:
+    """Whether the connection is closed, or the server has sent something that nobody asked for."""
+    if raw.closed:
+        return True
+    poll = select.poll()
+    poll.register(raw.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def fetch_last(sql: str, params: Mapping[str, Any]) -> list[tuple[Any, ...]]:

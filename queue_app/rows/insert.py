@@ -61,8 +61,8 @@ _QUEUE_LIMITS = """EXISTS (
 )"""
 _USER_LIMIT = "EXISTS (SELECT FROM queue_app_runtimesettings WHERE max_pending_per_user IS NOT NULL)"
 
-# The task and its payload in one statement; a taken idempotency key, or a limit, stores neither.
-_INSERT = f"""
+# The task and its payload in one statement; a taken idempotency key, or a condition that is not met, stores neither.
+_INSERT = """
 WITH task AS (
     INSERT INTO queue_app_task (
         id, task_type, queue, status, priority, capabilities, "user", attempt, failures, max_retries, timeout,
@@ -74,8 +74,8 @@ WITH task AS (
         run_after,
         CASE WHEN run_after > clock THEN NULL ELSE clock END
     FROM (SELECT clock_timestamp() AS clock, %s::timestamptz AS run_after) AS at
-    WHERE %s OR NOT ({_QUEUE_LIMITS.format(queues="%s")} OR %s AND {_USER_LIMIT})
-    {{on_conflict}}
+    WHERE {condition}
+    {on_conflict}
     RETURNING id, created_at, queued_at IS NOT NULL AS is_queued
 ), payload AS (
     INSERT INTO queue_app_taskpayload (task_id, args, parameters, trace)
@@ -83,10 +83,17 @@ WITH task AS (
 )
 SELECT created_at, is_queued FROM task
 """
-_INSERT_WITH_KEY = _INSERT.format(
-    on_conflict='ON CONFLICT ("user", idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING'
-)
-_INSERT_PLAIN = _INSERT.format(on_conflict="")  # a speculative insert costs more, also where nothing conflicts
+_ON_CONFLICT = 'ON CONFLICT ("user", idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING'
+
+
+def insert_where(condition: str, *, with_key: bool) -> str:
+    """Return the statement that stores one task under a condition; a key has its price, also where none conflicts."""
+    return _INSERT.format(condition=condition, on_conflict=_ON_CONFLICT if with_key else "")
+
+
+_UNLIMITED = f"%s OR NOT ({_QUEUE_LIMITS.format(queues='%s')} OR %s AND {_USER_LIMIT})"
+_INSERT_WITH_KEY = insert_where(_UNLIMITED, with_key=True)
+_INSERT_PLAIN = insert_where(_UNLIMITED, with_key=False)
 
 _COPY_TASK = """
 COPY queue_app_task (
@@ -114,34 +121,42 @@ def insert_one(row: TaskRow, *, admitted: bool = False) -> Stored | None:
     spec = row.spec
     found = fetch_prepared(
         _INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY,
-        [
-            row.id,
-            spec.task_type,
-            spec.queue,
-            spec.priority,
-            list(spec.capabilities),
-            spec.user,
-            spec.max_retries,
-            spec.timeout,
-            spec.retry_delay,
-            spec.idempotency_key,
-            spec.concurrency_key,
-            spec.weight,
-            spec.run_after,
-            admitted,
-            spec.queue,
-            spec.user != "",
-            row.args,
-            row.parameters,
-            trace.of_caller(),
-        ],
+        values(row, admitted, spec.queue, spec.user != ""),
     )
     if not found:
         if not admitted and (spec.idempotency_key is None or _look([row])[1]):
             raise LimitApplies
         return None
-    created_at, is_queued = found[0]
-    return Stored(row, created_at, created_at if is_queued else None)  # queued in the instant of its creation
+    return stored_as(row, *found[0])
+
+
+def values(row: TaskRow, *of_condition: Any) -> list[Any]:
+    """Return the parameters of ``insert_where``."""
+    spec = row.spec
+    return [
+        row.id,
+        spec.task_type,
+        spec.queue,
+        spec.priority,
+        list(spec.capabilities),
+        spec.user,
+        spec.max_retries,
+        spec.timeout,
+        spec.retry_delay,
+        spec.idempotency_key,
+        spec.concurrency_key,
+        spec.weight,
+        spec.run_after,
+        *of_condition,
+        row.args,
+        row.parameters,
+        trace.of_caller(),
+    ]
+
+
+def stored_as(row: TaskRow, created_at: datetime, is_queued: bool) -> Stored:  # noqa: FBT001 - as it was returned
+    """Return the row as it was stored; what is queued is so in the instant of its creation."""
+    return Stored(row, created_at, created_at if is_queued else None)
 
 
 _CLOCK = f"""

@@ -34,7 +34,8 @@ from queue_app.exceptions import IsolationTooStrict, LimitExceeded, QueueFull, U
 from queue_app.rows import admission as rows
 from queue_app.rows.admission import QueueLimits, UserScope
 from queue_app.rows.database import atomic, connection
-from queue_app.rows.insert import LimitApplies, TaskRow
+from queue_app.rows.insert import LimitApplies, Stored, TaskRow
+from queue_app.rows.insert_if_room import insert_if_room
 from queue_app.services import events
 from queue_app.services.expire import DEFAULT_STALE_SECONDS, expire_stale
 
@@ -49,6 +50,20 @@ class Write[T](Protocol):
 
     def __call__(self, *, admitted: bool = False) -> T:
         """Store them."""
+
+
+def store_one(row: TaskRow, write: Write[Stored | None], *, outside: bool, tell: bool = True) -> Stored | None:
+    """As ``store``, of one task; where it has a transaction to itself and there is room, in one round trip."""
+    if not (outside and _is_own()):
+        return store([row], write, outside=outside, tell=tell)
+    settings = conf.get().admission
+    stored = insert_if_room(
+        row,
+        default_length=DEFAULT_LENGTH,
+        default_pending=settings.max_pending_per_user,
+        lock_seconds=settings.lock_seconds,
+    )
+    return stored or store([row], write, outside=outside, tell=tell)  # which finds out why, or makes room
 
 
 def store[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool, tell: bool = True) -> T:
@@ -93,7 +108,7 @@ class _NoRoom(Exception):
 
 def _try[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool) -> T:
     """Count and store in one transaction, of its own or as part of the caller's; raise without a trace."""
-    is_own = not connection().in_atomic_block and connection().get_autocommit()
+    is_own = _is_own()
     lock_seconds = conf.get().admission.lock_seconds if is_own and outside else None
     try:
         with atomic():
@@ -106,6 +121,11 @@ def _try[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool) -> T:
         rows.be_read_committed()
         _check(asked, outside=outside, lock_seconds=lock_seconds)
         return write(admitted=True)
+
+
+def _is_own() -> bool:
+    """Whether what is stored now is a transaction of its own."""
+    return not connection().in_atomic_block and connection().get_autocommit()
 
 
 def _check(asked: Sequence[TaskRow], *, outside: bool, lock_seconds: float | None) -> None:

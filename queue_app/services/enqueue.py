@@ -41,7 +41,7 @@ def enqueue(new: NewTask, *, tell: bool = True, outside: bool = False) -> Enqueu
     row = check_task(new)
     with tracing.enqueueing([row]):
         queues = _ensure_queues([row])
-        stored = admission.store([row], partial(_insert_one, row), outside=outside, tell=tell)
+        stored = admission.store_one(row, partial(_insert_one, row), outside=outside, tell=tell)
         if stored is None:
             return _replayed(row)
         _announce([stored], queues, tell=tell)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from queue_app import conf
 from queue_app.core.events import EventName
+from queue_app.core.payload import BESIDE_BYTES
 from queue_app.core.priorities import parse_band
 from queue_app.core.wire import decode_text, load_json, timestamp
 from queue_app.exceptions import InvalidTaskData, PayloadTooLarge
@@ -32,9 +33,6 @@ FIELDS: Final = (
     "concurrency_key",
     "weight",
 )
-#: Text written as \\uXXXX takes at most three times its size in UTF-8 (control characters apart).
-ESCAPED_FACTOR: Final = 3
-OTHERS_BYTES: Final = 16 * 1024
 _JSON: Final = ("parameters", "delay", "timeout", "max_retries", "weight")
 
 Fields = Sequence[tuple[bytes, bytes]]
@@ -117,7 +115,7 @@ def request_id_in(fields: Fields) -> str:
 
 
 def _check_size(name: str, raw: bytes) -> None:
-    limit = ESCAPED_FACTOR * conf.get().payload.max_bytes if name == "parameters" else OTHERS_BYTES
+    limit = conf.get().payload.wire_bytes if name == "parameters" else BESIDE_BYTES
     if len(raw) > limit:
         raise PayloadTooLarge(name, f"{name:.80} has {len(raw)} bytes; the limit is {limit}.", limit=limit)
 

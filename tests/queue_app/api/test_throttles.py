@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from django.conf import settings as project
+from redis.crc import key_slot
 
 from queue_app.api import throttles
-from queue_app.index import count_call
+from queue_app.index import get_index
 from queue_app.services.hints import breaker
 
 TASKS = "/api/v1/tasks"
@@ -35,11 +36,11 @@ def test_without_redis_nobody_is_refused(few, index_away, alice):
     assert breaker.is_open  # so that the next ones do not wait for it
 
 
-def test_a_count_ends_by_itself(settings):
-    key, alias = f"{settings.TASKQUEUE['KEY_PREFIX']}:throttle:test", "default"
-    from django_redis import get_redis_connection  # noqa: PLC0415 - as the app does
-
-    client = get_redis_connection(alias)
-    assert [count_call(alias, key, 60) for _ in range(2)] == [1, 2]
-    assert 0 < client.ttl(key) <= 60
-    client.delete(key)
+def test_a_count_ends_by_itself_and_lies_in_the_slot_of_the_index(settings):
+    """A Redis Cluster would refuse it anywhere else."""
+    index = get_index()
+    assert [index.count_call("test", 60) for _ in range(2)] == [1, 2]
+    key = index.keys.throttle("test")
+    assert key_slot(key.encode()) == key_slot(index.keys.prefix.encode())
+    assert 0 < index._client.ttl(key) <= 60
+    index._client.delete(key)

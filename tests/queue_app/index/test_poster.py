@@ -1,6 +1,8 @@
 """Hints that nobody waits for: gathered, sent again, never lost in silence."""
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
@@ -75,6 +77,21 @@ def test_a_script_of_this_process_sees_what_it_posted(index, monkeypatch):
     assert index.depth("default").total == 3
 
 
+def test_a_question_goes_with_the_hints_before_it_and_gets_its_own_answer(index, monkeypatch):
+    monkeypatch.setattr(poster, "GATHER_SECONDS", 1000.0)
+    index.post_entries([entry()])
+    index.flush()
+    sent = []
+    send = index._poster._send
+    monkeypatch.setattr(index._poster, "_send", lambda calls: sent.append(len(calls)) or send(calls))
+    for place in (2, 3):
+        posted = entry()
+        index.post_entries([posted])
+        assert index._call("position", LANE, posted.id.bytes) == place
+        index._client.script_flush()  # all are refused, and sent again in their order
+    assert sent.count(2) == 2
+
+
 def test_a_server_that_forgot_its_scripts_learns_them_again(index):
     index.post_entries([entry()])
     index.flush()
@@ -115,6 +132,62 @@ def test_a_failure_in_the_thread_reaches_the_next_caller(index, monkeypatch):
     eventually(lambda: index._poster._failure is not None)
     with pytest.raises(IndexUnavailable, match="gone"):
         index.post_entries([entry()])
+
+
+class CountingLock:
+    """A lock that tells how many have asked for it."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.asked += 1
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_a_server_that_does_not_answer_costs_the_threads_that_wait_one_timeout(index, monkeypatch):
+    """Not one each, one after the other: the last of many would wait for minutes."""
+    asked, entered, release = [], threading.Event(), threading.Event()
+    lock = CountingLock()
+
+    def never(_calls):
+        asked.append(1)
+        entered.set()
+        assert release.wait(10)
+        raise redis.TimeoutError("no answer")
+
+    monkeypatch.setattr(index._poster, "_send", never)
+    monkeypatch.setattr(index._poster, "_lock", lock)
+    with ThreadPoolExecutor(8) as threads:
+        posts = [threads.submit(index.post_entries, [entry()])]
+        assert entered.wait(10)
+        posts += [threads.submit(index.post_entries, [entry()]) for _ in range(5)]
+        eventually(lambda: lock.asked == len(posts))
+        release.set()
+        assert {type(post.exception(10)) for post in posts} == {IndexUnavailable}
+    assert len(asked) == 1
+    with pytest.raises(IndexUnavailable):
+        index.post_entries([entry()])
+    assert len(asked) == 2, "who asks later tries it again"
+
+
+@pytest.mark.parametrize("ask", [Index.tick, lambda index: (index.post_entries([entry()]), index.flush())])
+def test_a_connection_to_a_server_that_became_a_replica_is_given_up(index, ask):
+    """The former primary may live on; only a new connection finds the new one."""
+    index.flush()
+    for name in ("tick", "push"):
+        script = index._client.register_script(f"return redis.error_reply('READONLY {name}: a replica')")
+        index._scripts[name] = script
+    index._poster._push = index._scripts["push"]
+    before = index._client.client_id()
+    with pytest.raises(IndexUnavailable, match="replica"):
+        ask(index)
+    assert index._poster._connection is None
+    assert index._client.client_id() != before
 
 
 def test_a_child_does_not_touch_its_parents_connection(index):

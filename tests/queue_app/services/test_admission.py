@@ -13,7 +13,7 @@ from queue_app.core.states import Status
 from queue_app.exceptions import IsolationTooStrict, QueueFull, UserLimitExceeded
 from queue_app.models import Queue, RuntimeSettings, Task
 from queue_app.rows import admission as rows_module
-from queue_app.rows import insert
+from queue_app.rows import insert, insert_if_room
 from queue_app.services.claim import give_back
 from queue_app.services.enqueue import enqueue, enqueue_many
 from queue_app.services.events import last_id, read
@@ -58,26 +58,18 @@ def outcome_of(action) -> str:
 # -- never exceeded -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("submitters", [[put], [from_outside], [put, from_outside]], ids=["code", "outside", "both"])
 @pytest.mark.parametrize(
     ("numbers", "refusal"), [({"max_length": 7}, "queue_full"), ({"max_pending_per_user": 7}, "user_limit_exceeded")]
 )
-def test_forty_submitters_at_once_get_exactly_the_places_that_there_are(engine, numbers, refusal):
+def test_forty_submitters_at_once_get_exactly_the_places_that_there_are(engine, numbers, refusal, submitters):
     limit(**numbers)
-    told = at_once([lambda: outcome_of(lambda: put(user="ada")) for _ in range(40)])
+    told = at_once(
+        [lambda by=by: outcome_of(lambda: by(user="ada")) for _ in range(40 // len(submitters)) for by in submitters]
+    )
     assert (told.count("stored"), told.count(refusal)) == (7, 33)
     assert Task.objects.count() == 7
     assert_index_agrees()
-
-
-def test_who_comes_while_another_transaction_is_open_waits_for_its_end(engine):
-    """The last place is taken by a task that nobody else can see yet."""
-    limit(max_length=1)
-    with transaction.atomic():
-        put()
-        side = Side(lambda: outcome_of(put))
-        until(somebody_waits, "the second submitter waits for its turn")
-    assert side.result() == "queue_full"
-    assert Task.objects.count() == 1
 
 
 def test_a_place_that_is_rolled_back_is_free(engine):
@@ -99,6 +91,35 @@ def test_without_the_lock_both_would_find_the_place_free(engine, monkeypatch):
         put()
         assert Side(lambda: outcome_of(put)).result() == "stored"
     assert Task.objects.count() == 2
+
+
+def test_one_statement_for_lock_and_insert_would_count_what_was_there_before_it_waited(engine, monkeypatch):
+    """The other broken twin: why the lock is a statement of its own."""
+    asked = "SELECT current_setting("
+    lock = f"pg_advisory_xact_lock(hashtextextended('queue:default', {rows_module.SEED}))::text"
+    together = insert_if_room._INSERT_PLAIN.replace(asked, f"SELECT {lock} IS NOT NULL AND {asked[7:]}")
+    assert together != insert_if_room._INSERT_PLAIN
+    monkeypatch.setattr(insert_if_room, "_INSERT_PLAIN", together)
+    monkeypatch.setattr(insert_if_room, "_LOCK", "SELECT %s::text, %s::text, %s::text[]")
+    limit(max_length=1)
+    with transaction.atomic():
+        put()
+        side = Side(lambda: outcome_of(from_outside))
+        until(somebody_waits, "the second submitter waits for its turn")
+    assert side.result() == "stored"
+    assert Task.objects.count() == 2
+
+
+@pytest.mark.parametrize("by", [put, from_outside], ids=["code", "outside"])
+def test_the_place_that_somebody_waited_for_is_seen_to_be_taken(engine, by):
+    """What the broken twins get wrong."""
+    limit(max_length=1)
+    with transaction.atomic():
+        put()
+        side = Side(lambda: outcome_of(by))
+        until(somebody_waits, "the second submitter waits for its turn")
+    assert side.result() == "queue_full"
+    assert Task.objects.count() == 1
 
 
 def test_a_refusal_ends_the_turn(engine):
@@ -286,13 +307,14 @@ def test_a_transaction_that_cannot_see_others_is_refused(engine):
     assert Task.objects.count() == 1
 
 
-def test_a_connection_with_another_isolation_is_counted_right_all_the_same(engine):
+@pytest.mark.parametrize("by", [put, from_outside], ids=["code", "outside"])
+def test_a_connection_with_another_isolation_is_counted_right_all_the_same(engine, by):
     limit(max_length=2)
 
     def strict() -> str:
         with connection.cursor() as cursor:
             cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        return outcome_of(put)
+        return outcome_of(by)
 
     told = at_once([strict] * 8)
     assert (told.count("stored"), Task.objects.count()) == (2, 2)
@@ -319,6 +341,19 @@ def test_without_limits_there_is_no_lock_no_count_and_no_further_statement(engin
         put_many(5)
     assert sum("clock_timestamp()" in sql for sql in statements) == 1
     assert not any("advisory" in sql for sql in statements)
+
+
+def test_what_comes_from_outside_is_one_round_trip_while_there_is_room(engine, monkeypatch):
+    limit(max_length=3, max_pending_per_user=3)
+    with monkeypatch.context() as patch:
+        for name in ("read_limits", "lock_and_count", "lock", "be_read_committed"):
+            patch.setattr(rows_module, name, None)
+        from_outside(user="ada")
+        from_outside(user="ada", idempotency_key="k")
+    assert not from_outside(user="ada", idempotency_key="k").created
+    assert from_outside(user="ada").created
+    assert not from_outside(user="ada", idempotency_key="k").created, "it takes no place, and so needs none"
+    assert outcome_of(lambda: from_outside(user="ada")) == "user_limit_exceeded"
 
 
 @pytest.mark.slow
