@@ -136,6 +136,7 @@ FIELD_CODES = {
     "read_only_field": "A field that the queue sets, not the caller.",
     "repeated_parameter": "A parameter of the query that may be given once.",
     "required": "A required field is missing.",
+    "sensitive_parameter": "A filter by a parameter whose value is hidden wherever it is shown.",
     "string_expected": "Not a string.",
     "timezone_required": "A time without a time zone.",
     "too_deep": "More levels of nesting than `PAYLOAD.MAX_DEPTH`.",

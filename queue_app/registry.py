@@ -9,7 +9,8 @@ worker may look into modules of installed apps for a type that it was asked to r
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 from weakref import WeakSet
@@ -96,6 +97,20 @@ def sensitive_names(task_type: str) -> frozenset[str]:
 def all_sensitive_names() -> frozenset[str]:
     """Return the names that the project or any known task declares sensitive: for what belongs to no one task."""
     return _for_all().union(*(_declared_by(task) for task in list(_tasks.values())))
+
+
+def sensitive_names_of(task_types: Collection[str]) -> frozenset[str]:
+    """Return the names that are sensitive for tasks of any of these types, of all types when there is none.
+
+    For types that a caller names: nothing but the task modules is imported for them.
+    """
+    if not task_types or any(task_type not in _tasks for task_type in task_types):
+        with suppress(Exception):  # a broken task module takes away neither the search nor what is known to be secret
+            discover()
+    tasks = [_tasks.get(task_type) for task_type in task_types] or [None]
+    return frozenset[str]().union(
+        *(all_sensitive_names() if t is None else _for_all() | _declared_by(t) for t in tasks)
+    )
 
 
 def _for_all() -> frozenset[str]:

@@ -12,11 +12,10 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 
 from queue_app import registry
-from queue_app.core.masking import is_secret
 from queue_app.core.priorities import Band
 from queue_app.models import Worker
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.task_filter import TaskFilter
+from queue_app.services.task_filter import TaskFilter, seeks_hidden
 
 SEARCH_HELP = (
     "A task id, the beginning of a task type, or a user name. Several at once: user:NAME type:NAME error:TEXT"
@@ -73,6 +72,8 @@ def read_term(term: str, *, may_view_payload: bool) -> TaskFilter:
     found = TaskFilter()
     for kind, value in _parts(term):
         found = _add(found, kind, value, may_view_payload=may_view_payload)
+    if any(seeks_hidden(contained, found.task_types) for group in found.parameters for contained in group):
+        raise NotAllowed(_("Values that are hidden cannot be searched for."))
     return found
 
 
@@ -101,9 +102,6 @@ def _add(found: TaskFilter, kind: str, value: str, *, may_view_payload: bool) ->
     if kind == "error":
         return replace(found, error=value)
     keys = kind.removeprefix(_PARAMETERS).split(".")
-    hidden = registry.all_sensitive_names()
-    if any(is_secret(key, hidden) for key in keys):
-        raise NotAllowed(_("Values that are hidden cannot be searched for."))
     return replace(found, parameters=[*found.parameters, [_nested(keys, item) for item in _meanings(value)]])
 
 

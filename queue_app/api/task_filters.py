@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from queue_app.core.priorities import Band, parse_band
 from queue_app.core.states import PENDING_NAME, Status
 from queue_app.core.wire import timestamp
 from queue_app.exceptions import InvalidTaskData
-from queue_app.services.task_filter import TIMES, TaskFilter
+from queue_app.services.task_filter import TIMES, TaskFilter, seeks_hidden
 from queue_app.services.validate import check_queue_name
 
 MAX_CHOICES: Final = 20
@@ -36,17 +36,18 @@ _WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None}
 def read_filter(reader: Reader, values: Mapping[str, list[str]]) -> TaskFilter:
     """Return the filter that named lists of strings stand for; the reader, which holds the same, notes the errors."""
     times: dict[str, Any] = {name: reader.optional(name, once(timestamp)) for name in TIME_NAMES}
+    task_types = reader.optional("task_type", several(text)) or ()
     return TaskFilter(
         statuses=reader.optional("status", several(_status)) or (),
         bands=reader.optional("priority", several(_band)) or (),
         effective_bands=reader.optional("effective_priority", several(_band)) or (),
         queues=reader.optional("queue", several(_queue)) or (),
-        task_types=reader.optional("task_type", several(text)) or (),
+        task_types=task_types,
         capabilities=reader.optional("capability", several(_queue)) or (),
         user=reader.optional("user", once(text)),
         worker_id=reader.optional("worker", once(task_id)),
         error=reader.optional("error", once(_error)),
-        parameters=_parameters(reader, [name for name in values if name.startswith(PARAMETERS_PREFIX)]),
+        parameters=_parameters(reader, [name for name in values if name.startswith(PARAMETERS_PREFIX)], task_types),
         **times,
     )
 
@@ -75,6 +76,7 @@ def read_body_filter(given: Any) -> TaskFilter:
         try:
             contained = json_object(data["parameters"], "filter.parameters")
             dump_json(contained, field="filter.parameters", limits=conf.get().payload)
+            _check_shown(contained, wanted.task_types, "filter.parameters")
             groups = [[contained]]
         except InvalidTaskData as error:
             reader.note(error)
@@ -82,7 +84,7 @@ def read_body_filter(given: Any) -> TaskFilter:
     return replace(wanted, parameters=groups)
 
 
-def _parameters(reader: Reader, names: list[str]) -> list[list[dict[str, Any]]]:
+def _parameters(reader: Reader, names: list[str], task_types: Sequence[str]) -> list[list[dict[str, Any]]]:
     groups: list[list[dict[str, Any]]] = []
     if len(names) > MAX_PARAMETERS:
         reader.note(
@@ -101,7 +103,19 @@ def _parameters(reader: Reader, names: list[str]) -> list[list[dict[str, Any]]]:
             )
         elif (found := reader.optional(name, once(_parameter))) is not None:
             groups.append([_nested(path, value) for value in found])
+            try:
+                _check_shown(groups[-1][0], task_types, name)
+            except InvalidTaskData as error:
+                reader.note(error)
     return groups
+
+
+def _check_shown(contained: dict[str, Any], task_types: Sequence[str], name: str) -> None:
+    """Refuse to look for what nobody is shown, else a secret could be found by trying."""
+    if seeks_hidden(contained, task_types):
+        raise InvalidTaskData(
+            name, f"{name:.80}: this value is hidden, so it cannot be searched for.", code="sensitive_parameter"
+        )
 
 
 def _parameter(value: str, name: str) -> list[Any]:

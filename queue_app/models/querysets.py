@@ -10,6 +10,7 @@ from django.db import models
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Now
 
+from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED, Thresholds, rises
 from queue_app.core.states import PENDING, PENDING_NAME, TERMINAL, Status
 
@@ -46,6 +47,10 @@ class TaskQuerySet(models.QuerySet[Any]):
         """Keep what has ended."""
         return self._any_of(TERMINAL)
 
+    def ended(self) -> Self:
+        """Keep what has ended, said by its time: the condition of the indexes of such tasks."""
+        return self.filter(finished_at__isnull=False)
+
     def _any_of(self, statuses: frozenset[Status]) -> Self:
         """Keep the tasks in one of the states, spelt out: PostgreSQL joins partial indexes for OR, but not for IN."""
         condition = Q()
@@ -79,3 +84,8 @@ class TaskQuerySet(models.QuerySet[Any]):
         ]
         effective = Case(*risen, default=F("priority"), output_field=models.SmallIntegerField())
         return self.annotate(effective_priority=effective)
+
+    def in_effective_band(self, bands: Iterable[Band]) -> Self:
+        """Keep the tasks that promotion has brought into, or left in, any of the bands; only what waits rises."""
+        own = Q(priority__in=bands) & ~Q(status=Status.QUEUED)
+        return self.with_effective_priority().filter(own | Q(status=Status.QUEUED, effective_priority__in=bands))

@@ -10,11 +10,13 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 from queue_app import conf, signals
 from queue_app.core.backoff import retry_delay
 from queue_app.core.fingerprint import fingerprint
 from queue_app.core.records import Outcome
+from queue_app.core.redaction import redact
 from queue_app.core.states import Status
 from queue_app.index import Lease
 from queue_app.rows import finish as finish_rows
@@ -22,6 +24,7 @@ from queue_app.rows.database import atomic
 from queue_app.rows.finish import Attempt, Verdict
 from queue_app.services import events, throttle
 from queue_app.services.hints import tell_index
+from queue_app.services.shown import secrets_of_call
 from queue_app.services.throttle import Throttled
 
 
@@ -35,7 +38,7 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
     snoozed = [outcome for outcome in first.values() if outcome.snooze is not None]
     throttled = [outcome for outcome in first.values() if outcome.throttle is not None]
     completed = [outcome for outcome in first.values() if outcome.is_completed]
-    verdicts = [_judge(outcome) for outcome in first.values() if outcome.failure is not None]
+    verdicts = [_judge(_without_secrets(outcome)) for outcome in first.values() if outcome.failure is not None]
     held: dict[Attempt, Status] = {}
     closed = Throttled()
     if completed and not (verdicts or snoozed or throttled):  # the common case: one statement, which commits by itself
@@ -71,6 +74,14 @@ def _tell_index(leases: list[Lease], closed: Throttled) -> None:
 
 def _lease(outcome: Outcome) -> Lease:
     return Lease(outcome.task.id, outcome.task.queue, outcome.task.leased_at)
+
+
+def _without_secrets(outcome: Outcome) -> Outcome:
+    """Return a failure whose message repeats no secret that the task was called with: messages can be searched."""
+    if outcome.failure is None:
+        return outcome
+    message = redact(outcome.failure.message, secrets_of_call(outcome.task))
+    return replace(outcome, failure=replace(outcome.failure, message=message))
 
 
 def _judge(outcome: Outcome) -> Verdict:

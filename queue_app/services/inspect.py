@@ -5,23 +5,30 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
+
+from django.db.models import F
+from django.db.models.functions import Coalesce
 
 from queue_app import conf
 from queue_app.core.priorities import Band
-from queue_app.core.promotion import effective_band
+from queue_app.core.promotion import Thresholds, effective_band
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import TaskNotFound
 from queue_app.models import PriorityPolicy, Queue, Task, TaskAttempt, TaskLog, TaskProgress
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.rows import inspection as rows
+from queue_app.rows.dead_letters import clock
 from queue_app.services.hints import tell_index
 from queue_app.services.running import logs_of, progress_of
-from queue_app.services.task_filter import TaskFilter, matching
+from queue_app.services.task_filter import TaskFilter, has_index, is_one_type, matching, parts
 
 COUNT_CAP: Final = 10_000
 EXPORT_PAGE: Final = 1000
+#: A page is looked for among so many of the newest tasks before it is among all.
+WINDOW: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +67,52 @@ class TaskDetail:
 
 def list_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, page_size: int, before: uuid.UUID | None = None) -> Page:
     """Return one page of ``tasks``; its cost does not depend on how many pages came before."""
-    tasks = matching(wanted, tasks)
     if before is not None:
         tasks = tasks.filter(id__lt=before)
-    found = list(tasks.with_effective_priority().order_by("-id")[: page_size + 1])
+    found = _newest(tasks, wanted, page_size + 1, before)
     more = len(found) > page_size
     found = found[:page_size]
+    _note_effective_bands(found)
     return Page(found, found[-1].id if more else None)
+
+
+def _newest(tasks: TaskQuerySet, wanted: TaskFilter, limit: int, before: uuid.UUID | None) -> list[Task]:
+    """Return the newest of ``tasks`` that a filter means.
+
+    To walk through all tasks from the newest on is quick where many match, and reads them
+    all where few do, or only old ones. Which it is the statistics of PostgreSQL cannot tell,
+    and it often walks in vain. So a walk ends after a window, and what is missing then is
+    gathered by whatever way finds all that match, and sorted.
+    """
+    start = None if has_index(wanted) else _start_of_window(before)
+    found = list(matching(wanted, tasks, above=start).order_by("-id")[:limit])
+    if start is None or len(found) == limit:
+        return found
+    missing = limit - len(found)
+    # An expression that no index is in the order of, else PostgreSQL would go on walking; one type's tasks have one.
+    order = F("id").desc() if is_one_type(wanted) else Coalesce("id", "id").desc()
+    # What waits is read first: what ends meanwhile is found twice, not never.
+    older = {
+        task.id: task for part in parts(wanted, tasks.filter(id__lte=start)) for task in part.order_by(order)[:missing]
+    }
+    return found + sorted(older.values(), key=attrgetter("id"), reverse=True)[:missing]
+
+
+def _start_of_window(before: uuid.UUID | None) -> uuid.UUID | None:
+    """Return the id behind the window of newest tasks; ``None`` when they all lie within it."""
+    ids = Task.objects.order_by("-id").values_list("id", flat=True)
+    if before is not None:
+        ids = ids.filter(id__lt=before)
+    return next(iter(ids[WINDOW : WINDOW + 1]), None)
+
+
+def _note_effective_bands(tasks: list[Task], thresholds: Thresholds | None = None) -> None:
+    """Note the bands that promotion gives tasks by now; asks for policies and time only where some task waits."""
+    waiting = [(task, task.queued_at) for task in tasks if task.status == Status.QUEUED and task.queued_at is not None]
+    if waiting:
+        thresholds, at = thresholds or PriorityPolicy.thresholds(), clock()
+        for task, since in waiting:
+            vars(task)["effective_priority"] = effective_band(task.band, since, at, thresholds)
 
 
 def export_pages(tasks: TaskQuerySet, wanted: TaskFilter) -> Iterator[list[Task]]:
@@ -79,11 +125,12 @@ def export_pages(tasks: TaskQuerySet, wanted: TaskFilter) -> Iterator[list[Task]
     before: uuid.UUID | None = None
     thresholds = PriorityPolicy.thresholds()
     while True:
-        page = matching(wanted, tasks).with_effective_priority(thresholds)
+        page = matching(wanted, tasks)
         if before is not None:
             page = page.filter(id__lt=before)
         found = list(page.order_by("-id")[:EXPORT_PAGE])
         if found:
+            _note_effective_bands(found, thresholds)
             yield found
         if len(found) < EXPORT_PAGE:
             return
@@ -95,10 +142,11 @@ def count_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, exact: bool) -> tupl
 
     Unless it is to be ``exact``, which takes as long as there are rows.
     """
-    found = matching(wanted, tasks).order_by()
     if exact:
-        return found.count(), False
-    count = found[: COUNT_CAP + 1].count()
+        return matching(wanted, tasks).order_by().count(), False
+    count = 0
+    for part in parts(wanted, tasks):
+        count += part.order_by()[: COUNT_CAP + 1 - count].count()
     return min(count, COUNT_CAP), count > COUNT_CAP
 
 
@@ -140,7 +188,7 @@ def effective_options(task: Task) -> EffectiveOptions:
     return _options(task, queue, policy)
 
 
-def _options(task: Task, queue: Queue, policy: PriorityPolicy) -> EffectiveOptions:
+def _options(task: Task, queue: Queue, policy: PriorityPolicy | rows.BandPolicy) -> EffectiveOptions:
     return EffectiveOptions(
         timeout=_first(task.timeout, queue.timeout_seconds, policy.timeout_seconds),
         max_retries=int(_first(task.max_retries, queue.max_retries, policy.max_retries)),

@@ -10,10 +10,11 @@ and does not name it, or by the reaper when it does not poll any more.
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from queue_app.core.records import AttemptNote, ClaimedTask, Outcome
@@ -28,7 +29,7 @@ from queue_app.exceptions import (
 )
 from queue_app.exceptions import WorkerNotFound as NotFound
 from queue_app.index import Profile
-from queue_app.models import Task, Worker, WorkerToken
+from queue_app.models import Task, TaskPayload, Worker, WorkerToken
 from queue_app.models.worker import WorkerStatus
 from queue_app.rows import running as rows
 from queue_app.services import running, tokens
@@ -141,7 +142,17 @@ def held(token: WorkerToken, worker_id: uuid.UUID, attempts: Sequence[tuple[uuid
 
 def report(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
     """Record how attempts that ``held`` returned have ended; return the tasks that they held until now."""
-    return finish(outcomes)
+    failed = [outcome.task.id for outcome in outcomes if outcome.failure is not None]
+    calls = {found.task_id: found for found in TaskPayload.objects.filter(pk__in=failed)} if failed else {}
+    return finish([_with_call(outcome, calls.get(outcome.task.id)) for outcome in outcomes])
+
+
+def _with_call(outcome: Outcome, call: TaskPayload | None) -> Outcome:
+    """Return an outcome that knows what its task was called with: of a failure, that tells what must not be told."""
+    if call is None:
+        return outcome
+    task = replace(outcome.task, args=json.dumps(call.args), parameters=json.dumps(call.parameters))
+    return replace(outcome, task=task)
 
 
 def release(tasks: list[ClaimedTask]) -> None:

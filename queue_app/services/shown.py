@@ -28,7 +28,7 @@ def secrets_of_call(task: ClaimedTask) -> Secrets:
     names = registry.sensitive_names(task.task_type)
     try:
         return secrets_of([json.loads(task.parameters), _named(task.task_type, json.loads(task.args), names)], names)
-    except (ValueError, TypeError, RecursionError):  # a remote worker's report comes without what it was called with
+    except (ValueError, TypeError, RecursionError):
         return Secrets(names=names)
 
 

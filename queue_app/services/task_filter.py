@@ -5,19 +5,27 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from datetime import datetime
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
 from typing import Any, Final, Self
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from queue_app import registry
 from queue_app.core.priorities import Band
+from queue_app.core.redaction import Secrets, redact_value
+from queue_app.core.states import PENDING, TERMINAL, Status
 from queue_app.models import Task, TaskAttempt, TaskPayload
-from queue_app.models.querysets import TaskQuerySet
+from queue_app.models.querysets import TaskQuerySet, expand_statuses
 
 #: Times of a task that can be filtered by a range.
 TIMES: Final = ("created", "queued", "started", "finished", "run")
 _COLUMNS: Final = {"run": "run_after"}
+#: What nothing that happens to a task comes before; clocks of databases may differ by so much after a failover.
+_ENDED_AFTER: Final = ("created", "queued", "started")
+_CLOCKS: Final = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,19 +72,61 @@ class TaskFilter:
         return cls(**{name: _restore(name, value) for name, value in stored.items()})
 
 
-def matching(wanted: TaskFilter, tasks: TaskQuerySet | None = None) -> TaskQuerySet:
-    """Return those of ``tasks`` (all) that a filter means."""
+def matching(wanted: TaskFilter, tasks: TaskQuerySet | None = None, *, above: uuid.UUID | None = None) -> TaskQuerySet:
+    """Return those of ``tasks`` (all) that a filter means; none but those with greater ids where ``above`` is given."""
     tasks = (Task.objects.all() if tasks is None else tasks).filter(*_plain_conditions(wanted))
+    # Said of what lies beside a task as well: PostgreSQL does not carry it over.
+    newer, beside = ({}, {}) if above is None else ({"pk__gt": above}, {"task_id__gt": above})
+    tasks = tasks.filter(**newer)
     if wanted.statuses:
         tasks = tasks.in_status(*wanted.statuses)
     if wanted.effective_bands:
-        tasks = tasks.with_effective_priority().filter(effective_priority__in=wanted.effective_bands)
+        tasks = tasks.in_effective_band(wanted.effective_bands)
     if wanted.error is not None:
         told = Q(message__icontains=wanted.error) | Q(exception_class__icontains=wanted.error)
-        tasks = tasks.filter(Exists(TaskAttempt.objects.filter(told, task_id=OuterRef("pk"))))
+        tasks = tasks.filter(Exists(TaskAttempt.objects.filter(told, task_id=OuterRef("pk"), **beside)))
     if wanted.parameters:
-        tasks = tasks.filter(pk__in=_payloads(wanted.parameters).values("task_id"))
+        tasks = tasks.filter(pk__in=_payloads(wanted.parameters).filter(**beside).values("task_id"))
     return tasks
+
+
+def has_index(wanted: TaskFilter) -> bool:
+    """Whether an index leads to the tasks of a filter in their order, or to the few there are."""
+    given = _given(wanted)
+    if given <= {"parameters"}:
+        return True
+    return given <= {"ids", "user", "statuses"} and Status.COMPLETED not in expand_statuses(wanted.statuses)
+
+
+def is_one_type(wanted: TaskFilter) -> bool:
+    """Whether a filter means all tasks of one type that have ended, or wait: there is an index in their order."""
+    return _given(wanted) == {"task_types"} and len(wanted.task_types) == 1
+
+
+def parts(wanted: TaskFilter, tasks: TaskQuerySet) -> list[TaskQuerySet]:
+    """Return those of ``tasks`` that a filter means, in two parts where that helps: what goes on, and what has ended.
+
+    There is an index of the types of what has ended; and its band is its own, which need not be derived.
+    """
+    if not wanted.task_types and not wanted.effective_bands:
+        return [matching(wanted, tasks)]
+    statuses = expand_statuses(wanted.statuses) or frozenset(Status)
+    found = [matching(wanted, tasks).pending()] if statuses & PENDING else []
+    if statuses & TERMINAL:
+        own = frozenset(wanted.effective_bands or Band) & frozenset(wanted.bands or Band)
+        bands = sorted(own) if wanted.effective_bands else wanted.bands
+        found.append(matching(replace(wanted, bands=bands, effective_bands=()), tasks if own else tasks.none()).ended())
+    return found
+
+
+def _given(wanted: TaskFilter) -> set[str]:
+    return {item.name for item in fields(wanted) if getattr(wanted, item.name) not in (None, (), [])}
+
+
+def seeks_hidden(contained: dict[str, Any], task_types: Sequence[str]) -> bool:
+    """Whether parameters that are searched for would not be shown: then nobody may learn them by trying, either."""
+    secrets = Secrets(names=registry.sensitive_names_of(task_types))
+    return bool(redact_value(contained, secrets) != contained)
 
 
 def _plain_conditions(wanted: TaskFilter) -> Iterator[Q]:
@@ -100,6 +150,10 @@ def _times(wanted: TaskFilter) -> Iterator[Q]:
         for suffix, lookup in (("after", "gte"), ("before", "lt")):
             if (limit := getattr(wanted, f"{time}_{suffix}")) is not None:
                 yield Q(**{f"{_COLUMNS.get(time, f'{time}_at')}__{lookup}": limit})
+    if begun := [limit for time in _ENDED_AFTER if (limit := getattr(wanted, f"{time}_after")) is not None]:
+        # Follows from the above, but there is an index of when tasks ended, and of those that have not.
+        not_ended = [Q(status=status) for status in sorted(PENDING)]
+        yield reduce(or_, not_ended, Q(finished_at__gte=max(begun) - _CLOCKS))
 
 
 def _payloads(groups: Sequence[Sequence[dict[str, Any]]]) -> QuerySet[TaskPayload]:

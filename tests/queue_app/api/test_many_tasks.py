@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from queue_app import registry, task
 from queue_app.core.priorities import Band
 from queue_app.models import Operation, Task, TaskAttempt
 from queue_app.services import inspect
@@ -70,7 +71,9 @@ class TestBulkSubmit:
 
 
 class TestFilters:
-    def test_every_filter(self, alice, staff, stored):
+    @pytest.mark.parametrize("window", [0, 1, inspect.WINDOW])
+    def test_every_filter(self, window, alice, staff, stored, plain_type, monkeypatch):
+        monkeypatch.setattr(inspect, "WINDOW", window)
         plain = stored(parameters={"order_id": 42, "vip": True, "customer": {"id": "7"}})
         other = stored("bob", parameters={"order_id": "42"}, queue="reports", priority=Band.LOW, capabilities=("gpu",))
         Task.objects.filter(pk=other.pk).update(queued_at=datetime.now(UTC) - timedelta(seconds=700))
@@ -94,11 +97,28 @@ class TestFilters:
             ("error=out%20of", set()),
             ("error=outofstock", {dead}),
             ("error=cups+LEFT", {dead}),
+            (f"task_type={plain_type}", {plain, other, dead}),
+            (f"task_type={plain_type},nothing&status=dead_letter", {dead}),
+            (f"task_type={plain_type}&status=queued&effective_priority=normal", {plain, other}),
+            ("task_type=nothing", set()),
+            ("priority=normal&effective_priority=high,normal", {plain, dead}),
+            ("priority=low&effective_priority=high&status=pending", set()),
+            ("status=pending", {plain, other}),
+            ("status=completed", set()),
             (f"created_after={moment}", {dead}),
+            (f"queued_after={moment}&status=pending,completed", set()),
             (f"created_before={moment}", {plain, other}),
             (f"finished_after={moment}&status=dead_letter", {dead}),
         ):
-            assert ids(client.get(f"{TASKS}?{query}")) == {str(task.id) for task in wanted}, query
+            page = client.get(f"{TASKS}?{query}&page_size=1")
+            listed = list(page.data["results"])
+            while page.data["next_cursor"]:
+                page = client.get(f"{TASKS}?{query}&page_size=1&cursor={page.data['next_cursor']}")
+                listed += page.data["results"]
+            assert [task["task_id"] for task in listed] == sorted((str(task.id) for task in wanted), reverse=True), (
+                query
+            )
+            assert client.get(f"{TASKS}?{query}").data["results"] == listed
             assert client.get(f"{COUNT}?{query}").data == {"count": len(wanted), "capped": False}
         assert alice.get(f"{COUNT}?parameters__order_id=42").data["count"] == 1
 
@@ -125,6 +145,45 @@ class TestFilters:
         response = alice.get(f"{TASKS}?{query}")
         assert response.status_code == 400
         assert response.data["code"] == code
+
+    @pytest.mark.parametrize(
+        ("query", "refused"),
+        [
+            ("parameters__password=a", True),
+            ("parameters__login__api_key=1", True),
+            ("parameters__pin=1", True),  # declared by the project
+            ("parameters__card__number=4", True),  # declared by one task: for all types together
+            ("parameters__card__number=4&task_type={declaring}", True),
+            ("parameters__card__number=4&task_type={plain},{declaring}", True),
+            ("parameters__card__number=4&task_type=shop.gone", True),  # may have declared anything
+            ("parameters__card__number=4&task_type={plain}", False),
+            ("parameters__url=https://me:guess@example.org/", True),
+            ("parameters__url=https://example.org/", False),
+        ],
+    )
+    def test_secrets_are_not_found_by_trying(self, query, refused, alice, plain_type, settings, monkeypatch):
+        monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+        settings.TASKQUEUE = settings.TASKQUEUE | {"SENSITIVE": ["PIN"]}
+
+        def charge(card):
+            """Stand for a task function."""
+
+        charge.__qualname__ = "charge"
+        declaring = registry.type_of(task(sensitive=["card"])(charge))
+        query = query.format(plain=plain_type, declaring=declaring)
+        for path in (TASKS, COUNT, EXPORT):
+            response = alice.http.get(f"{path}?{query}")
+            assert response.status_code == (400 if refused else 200)
+            if refused:
+                assert response.json()["code"] == "sensitive_parameter"
+                assert "guess" not in response.content.decode()
+
+    def test_secrets_are_not_found_by_trying_in_actions_on_many(self, alice):
+        for hidden in ({"password": "a"}, {"rows": [{"token": 7}]}, {"order_id": 1, "login": {"secret": ["a"]}}):
+            body = {"action": "cancel", "dry_run": True, "filter": {"parameters": hidden}}
+            response = alice.post("/api/v1/tasks/bulk-actions", body)
+            assert response.status_code == 400
+            assert response.data["code"] == "sensitive_parameter"
 
     def test_an_offset_that_no_database_reads(self, alice):
         assert alice.get(f"{TASKS}?created_after=2030-01-01T00:00:00-20:10").status_code == 200
@@ -190,14 +249,15 @@ class TestActions:
         assert alice.post(ACTIONS, {"action": "cancel", "filter": {"user": "bob"}}).data["total"] == 0
         assert alice.post(ACTIONS, {"action": "replay", "filter": {}}).status_code == 403
 
-    def test_operations_belong_to_who_asked(self, alice, bob, staff, stored, monkeypatch):
+    def test_operations_belong_to_who_asked(self, alice, bob, staff, stored, monkeypatch, settings):
         monkeypatch.setattr("queue_app.api.views.tasks.advance_for", lambda found, _: Operation.objects.get(pk=found))
-        stored(parameters={"password": "s3cret"})
-        body = {"action": "cancel", "filter": {"parameters": {"password": "s3cret"}}, "reason": "mistake"}
+        stored(parameters={"code": "s3cret"})
+        body = {"action": "cancel", "filter": {"parameters": {"code": "s3cret"}}, "reason": "mistake"}
         response = alice.post(ACTIONS, body)
         assert (response.data["state"], response.data["remaining"]) == ("running", 1)
         address = f"/api/v1/operations/{response.data['operation_id']}"
-        assert "s3cret" not in json.dumps(response.data)
+        settings.TASKQUEUE = settings.TASKQUEUE | {"SENSITIVE": ["code"]}
+        assert "s3cret" not in json.dumps(alice.get(address).data)
         assert [client.get(address).status_code for client in (bob, staff(), staff("view_operation"))] == [
             404,
             404,

@@ -62,6 +62,16 @@ def test_a_failure_is_tried_again_later(engine, hand, history):
     assert_index_agrees()
 
 
+def test_what_failures_say_is_stored_without_secrets_as_it_can_be_searched(engine, hand):
+    put(parameters={"password": "swordfish"}, max_retries=1)
+    put(parameters={"password": "swordfish"}, max_retries=0)
+    tasks = take(hand, 2)
+    said = "refused swordfish, token=abc at redis://me:pw@host"
+    finish([failed(task, said) for task in tasks])
+    stored = {*TaskAttempt.objects.values_list("message", flat=True), DeadLetter.objects.get().message}
+    assert stored == {"refused ********, token=******** at redis://me:********@host"}
+
+
 # failures so far, own delay, cap in settings -> seconds
 @pytest.mark.parametrize(
     ("failures", "own", "seconds"),

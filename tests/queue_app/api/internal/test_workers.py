@@ -7,7 +7,7 @@ from django.test import Client
 
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
-from queue_app.models import Task, TaskLog, TaskProgress, TaskResult, Worker
+from queue_app.models import Task, TaskAttempt, TaskLog, TaskProgress, TaskResult, Worker
 from queue_app.services import cancel, enqueue, tokens
 from tests.support.engine import assert_index_agrees
 
@@ -73,9 +73,11 @@ def test_a_task_goes_out_and_its_result_comes_back(remote):
 
 
 def test_failures_snoozes_and_tasks_given_back(remote):
-    ids = [put(n=n) for n in range(3)]
+    ids = [put(n=n, token="swordfish") for n in range(3)]
     failed, snoozed, back = remote.take()
-    remote.report(failed, status="failed", error={"class": "Error", "message": "a\u0000b", "traceback": "at x"})
+    error = {"class": "Error", "message": "a\u0000b, not swordfish", "traceback": "at x"}
+    remote.report(failed, status="failed", error=error)
+    assert "swordfish" not in TaskAttempt.objects.get(task_id=ids[0]).message
     remote.report(snoozed, status="snoozed", snooze=60)
     remote.report(back, status="released")
     states = [Task.objects.get(pk=task_id).status for task_id in ids]
