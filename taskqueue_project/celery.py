@@ -35,5 +35,5 @@ app.conf.beat_schedule = {
     "promote": every("queue_app.promote", 60.0),
     "expire": every("queue_app.expire", 60.0),
     "snapshot": every("queue_app.snapshot", 60.0),
-    "purge": every("queue_app.purge", 600.0),
+    "purge": every("queue_app.purge", 60.0),
 }

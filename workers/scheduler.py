@@ -22,7 +22,7 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.services import requests
 from queue_app.services.due import BATCH, make_due
 from queue_app.services.leader import resign, take_lead, wake_forgotten
-from queue_app.services.maintenance import run_overdue
+from queue_app.services.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.operations import run_operations
 from queue_app.services.pause import resume_due
 from queue_app.services.reap import reap, reap_overdue
@@ -39,11 +39,16 @@ logger = logging.getLogger("taskqueue")
 INDEX_RETRY_SECONDS = 0.5
 #: A loop that has not turned for so long hangs. Jobs are bounded; a rebuild of millions of rows takes the longest.
 STALE_SECONDS = 900.0
+#: So long the scheduler deletes in one turn: what is due meanwhile waits.
+PURGE_SECONDS = 0.3
 
 
 @dataclass(slots=True)
 class Job:
-    """Something to do every ``interval`` seconds; ``due_at`` is monotonic time."""
+    """Something to do every ``interval`` seconds; ``due_at`` is monotonic time.
+
+    An action that returns ``True`` has left work, and has its next turn once the others had theirs.
+    """
 
     name: str
     interval: float
@@ -51,14 +56,16 @@ class Job:
     due_at: float = 0.0
     failing: bool = field(default=False)
     needs_index: bool = False  # nothing can be done without Redis
+    has_more: bool = field(default=False)
 
     def run_once(self) -> bool:
         """Run the job; return whether the index answered, as far as it was asked.
 
         A failure is logged once, and the job is tried again at its next turn.
         """
+        self.has_more = False
         try:
-            self.action()
+            self.has_more = self.action() is True
         except (IndexUnavailable, DatabaseError) as error:
             if not self.failing:
                 logger.warning("%s failed: %s", self.name, " ".join(str(error).split()))
@@ -83,6 +90,8 @@ class Scheduler:
         self.token = uuid.uuid4().hex
         self.leader_seconds = settings.leader_seconds
         self.leads = False
+        self._with_maintenance = with_maintenance
+        self._purging = False
         self._stopping = False
         self._index_is_away = False
         self._index_back_at = 0.0  # monotonic time before which nothing is asked of the index
@@ -100,7 +109,8 @@ class Scheduler:
             Job("operations", settings.reap_seconds, run_operations),
             Job("reconcile", settings.reconcile_seconds, reconciler.run_once, needs_index=True),
             Job("fallback", settings.fallback_seconds, wake_forgotten, needs_index=True),
-            Job("maintenance", settings.maintenance_seconds, lambda: run_overdue(every=with_maintenance)),
+            Job("maintenance", settings.maintenance_seconds, self._maintain),
+            Job("purge", settings.maintenance_seconds, self._purge),
         ]
 
     def run(self) -> Exit:
@@ -134,9 +144,20 @@ class Scheduler:
             if not job.run_once():
                 self._miss_index(began)
             self.pulse.beat()
-            job.due_at = time.monotonic() + job.interval
+            job.due_at = time.monotonic() + (0 if job.has_more else job.interval)
             ran.append(job.name)
         return ran
+
+    def _maintain(self) -> None:
+        run_overdue("promote", "expire", "snapshot", every=self._with_maintenance)
+
+    def _purge(self) -> bool:
+        """Delete for a moment; where that was not enough, go on at the next turn, or after a failure in its time."""
+        if self._purging or self._with_maintenance or is_overdue("purge"):
+            self._purging, began = False, time.monotonic()
+            purge(seconds=PURGE_SECONDS)
+            self._purging = time.monotonic() >= began + PURGE_SECONDS
+        return self._purging
 
     def _miss_index(self, since: float) -> None:
         """Ask nothing of the index for a while, so that the jobs on the rows have their turns.

@@ -12,7 +12,8 @@ from queue_app.rows.database import execute, fetch_all
 _PURGE_TASKS = """
 WITH doomed AS (
     SELECT id FROM queue_app_task
-    WHERE finished_at < statement_timestamp() - make_interval(secs => LEAST(%(success)s, %(failure)s))
+    WHERE finished_at >= COALESCE(%(after)s::timestamptz, '-infinity')
+        AND finished_at < statement_timestamp() - make_interval(secs => LEAST(%(success)s, %(failure)s))
         AND finished_at < statement_timestamp() - make_interval(
             secs => CASE WHEN status = 'completed' THEN %(success)s ELSE %(failure)s END)
         AND status IN ('completed', 'failed', 'cancelled', 'expired', 'dead_letter')
@@ -26,7 +27,7 @@ results AS (DELETE FROM queue_app_taskresult USING doomed WHERE task_id = doomed
 attempts AS (DELETE FROM queue_app_taskattempt USING doomed WHERE task_id = doomed.id),
 progress AS (DELETE FROM queue_app_taskprogress USING doomed WHERE task_id = doomed.id),
 logs AS (DELETE FROM queue_app_tasklog USING doomed WHERE task_id = doomed.id)
-DELETE FROM queue_app_task AS t USING doomed WHERE t.id = doomed.id
+DELETE FROM queue_app_task AS t USING doomed WHERE t.id = doomed.id RETURNING t.finished_at
 """
 
 _COUNTS = """
@@ -71,17 +72,21 @@ def purge_audit(seconds: float, limit: int) -> int:
 def count_purgeable(success_seconds: float, failure_seconds: float, key_seconds: float) -> int:
     """Return how many tasks ``purge_tasks`` would delete by now, called until nothing is left."""
     which = _PURGE_TASKS[_PURGE_TASKS.index("FROM queue_app_task\n") : _PURGE_TASKS.index("ORDER BY finished_at")]
-    params = {"success": success_seconds, "failure": failure_seconds, "key": key_seconds}
+    params = {"success": success_seconds, "failure": failure_seconds, "key": key_seconds, "after": None}
     return int(fetch_all(f"SELECT count(*) {which}", params)[0][0])
 
 
-def purge_tasks(success_seconds: float, failure_seconds: float, key_seconds: float, limit: int) -> int:
-    """Delete at most ``limit`` ended tasks that are past their retention, oldest first.
+def purge_tasks(
+    success_seconds: float, failure_seconds: float, key_seconds: float, limit: int, after: datetime | None = None
+) -> list[datetime]:
+    """Delete at most ``limit`` ended tasks that are past their retention, oldest first; return when they ended.
 
     One that carries an idempotency key stays at least ``key_seconds`` from its creation on.
+    Nothing that ended before ``after`` is looked at: failures are kept for longer, and the
+    next batch need not read over them again.
     """
     params = {"success": success_seconds, "failure": failure_seconds, "key": key_seconds, "limit": limit}
-    return execute(_PURGE_TASKS, params)
+    return [row[0] for row in fetch_all(_PURGE_TASKS, params | {"after": after})]
 
 
 def purge_dead_letters(limit: int) -> int:

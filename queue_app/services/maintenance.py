@@ -7,6 +7,7 @@ are overdue and runs those itself: the queue works without Celery.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 from django.utils import timezone
@@ -22,6 +23,9 @@ from queue_app.services.snapshot import take_snapshot
 logger = logging.getLogger("taskqueue")
 
 PURGE_BATCH = 1000
+#: So long one run of the purge goes on while there is something to delete: a third of the time, where it is run once
+#: a minute, and so several times what workers can add.
+PURGE_SECONDS = 20.0
 #: A job whose last success is older than so many intervals is overdue.
 OVERDUE_INTERVALS = 3
 
@@ -39,21 +43,21 @@ def expire() -> int:
 
 
 @jobs.recorded("purge")
-def purge(*, budget: int = 20) -> int:
-    """Delete ended tasks past their retention, in at most ``budget`` small batches; return how many.
+def purge(*, seconds: float = PURGE_SECONDS) -> int:
+    """Delete ended tasks past their retention, in small batches for at most about ``seconds``; return how many.
 
     Success and failure have retentions of their own. Dead letters, statistics and workers
     go with their own too.
     """
     retention = conf.get().retention
-    deleted = 0
-    for _ in range(budget):
-        batch = upkeep.purge_tasks(
-            retention.success_seconds, retention.failure_seconds, retention.idempotency_seconds, PURGE_BATCH
-        )
-        deleted += batch
-        if batch < PURGE_BATCH:
+    times = (retention.success_seconds, retention.failure_seconds, retention.idempotency_seconds)
+    until = time.monotonic() + seconds
+    deleted, batch = 0, upkeep.purge_tasks(*times, PURGE_BATCH)
+    while batch:
+        deleted += len(batch)
+        if len(batch) < PURGE_BATCH or time.monotonic() >= until:
             break
+        batch = upkeep.purge_tasks(*times, PURGE_BATCH, after=max(batch))
     upkeep.purge_dead_letters(PURGE_BATCH)
     upkeep.purge_replay_operations(retention.dead_letter_seconds, PURGE_BATCH)
     upkeep.purge_audit(retention.audit_seconds, PURGE_BATCH)
@@ -71,13 +75,14 @@ def snapshot() -> int:
 
 
 JOBS: dict[str, Callable[[], int]] = {"promote": promote, "expire": expire, "snapshot": snapshot, "purge": purge}
-#: How many times the interval of upkeep lies between two runs of a job on Celery's beat; once, where not said.
-INTERVALS: dict[str, int] = {"purge": 10}
 
 
-def run_overdue(*, every: bool = False) -> list[str]:
-    """Run the jobs that nobody else has run for too long, or with ``every`` all; return the names of those done."""
-    return [name for name, job in JOBS.items() if (every or _is_overdue(name)) and _succeeds(name, job)]
+def run_overdue(*names: str, every: bool = False) -> list[str]:
+    """Run those of the jobs (none named: all) that nobody else has run for too long, or with ``every`` each of them.
+
+    Return the names of those done.
+    """
+    return [name for name in names or JOBS if (every or is_overdue(name)) and _succeeds(name, JOBS[name])]
 
 
 def _succeeds(name: str, job: Callable[[], int]) -> bool:
@@ -90,6 +95,6 @@ def _succeeds(name: str, job: Callable[[], int]) -> bool:
     return True
 
 
-def _is_overdue(name: str) -> bool:
-    interval = conf.get().scheduler.maintenance_seconds * INTERVALS.get(name, 1)
-    return not jobs.succeeded_within(name, OVERDUE_INTERVALS * interval)
+def is_overdue(name: str) -> bool:
+    """Whether nobody has done a job for too long."""
+    return not jobs.succeeded_within(name, OVERDUE_INTERVALS * conf.get().scheduler.maintenance_seconds)

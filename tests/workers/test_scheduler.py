@@ -137,6 +137,25 @@ def test_maintenance_on_demand(make):
     assert QueueStats.objects.count() == 2
 
 
+def test_a_long_purge_leaves_the_others_their_turns(make, hire, monkeypatch):
+    """It deletes for a moment, comes again after the others, and goes on until nothing is left."""
+    monkeypatch.setattr(maintenance, "PURGE_BATCH", 2)
+    monkeypatch.setattr(module, "PURGE_SECONDS", 0)  # never enough
+    put_many(5, QUICK)
+    hire().until_empty()
+    Task.objects.update(finished_at=timezone.now() - timedelta(days=100))
+    scheduler = make()
+    ran, left = [tick(scheduler, "due", "purge")], [Task.objects.count()]
+    while left[-1]:
+        next(job for job in scheduler.jobs if job.name == "reap").due_at = 0
+        ran.append(scheduler.run_once())
+        left.append(Task.objects.count())
+    assert ran == [["due", "purge"], ["reap", "purge"], ["reap", "purge"]]
+    assert left == [3, 1, 0]
+    monkeypatch.setattr(module, "PURGE_SECONDS", 60)
+    assert [scheduler.run_once(), scheduler.run_once()] == [["purge"], []]
+
+
 # -- leadership -----------------------------------------------------------------------------------------
 
 

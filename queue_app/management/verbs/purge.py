@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from argparse import ArgumentParser
 
 from queue_app import conf
@@ -9,12 +10,10 @@ from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
 from queue_app.rows.database import atomic
 from queue_app.rows.upkeep import count_purgeable
 from queue_app.services import audit
-from queue_app.services.maintenance import PURGE_BATCH, purge
+from queue_app.services.maintenance import purge
 
 EXAMPLE = "taskqueue purge --dry-run"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
-#: Batches of one round: between two rounds an interrupt is heard, and the record kept.
-ROUND = 20
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -32,12 +31,7 @@ def run(call: Call) -> int:
         call.say(f"{count} ended tasks are past their retention")
         call.data({"tasks": count, "dry_run": True})
         return OK
-    deleted = 0
-    while True:
-        batch = purge(budget=ROUND)
-        deleted += batch
-        if batch < ROUND * PURGE_BATCH:
-            break
+    deleted = purge(seconds=math.inf)
     with atomic():
         audit.record("purge", "task", by=call.by, via=audit.COMMAND, count=deleted)
     call.say(f"{deleted} ended tasks deleted")

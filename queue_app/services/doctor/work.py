@@ -15,7 +15,7 @@ from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSett
 from queue_app.models.worker import WorkerStatus
 from queue_app.rows import doctor as rows
 from queue_app.services.doctor.finding import Finding, fail, ok, warn
-from queue_app.services.maintenance import INTERVALS, JOBS, OVERDUE_INTERVALS
+from queue_app.services.maintenance import JOBS, OVERDUE_INTERVALS
 
 REBUILD_SECONDS: Final = 60.0
 #: Rows are counted up to so many when they are compared with the index.
@@ -68,7 +68,7 @@ def check_scheduler() -> Iterator[Finding]:
 def check_maintenance() -> Iterator[Finding]:
     """Report jobs of upkeep that nobody has done for long."""
     found = {job.name: job for job in MaintenanceJob.objects.all()}
-    every = conf.get().scheduler.maintenance_seconds
+    limit = OVERDUE_INTERVALS * conf.get().scheduler.maintenance_seconds
     late: list[str] = []
     errors: list[str] = []
     for name in JOBS:
@@ -76,7 +76,6 @@ def check_maintenance() -> Iterator[Finding]:
         if job is not None and job.error:
             errors.append(f"{name}: {job.error:.200}")
         at = job.succeeded_at if job is not None else None
-        limit = OVERDUE_INTERVALS * every * INTERVALS.get(name, 1)
         if at is None:
             late.append(f"{name} never ran")
         elif (timezone.now() - at).total_seconds() > limit:

@@ -10,7 +10,7 @@ import time
 from django.utils import timezone
 
 from queue_app.models import MaintenanceJob, Task, Worker
-from queue_app.services.maintenance import INTERVALS, JOBS, run_overdue
+from queue_app.services.maintenance import JOBS, run_overdue
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import PATIENCE, Run
 from tests.integration.faults.starts import alone, is_running, kill, start, supervised
@@ -102,8 +102,6 @@ def _leads(process: Process) -> bool:
     return bool(words) and words[-1] == "leads"
 
 
-#: Jobs that are overdue after three intervals; the others run more rarely.
-FREQUENT = [name for name in JOBS if name not in INTERVALS]
 PROMOTED = re.compile(r"queue_app\.promote\S* succeeded")
 #: In a hurry, so that a job is overdue after a second and a half.
 UPKEEP = {"TASKQUEUE__SCHEDULER__MAINTENANCE_SECONDS": "0.5"}
@@ -118,12 +116,12 @@ def kill_celery(run: Run) -> None:
 
 
 def kill_upkeep(run: Run, celery: Process) -> None:
-    """Kill this Celery once it works, and wait until others have done every frequent job."""
+    """Kill this Celery once it works, and wait until others have done every job."""
     eventually(lambda: len(PROMOTED.findall(celery.log)) > 1, "Celery keeps things up", PATIENCE)
     celery.kill()
     killed_at, since = time.monotonic(), timezone.now()
-    done = MaintenanceJob.objects.filter(name__in=FREQUENT, succeeded_at__gt=since)
-    eventually(lambda: patient(done.count) == len(FREQUENT), "the scheduler does what is overdue", PATIENCE)
+    done = MaintenanceJob.objects.filter(name__in=JOBS, succeeded_at__gt=since)
+    eventually(lambda: patient(done.count) == len(JOBS), "the scheduler does what is overdue", PATIENCE)
     run.measured["upkeep done again after a kill of Celery (s)"] = time.monotonic() - killed_at
 
 
