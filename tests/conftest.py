@@ -4,14 +4,15 @@ Django reads the addresses of the servers when its settings are imported, so the
 imported, before pytest-django looks for settings. With DATABASE_URL or REDIS_URL in the environment those servers are
 used instead: PostgreSQL gets a separate database (test_...), Redis a key prefix.
 
-A server that does not start ends the run. No test is ever skipped for the lack of one.
+A server that does not start ends the run. No test is ever skipped for the lack of one. Tests that need a program of the
+system (promtool, Chromium, ...) are skipped where it is missing; with CI set, a skipped test is a failed one.
 """
 
 import atexit
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,6 +58,16 @@ if settings.configured and "PYTEST_XDIST_WORKER" not in os.environ:
     sys.exit("Unset DJANGO_SETTINGS_MODULE (and --ds): the tests choose their settings after starting the servers.")
 _start_servers()
 _configure_django()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let no test be skipped in CI: ``.ci/run`` installs what they need."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome, report.longrepr = "failed", f"{item.nodeid}: not skipped in CI. {reason}"
+    return report
 
 
 def _remove_index() -> None:

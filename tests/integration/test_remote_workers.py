@@ -47,7 +47,7 @@ def start(fleet, live_server, tmp_path):
 
 @pytest.mark.parametrize(
     "kind",
-    ["python", pytest.param("node", marks=pytest.mark.skipif(NODE is None, reason="there is no node on this machine"))],
+    ["python", pytest.param("node", marks=pytest.mark.skipif(NODE is None, reason="no node (Debian: nodejs)"))],
 )
 def test_conformance(start, kind, tmp_path):
     """Results, failures, cancellation, a drain: by a process that cannot reach PostgreSQL or Redis."""

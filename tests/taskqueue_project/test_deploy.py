@@ -4,8 +4,10 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import yaml
 from django.core.management import load_command_class
@@ -64,6 +66,22 @@ def test_commands_exist_with_their_options_and_get_the_time_to_end(name):
     options = parsed(words)
     if "runworker" in words:
         assert seconds(given) >= options["grace"] + MARGIN
+
+
+def test_the_schema_of_compose_files_accepts_ours():
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    path = str(DEPLOY / "compose/compose.yaml")
+    done = subprocess.run([*command, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("version", ["1.29", "1.34"])
+def test_the_schemas_of_kubernetes_accept_the_manifests(version):
+    """Strictly, so that no field is misspelt; KEDA's own kinds are not Kubernetes'."""
+    judged = [item for item in MANIFESTS.values() if not item["apiVersion"].startswith("keda.sh/")]
+    assert len(judged) >= 12
+    for item in judged:
+        kubernetes_validate.validate(item, version, strict=True)
 
 
 def test_compose_has_every_process_and_every_server():
@@ -180,7 +198,7 @@ def test_units_are_started_by_their_target_and_watched():
     assert {re.sub(r"@.*\.", "@.", name) for name in wanted} == set(UNITS) - {"taskqueue.target"}
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze (Debian: systemd)")
 def test_systemd_accepts_the_units(tmp_path):
     for name, text in UNITS.items():
         (tmp_path / name).write_text(re.sub(r"/srv/taskqueue/venv/bin/\w+", shutil.which("true"), text))
@@ -194,7 +212,7 @@ def test_systemd_accepts_the_units(tmp_path):
     assert complaints == []
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here")
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool (Debian: prometheus)")
 def test_prometheus_accepts_its_configuration(tmp_path):
     text = (DEPLOY / "prometheus/prometheus.yml").read_text()
     (tmp_path / "token").write_text("x")
