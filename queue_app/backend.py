@@ -14,7 +14,8 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -27,6 +28,7 @@ from django.tasks.signals import task_enqueued
 from django.utils.json import normalize_json
 
 from queue_app import registry
+from queue_app.core.ids import as_texts
 from queue_app.core.priorities import band_from_django, django_priority
 from queue_app.core.records import Enqueued, NewTask
 from queue_app.core.states import Status
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 _django_log = logging.getLogger("django.tasks")
 
 type Call = tuple[Sequence[Any], dict[str, Any]]
+
+_SCALARS: Final = frozenset({str, int, float, bool, NoneType})
 
 RESULT_STATUS: dict[Status, TaskResultStatus] = {
     Status.SCHEDULED: TaskResultStatus.READY,
@@ -90,7 +94,7 @@ class TaskQueueBackend(BaseTaskBackend):
             stored = enqueue(_new_task(task, args, kwargs))
         if not stored.created:  # a replayed idempotency key: what became of the first one
             return self.get_result(str(stored.id))
-        result = self._ready(task, args, kwargs, stored)
+        result = self._ready(task, args, kwargs, stored, str(stored.id))
         if has_audience(task_enqueued, logging.DEBUG):
             task_enqueued.send(type(self), task_result=result)
         return result
@@ -110,8 +114,8 @@ class TaskQueueBackend(BaseTaskBackend):
             calls = [_normalised(call, refused) for call in calls]
             stored = enqueue_calls(_new_task(task), calls)
         results = [
-            self._ready(task, args, kwargs, item) if item.created else self.get_result(str(item.id))
-            for (args, kwargs), item in zip(calls, stored, strict=True)
+            self._ready(task, args, kwargs, item, text) if item.created else self.get_result(text)
+            for (args, kwargs), item, text in zip(calls, stored, as_texts([item.id for item in stored]), strict=True)
         ]
         if has_audience(task_enqueued, logging.DEBUG):
             for result, item in zip(results, stored, strict=True):
@@ -123,21 +127,30 @@ class TaskQueueBackend(BaseTaskBackend):
         """Do what ``enqueue_many`` does, from a coroutine."""
         return await sync_to_async(self.enqueue_many)(task, calls)
 
-    def _ready(self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any], stored: Enqueued) -> AnyResult:
-        return TaskResult(
+    def _ready(
+        self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any], stored: Enqueued, text: str
+    ) -> AnyResult:
+        result: AnyResult = TaskResult(
             task=task,
-            id=str(stored.id),
+            id=text,
             status=TaskResultStatus.READY,
             enqueued_at=stored.enqueued_at,
             started_at=None,
             finished_at=None,
             last_attempted_at=None,
-            args=list(args),
-            kwargs=kwargs,
+            args=[],
+            kwargs={},
             backend=self.alias,
             errors=[],
             worker_ids=[],
         )
+        # Django walks through all values again; it is spared what was found plain when it was stored.
+        if args:
+            object.__setattr__(result, "args", normalize_json(args))
+        if kwargs:
+            plain = _SCALARS.issuperset(map(type, kwargs.values()))
+            object.__setattr__(result, "kwargs", dict(kwargs) if plain else normalize_json(kwargs))
+        return result
 
     def get_result(self, result_id: str) -> AnyResult:
         """Return what is known of a task; raise ``TaskResultDoesNotExist`` for an unknown id.

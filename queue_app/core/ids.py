@@ -12,9 +12,11 @@ import os
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 
 _COUNTER_BITS = 42
 _COUNTER_MAX = (1 << _COUNTER_BITS) - 1
+_VERSION_AND_VARIANT = 0x7 << 76 | 0b10 << 62
 
 
 class UUID7Generator:
@@ -31,25 +33,31 @@ class UUID7Generator:
 
     def __call__(self) -> uuid.UUID:
         """Return the next id."""
-        random_bits = int.from_bytes(os.urandom(10))
+        return self.take(1)[0]
+
+    def take(self, count: int) -> list[uuid.UUID]:
+        """Return the next ``count`` ids, with what they share done once."""
+        seeds = memoryview(os.urandom(10 * count))
+        ids: list[uuid.UUID] = []
         with self._lock:
             now_ms = time.time_ns() // 1_000_000
-            if now_ms > self._last_ms:
-                self._last_ms = now_ms
-                self._counter = random_bits & (_COUNTER_MAX >> 1)  # leaves room for 2**41 more in this millisecond
-            else:  # the same millisecond, or the clock went back
-                self._counter += 1 + (random_bits & 0xFF)
-                if self._counter > _COUNTER_MAX:
-                    self._last_ms += 1
-                    self._counter = random_bits & (_COUNTER_MAX >> 1)
-            stamp, counter = self._last_ms, self._counter
-        value = (stamp & 0xFFFF_FFFF_FFFF) << 80
-        value |= 0x7 << 76  # version
-        value |= (counter >> 30) << 64
-        value |= 0b10 << 62  # variant
-        value |= (counter & 0x3FFF_FFFF) << 32
-        value |= (random_bits >> 48) & 0xFFFF_FFFF
-        return uuid.UUID(int=value)
+            for at in range(0, 10 * count, 10):
+                random_bits = int.from_bytes(seeds[at : at + 10])
+                if now_ms > self._last_ms:
+                    self._last_ms = now_ms
+                    self._counter = random_bits & (_COUNTER_MAX >> 1)  # leaves room for 2**41 more in this millisecond
+                else:  # the same millisecond, or the clock went back
+                    self._counter += 1 + (random_bits & 0xFF)
+                    if self._counter > _COUNTER_MAX:
+                        self._last_ms += 1
+                        self._counter = random_bits & (_COUNTER_MAX >> 1)
+                value = (self._last_ms & 0xFFFF_FFFF_FFFF) << 80
+                value |= _VERSION_AND_VARIANT
+                value |= (self._counter >> 30) << 64
+                value |= (self._counter & 0x3FFF_FFFF) << 32
+                value |= (random_bits >> 48) & 0xFFFF_FFFF
+                ids.append(uuid.UUID(int=value))
+        return ids
 
 
 _generator = UUID7Generator()
@@ -58,6 +66,22 @@ _generator = UUID7Generator()
 def uuid7() -> uuid.UUID:
     """Return a new UUID version 7, greater than every earlier one of this process."""
     return _generator()
+
+
+def uuid7s(count: int) -> list[uuid.UUID]:
+    """Return so many new ids, as ``uuid7`` would one after the other."""
+    return _generator.take(count)
+
+
+def as_digits(ids: Iterable[uuid.UUID]) -> list[str]:
+    """Return the 32 digits of each id; several times faster than ``hex`` of each."""
+    digits = b"".join([task_id.bytes for task_id in ids]).hex()
+    return [digits[at : at + 32] for at in range(0, len(digits), 32)]
+
+
+def as_texts(ids: Iterable[uuid.UUID]) -> list[str]:
+    """Return the ids as they are usually spelt; ``str`` of each would take twice as long."""
+    return [f"{it[:8]}-{it[8:12]}-{it[12:16]}-{it[16:20]}-{it[20:]}" for it in as_digits(ids)]
 
 
 os.register_at_fork(after_in_child=_generator.forget)

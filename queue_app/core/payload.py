@@ -82,7 +82,7 @@ def _is_flat(value: Any, limits: PayloadLimits) -> bool:
         elif kind is int:
             if not -MAX_SAFE_INTEGER <= item <= MAX_SAFE_INTEGER:
                 return False
-        elif kind is not bool and item is not None:
+        elif kind is not bool and kind is not float and item is not None:  # NaN was refused before
             return False
     return True
 

@@ -99,8 +99,7 @@ class TaskRef:
         return Entry(self.lane, self.score, self.id)
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+class Enqueued(NamedTuple):
     """The answer to an enqueue; ``created`` is false for a replayed idempotency key."""
 
     id: uuid.UUID

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterable, Iterator
 from itertools import batched
 from typing import Any
 
 from queue_app import conf
 from queue_app.core.events import COUNTED, Occasion, Run, counted
+from queue_app.core.ids import as_texts
 
 #: Tasks that one entry names at most. An entry for each would cost a busy worker a sixth of
 #: its speed, most of it in the server; entries without bound would leave the stream without one.
@@ -27,7 +27,7 @@ def publish_arguments(runs: Iterable[Run]) -> list[Any]:
             _add(counts, occasion)
             continue
         if keeps_events:
-            told.append((occasion, _as_texts(task_ids)))
+            told.append((occasion, [" ".join(some) for some in batched(as_texts(task_ids), IDS_PER_ENTRY)] or [""]))
         name = _count_of(occasion)
         counts[name] = counts.get(name, 0) + max(1, len(task_ids))
     return [
@@ -47,17 +47,6 @@ def _count_of(occasion: Occasion) -> str:
     details = occasion.details
     reason = details[1] if details[:1] == ("reason",) else ""
     return f"event:{occasion.name}:{occasion.queue}:{occasion.priority}:{occasion.status}:{reason}"
-
-
-def _as_texts(ids: Iterable[uuid.UUID]) -> list[str]:
-    """Return the ids for each entry, as they are usually spelt; ``str`` of each would take twice as long."""
-    digits = b"".join([task_id.bytes for task_id in ids]).hex()
-    texts = [
-        f"{digits[i : i + 8]}-{digits[i + 8 : i + 12]}-{digits[i + 12 : i + 16]}-{digits[i + 16 : i + 20]}"
-        f"-{digits[i + 20 : i + 32]}"
-        for i in range(0, len(digits), 32)
-    ]
-    return [" ".join(some) for some in batched(texts, IDS_PER_ENTRY)] or [""]
 
 
 def split(runs: Iterable[Run], size: int) -> Iterator[list[Run]]:

@@ -10,6 +10,7 @@ from itertools import batched, count, repeat
 from typing import Any, NamedTuple
 
 from queue_app.core import trace
+from queue_app.core.ids import as_digits
 from queue_app.core.states import Status
 from queue_app.rows.database import atomic, connection, fetch_all, fetch_prepared
 
@@ -103,8 +104,8 @@ COPY queue_app_task (
 """
 _COPY_PAYLOAD = "COPY queue_app_taskpayload (task_id, args, parameters) FROM STDIN"
 _COPY_TRACED_PAYLOAD = "COPY queue_app_taskpayload (task_id, args, parameters, trace) FROM STDIN"
-#: Rows that go to the server in one message.
-_COPY_CHUNK = 1000
+#: Rows that go to the server in one message: it stores them while the next are written out.
+_COPY_CHUNK = 200
 
 
 class LimitApplies(Exception):
@@ -191,14 +192,14 @@ def insert_many(rows: Sequence[TaskRow], *, admitted: bool = False) -> list[Stor
             Stored(row, clock, None if _is_later(row.spec.run_after, clock) else at)
             for row, at in zip(rows, _instants(clock, step), strict=False)
         ]
+        ids = as_digits([row.id for row in rows])
         with connection().cursor() as cursor:
             with cursor.copy(_COPY_TASK) as copy:
-                for text in _in_chunks(_task_lines(stored, clock)):
+                for text in _in_chunks(_task_lines(ids, stored, clock)):
                     copy.write(text)
             traceparent = trace.of_caller()
-            end = "\n" if traceparent is None else f"\t{traceparent}\n"
             with cursor.copy(_COPY_PAYLOAD if traceparent is None else _COPY_TRACED_PAYLOAD) as copy:
-                for text in _in_chunks(f"{row.id}\t{_quote(row.args)}\t{_quote(row.parameters)}{end}" for row in rows):
+                for text in _in_chunks(_payload_lines(ids, rows, traceparent)):
                     copy.write(text)
     return stored
 
@@ -219,15 +220,27 @@ def _in_chunks(lines: Iterable[str]) -> Iterator[str]:
     return ("".join(chunk) for chunk in batched(lines, _COPY_CHUNK))
 
 
-def _task_lines(stored: Sequence[Stored], clock: datetime) -> Iterator[str]:
+def _task_lines(ids: Sequence[str], stored: Sequence[Stored], clock: datetime) -> Iterator[str]:
     """Yield the lines of the COPY; what the calls of one task share is written out once."""
     shared: dict[int, str] = {}
-    for item in stored:
-        spec = item.row.spec
-        prefix = shared.get(id(spec))
+    last: datetime | None = clock
+    waiting = f"\t{Status.QUEUED.value}\t{_field(last)}\n"
+    for digits, (row, _created_at, queued_at) in zip(ids, stored, strict=True):
+        prefix = shared.get(id(row.spec))
         if prefix is None:
-            prefix = shared[id(spec)] = "\t".join(map(_field, (*_spec_fields(spec), clock)))
-        yield f"{prefix}\t{item.row.id}\t{item.status.value}\t{_field(item.queued_at)}\n"
+            prefix = shared[id(row.spec)] = "\t".join(map(_field, (*_spec_fields(row.spec), clock))) + "\t"
+        if queued_at is None:
+            yield f"{prefix}{digits}\t{Status.SCHEDULED.value}\t{_field(None)}\n"
+            continue
+        if queued_at is not last:
+            last, waiting = queued_at, f"\t{Status.QUEUED.value}\t{_field(queued_at)}\n"
+        yield prefix + digits + waiting
+
+
+def _payload_lines(ids: Sequence[str], rows: Sequence[TaskRow], traceparent: str | None) -> Iterator[str]:
+    end = "\n" if traceparent is None else f"\t{traceparent}\n"
+    for digits, (_id, _spec, args, parameters) in zip(ids, rows, strict=True):
+        yield f"{digits}\t{_quote(args)}\t{_quote(parameters)}{end}"
 
 
 def _spec_fields(spec: TaskSpec) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from queue_app.rows.database import alias, atomic
 from queue_app.rows.insert import Stored, TaskRow
 from queue_app.services import admission, events
 from queue_app.services.hints import push_on_commit
-from queue_app.services.validate import check_call, check_spec, check_task
+from queue_app.services.validate import check_calls, check_spec, check_task
 
 QueueKey = tuple[str, str]  # database alias, queue
 
@@ -58,8 +58,7 @@ def enqueue_many(tasks: Iterable[NewTask], *, outside: bool = False) -> list[Enq
 
 def enqueue_calls(task: NewTask, calls: Iterable[tuple[Sequence[Any], dict[str, Any]]]) -> list[Enqueued]:
     """Store one task for each (args, parameters), as ``enqueue_many`` does; what they share is checked once."""
-    spec = check_spec(task)
-    return _store([check_call(spec, args, parameters) for args, parameters in calls])
+    return _store(check_calls(check_spec(task), list(calls)))
 
 
 def _store(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:

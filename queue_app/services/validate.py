@@ -11,9 +11,9 @@ from typing import Any
 from django.utils.json import normalize_json
 
 from queue_app import conf
-from queue_app.core.ids import uuid7
+from queue_app.core.ids import uuid7s
 from queue_app.core.lanes import lane_name
-from queue_app.core.payload import dump_json
+from queue_app.core.payload import PayloadLimits, dump_json
 from queue_app.core.priorities import parse_band
 from queue_app.core.records import NewTask
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters
@@ -67,19 +67,30 @@ def check_spec(new: NewTask) -> TaskSpec:
 
 def check_call(spec: TaskSpec, args: Sequence[Any], parameters: dict[str, Any]) -> TaskRow:
     """Return the row of one call of a checked task; raise ``InvalidTaskData`` for bad parameters."""
-    text = check_parameters(parameters)
-    if type(args) not in (list, tuple):
-        raise InvalidTaskData("args", "args must be a list.", code="list_expected")
-    return TaskRow(
-        uuid7(), spec, dump_json(list(args), field="args", limits=conf.get().payload) if args else "[]", text
-    )
+    return check_calls(spec, [(args, parameters)])[0]
+
+
+def check_calls(spec: TaskSpec, calls: Sequence[tuple[Sequence[Any], dict[str, Any]]]) -> list[TaskRow]:
+    """Return the rows of many calls of a checked task, their ids in their order; as ``check_call``."""
+    limits = conf.get().payload
+    rows: list[TaskRow] = []
+    for task_id, (args, parameters) in zip(uuid7s(len(calls)), calls, strict=True):
+        text = _parameters_text(parameters, limits)
+        if type(args) not in (list, tuple):
+            raise InvalidTaskData("args", "args must be a list.", code="list_expected")
+        rows.append(TaskRow(task_id, spec, dump_json(list(args), field="args", limits=limits) if args else "[]", text))
+    return rows
 
 
 def check_parameters(parameters: Any) -> str:
     """Return the parameters as JSON text; raise ``InvalidTaskData`` for what must not be stored."""
+    return _parameters_text(parameters, conf.get().payload)
+
+
+def _parameters_text(parameters: Any, limits: PayloadLimits) -> str:
     if type(parameters) is not dict:
         raise InvalidTaskData("parameters", "parameters must be an object with string keys.", code="object_expected")
-    return dump_json(parameters, field="parameters", limits=conf.get().payload) if parameters else "{}"
+    return dump_json(parameters, field="parameters", limits=limits) if parameters else "{}"
 
 
 def result_text(value: Any) -> str | None:

@@ -2,13 +2,14 @@
 
 from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
+from enum import IntEnum
 
 import django
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
-from django.tasks import TaskResultStatus, default_task_backend, task, task_backends
+from django.tasks import TaskResult, TaskResultStatus, default_task_backend, task, task_backends
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist, TaskResultMismatch
 from django.tasks.signals import task_enqueued
 
@@ -29,6 +30,15 @@ from tests.support.scene import Hand
 @task
 def add(a: int, b: int = 0) -> int:
     return a + b
+
+
+@task
+def anything(*args: object, **kwargs: object) -> None:
+    pass
+
+
+class Number(IntEnum):
+    ONE = 1
 
 
 @task(priority=80, queue_name="reports", takes_context=True)
@@ -206,6 +216,19 @@ def test_enqueue_many_returns_results_in_order(engine, worker):
     results = default_task_backend.enqueue_many(add, [((n,), {"b": n}) for n in range(20)])
     assert [(result.args, result.kwargs) for result in results] == [([n], {"b": n}) for n in range(20)]
     assert [str(claimed.id) for claimed in take(worker, 20)] == [result.id for result in results]
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{}, {"b": 1}, {"b": None, "c": "x", "d": 1.5, "e": True}, {"b": (1, {"c": (2,)})}, {"b": Number.ONE}]
+)
+def test_a_result_holds_what_django_would_make_of_the_arguments(engine, kwargs):
+    given = {"task": add, "args": (1, (2,)), "kwargs": kwargs, "status": TaskResultStatus.READY, "backend": "default"}
+    times = dict.fromkeys(("enqueued_at", "started_at", "finished_at", "last_attempted_at"))
+    expected = TaskResult(id="x", errors=[], worker_ids=[], **given, **times)
+    [found] = default_task_backend.enqueue_many(anything, [((1, (2,)), kwargs)])
+    assert (found.args, found.kwargs) == (expected.args, expected.kwargs)
+    assert repr(found.kwargs) == repr(expected.kwargs), "types too"
+    assert found.kwargs is not kwargs
 
 
 def test_enqueue_many_of_nothing(engine):

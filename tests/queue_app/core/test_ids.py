@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from queue_app.core import ids
-from queue_app.core.ids import uuid7
+from queue_app.core.ids import as_digits, as_texts, uuid7, uuid7s
 
 
 @pytest.fixture
@@ -33,6 +33,14 @@ def test_ids_rise():
     made = [uuid7() for _ in range(20_000)]
     assert all(one < other for one, other in itertools.pairwise(made))
     assert sorted(made, key=lambda one: one.bytes) == made, "as bytes too: so the index orders them"
+
+
+def test_many_at_once_rise_too_and_can_be_spelt_together():
+    made = [uuid7(), *uuid7s(300), uuid7()]
+    assert all(one < other for one, other in itertools.pairwise(made))
+    assert as_texts(made) == [str(one) for one in made]
+    assert as_digits(made) == [one.hex for one in made]
+    assert uuid7s(0) == as_texts([]) == []
 
 
 def test_ids_rise_within_each_thread_and_differ_over_all():

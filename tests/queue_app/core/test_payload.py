@@ -12,6 +12,7 @@ from django.utils.safestring import mark_safe
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queue_app.core import payload
 from queue_app.core.payload import PayloadLimits, dump_json
 from queue_app.exceptions import InvalidTaskData, PayloadTooLarge, UnserializableParameters
 
@@ -176,3 +177,13 @@ def test_whatever_passes_comes_back_as_it_was(value):
     except InvalidTaskData as refused:
         code = refused.code
     assert code in {"", "nul_not_allowed", "invalid_unicode", "too_deep"}
+
+
+anything = st.none() | st.booleans() | st.integers() | st.floats() | st.characters() | st.lists(st.none()) | st.binary()
+
+
+@given(st.dictionaries(st.characters() | st.integers(), anything, max_size=20), st.integers(1, 20))
+def test_the_quick_look_at_parameters_lets_nothing_pass_that_the_walk_refuses(value, max_nodes):
+    limits = PayloadLimits(max_nodes=max_nodes)
+    if payload._is_flat(value, limits):
+        payload._check(value, "parameters", limits)
