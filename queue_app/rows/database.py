@@ -23,6 +23,12 @@ PREPARE_AFTER = 5
 #: Shared by every claim until it commits, taken alone by a rebuild when it raises the
 #: generation: so no claim of the old generation can commit after the rebuild has read.
 GENERATION_LOCK = 0x7461736B_71000001
+#: Columns of a SELECT that has the rest of its transaction look rows up one by one, whatever the planner believes of
+#: the sizes of tables.
+BY_KEYS_ONLY = (
+    "set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),"
+    " set_config('enable_mergejoin', 'off', true)"
+)
 
 
 def alias() -> str:
@@ -76,12 +82,15 @@ def fetch_together(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ..
     """Run prepared statements in one round trip, as one transaction or as part of the caller's; return the last rows.
 
     Each has a snapshot of its own under READ COMMITTED, as if it had been sent alone. Where
-    statements cannot be prepared they do go one by one.
+    statements cannot be prepared they go as one text; where queries are logged, one by one.
     """
     database = connection()
-    if not (_may_prepare(database) and psycopg.Pipeline.is_supported()):
+    if database.queries_logged:
         with atomic():
             return [fetch_all(sql, params) for sql, params in statements][-1]
+    if not (_may_prepare(database) and psycopg.Pipeline.is_supported()):
+        texts, params = zip(*statements, strict=True)
+        return fetch_last(";".join(texts), [param for some in params for param in some])
     with database.wrap_database_errors:
         raw = _driver(database)
         with raw.pipeline():  # left before anything is fetched: it is then that all goes out, and is committed
@@ -119,7 +128,7 @@ def _has_news(raw: psycopg.Connection[Any]) -> bool:
     return bool(poll.poll(0))
 
 
-def fetch_last(sql: str, params: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+def fetch_last(sql: str, params: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """Run several statements in one round trip and, outside a transaction, as one; return the last one's rows.
 
     Only a cursor that fills in the parameters itself can send them so, whatever the project

@@ -1,5 +1,6 @@
 """claim and give_back: the index proposes, the rows decide, and every grant reaches its worker."""
 
+import threading
 import uuid
 from datetime import UTC, datetime
 
@@ -13,6 +14,7 @@ from queue_app.index import Proposal
 from queue_app.models import PriorityPolicy, Queue, Task, TaskPayload, Worker
 from queue_app.rows import audit
 from queue_app.rows import claim as claim_rows
+from queue_app.rows.database import GENERATION_LOCK, fetch_all
 from queue_app.services import claim as claim_service
 from queue_app.services import reconcile
 from queue_app.services.cancel import cancel
@@ -203,7 +205,7 @@ def without(monkeypatch, module, name: str, condition: str, instead: str = "true
 
 
 def test_twin_without_the_status_a_running_task_is_granted_again(rows, scene, monkeypatch):
-    without(monkeypatch, claim_rows, "_CLAIM", "t.status = 'queued'")
+    without(monkeypatch, claim_rows, "_GRANT", "t.status = 'queued'")
     audit.raise_generation()
     [task_id] = put_many(1)
     number = audit.generation()
@@ -212,7 +214,7 @@ def test_twin_without_the_status_a_running_task_is_granted_again(rows, scene, mo
 
 
 def test_the_history_refuses_such_a_grant(engine, monkeypatch):
-    without(monkeypatch, claim_rows, "_CLAIM", "t.status = 'queued'")
+    without(monkeypatch, claim_rows, "_GRANT", "t.status = 'queued'")
     [task_id] = put_many(1)
     take(engine.worker())
     with pytest.raises(DatabaseError, match="attempt 1 -> 2"):
@@ -220,8 +222,8 @@ def test_the_history_refuses_such_a_grant(engine, monkeypatch):
 
 
 def test_twin_without_the_generation_an_outdated_proposal_is_granted(engine, monkeypatch):
-    condition = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1) = %(generation)s"
-    without(monkeypatch, claim_rows, "_CLAIM", condition, "%(generation)s = %(generation)s")
+    condition = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1) = %s"
+    without(monkeypatch, claim_rows, "_GRANT", condition, "%s::int IS NOT NULL")
     [task_id] = put_many(1)
     hand = engine.worker()
     audit.raise_generation()
@@ -241,6 +243,30 @@ def test_granted_tasks_reach_the_worker_although_another_row_cannot_be_claimed(e
     assert engine.check().leases == {bad, good, later}
     Reconciler().run_once()
     assert engine.check().waiting == {bad}
+
+
+def test_a_row_that_somebody_holds_locked_does_not_hold_up_the_others(engine, impatient, monkeypatch):
+    """It was cancelled in a transaction that goes on: the index proposes it until that commits."""
+    monkeypatch.setattr(claim_rows, "_LOCK", claim_rows._LOCK.replace("'1s'", "'10ms'"))
+    ids = put_many(5)
+    hand = engine.worker()
+    locked, done_with_it = threading.Event(), threading.Event()
+
+    def hold():
+        with transaction.atomic():
+            Task.objects.select_for_update().get(pk=ids[1])
+            locked.set()
+            assert done_with_it.wait(20)
+
+    side = Side(hold)
+    assert locked.wait(10)
+    assert take_ids(hand, 3) == [ids[0], ids[2]]
+    assert take_ids(hand, 3) == ids[3:], "and it is out of the way"
+    done_with_it.set()
+    side.result()
+    Reconciler().run_once()
+    assert take_ids(hand, 3) == [ids[1]]
+    assert_index_agrees()
 
 
 @pytest.mark.parametrize("script", ["withdraw", "push"])
@@ -270,6 +296,40 @@ def test_a_claim_that_dies_before_the_rows_costs_no_attempt(engine, history, mon
     assert_index_agrees()
     assert take_ids(hand, 5) == [task_id, other], "in its old place"
     assert row(task_id).attempt == 1
+
+
+def test_a_worker_whose_connection_broke_waits_for_its_grant(engine, history):
+    """The server goes on with it behind a lock; to look before it has ended would find nothing, for ever."""
+    [task_id] = put_many(1)
+    hand = engine.worker()
+    proposal = engine.index.claim(hand.profile, hand.id, 1)
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def grant():
+        with transaction.atomic():
+            fetch_all("SELECT pg_advisory_xact_lock_shared(%s)", [GENERATION_LOCK])
+            under_way.set()
+            assert go_on.wait(20)
+            claim_rows.claim([task_id], hand.id, proposal.generation)
+
+    granting = Side(grant)
+    assert under_way.wait(10)
+    recovering = Side(lambda: claim_service.recover(hand.id, []))
+    until(lambda: blocked() == 1, "it waits")
+    go_on.set()
+    granting.result()
+    assert recovering.result() == 1
+    assert history.states(task_id) == "queued executing queued"
+    assert_index_agrees()
+
+
+def blocked() -> int:
+    """How many sessions wait for an advisory lock."""
+    found = fetch_all(
+        "SELECT count(*) FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database"
+        " WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted"
+    )
+    return int(found[0][0])
 
 
 def test_a_young_lease_of_a_queued_row_is_left_to_its_claim(engine):

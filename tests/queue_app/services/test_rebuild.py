@@ -274,9 +274,9 @@ def test_a_rebuild_waits_for_the_claims_that_are_being_committed(engine):
 
 def test_twin_without_the_lock_the_rebuild_misses_a_running_task(engine, monkeypatch):
     """Its slot is not counted: the cap of one would let a second task start."""
-    text = claim_rows._CLAIM
-    assert text.count("pg_advisory_xact_lock_shared(%(lock)s)") == 1
-    monkeypatch.setattr(claim_rows, "_CLAIM", text.replace("pg_advisory_xact_lock_shared(%(lock)s)", "%(lock)s"))
+    text = claim_rows._LOCK
+    assert text.count("pg_advisory_xact_lock_shared(%s)") == 1
+    monkeypatch.setattr(claim_rows, "_LOCK", text.replace("pg_advisory_xact_lock_shared(%s)", "%s::int8"))
     set_queue_limits("default", max_concurrent=1)
     with claim_under_way(engine, engine.worker(), []) as task_id:
         assert Side(rebuild).result().leases == 0
@@ -300,8 +300,8 @@ def test_a_claim_that_comes_while_the_generation_is_raised_is_refused(engine):
 
 
 def test_twin_without_the_lock_such_a_claim_is_granted(engine, monkeypatch):
-    text = claim_rows._CLAIM
-    monkeypatch.setattr(claim_rows, "_CLAIM", text.replace("pg_advisory_xact_lock_shared(%(lock)s)", "%(lock)s"))
+    text = claim_rows._LOCK
+    monkeypatch.setattr(claim_rows, "_LOCK", text.replace("pg_advisory_xact_lock_shared(%s)", "%s::int8"))
     [task_id] = put_many(1)
     hand = engine.worker()
     number = audit.generation()
