@@ -25,7 +25,7 @@ from queue_app.services.leader import resign, take_lead, wake_forgotten
 from queue_app.services.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.operations import run_operations
 from queue_app.services.pause import resume_due
-from queue_app.services.reap import reap, reap_overdue
+from queue_app.services.reap import Reaper, reap_overdue
 from queue_app.services.rebuild import rebuild_if_needed
 from queue_app.services.reconcile import Reconciler
 from queue_app.services.run_replays import run_replays
@@ -102,7 +102,7 @@ class Scheduler:
             Job("rebuild", settings.due_seconds, rebuild_if_needed, needs_index=True),
             Job("due", settings.due_seconds, _make_all_due),
             Job("requests", settings.due_seconds, requests.consume, needs_index=True),
-            Job("reap", settings.reap_seconds, reap),
+            Job("reap", settings.reap_seconds, Reaper().run_once),
             Job("overdue", settings.reap_seconds, reap_overdue),
             Job("resume", settings.reap_seconds, resume_due),
             Job("replays", settings.reap_seconds, run_replays),

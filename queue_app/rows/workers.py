@@ -12,13 +12,15 @@ UPDATE queue_app_worker SET last_heartbeat_at = clock_timestamp(), status = %s, 
 WHERE id = %s AND status IN ('active', 'draining')
 """
 
-# A worker that has been silent for its whole budget is declared dead, once.
+# A worker that has been silent for its whole budget is declared dead, once; whoever says so must have listened for a
+# beat and a half of it, as while PostgreSQL is away nobody is heard.
 _BURY = """
 UPDATE queue_app_worker SET status = 'dead', stopped_at = clock_timestamp()
 WHERE status IN ('active', 'draining') AND id IN (
     SELECT id FROM queue_app_worker
     WHERE status IN ('active', 'draining')
         AND last_heartbeat_at < statement_timestamp() - make_interval(secs => heartbeat_seconds * %s)
+        AND heartbeat_seconds * 1.5 < %s
     LIMIT %s FOR UPDATE SKIP LOCKED
 )
 RETURNING id, profile
@@ -52,9 +54,9 @@ def is_asked_to_drain(worker_id: uuid.UUID) -> bool:
     )
 
 
-def bury_silent(missed_heartbeats: int, limit: int) -> list[tuple[uuid.UUID, str]]:
-    """Declare silent workers dead; return their (id, profile)."""
-    return [(row[0], row[1]) for row in fetch_all(_BURY, [missed_heartbeats, limit])]
+def bury_silent(missed_heartbeats: int, listened: float, limit: int) -> list[tuple[uuid.UUID, str]]:
+    """Declare workers dead that were silent, also to a caller who ``listened`` so long (s); return (id, profile)."""
+    return [(row[0], row[1]) for row in fetch_all(_BURY, [missed_heartbeats, listened, limit])]
 
 
 def on_this_machine(machine: str, limit: int) -> list[tuple[uuid.UUID, int, str]]:

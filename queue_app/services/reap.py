@@ -1,9 +1,10 @@
 """Return what dead workers were running, and end what is stuck past its deadline.
 
 A worker is dead when it has been silent for its heartbeat budget, or when it ran on this
-machine and its process is gone: that is seen at once. A worker that said goodbye, or whose
-row is gone, holds nothing either. Crashes are counted apart from failures; a task that had
-too many is dead-lettered (``crash_loop``).
+machine and its process is gone: that is seen at once. While PostgreSQL is away nobody can be
+heard, so silence counts only for a scheduler that has listened for the last beat and a half
+of it. A worker that said goodbye, or whose row is gone, holds nothing either. Crashes are
+counted apart from failures; a task that had too many is dead-lettered (``crash_loop``).
 
 Crash points: before the commit nothing has happened, and the next tick does it. After the
 rows and before the index, the reconciler ends the leases and pushes the tasks.
@@ -11,6 +12,8 @@ rows and before the index, the reconciler ends the leases and pushes the tasks.
 
 from __future__ import annotations
 
+import math
+import time
 import uuid
 from collections.abc import Sequence
 from functools import partial
@@ -29,13 +32,34 @@ from queue_app.services.finish import finish
 from queue_app.services.hints import tell_index
 
 BATCH = 500
+#: Who has not looked for so long does not know why nobody was heard; less would take a busy scheduler for deaf.
+DEAF_SECONDS = 10.0
 
 
-def reap() -> int:
-    """Bury dead workers and end at most ``BATCH`` of the attempts that they held; return how many."""
-    _announce(workers.bury_silent(conf.get().worker.missed_heartbeats, BATCH))
+def reap(listened: float = math.inf) -> int:
+    """Bury dead workers and end at most ``BATCH`` of the attempts that they held; return how many.
+
+    ``listened`` is for how long the caller could have seen a heartbeat (s).
+    """
+    _announce(workers.bury_silent(conf.get().worker.missed_heartbeats, listened, BATCH))
     bury_dead_neighbours()
     return reap_orphans()
+
+
+class Reaper:
+    """Reaps every second or so, and knows since when it has seen every heartbeat."""
+
+    def __init__(self) -> None:
+        self._listens_since = self._looked_at = -math.inf  # monotonic
+
+    def run_once(self) -> int:
+        """As ``reap``; after the start, and after PostgreSQL was away, silent workers have the time for a beat."""
+        now = time.monotonic()
+        if now - self._looked_at > DEAF_SECONDS:
+            self._listens_since = now
+        reaped = reap(now - self._listens_since)
+        self._looked_at = now
+        return reaped
 
 
 def reap_orphans() -> int:

@@ -14,7 +14,7 @@ from queue_app.models.task import USER_LENGTH
 from queue_app.models.worker import WorkerStatus
 from queue_app.rows import workers as worker_rows
 from queue_app.services.hints import on_commit, tell_index
-from queue_app.services.reap import reap
+from queue_app.services.reap import bury_dead_neighbours, reap_orphans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,8 @@ def register(
         },
     )
     tell_index(lambda index: index.register(profile, identity.id), "register")
-    reap()  # a worker that takes the place of a dead one gives its tasks back without waiting for the scheduler
+    bury_dead_neighbours()  # a worker that takes the place of a dead one gives its tasks back at once
+    reap_orphans()
 
 
 def register_in_index(profile: Profile, worker_id: uuid.UUID) -> None:

@@ -30,11 +30,14 @@ JOBS = ["rebuild", "due", "reap", "reconcile", "fallback", "maintenance"]
 
 @pytest.fixture
 def make(engine, settings):
-    """Make schedulers whose leadership lapses in no time, or after so many seconds."""
+    """Make schedulers whose leadership lapses in no time, or after so many seconds; a test says when a job is due."""
 
     def make(leader_seconds: float = 30, **options) -> Scheduler:
         settings.TASKQUEUE = {**settings.TASKQUEUE, "SCHEDULER": {"LEADER_SECONDS": leader_seconds}}
-        return Scheduler(**options)
+        made = Scheduler(**options)
+        for job in made.jobs:
+            job.interval = 3600.0
+        return made
 
     return make
 
@@ -104,7 +107,11 @@ def test_tasks_of_a_silent_worker_are_queued_again(make, hire):
     task_id = put(QUICK)
     hire().run_once()
     Worker.objects.update(last_heartbeat_at=timezone.now() - timedelta(hours=1))
-    tick(make(), "reap")
+    scheduler = make()
+    tick(scheduler, "reap")
+    assert status(task_id) == Status.EXECUTING, "it has only begun to listen"
+    next(job for job in scheduler.jobs if job.name == "reap").action.__self__._listens_since -= 60
+    tick(scheduler, "reap")
     assert status(task_id) == Status.QUEUED
     assert_index_agrees()
 

@@ -8,10 +8,11 @@ from django.utils import timezone
 
 from queue_app import signals
 from queue_app.models import Task, Worker
+from queue_app.services import reap as module
 from queue_app.services.cancel import cancel
 from queue_app.services.finish import finish
 from queue_app.services.queues import set_queue_limits
-from queue_app.services.reap import reap
+from queue_app.services.reap import Reaper, reap
 from queue_app.services.reconcile import Reconciler
 from queue_app.services.workers import WorkerIdentity, deregister, heartbeat, register
 from tests.support.engine import assert_index_agrees, at_once, done, index_away, put_many, row, status, take, take_ids
@@ -71,6 +72,30 @@ def test_a_silent_worker_is_declared_dead_once(engine):
     assert heartbeat(hand.id, draining=False, tasks_done=0) is False
     assert Worker.objects.get().status == "dead", "a late heartbeat does not revive it"
     assert hand.profile.id not in engine.check().profiles
+
+
+def test_silence_counts_only_for_who_listened(engine, monkeypatch):
+    """After PostgreSQL was away for a minute everybody has been silent, and lives."""
+    clock = [1000.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    put_many(1)
+    hand, dead = enlist(engine), enlist(engine)
+    take(hand)
+    reaper = Reaper()
+    for away in (5, 60):  # the start, which knows of nothing; an outage
+        clock[0] += away
+        silence(hand, 60)
+        silence(dead, 60)
+        assert reaper.run_once() == 0
+        clock[0] += 9
+        assert heartbeat(hand.id, draining=False, tasks_done=0)
+        assert heartbeat(dead.id, draining=False, tasks_done=0)
+        reaper.run_once()
+    silence(dead, 60)
+    clock[0] += 7
+    assert reaper.run_once() == 0
+    assert list(Worker.objects.filter(status="dead").values_list("id", flat=True)) == [dead.id]
+    assert len(engine.check().leases) == 1
 
 
 @pytest.mark.parametrize("draining", [False, True])
