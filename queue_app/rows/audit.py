@@ -46,11 +46,13 @@ def queued_estimate() -> int:
     return int(found[0][0]) if found else 0
 
 
-def executing() -> list[tuple[uuid.UUID, str]]:
-    """Return (id, lane) of every executing task."""
+def executing(ids: Sequence[uuid.UUID] | None = None) -> list[tuple[uuid.UUID, str]]:
+    """Return (id, lane) of every executing task, or of those of ``ids`` that execute."""
+    among, params = ("", []) if ids is None else (" AND id = ANY(%s)", [list(ids)])
     found = fetch_all(
         'SELECT id, queue, task_type, capabilities, "user", concurrency_key, weight'
-        " FROM queue_app_task WHERE status = 'executing'"
+        f" FROM queue_app_task WHERE status = 'executing'{among}",
+        params,
     )
     return [(row[0], lane_name(*row[1:])) for row in found]
 

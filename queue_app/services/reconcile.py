@@ -52,7 +52,7 @@ class Reconciler:
             "limits": copy_limits(),  # first: what is pushed then meets them
             "missing": _repair(index, comparison.packed_recent(RECENT_SECONDS, PAGE)) + self._roll_on(index),
             "leases_ended": self._end_stale_leases(index),
-            "leases_restored": index.restore_leases(index.missing_leases(audit.executing())),
+            "leases_restored": _restore_leases(index),
             "entries_ended": self.sweep.step(index),
             "workers_retired": _retire_ended_workers(index),
         }
@@ -87,16 +87,14 @@ class Reconciler:
         return _repair(index, page)
 
     def _end_stale_leases(self, index: Index) -> int:
-        ended = 0
         now = index.now()
-        for queue in index.queues():
-            page: list[Lease] = list(index.leases(queue))
-            found = statuses([lease.id for lease in page])
-            stale = [lease for lease in page if _is_stale(lease, found.get(lease.id), now)]
-            if not stale:
-                continue
-            ended += index.withdraw(stale)
-            index.push(audit.refs([lease.id for lease in stale]))
+        leases = [lease for queue in index.queues() for lease in index.leases(queue)]
+        found = statuses([lease.id for lease in leases])
+        stale = [lease for lease in leases if _is_stale(lease, found.get(lease.id), now)]
+        if not stale:
+            return 0
+        ended = index.withdraw(stale)
+        index.push(audit.refs([lease.id for lease in stale]))
         return ended
 
 
@@ -104,6 +102,16 @@ def _repair(index: Index, page: comparison.Page) -> int:
     """Push what of the page is missing or misplaced and, read again, still queued; return how many were so."""
     differing = index.misplaced(page.lanes)
     return index.push(audit.refs(differing)) if differing else 0
+
+
+def _restore_leases(index: Index) -> int:
+    """Give executing rows that hold no lease one; return how many.
+
+    The rows are asked again after the index: what ended in between is no longer leased, and a lease of its own
+    would take a slot until the next step.
+    """
+    missing = index.missing_leases(audit.executing())
+    return index.restore_leases(audit.executing([task_id for task_id, _ in missing])) if missing else 0
 
 
 def _retire_ended_workers(index: Index) -> int:
