@@ -113,10 +113,11 @@ def _withdraw(proposal: Proposal, granted: set[uuid.UUID]) -> None:
 
 
 def withdraw_last(worker_id: uuid.UUID) -> int:
-    """End what a buried worker was proposed but not granted, and put it back; return how many tasks.
+    """End what a worker was proposed but not granted, and put it back; return how many tasks.
 
-    Its row says that it is dead, and the grants that began before that are waited for: so
-    none can be granted to it any more (``rows.claim``), and what is queued now stays so.
+    It claims no more: its row says that it is dead, or it is the caller. The grants that began
+    before that are waited for, so none can be granted to it any more (``rows.claim``), and
+    what is queued now stays so.
     """
     index = get_index()
     leases = index.last_proposal(worker_id)
@@ -140,6 +141,18 @@ def give_back(tasks: list[ClaimedTask]) -> int:
 def give_back_strays(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
     """Return what was granted to the worker by a claim whose answer it never saw; ``known`` is what it holds."""
     return _return_to_index(claim_rows.give_back_strays(worker_id, known))
+
+
+def recover(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
+    """Undo a claim whose answer the worker never saw; as ``give_back_strays``.
+
+    A connection may break while its grant is still under way in the server, behind a lock: that is waited for. What
+    was only proposed goes back to its place at once.
+    """
+    audit.wait_for_grants()
+    returned = give_back_strays(worker_id, known)
+    tell_index(lambda _index: withdraw_last(worker_id), "withdraw")
+    return returned
 
 
 def _return_to_index(returned: list[tuple[Status, TaskRef]], leased_at: Mapping[uuid.UUID, int] = NO_LEASES) -> int:

@@ -149,6 +149,19 @@ def test_postgresql_away_costs_the_index_one_proposal(hire, monkeypatch):
     assert get_index().depth("default").active == 2
 
 
+def test_what_a_broken_claim_was_proposed_waits_for_nobody(hire, monkeypatch):
+    """The leases are the worker's own: it ends them itself, long before the reconciler may."""
+    put_many(3, QUICK)
+    worker = hire()
+    with monkeypatch.context() as patch:
+        patch.setattr(claim_service.claim_rows, "claim", away)
+        worker.run_once()
+    assert get_index().depth("default").active == 2
+    worker.later(1)
+    assert worker.until_empty() == 3
+    assert_index_agrees()
+
+
 def test_the_index_away(hire, warnings_logged):
     task_id = put(QUICK)
     worker = hire()

@@ -62,7 +62,7 @@ class Direct:
         return claims.give_back(tasks)
 
     def give_back_strays(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
-        return claims.give_back_strays(worker_id, known)
+        return claims.recover(worker_id, known)
 
     def note(self, notes: Sequence[AttemptNote]) -> None:
         running.note(notes)
