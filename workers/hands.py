@@ -13,8 +13,12 @@ from queue_app.index import MAX_CLAIM
 from workers.context import Held
 from workers.outcomes import describe
 from workers.transport import finish, give_back, give_back_strays
+from workers.transport.base import OutcomesRefused
 
 logger = logging.getLogger("taskqueue")
+
+#: Raised for outcomes that will not be stored, however often they are told.
+REFUSED = (DataError, IntegrityError, OutcomesRefused)
 
 type Attempt = tuple[uuid.UUID, int]
 
@@ -77,7 +81,7 @@ class Hands:
             batch = self._unreported[:MAX_CLAIM]
             try:
                 held = finish(batch)
-            except (DataError, IntegrityError):  # the rows refuse one of them, and with it the others
+            except REFUSED:  # the rows refuse one of them, and with it the others
                 batch = batch[:1]
                 held = _finish_one(batch[0])
             del self._unreported[: len(batch)]
@@ -112,5 +116,5 @@ def _finish_one(outcome: Outcome) -> set[uuid.UUID]:
     """Write one outcome; one that the rows refuse becomes a failure that says why."""
     try:
         return finish([outcome])
-    except (DataError, IntegrityError) as error:
-        return finish([replace(outcome, result=None, failure=describe(error))])
+    except REFUSED as error:
+        return finish([replace(outcome, result=None, snooze=None, throttle=None, failure=describe(error))])

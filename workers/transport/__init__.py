@@ -84,7 +84,10 @@ def claim(profile: Profile, worker_id: uuid.UUID, want: int, on_wait: OnWait | N
 
 
 def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
-    """Record outcomes; return the ids of the tasks that the attempts still held."""
+    """Record outcomes; return the ids of the tasks that the attempts still held.
+
+    Raises ``DataError``, ``IntegrityError`` or ``OutcomesRefused`` when one of them cannot be stored.
+    """
     return _ways[-1].finish(outcomes)
 
 

@@ -19,6 +19,10 @@ from queue_app.services.workers import WorkerIdentity
 type OnWait = Callable[[float], object]
 
 
+class OutcomesRefused(Exception):
+    """The queue refuses one of the outcomes, and with it the others that it was told together."""
+
+
 class Transport(Protocol):
     """One way to reach the queue; the functions of ``workers.transport`` describe each method."""
 

@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final
@@ -20,16 +20,22 @@ from queue_app.core.records import AttemptNote, ClaimedTask, Outcome
 from queue_app.exceptions import IndexUnavailable, InvalidTaskData, WorkerLost
 from queue_app.index import Profile
 from queue_app.services.workers import WorkerIdentity
+from workers.transport.base import OutcomesRefused
 
 logger = logging.getLogger("taskqueue")
 
 #: An answer that takes so much longer than was asked for does not come.
 TIMEOUT_SECONDS: Final = 20.0
 MAX_POLL: Final = 100
+#: Nor does the server take more than some multiple of this at once (``api.body``).
+MAX_BODY: Final = 256 * 1024
+#: The answers by which it refuses what a request says, whoever sends it.
+REFUSALS: Final = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE})
 MAX_WAIT: Final = 50.0
 MAX_THROTTLE: Final = 3600.0
 
 type Wait = Callable[[float], None]
+type Form = dict[str, Any]
 
 # ruff: noqa: D102 - the functions of the package say what each does
 
@@ -60,7 +66,7 @@ class Http:
         self._drain = False
         self._unserved: set[str] = set()
         self._draining, self._done = False, 0
-        self._running: dict[uuid.UUID, tuple[str, int]] = {}  # what is held: (id, attempt)
+        self._running: set[tuple[uuid.UUID, int]] = set()  # what is held; one task may be here in two attempts
 
     # -- what the runtime asks -----------------------------------------------------
 
@@ -85,7 +91,7 @@ class Http:
 
     def heartbeat(self, worker_id: uuid.UUID, *, draining: bool, tasks_done: int) -> bool:
         self._draining, self._done = draining, tasks_done
-        running = [{"task_id": task_id, "attempt": attempt} for task_id, attempt in list(self._running.values())]
+        running = [{"task_id": str(task_id), "attempt": attempt} for task_id, attempt in list(self._running)]
         try:
             answer = self._call(
                 worker_id, "heartbeat", {"draining": draining, "tasks_done": tasks_done, "running": running[:1000]}
@@ -122,19 +128,23 @@ class Http:
     def claim(
         self, profile: Profile, worker_id: uuid.UUID, want: int, on_wait: Wait | None = None
     ) -> list[ClaimedTask]:
-        holding = [str(task_id) for task_id in self._running]
+        holding = [str(task_id) for task_id, _ in self._running]
         found = self._call(worker_id, "poll", {"want": min(want, MAX_POLL), "holding": holding})
         tasks = [_task(form, self._ids[worker_id]) for form in found["tasks"]]
-        self._running |= {task.id: (str(task.id), task.attempt) for task in tasks}
+        self._running |= {(task.id, task.attempt) for task in tasks}
         return tasks
 
     def finish(self, outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
         accepted: set[uuid.UUID] = set()
-        for start in range(0, len(outcomes), MAX_POLL):
-            part = outcomes[start : start + MAX_POLL]
-            accepted |= self._report(part[0].task.worker_id, [_result(outcome) for outcome in part])
+        for part, forms in _in_bodies(outcomes, _result):
+            try:
+                accepted |= self._report(part[0].task.worker_id, forms)
+            except ServerRefused as error:
+                if error.status in REFUSALS:
+                    raise OutcomesRefused(str(error)) from error
+                raise
             for outcome in part:
-                self._running.pop(outcome.task.id, None)
+                self._running.discard((outcome.task.id, outcome.task.attempt))
         return accepted
 
     def give_back(self, tasks: list[ClaimedTask]) -> int:
@@ -143,28 +153,16 @@ class Http:
         results = [{"task_id": str(task.id), "attempt": task.attempt, "status": "released"} for task in tasks]
         returned = self._report(tasks[0].worker_id, results)
         for task in tasks:
-            self._running.pop(task.id, None)
+            self._running.discard((task.id, task.attempt))
         return len(returned)
 
     def give_back_strays(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
         return 0  # every poll names what is held; the server gives back the rest
 
     def note(self, notes: Sequence[AttemptNote]) -> None:
-        running = [
-            {
-                "task_id": str(note.task_id),
-                "attempt": note.attempt,
-                "progress": note.progress,
-                "message": note.message,
-                "lines": note.lines,
-                "dropped": note.dropped,
-                "extend": note.extend,
-            }
-            for note in notes
-        ]
-        server_id = notes[0].worker_id
-        said = {"running": running, "draining": self._draining, "tasks_done": self._done}
-        self._post(f"/{server_id}/heartbeat", said)
+        for _part, running in _in_bodies(notes, _said):
+            said = {"running": running, "draining": self._draining, "tasks_done": self._done}
+            self._post(f"/{notes[0].worker_id}/heartbeat", said)
 
     def earlier_attempts(self, task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
         return [], []
@@ -263,8 +261,38 @@ def _task(form: dict[str, Any], server_id: uuid.UUID) -> ClaimedTask:
     )
 
 
-def _result(outcome: Outcome) -> dict[str, Any]:
-    form: dict[str, Any] = {"task_id": str(outcome.task.id), "attempt": outcome.task.attempt}
+def _in_bodies[T](items: Iterable[T], form: Callable[[T], Form]) -> Iterator[tuple[list[T], list[Form]]]:
+    """Cut what is to be sent, and its forms, into requests as large as the server takes them."""
+    part: list[T] = []
+    forms: list[Form] = []
+    size = 0
+    for item in items:
+        found = form(item)
+        length = len(json.dumps(found))
+        if part and (len(part) == MAX_POLL or size + length > MAX_BODY):
+            yield part, forms
+            part, forms, size = [], [], 0
+        part.append(item)
+        forms.append(found)
+        size += length
+    if part:
+        yield part, forms
+
+
+def _said(note: AttemptNote) -> Form:
+    return {
+        "task_id": str(note.task_id),
+        "attempt": note.attempt,
+        "progress": note.progress,
+        "message": note.message,
+        "lines": note.lines,
+        "dropped": note.dropped,
+        "extend": note.extend,
+    }
+
+
+def _result(outcome: Outcome) -> Form:
+    form: Form = {"task_id": str(outcome.task.id), "attempt": outcome.task.attempt}
     if outcome.snooze is not None:
         return form | {"status": "snoozed", "snooze": outcome.snooze}
     if outcome.throttle is not None:  # a gate that is closed for longer is closed again by the next who finds out

@@ -14,7 +14,7 @@ from queue_app.core.clock import now
 from queue_app.core.payload import dump_json
 from queue_app.core.priorities import Band
 from queue_app.core.records import AttemptNote, ClaimedTask, Outcome, TaskFailure, Throttling
-from queue_app.exceptions import THROTTLE_SCOPES, InvalidTaskData
+from queue_app.exceptions import MAX_DEFER_SECONDS, THROTTLE_SCOPES, InvalidTaskData
 from queue_app.services.remote import Registration
 from queue_app.services.validate import check_capabilities, check_queue_name, check_task_type
 
@@ -22,7 +22,7 @@ MAX_BATCH: Final = 100
 MAX_RUNNING: Final = 1000
 MAX_TYPES: Final = 10_000
 MAX_WAIT: Final = 60.0
-MAX_SECONDS: Final = 366 * 86_400.0
+MAX_EXTENSION: Final = 366 * 86_400.0
 MESSAGE: Final = 2_000
 TRACEBACK: Final = 20_000
 STATUSES: Final = ("completed", "failed", "snoozed", "throttled", "released")
@@ -176,7 +176,7 @@ def _result(data: Any) -> dict[str, Any]:
         "task_id": reader.required("task_id", task_id, uuid.UUID(int=0)),
         "attempt": reader.required("attempt", integer(1, 2**31 - 1), 1),
         "status": reader.required("status", _status, ""),
-        "snooze": reader.optional("snooze", number(0, MAX_SECONDS)),
+        "snooze": reader.optional("snooze", number(0, MAX_DEFER_SECONDS)),
         "throttle": reader.optional("throttle", _throttle),
         "error": reader.optional("error", _error),
         "result": None,
@@ -228,7 +228,7 @@ def _error(value: Any, name: str) -> TaskFailure:
         message=reader.optional("message", _long_text(MESSAGE)) or "",
         traceback=reader.optional("traceback", _long_text(TRACEBACK)) or "",
         retriable=True if retriable is None else retriable,
-        retry_after=reader.optional("retry_after", number(0, MAX_SECONDS)),
+        retry_after=reader.optional("retry_after", number(0, MAX_DEFER_SECONDS)),
         reason=reader.optional("reason", _reason) or "error",
     )
     reader.finish()
@@ -295,7 +295,7 @@ def _note(data: Any, worker_id: uuid.UUID) -> AttemptNote:
         message=reader.optional("message", _long_text(200)) or "",
         lines=lines if limits.max_lines else None,
         dropped=reader.optional("dropped", integer(0, 2**31 - 1)) or 0,
-        extend=min(extend, MAX_SECONDS),
+        extend=min(extend, MAX_EXTENSION),
     )
     reader.finish()
     return note

@@ -1,0 +1,88 @@
+"""What a remote worker tells its server: in requests that the server takes, and without being stuck at one."""
+
+import json
+import uuid
+from http import HTTPStatus
+
+import pytest
+from django.utils import timezone
+
+from queue_app.core.records import AttemptNote, Outcome, TaskFailure
+from tests.workers import chores
+from tests.workers.test_executor import claimed
+from workers import hands as module
+from workers.context import Held
+from workers.hands import Hands
+from workers.transport.http import MAX_BODY, MAX_POLL, Http, ServerRefused
+
+SERVER = uuid.uuid4()
+
+
+class Server(Http):
+    """Takes bodies up to a size, and results that are not ``poison``."""
+
+    def __init__(self, most: int = 3 * MAX_BODY) -> None:
+        super().__init__("http://localhost", "tqw_x")
+        self.most = most
+        self.bodies: list[dict] = []
+
+    def _post(self, path, body, wait=0.0):
+        if len(json.dumps(body)) > self.most:
+            raise ServerRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "payload_too_large", "too large")
+        results = body.get("results", [])
+        if any(item.get("result") == "poison" or item.get("snooze", 0) > 100 for item in results):
+            raise ServerRefused(HTTPStatus.BAD_REQUEST, "invalid", "poison")
+        self.bodies.append(body)
+        return {"accepted": [item["task_id"] for item in results]}
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """Reach the queue through it."""
+    made = Server()
+    monkeypatch.setattr(module, "finish", made.finish)
+    return made
+
+
+def ended(result: str | None = None, **options) -> Outcome:
+    now = timezone.now()
+    return Outcome(claimed(chores.echo, 1).task, now, now, result, **options)
+
+
+def report(outcomes: list[Outcome]) -> Hands:
+    hands = Hands()
+    hands.take([Held(outcome.task, 0.0) for outcome in outcomes])
+    for outcome in outcomes:
+        hands.note(outcome)
+    assert hands.report()
+    assert not hands.is_pending
+    return hands
+
+
+def test_many_large_outcomes_go_in_several_requests(server):
+    failure = TaskFailure("builtins.ValueError", "no", "x" * 20_000)
+    assert report([ended(failure=failure) for _ in range(150)]).done == 150
+    sizes = [len(json.dumps(body)) for body in server.bodies]
+    assert max(sizes) <= MAX_BODY + 1000
+    assert min(sizes[:-1]) > MAX_BODY // 2, "and no more of them than needed"
+    report([ended() for _ in range(MAX_POLL + 1)])
+    assert [len(body["results"]) for body in server.bodies[-2:]] == [MAX_POLL, 1]
+
+
+@pytest.mark.parametrize(
+    "bad", [{"result": '"poison"'}, {"snooze": 1000.0}, {"result": json.dumps("x" * 4 * MAX_BODY)}]
+)
+def test_an_outcome_that_the_server_refuses_becomes_a_failure_and_stops_no_other(server, bad):
+    before, refused, after = ended("1"), ended(**bad), ended("2")
+    assert report([before, refused, after]).done == 3
+    told = {item["task_id"]: item for body in server.bodies for item in body["results"]}
+    assert told[str(refused.task.id)]["status"] == "failed"
+    assert told[str(refused.task.id)]["error"]["class"].endswith("OutcomesRefused")
+    assert {told[str(each.task.id)]["status"] for each in (before, after)} == {"completed"}
+
+
+def test_what_many_attempts_logged_goes_in_several_requests(server):
+    notes = [AttemptNote(uuid.uuid4(), 1, SERVER, lines="x" * 50_000) for _ in range(64)]
+    server.note(notes)
+    assert sum(len(body["running"]) for body in server.bodies) == 64
+    assert max(len(json.dumps(body)) for body in server.bodies) <= MAX_BODY + 1000
