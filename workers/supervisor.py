@@ -127,7 +127,12 @@ class Supervisor:
         with signals_held():  # the child inherits handlers that are not its own, until it has some
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # the thread of the vitals holds no lock of ours
-                pid = os.fork()
+                try:
+                    pid = os.fork()
+                except OSError as error:  # no memory, or too many processes: the others work on
+                    logger.error("worker process %d cannot be started: %s", number, error)  # noqa: TRY400
+                    self._put_off(Child(number, worker_id, 0, time.monotonic(), backoff))
+                    return
             if pid == 0:
                 self._run_child(number, worker_id, supervisor)
         self._children[pid] = Child(number, worker_id, pid, time.monotonic(), backoff)
@@ -157,6 +162,10 @@ class Supervisor:
         if self._stops:
             self._worst = max(self._worst, Exit(code) if code in list(Exit) else Exit.CRASHED)
             return
+        self._put_off(child)
+
+    def _put_off(self, child: Child) -> None:
+        """Start a successor: at once, or the later the more often a child has died young."""
         lived = time.monotonic() - child.started_at
         slower = max(MIN_BACKOFF_SECONDS, 2 * child.backoff)
         child.backoff = 0.0 if lived >= STABLE_SECONDS else min(MAX_BACKOFF_SECONDS, slower)

@@ -208,3 +208,18 @@ def test_a_crash_that_was_made_good_does_not_count(supervisor):
     supervisor.stop()
     supervisor._ended(child(1), 0)
     assert supervisor._worst == Exit.OK
+
+
+def test_a_process_that_cannot_be_started_is_tried_again_ever_more_slowly(monkeypatch):
+    """Memory is short: that must not end the workers that run."""
+
+    def refuse():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    above, waits = Supervisor(WorkerOptions(), 1), [0.0]
+    for _ in range(3):
+        above._start(1, waits[-1])
+        waits += [child.backoff for _, child in above._restarts]
+        above._restarts.clear()
+    assert waits == [0.0, 0.5, 1.0, 2.0]

@@ -125,7 +125,13 @@ class ThreadPool:
         slot = threading.get_ident()
         while (held := self._waiting.get()) is not None:
             outcome = self._attempt(slot, held)
-            if not self._leave(slot, held):
+            while True:
+                try:
+                    mine = self._leave(slot, held)
+                    break
+                except Interruption:  # it came as the attempt had ended, before it was out of reach
+                    continue
+            if not mine:
                 return  # abandoned: another thread has this slot, and the outcome was reported
             self._outcomes.append(outcome)
             self._on_outcome()
@@ -142,18 +148,14 @@ class ThreadPool:
 
     def _leave(self, slot: int, held: Held) -> bool:
         """End the attempt's time in the slot, after which no interruption can reach the thread."""
-        while True:
-            try:
-                with self._lock:
-                    _raise_in_thread(slot, None)  # takes back one that has not arrived
-                    self._interrupted.discard(slot)
-                    running = self._running.get(slot)
-                    if running is None or running[0] is not held:
-                        return False
-                    del self._running[slot]
-                    return True
-            except Interruption:
-                continue
+        with self._lock:
+            _raise_in_thread(slot, None)  # takes back one that has not arrived
+            self._interrupted.discard(slot)
+            running = self._running.get(slot)
+            if running is None or running[0] is not held:
+                return False
+            del self._running[slot]
+            return True
 
 
 def _raise_in_thread(thread_id: int, interruption: type[Interruption] | None) -> None:

@@ -97,3 +97,19 @@ def test_a_thread_that_blocks_outside_of_python_is_given_up(pool):
     chores.gates[name].set()
     until(lambda: not pool._threads[0].is_alive(), "the end of the thread that was given up")
     assert pool.take_outcomes() == []
+
+
+def test_one_that_comes_between_the_end_and_the_report_costs_neither_slot_nor_outcome(pool, monkeypatch):
+    """The thread meets it at the first step of what takes the attempt out of its reach."""
+    leave, late = pool._leave, [TaskTimeout]
+
+    def interrupted(slot, held):
+        if late:
+            raise late.pop()
+        return leave(slot, held)
+
+    monkeypatch.setattr(pool, "_leave", interrupted)
+    pool.submit([claimed(chores.echo, 1), claimed(chores.echo, 2)])
+    ended = []
+    until(lambda: ended.extend(pool.take_outcomes()) or len(ended) == 2, "both outcomes")
+    assert [outcome.result for outcome in ended] == ["1", "2"]
