@@ -7,6 +7,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.mixins import CappedPaginator, ReadOnlyAdmin
@@ -28,6 +29,7 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
     """Every action of a person, newest first."""
 
     actions = None
+    empty_text = _lazy("Nobody has changed anything yet.")
     exact_lookups = ("target", "target_id", "by", "via", "action")
     fields = ("when", "by", "via", "action", "target", "target_id", "count", "reason", "was", "became")
     list_display = ("when", "by", "what", "on", "change", "reason")
@@ -44,20 +46,24 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
 
     @admin.display(description=_lazy("when"))
     def when(self, entry: AuditEntry) -> SafeString:
-        """Return how long ago."""
-        return labels.ago(entry.at, timezone.now())
+        """Return the time, and how long ago."""
+        return format_html(
+            '{}<small class="tq-below">{}</small>', labels.exact_moment(entry.at), labels.ago(entry.at, timezone.now())
+        )
 
     @admin.display(description=_lazy("action"))
     def what(self, entry: AuditEntry) -> SafeString:
         """Return the verb, and through which door."""
-        return format_html('{}<small class="tq-below">{}</small>', entry.action, f"via {entry.via}")
+        return format_html(
+            '{}<small class="tq-below">{}</small>', entry.action, _("via %(door)s") % {"door": entry.via}
+        )
 
     @admin.display(description=_lazy("on"))
     def on(self, entry: AuditEntry) -> str:
         """Return what was changed."""
         if entry.target_id:
             return f"{entry.target} {entry.target_id}"
-        return f"{entry.count:,} of {entry.target}"
+        return _("%(count)d of %(target)s") % {"count": entry.count, "target": entry.target}
 
     @admin.display(description=_lazy("change"))
     def change(self, entry: AuditEntry) -> str:
@@ -92,6 +98,7 @@ class SavedViewAdmin(ReadOnlyAdmin[SavedView]):
     """The views that staff have saved; they are made and deleted above the lists."""
 
     actions = None
+    empty_text = _lazy("No view is saved. Filter the tasks or the dead letters, and choose Save this view.")
     list_display = ("name", "of", "user", "shared", "query")
     ordering = ("of", "name")
     sortable_by = ()

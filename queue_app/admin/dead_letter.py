@@ -14,12 +14,14 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import ngettext
 
 from queue_app.admin.dead_letter_actions import DeadLetterActionsMixin
 from queue_app.admin.dead_letter_form import DeadLetterActionForm
 from queue_app.admin.dead_letter_groups import DeadLetterGroupsMixin
-from queue_app.admin.mixins import CappedPaginator, ReadOnlyAdmin
+from queue_app.admin.mixins import CappedPaginator, ReadOnlyAdmin, time_of
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.task_detail import pretty, shown_payload
 from queue_app.admin.task_list import LETTER_SEARCH_HELP, BandFilter, QueueFilter, search
@@ -32,7 +34,7 @@ from queue_app.models.dead_letter import STATE_NAMES, DeadLetterQuerySet
 class StateFilter(admin.SimpleListFilter):
     """By what became of it."""
 
-    title = "state"
+    title = _lazy("state")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -73,6 +75,7 @@ class DeadLetterAdmin(
     """The tasks that were given up, and what became of that."""
 
     action_form = DeadLetterActionForm
+    empty_text = _lazy("Nothing was given up. Tasks come here when their retries are exhausted.")
     actions = ("replay_selected", "discard_selected")
     exact_lookups = ("operation_id", "fingerprint")
     fields = (
@@ -128,9 +131,9 @@ class DeadLetterAdmin(
     @admin.display(description=_lazy("reason"))
     def why(self, letter: DeadLetter) -> SafeString:
         """Return why it was given up, and after how many attempts."""
-        plural = "" if letter.attempts == 1 else "s"
         reason = letter.reason.replace("_", " ")
-        return format_html('{}<small class="tq-below">{} attempt{}</small>', reason, letter.attempts, plural)
+        attempts = ngettext("%(count)d attempt", "%(count)d attempts", letter.attempts) % {"count": letter.attempts}
+        return format_html('{}<small class="tq-below">{}</small>', reason, attempts)
 
     @admin.display(description=_lazy("task"))
     def task(self, letter: DeadLetter) -> SafeString:
@@ -148,17 +151,17 @@ class DeadLetterAdmin(
         secrets = shown_payload(letter.task_type, _payload(letter))[0]
         return format_html('<pre class="tq-pre">{}</pre>', redact(letter.message, secrets))
 
-    @admin.display(description=_lazy("positional arguments"), empty_value="none")
-    def masked_args(self, letter: DeadLetter) -> SafeString | None:
+    @admin.display(description=_lazy("positional arguments"))
+    def masked_args(self, letter: DeadLetter) -> SafeString | str:
         """Return the arguments without secrets."""
         args = shown_payload(letter.task_type, _payload(letter))[1]
-        return format_html('<pre class="tq-pre">{}</pre>', pretty(args)) if args else None
+        return format_html('<pre class="tq-pre">{}</pre>', pretty(args)) if args else _("none")
 
-    @admin.display(description=_lazy("parameters"), empty_value="none")
-    def masked_parameters(self, letter: DeadLetter) -> SafeString | None:
+    @admin.display(description=_lazy("parameters"))
+    def masked_parameters(self, letter: DeadLetter) -> SafeString | str:
         """Return the parameters without secrets."""
         parameters = shown_payload(letter.task_type, _payload(letter))[2]
-        return format_html('<pre class="tq-pre">{}</pre>', pretty(parameters)) if parameters else None
+        return format_html('<pre class="tq-pre">{}</pre>', pretty(parameters)) if parameters else _("none")
 
     @admin.display(description=_lazy("died, expires"))
     def when(self, letter: DeadLetter) -> SafeString:
@@ -184,8 +187,9 @@ class DeadLetterAdmin(
             return label
         by = letter.replayed_by if letter.replayed_at else letter.discarded_by
         reason = f": {letter.discard_reason}" if letter.discard_reason else ""
+        who = _("by %(name)s") % {"name": by} if by else _("by a program")
         ago = labels.ago(at, timezone.now())
-        return format_html('{}<small class="tq-below">by {} {}{}</small>', label, by or "a program", ago, reason)
+        return format_html('{}<small class="tq-below">{} {}{}</small>', label, who, ago, reason)
 
     def _task_url(self, letter: DeadLetter) -> str:
         return reverse("admin:queue_app_task_change", args=[letter.task_id], current_app=self.admin_site.name)
@@ -199,13 +203,17 @@ def _payload(letter: DeadLetter) -> TaskPayload | None:
 class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
     """The snapshots of the queues, newest first."""
 
-    list_display = ("queue", "taken_at", "waiting", "scheduled", "active", "oldest", "enqueued", "completed", "failed")
+    list_display = ("queue", "taken", "waiting", "scheduled", "active", "oldest", "enqueued", "completed", "failed")
+    empty_text = _lazy("No snapshot yet: maintenance takes one of each queue each minute.")
+    fields = ("queue", "taken", "waiting", "scheduled", "active", "oldest", "enqueued", "completed", "failed")
     list_filter = (QueueFilter,)
     list_per_page = 50
     ordering = ("-id",)
     paginator = CappedPaginator
     show_full_result_count = False
     sortable_by = ()
+
+    taken = time_of("taken_at", _lazy("taken"))
 
     @admin.display(description=_lazy("queued"))
     def waiting(self, stats: QueueStats) -> str:

@@ -9,9 +9,12 @@ from typing import Any
 
 from django import forms
 from django.contrib.admin.helpers import ActionForm
+from django.utils.text import format_lazy
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.masking import MASK
-from queue_app.models.replay_operation import REASON_LENGTH
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services.replay_many import MAX_RATE, MIN_RATE, ReplayOptions, check_options
 from queue_app.services.validate import check_reason
 
@@ -23,9 +26,11 @@ class DeadLetterActionForm(ActionForm):
     kind with "No action selected".
     """
 
-    reason = forms.CharField(label="Reason:", required=False, widget=forms.TextInput({"maxlength": REASON_LENGTH}))
+    reason = forms.CharField(
+        label=_lazy("Reason:"), required=False, widget=forms.TextInput({"maxlength": REASON_LENGTH})
+    )
     rate = forms.CharField(
-        label="Replays per second:",
+        label=_lazy("Replays per second:"),
         required=False,
         widget=forms.NumberInput({"min": MIN_RATE, "max": MAX_RATE, "step": "any"}),
     )
@@ -49,18 +54,25 @@ class EditForm(forms.Form):
     parameters = forms.CharField(
         strip=False,
         widget=forms.Textarea(attrs={"class": "vLargeTextField tq-json", "rows": 16, "spellcheck": "false"}),
-        help_text=f"A JSON object. Leave a masked value ({MASK}) where it is to keep it, or write a new one there.",
+        label=_lazy("Parameters"),
+        help_text=format_lazy(
+            _lazy("A JSON object. Leave a masked value ({mask}) where it is to keep it, or write a new one there."),
+            mask=MASK,
+        ),
     )
-    reason = forms.CharField(required=False, max_length=REASON_LENGTH, widget=forms.TextInput({"class": "vTextField"}))
+    reason = forms.CharField(
+        label=_lazy("Reason"), required=False, max_length=REASON_LENGTH, widget=forms.TextInput({"class": "vTextField"})
+    )
 
     def clean_parameters(self) -> dict[str, Any]:
         """Return the JSON object; what of it may be stored is the service's decision."""
         try:
             value = json.loads(self.cleaned_data["parameters"], object_pairs_hook=_without_repeats)
         except (ValueError, RecursionError) as error:
-            raise forms.ValidationError(f"This is not JSON: {error}") from None
+            raise forms.ValidationError(_("This is not JSON: %(error)s") % {"error": error}) from None
         if not isinstance(value, dict):
-            raise forms.ValidationError("Parameters are a JSON object: names in quotes, with their values, in braces.")
+            text = _("Parameters are a JSON object: names in quotes, with their values, in braces.")
+            raise forms.ValidationError(text)
         return value
 
 

@@ -9,15 +9,15 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from queue_app.admin.dead_letter_actions import DeadLetterActionsMixin
 from queue_app.admin.dead_letter_form import read_action
-from queue_app.admin.mixins import TOOLS_IN_CONTENT
 from queue_app.admin.task_detail import shown_payload
 from queue_app.core.redaction import redact
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import DeadLetter, TaskPayload
-from queue_app.models.replay_operation import REASON_LENGTH
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.rows.database import atomic
 from queue_app.services.audit import ADMIN, record
 from queue_app.services.dead_letter_groups import groups
@@ -55,7 +55,6 @@ class DeadLetterGroupsMixin(DeadLetterActionsMixin):
         context = self.admin_site.each_context(request) | {
             "title": _("Dead letters by cause"),
             "opts": self.opts,
-            "crumbs_as_list": not TOOLS_IN_CONTENT,
             "media": self.media,
             "rows": rows,
             "may_view_payload": may_view,
@@ -82,7 +81,6 @@ class DeadLetterGroupsMixin(DeadLetterActionsMixin):
         context = self.admin_site.each_context(request) | {
             "title": _("Replay or discard all that match"),
             "opts": self.opts,
-            "crumbs_as_list": not TOOLS_IN_CONTENT,
             "media": self.media,
             "values": values,
             "count": dry.count,
@@ -102,7 +100,7 @@ class DeadLetterGroupsMixin(DeadLetterActionsMixin):
         try:
             reason, options = read_action(request.POST)
         except InvalidTaskData as error:
-            self.message_user(request, f"{error.message} Nothing was changed.", messages.ERROR)
+            self.message_user(request, _("%(error)s Nothing was changed.") % {"error": error.message}, messages.ERROR)
             return False
         if act == "replay":
             self.begin_replay(request, wanted, options, reason)
@@ -118,5 +116,6 @@ class DeadLetterGroupsMixin(DeadLetterActionsMixin):
                 "deadletter.discard_many", "deadletter", by=by, via=ADMIN, count=count, reason=reason,
                 after={"filter": wanted.as_json()},
             )  # fmt: skip
-        self.message_user(request, f"Discarded {count:,} dead letters.", messages.SUCCESS)
+        text = ngettext("Discarded %(count)d dead letter.", "Discarded %(count)d dead letters.", count)
+        self.message_user(request, text % {"count": count}, messages.SUCCESS)
         return True

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django import forms
-from django.contrib import admin, messages
-from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _lazy
 
+from queue_app.admin.audit_entry import changes_of
 from queue_app.admin.mixins import ReasonForm
 from queue_app.admin.pausing import PausingAdmin
-from queue_app.admin.queue import PauseForm, QueueActionForm
 from queue_app.models import Limit
 
 
@@ -20,12 +18,13 @@ from queue_app.models import Limit
 class LimitAdmin(PausingAdmin[Limit]):
     """The limits of task types and keys; they hold from the next claim on."""
 
-    action_form = QueueActionForm
-    actions = ("pause_selected", "resume_selected")
+    empty_text = _lazy(
+        "No task type and no concurrency key has limits of its own. Those of a queue are on the queue's page."
+    )
     fieldsets = (
-        (None, {"fields": ("scope", "name", "reason")}),
+        (None, {"fields": ("scope", "name")}),
         (
-            "Limits",
+            _lazy("Limits"),
             {
                 "fields": (
                     "max_concurrent",
@@ -33,9 +32,10 @@ class LimitAdmin(PausingAdmin[Limit]):
                     "min_delay_seconds",
                     "throttled_until",
                 ),
-                "description": "They hold from the next claim on.",
+                "description": _lazy("They hold from the next claim on."),
             },
         ),
+        (None, {"fields": ("reason",)}),
     )
     form = ReasonForm
     list_display = ("name", "scope", "state", "max_concurrent", "rate_count", "rate_seconds")
@@ -50,30 +50,14 @@ class LimitAdmin(PausingAdmin[Limit]):
         """Keep what it is on, once it exists: other limits are others."""
         return ("scope", "name") if obj else ()
 
-    def save_model(self, request: HttpRequest, obj: Limit, form: forms.ModelForm[Limit], change: Any) -> None:
-        """Write only what was edited, so that a pause of this very moment is not undone."""
-        if change:
-            names = [name for name in form.changed_data if name != "reason"]
-            obj.save(update_fields=[*names, "updated_at"])
-        else:
-            super().save_model(request, obj, form, change)
-
-    @admin.action(description=_lazy("Pause selected"), permissions=["pause"])
-    def pause_selected(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:
-        """Pause those that are not paused yet."""
-        self._set_paused(request, queryset, paused=True)
-
-    @admin.action(description=_lazy("Resume selected"), permissions=["pause"])
-    def resume_selected(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:
-        """Resume those that are paused."""
-        self._set_paused(request, queryset, paused=False)
-
-    def _set_paused(self, request: HttpRequest, queryset: QuerySet[Limit], *, paused: bool) -> None:
-        form = PauseForm(request.POST)
-        if not form.is_valid():
-            self.message_user(request, "The reason is too long, or the length unknown.", messages.ERROR)
-            return
-        found = [limit for limit in queryset if limit.paused is not paused]
-        for limit in found:
-            self.set_paused(request, limit, form, paused=paused)
-        self.message_user(request, f"{'Paused' if paused else 'Resumed'}: {len(found)}.", messages.SUCCESS)
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Show who changed it below the form."""
+        limit: Limit | None = kwargs.get("obj")
+        if limit is not None:
+            context |= {
+                "history": changes_of("limit", str(limit.pk)),
+                "may_view_audit": request.user.has_perm("queue_app.view_auditentry"),
+            }
+        return super().render_change_form(request, context, *args, **kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import django
@@ -10,6 +10,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.db.models import Model
@@ -17,11 +18,14 @@ from django.forms.widgets import Script
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.functional import cached_property
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from queue_app.dashboard import live
+from queue_app.dashboard import labels, live
+from queue_app.exceptions import InvalidTaskData
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services.audit import ADMIN, record
+from queue_app.services.validate import check_reason
 
 if TYPE_CHECKING:
 
@@ -42,6 +46,9 @@ else:
 
 #: Django 6.0 has the link to the history inside the block that these pages replace.
 TOOLS_IN_CONTENT = django.VERSION < (6, 1)
+#: What is posted with edits in a list, beside their one button.
+EDIT_REASON = "edit_reason"
+FILTER_TEMPLATE = "admin/queue_app/includes/filter.html"
 #: Lists count, page and act on at most so many rows; a filter finds the rest.
 COUNT_LIMIT = 10_000
 
@@ -66,6 +73,8 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
 
     #: Fields that an address may filter by, exactly; the parameters of list filters come on top.
     exact_lookups: tuple[str, ...] = ()
+    #: What an empty list says.
+    empty_text: Any = _("Nothing here yet.")
     show_facets = admin.ShowFacets.NEVER  # each facet would be one more count over the table
 
     class Media:
@@ -84,14 +93,32 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Answer ids and values that are none with a message; Django's own answer is a server error."""
         title = str(self.opts.verbose_name_plural)
+        context = {
+            "title": title[:1].upper() + title[1:],
+            "empty_text": self.empty_text,
+            "asks_reason": bool(self.list_editable),
+            "reason_length": REASON_LENGTH,
+        }
         try:
-            return super().changelist_view(request, {"title": title[:1].upper() + title[1:]} | (extra_context or {}))
+            check_reason(request.POST.get(EDIT_REASON, ""), REASON_LENGTH)
+            return super().changelist_view(request, context | (extra_context or {}))
+        except InvalidTaskData as error:
+            self.message_user(request, _("%(error)s Nothing was changed.") % {"error": error.message}, messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
         except ValidationError:
-            self.message_user(request, "Something in the selection or the address is no valid value.", messages.ERROR)
+            said = _("Something in the selection or the address is no valid value.")
+            self.message_user(request, said, messages.ERROR)
             return HttpResponseRedirect(request.path)
         except DisallowedModelAdminLookup:
-            self.message_user(request, "This list cannot be filtered like that.", messages.ERROR)
+            self.message_user(request, _("This list cannot be filtered like that."), messages.ERROR)
             return HttpResponseRedirect(request.path)
+
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        """Offer each filter as a menu that names its choice: the list needs the room beside it."""
+        changes = super().get_changelist_instance(request)
+        for spec in changes.filter_specs:
+            spec.template = FILTER_TEMPLATE
+        return changes
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> M | None:
         """Find no row under an id that PostgreSQL cannot even compare."""
@@ -133,7 +160,7 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
         names = [name for name in form.changed_data if name != "reason"]
         before = {name: plain(form.initial.get(name)) for name in names}
         after = {name: plain(form.cleaned_data.get(name)) for name in names}
-        reason = str(form.cleaned_data.get("reason") or "")
+        reason = str(form.cleaned_data.get("reason") or request.POST.get(EDIT_REASON, "")).strip()
         request.taskqueue_edit = (before, after, reason)  # type: ignore[attr-defined]
         changes = [f"{name}: {before[name]!r} → {after[name]!r}" for name in names]
         return (", ".join(changes) or "No change") + (f". {reason}" if reason else "")
@@ -168,6 +195,17 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
         """Return the address of one of this model's pages."""
         opts = self.opts
         return reverse(f"admin:{opts.app_label}_{opts.model_name}_{view}", args=args, current_app=self.admin_site.name)
+
+
+def time_of(name: str, title: Any) -> Callable[[Any, Any], SafeString | None]:
+    """Return a method of a ``ModelAdmin``: a column for a time, written in the zone of whoever looks."""
+
+    @admin.display(description=title, ordering=name)
+    def column(_admin: Any, found: Any) -> SafeString | None:
+        value = getattr(found, name)
+        return None if value is None else labels.exact_moment(value)
+
+    return column
 
 
 def plain(value: Any) -> Any:

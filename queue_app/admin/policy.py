@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.mixins import FixedRowsAdmin, ReadOnlyAdmin, ReasonForm, SingletonAdmin
+from queue_app.admin.audit_entry import changes_of
+from queue_app.admin.mixins import FixedRowsAdmin, ReadOnlyAdmin, ReasonForm, SingletonAdmin, time_of
 from queue_app.admin.pausing import PausingAdmin
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import rises
@@ -42,11 +44,12 @@ class PriorityPolicyAdmin(FixedRowsAdmin[PriorityPolicy]):
     def starvation_bound(self, policy: PriorityPolicy) -> str:
         """Return after how long only critical tasks, and older high ones, can still come first."""
         if policy.priority <= Band.HIGH:
-            return "at once"
+            return _("at once")
         steps = list(rises(Band(policy.priority), PriorityPolicy.thresholds()))
         if not steps or steps[-1].to is not Band.HIGH:
             highest = steps[-1].to if steps else Band(policy.priority)
-            return f"never: it rises to {highest.label} and may starve behind high" if steps else "never: it may starve"
+            text = _("never: it rises to %(band)s and may starve behind high") if steps else _("never: it may starve")
+            return text % {"band": highest.label} if steps else text
         return labels.duration(steps[-1].after)
 
 
@@ -56,21 +59,30 @@ class RuntimeSettingsAdmin(PausingAdmin[RuntimeSettings], SingletonAdmin[Runtime
 
     pause_permission = "queue_app.pause_queue"  # who may pause each queue may pause all
 
-    fields = ("max_concurrent", "max_length", "max_pending_per_user", "reason", "updated_at")
+    actions = None
+    fields = ("max_concurrent", "max_length", "max_pending_per_user", "updated", "reason")
     form = ReasonForm
-    readonly_fields = ("updated_at",)
+    readonly_fields = ("updated",)
+    updated = time_of("updated_at", _lazy("updated"))
 
-    def save_model(self, request: HttpRequest, obj: RuntimeSettings, form: Any, change: Any) -> None:
-        """Write only what was edited, so that a pause of this very moment is not undone."""
-        names = [name for name in form.changed_data if name != "reason"]
-        obj.save(update_fields=[*names, "updated_at"])
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Show who changed them below the form."""
+        context |= {
+            "history": changes_of("runtimesettings", "1"),
+            "may_view_audit": request.user.has_perm("queue_app.view_auditentry"),
+        }
+        return super().render_change_form(request, context, *args, **kwargs)
 
 
 @admin.register(IndexGeneration)
 class IndexGenerationAdmin(SingletonAdmin[IndexGeneration], ReadOnlyAdmin[IndexGeneration]):
     """The index that was built last, and whether claims are possible now."""
 
-    fields = ("number", "state", "started_at", "ready_at", "tasks", "leases")
+    fields = ("number", "state", "started", "ready", "tasks", "leases")
+    started = time_of("started_at", _lazy("started"))
+    ready = time_of("ready_at", _lazy("ready"))
 
     @admin.display(description=_lazy("index now"))
     def state(self, generation: IndexGeneration) -> str:

@@ -11,6 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Model, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
 
 from queue_app.admin.mixins import PlainModelForm, QueueAppAdmin
 from queue_app.models import SavedView
@@ -81,10 +82,10 @@ class SavedViewsMixin[M: Model](QueueAppAdmin[M]):
                 record(
                     "savedview.save", "savedview", [view.pk], by=user, via=ADMIN, after={"name": name, "query": query}
                 )
-            self.message_user(request, f"Saved as “{name}”.", messages.SUCCESS)
+            self.message_user(request, _("Saved as “%(name)s”.") % {"name": name}, messages.SUCCESS)
         else:
             problems = "; ".join(f"{field}: {' '.join(map(str, text))}" for field, text in form.errors.items())
-            self.message_user(request, f"Not saved. {problems}", messages.ERROR)
+            self.message_user(request, _("Not saved. %(problems)s") % {"problems": problems}, messages.ERROR)
         return HttpResponseRedirect(f"{self.url_of('changelist')}?{query}")
 
     def delete_saved_view(self, request: HttpRequest, view_id: uuid.UUID) -> HttpResponse:
@@ -99,7 +100,7 @@ class SavedViewsMixin[M: Model](QueueAppAdmin[M]):
             with atomic():
                 record("savedview.delete", "savedview", [view.pk], by=user, via=ADMIN, before={"name": view.name})
                 view.delete()
-            self.message_user(request, "The view is deleted.", messages.SUCCESS)
+            self.message_user(request, _("The view is deleted."), messages.SUCCESS)
         return HttpResponseRedirect(self.url_of("changelist"))
 
 

@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.mixins import TOOLS_IN_CONTENT, CappedPaginator, ReadOnlyAdmin
@@ -31,6 +32,7 @@ from queue_app.admin.task_search import SEARCH_HELP, Ambiguous, NotAllowed, read
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
 from queue_app.models import Task
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.task_filter import matching
 
@@ -39,6 +41,7 @@ from queue_app.services.task_filter import matching
 class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskLiveMixin, ReadOnlyAdmin[Task]):
     """The tasks, newest first."""
 
+    empty_text = _lazy("No task yet. Code enqueues them with .enqueue(), other programs over the API.")
     actions = ("cancel_selected", "retry_selected", "run_now_selected", *PRIORITY_ACTIONS)
     exact_lookups = ("user", "worker_id")
     list_display = ("short_id", "type", "state", "band", "when", "where")
@@ -94,8 +97,10 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskLiveMixin, ReadOnly
         label = labels.status_label(task)
         if task.attempt <= 1 and not task.failures:
             return label
-        failed = f", {task.failures} failed" if task.failures else ""
-        return format_html('{}<small class="tq-below">attempt {}{}</small>', label, task.attempt, failed)
+        said = _("attempt %(n)d") % {"n": task.attempt}
+        if task.failures:
+            said = _("attempt %(n)d, %(failed)d failed") % {"n": task.attempt, "failed": task.failures}
+        return format_html('{}<small class="tq-below">{}</small>', label, said)
 
     @admin.display(description=_lazy("time, worker"))
     def when(self, task: Task) -> SafeString:
@@ -119,7 +124,8 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskLiveMixin, ReadOnly
         task: Task | None = kwargs.get("obj")
         if task is not None:
             context |= {
-                "title": "Task",
+                "title": _("Task"),
+                "reason_length": REASON_LENGTH,
                 "tools_in_content": TOOLS_IN_CONTENT,
                 "detail": load_detail(task, timezone.now(), may_view_payload=self.may_view_payload(request)),
                 "bands": [(band.label, band.value == task.priority) for band in Band],

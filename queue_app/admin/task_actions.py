@@ -20,7 +20,7 @@ from queue_app.core.priorities import parse_band
 from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskNotFound
 from queue_app.models import Task, TaskPayload
-from queue_app.models.replay_operation import REASON_LENGTH
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.rows.database import atomic
 from queue_app.services import cancel, reprioritise
 from queue_app.services.dead_letters import shown_parameters
@@ -52,7 +52,7 @@ class TaskActionsMixin(TaskBulkMixin):
             running = cancel(task_id) is Status.EXECUTING
             said = "Asked to stop while executing." if running else "Cancelled."
             self.audit(request, [task], said, action="cancel", before={"status": task.status}, reason=reason)
-            return "The task runs; its worker was asked to stop it." if running else "The task is cancelled."
+            return _("The task runs; its worker was asked to stop it.") if running else _("The task is cancelled.")
 
         return self._act(request, task_id, act, allowed=self.has_cancel_permission)
 
@@ -66,7 +66,7 @@ class TaskActionsMixin(TaskBulkMixin):
                 request, [task], priority_changed(task.band, band), action="reprioritise", reason=reason,
                 before={"priority": task.band.label}, after={"priority": band.label},
             )  # fmt: skip
-            return f"The priority is now {band.label}."
+            return _("The priority is now %(band)s.") % {"band": band.label}
 
         return self._act(request, task_id, act, allowed=self.has_reprioritise_permission)
 
@@ -169,7 +169,8 @@ class TaskActionsMixin(TaskBulkMixin):
         return self.get_object(request, str(task_id))
 
     def _gone(self, request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
-        self.message_user(request, f"There is no task {task_id}; it may have been purged.", messages.WARNING)
+        gone = _("There is no task %(id)s; it may have been purged.") % {"id": task_id}
+        self.message_user(request, gone, messages.WARNING)
         return HttpResponseRedirect(self.url_of("changelist"))
 
     def buttons(self, request: HttpRequest, task: Task) -> dict[str, Any]:

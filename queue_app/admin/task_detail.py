@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from queue_app.admin.task_timeline import Event, bar, pieces, timeline, waited_and_ran
 from queue_app.core.redaction import redact, redact_value
 from queue_app.core.states import WAITING
+from queue_app.dashboard import labels
 from queue_app.models import (
     DeadLetter,
     Task,
@@ -55,7 +58,7 @@ class TaskPage:
     result: str | None = None
     attempts: list[ShownAttempt] = field(default_factory=list)
     more_attempts: bool = False
-    options: list[tuple[str, float, str]] = field(default_factory=list)  # (name, value, where it comes from)
+    options: list[tuple[str, str, str]] = field(default_factory=list)  # (name, value, where it comes from)
     timeline: list[Event] = field(default_factory=list)
     bar: str = ""
     waited: float = 0.0
@@ -109,19 +112,19 @@ def pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def _options(task: Task) -> list[tuple[str, float, str]]:
+def _options(task: Task) -> list[tuple[str, str, str]]:
     """Return the limits that hold for the task, and who set them."""
     options = effective_options(task)
     sources = {
-        "task": "set for this task",
-        "queue": f"queue {task.queue}",
-        "policy": f"policy of {task.band.label}",
+        "task": _("set for this task"),
+        "queue": _("queue %(name)s") % {"name": task.queue},
+        "policy": _("policy of %(band)s") % {"band": task.band.label},
     }
-    delay_from = "TASKQUEUE setting" if task.retry_delay is None else sources["task"]
+    delay_from = _("TASKQUEUE setting") if task.retry_delay is None else sources["task"]
     return [
-        ("Retries", options.max_retries, sources[options.max_retries_from]),
-        ("Timeout", options.timeout, sources[options.timeout_from]),
-        ("First retry after", options.retry_delay, delay_from),
+        (_("Retries"), str(options.max_retries), sources[options.max_retries_from]),
+        (_("Timeout"), labels.duration(options.timeout), sources[options.timeout_from]),
+        (_("First retry after"), labels.duration(options.retry_delay), delay_from),
     ]
 
 

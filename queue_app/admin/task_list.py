@@ -23,7 +23,7 @@ from queue_app.models.queue import NAME_PATTERN
 
 #: A filter with more names than these helps nobody; the search finds the others.
 MAX_QUEUES = 200
-LETTER_SEARCH_HELP = "A task id, the beginning of a task type, or a user name; user:NAME and type:NAME say which."
+LETTER_SEARCH_HELP = _("A task id, the beginning of a task type, or a user name; user:NAME and type:NAME say which.")
 _NAME = re.compile(NAME_PATTERN)
 
 

@@ -15,6 +15,7 @@ from django.urls import URLPattern, path
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.audit_entry import changes_of
@@ -23,7 +24,7 @@ from queue_app.core.states import Status
 from queue_app.dashboard import labels
 from queue_app.exceptions import InvalidTaskData, InvalidTransition
 from queue_app.models import Task, Worker
-from queue_app.models.replay_operation import REASON_LENGTH
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.worker import WorkerStatus
 from queue_app.rows.database import atomic
 from queue_app.services.validate import check_reason
@@ -58,6 +59,7 @@ class WorkerChangeList(ChangeList):
 class WorkerAdmin(ReadOnlyAdmin[Worker]):
     """The workers, youngest first."""
 
+    empty_text = _lazy("No worker has registered yet. Start one with manage.py runworker.")
     actions = ("drain_selected",)
     list_display = ("name", "state", "heartbeat", "slots", "served", "offers", "tasks_done", "process")
     list_filter = ("status",)
@@ -78,10 +80,11 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         """Ask those that are active to finish what runs and leave."""
         asked = [worker for worker in queryset if self._drain(request, worker, "") is None]
         if asked:
-            self.message_user(request, f"Asked {len(asked)} to drain.", messages.SUCCESS)
+            self.message_user(request, _("Asked %(count)d to drain.") % {"count": len(asked)}, messages.SUCCESS)
         if len(asked) < queryset.count():
             skipped = queryset.count() - len(asked)
-            self.message_user(request, f"Skipped {skipped} (not active, or asked before).", messages.WARNING)
+            left = _("Skipped %(count)d (not active, or asked before).") % {"count": skipped}
+            self.message_user(request, left, messages.WARNING)
 
     def _drain(self, request: HttpRequest, worker: Worker, reason: str) -> str | None:
         """Ask one worker; return why it could not be asked."""
@@ -112,7 +115,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             raise PermissionDenied
         worker = self.get_object(request, str(worker_id))
         if worker is None:
-            self.message_user(request, "There is no such worker.", messages.WARNING)
+            self.message_user(request, _("There is no such worker."), messages.WARNING)
             return HttpResponseRedirect(self.url_of("changelist"))
         reason = request.POST.get("reason", "").strip()
         try:
@@ -122,7 +125,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         if problem:
             self.message_user(request, problem, messages.ERROR)
         else:
-            said = "The worker was asked to finish what it runs, to take nothing new, and to leave."
+            said = _("The worker was asked to finish what it runs, to take nothing new, and to leave.")
             self.message_user(request, said, messages.SUCCESS)
         return HttpResponseRedirect(self.url_of("change", worker_id))
 
@@ -136,15 +139,15 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         label = format_html('<span class="tq-label tq-worker-{}">{}</span>', worker.status, worker.status)
         if worker.drain_requested_at is None or worker.status != WorkerStatus.ACTIVE:
             return label
-        by = worker.drain_requested_by or "a program"
-        return format_html('{}<small class="tq-below">asked to drain by {}</small>', label, by)
+        asked = _("asked to drain by %(name)s") % {"name": worker.drain_requested_by or _("a program")}
+        return format_html('{}<small class="tq-below">{}</small>', label, asked)
 
     @admin.display(description=_lazy("heartbeat"))
     def heartbeat(self, worker: Worker) -> SafeString:
         """Return how long ago the worker was heard of."""
         now = timezone.now()
         age = labels.ago(worker.last_heartbeat_at, now)
-        return format_html('<span class="tq-alert">{} (late)</span>', age) if is_late(worker, now) else age
+        return format_html('<span class="tq-alert">{} ({})</span>', age, _("late")) if is_late(worker, now) else age
 
     @admin.display(description=_lazy("busy / slots"))
     def slots(self, worker: Worker) -> str:
@@ -154,7 +157,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     @admin.display(description=_lazy("queues"))
     def served(self, worker: Worker) -> str:
         """Return the queues that it serves."""
-        return ", ".join(worker.queues) or "all"
+        return ", ".join(worker.queues) or _("all")
 
     @admin.display(description=_lazy("capabilities"), empty_value="-")
     def offers(self, worker: Worker) -> str | None:
@@ -165,7 +168,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     def process(self, worker: Worker) -> SafeString:
         """Return where the process runs, and which version."""
         return format_html(
-            '{} / {}<small class="tq-below">{}</small>', worker.host, worker.pid, worker.version or "unknown version"
+            '{} / {}<small class="tq-below">{}</small>', worker.host, worker.pid, worker.version or _("unknown version")
         )
 
     def render_change_form(
@@ -177,7 +180,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             executing = Task.objects.filter(status=Status.EXECUTING, worker_id=worker.id)
             may_view_tasks = request.user.has_perm("queue_app.view_task")
             context |= {
-                "title": "Worker",
+                "title": _("Worker"),
                 "tools_in_content": TOOLS_IN_CONTENT,
                 "state": self.state(worker),
                 "heartbeat": self.heartbeat(worker),

@@ -10,6 +10,7 @@ from typing import Final
 from django.utils import timezone
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
@@ -41,13 +42,18 @@ def duration(seconds: float) -> str:
 
 def age(seconds: float) -> str:
     """Return how long something has been going on: by the clock of a page, so to the second at best."""
-    return "under 1 s" if seconds < 1 else duration(int(seconds))
+    return _("under 1 s") if seconds < 1 else duration(int(seconds))
 
 
 def exact(value: datetime) -> str:
     """Return a time to the second with its zone, in the zone of the viewer."""
     local = timezone.localtime(value) if timezone.is_aware(value) else value
     return f"{local:%Y-%m-%d %H:%M:%S %Z}".strip()
+
+
+def exact_moment(value: datetime) -> SafeString:
+    """Return a time to the second, marked up for the page's script to write it in the zone of whoever looks."""
+    return format_html('<time class="tq-exact" datetime="{}">{}</time>', value.isoformat(), exact(value))
 
 
 def moment(value: datetime, text: str) -> SafeString:
@@ -59,8 +65,8 @@ def ago(value: datetime, now: datetime) -> SafeString:
     """Return how long ago, or in how long, a time is."""
     seconds = (now - value).total_seconds()
     if seconds < 0:
-        return moment(value, f"in {age(-seconds)}")
-    return moment(value, "just now" if seconds < _JUST_NOW else f"{age(seconds)} ago")
+        return moment(value, _("in %(time)s") % {"time": age(-seconds)})
+    return moment(value, _("just now") if seconds < _JUST_NOW else _("%(time)s ago") % {"time": age(seconds)})
 
 
 def band_label(band: int) -> SafeString:
@@ -75,9 +81,9 @@ def priority_label(task: Task) -> SafeString:
     if task.effective_band is task.band:
         return label
     return format_html(
-        '{} <span class="tq-quiet tq-nowrap" title="raised by its age; its own priority is {}">↑ {}</span>',
+        '{} <span class="tq-quiet tq-nowrap" title="{}">↑ {}</span>',
         label,
-        task.band.label,
+        _("raised by its age; its own priority is %(band)s") % {"band": task.band.label},
         task.band.label,
     )
 
@@ -87,7 +93,7 @@ def status_label(task: Task) -> SafeString:
     status = Status(task.status)
     label = format_html('<span class="tq-label tq-status-{}">{}</span>', status, status.replace("_", " "))
     if status is Status.EXECUTING and task.cancel_requested_at is not None:
-        return format_html('{} <span class="tq-quiet">cancel requested</span>', label)
+        return format_html('{} <span class="tq-quiet">{}</span>', label, _("cancel requested"))
     return label
 
 
@@ -96,19 +102,21 @@ def when(task: Task, now: datetime) -> SafeString:
     match Status(task.status):
         case Status.SCHEDULED if task.run_after is not None:
             late = (now - task.run_after).total_seconds()
-            return moment(task.run_after, "due now" if late >= 0 else f"due in {age(-late)}")
+            return moment(task.run_after, _("due now") if late >= 0 else _("due in %(time)s") % {"time": age(-late)})
         case Status.QUEUED if task.queued_at is not None:
-            return moment(task.queued_at, f"waiting {age((now - task.queued_at).total_seconds())}")
+            waits = age((now - task.queued_at).total_seconds())
+            return moment(task.queued_at, _("waiting %(time)s") % {"time": waits})
         case Status.EXECUTING if task.started_at is not None:
-            running = moment(task.started_at, f"running {age((now - task.started_at).total_seconds())}")
+            runs = age((now - task.started_at).total_seconds())
+            running = moment(task.started_at, _("running %(time)s") % {"time": runs})
             if task.deadline is not None and task.deadline < now:
-                return format_html('{} <span class="tq-alert">overdue</span>', running)
+                return format_html('{} <span class="tq-alert">{}</span>', running, _("overdue"))
             return running
     end = task.finished_at or task.created_at
     if task.started_at is None or task.finished_at is None or task.finished_at < task.started_at:
         return ago(end, now)
     ran = duration((task.finished_at - task.started_at).total_seconds())
-    return format_html('{}, <span class="tq-nowrap">ran {}</span>', ago(end, now), ran)
+    return format_html('{}, <span class="tq-nowrap">{}</span>', ago(end, now), _("ran %(time)s") % {"time": ran})
 
 
 def type_label(task_type: str) -> SafeString:

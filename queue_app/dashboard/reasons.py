@@ -97,5 +97,7 @@ def _paused(what: str, of: object) -> str:
     text += f": {why}" if why else "."
     resume_at: datetime | None = getattr(of, "resume_at", None)
     if resume_at is not None:
-        text += _(" It goes on at %(time)s.") % {"time": f"{timezone.localtime(resume_at):%Y-%m-%d %H:%M %Z}"}
+        # Not the time of day: what all viewers share cannot be in the zone of each.
+        left = labels.age((resume_at - timezone.now()).total_seconds())
+        text += _(" It goes on in %(time)s.") % {"time": left}
     return text

@@ -4,7 +4,7 @@ The record stays until it expires and keeps who discarded it, when and why; the 
 purged when the retention of failures is over.
 
 Crash points: there is nothing to tell the index, a dead task is not in it. A discard of
-many commits in batches; what it had not reached is open still, and asking again goes on.
+many, with its record, is one transaction of whoever asks for it, of at most ``MAX_AT_ONCE``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from django.utils import timezone
 from queue_app.exceptions import InvalidTaskData, TokenRefused
 from queue_app.models import Worker, WorkerToken
 from queue_app.models.worker import WorkerStatus
-from queue_app.rows.database import atomic
 from queue_app.services.reap import bury
 from queue_app.services.validate import check_capabilities, check_queue_name
 
@@ -81,16 +80,21 @@ def revoke(name: str) -> int:
 
     Raises ``InvalidTaskData`` for an unknown name; a token that is revoked already stays so.
     """
-    with atomic():
-        if not WorkerToken.objects.filter(name=name).exists():
-            raise InvalidTaskData("name", f"There is no token {name!r}.")
-        WorkerToken.objects.filter(name=name, revoked_at=None).update(revoked_at=Now())
-    token = WorkerToken.objects.get(name=name)
+    token = known(name)
+    WorkerToken.objects.filter(name=name, revoked_at=None).update(revoked_at=Now())
     living = Worker.objects.filter(token_id=token.id, status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
     workers = list(living.values_list("id", flat=True))
     for worker_id in workers:
         bury(worker_id)
     return len(workers)
+
+
+def known(name: str) -> WorkerToken:
+    """Return a token by its name; raise ``InvalidTaskData`` for an unknown one."""
+    token = WorkerToken.objects.filter(name=name).first()
+    if token is None:
+        raise InvalidTaskData("name", f"There is no token {name!r}.")
+    return token
 
 
 def all_tokens() -> list[WorkerToken]:

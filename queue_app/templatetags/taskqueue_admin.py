@@ -5,14 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import django
 from django import template
 from django.template import Context
 from django.utils import formats, timezone
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
+from queue_app.dashboard.sections import Section, sections
 from queue_app.models import Task
 from queue_app.services.stats import QueueSummary
 
@@ -50,17 +51,9 @@ def tq_ago(value: datetime | None) -> SafeString | str:
 
 
 @register.filter
-def tq_exact(value: datetime | None) -> str:
-    """Return a time to the second; a dash for none."""
-    return "-" if value is None else labels.exact(value)
-
-
-@register.filter
 def tq_time(value: datetime | None) -> SafeString | str:
     """Return a time to the second; the page's script writes it in the zone of whoever looks."""
-    if value is None:
-        return "-"
-    return format_html('<time class="tq-exact" datetime="{}">{}</time>', value.isoformat(), labels.exact(value))
+    return "-" if value is None else labels.exact_moment(value)
 
 
 @register.filter
@@ -99,6 +92,18 @@ def taskqueue_overview(context: Context) -> dict[str, Any]:
     from queue_app.admin.live import overview_context  # noqa: PLC0415 - this library loads without the admin, too
 
     return overview_context(context["request"].user)
+
+
+@register.simple_tag
+def taskqueue_sections(app_list: list[dict[str, Any]]) -> list[Section]:
+    """Return the app's pages in groups, as far as the user may see them."""
+    return sections([model for app in app_list for model in app["models"]])
+
+
+@register.simple_tag
+def tq_crumbs_are_list() -> bool:
+    """Say whether this Django marks breadcrumbs up as a list."""
+    return django.VERSION >= (6, 1)
 
 
 @register.simple_tag

@@ -205,7 +205,7 @@ def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session
     visitor.go("queue/mail/change/")
     page.fill("#tq-reason", "new templates")
     page.select_option("#tq-seconds", "3600")
-    page.click("text=Pause queue")
+    page.click("button:has-text('Pause')")
     page.wait_for_selector("text=new templates")
     assert Queue.objects.get(pk="mail").resume_at is not None
     assert take(hand) == []

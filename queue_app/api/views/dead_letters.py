@@ -175,9 +175,10 @@ class DiscardManyView(ApiView):
         selection = parse_selection(self.json_body(request), replay=False)
         if selection.dry_run:
             return _preview(selection)
-        discarded = discard_many(
-            selection.wanted, by=self.username(request), reason=selection.reason, limit=selection.options.limit
-        )
+        with self.recording(request):
+            discarded = discard_many(
+                selection.wanted, by=self.username(request), reason=selection.reason, limit=selection.options.limit
+            )
         return Response({"discarded": discarded, "remaining": preview(selection.wanted).count})
 
 

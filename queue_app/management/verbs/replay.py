@@ -11,6 +11,8 @@ from queue_app.management.verbs import OK, REFUSED, USAGE, Call, Needs, add_by, 
 from queue_app.management.verbs._values import instant
 from queue_app.models import ReplayOperation
 from queue_app.models.replay_operation import ReplayState
+from queue_app.rows.database import atomic
+from queue_app.services import audit
 from queue_app.services.dead_letters import DeadLetterFilter, preview
 from queue_app.services.replay_many import (
     STOP_AFTER_FAILURES,
@@ -78,7 +80,12 @@ def run(call: Call) -> int:
             call.say(f"  {letter_id}")
         call.data({"count": found.count, "sample": found.sample, "dry_run": True})
         return OK
-    operation = start_replay(wanted, options, by=call.by, reason=call["why"])
+    with atomic():
+        operation = start_replay(wanted, options, by=call.by, reason=call["why"])
+        audit.record(
+            "replay_many", "deadletter", by=call.by, via=audit.COMMAND, count=operation.total, reason=call["why"],
+            after={"filter": wanted.as_json(), "operation": str(operation.id)},
+        )  # fmt: skip
     if call["wait"]:
         operation = _wait(operation)
     call.say(

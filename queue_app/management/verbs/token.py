@@ -50,6 +50,8 @@ def run(call: Call) -> int:
             )
         elif action == "rotate":
             token, secret = tokens.rotate(name, **({"overlap": call["overlap"]} if call["overlap"] else {}))
+        else:
+            tokens.known(name)  # or there would be a record of what never was
         audit.record(f"token_{action}", "token", [name], by=call.by, via=audit.COMMAND)
     if action == "revoke":
         buried = tokens.revoke(name)

@@ -4,17 +4,18 @@
 
   // -- times in the zone of whoever looks -------------------------------------
 
-  const format = new Intl.DateTimeFormat(document.documentElement.lang || undefined, {
-    year: 'numeric', month: '2-digit', day: '2-digit', hour: '2-digit', minute: '2-digit', second: '2-digit',
-    hour12: false, timeZoneName: 'short',
-  });
+  const zone = new Intl.DateTimeFormat(undefined, { timeZoneName: 'short' });
+  const pad = (number) => String(number).padStart(2, '0');
+  const day = (at) => `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
+  const clock = (at) => [at.getHours(), at.getMinutes(), at.getSeconds()].map(pad).join(':');
   function localise(within) {
+    const today = day(new Date());
     for (const time of within.querySelectorAll('time[datetime]')) {
       const at = new Date(time.dateTime);
       if (Number.isNaN(at.getTime())) continue;
-      const text = format.format(at);
-      time.title = text;
-      if (time.classList.contains('tq-exact')) time.textContent = text;
+      const name = zone.formatToParts(at).find((part) => part.type === 'timeZoneName').value;
+      time.title = `${day(at)} ${clock(at)} ${name}`;
+      if (time.classList.contains('tq-exact')) time.textContent = day(at) === today ? clock(at) : `${day(at)} ${clock(at)}`;
     }
   }
 
@@ -96,6 +97,16 @@
       if (source && navigator.clipboard) navigator.clipboard.writeText(source.textContent).then(() => copy.classList.add('tq-done'));
     }
     if (help && event.target === help) help.close();
+    for (const menu of document.querySelectorAll('.tq-menu[open]')) {
+      if (!menu.contains(event.target)) menu.open = false;
+    }
+  });
+  document.addEventListener('keydown', (event) => {
+    const menu = event.key === 'Escape' && document.querySelector('.tq-menu[open]');
+    if (menu) {
+      menu.open = false;
+      menu.querySelector('summary').focus();
+    }
   });
   localise(document);
   const live = document.getElementById('tq-live');

@@ -15,17 +15,22 @@
   let updatedAt = Date.now();
   let timer = 0;
   let lost = false;
-  let known = new Set(texts());
+  let known = new Set(texts().map(gist));
 
   function texts() {
     return Array.from(live.querySelectorAll('.tq-reasons li, .tq-reason'), (node) => node.textContent.trim());
   }
 
+  /* The same reason a moment later: only its numbers are others. */
+  function gist(text) {
+    return text.replace(/\d+/g, '');
+  }
+
   /* Say what is new, and only that: the numbers change all the time. */
   function announceNew() {
     const now = texts();
-    const fresh = now.filter((text) => !known.has(text));
-    known = new Set(now);
+    const fresh = now.filter((text) => !known.has(gist(text)));
+    known = new Set(now.map(gist));
     if (fresh.length) announce.textContent = fresh.join(' ');
   }
 
@@ -98,12 +103,20 @@
     );
   }
 
+  const TIME = { hour: '2-digit', minute: '2-digit', hour12: false };
   const DAY = '\n{YYYY}-{MM}-{DD}';
   const TIMES = [ // steps in seconds, their labels, and what stands below where the day changes
     [86400, '{MM}-{DD}', '\n{YYYY}', null, null, null, null, null, 1],
     [60, '{HH}:{mm}', DAY, null, DAY, null, null, null, 1],
     [1, '{HH}:{mm}:{ss}', DAY, null, DAY, null, null, null, 1],
   ];
+
+  /* Without a pointer over the chart its legend says what was last. */
+  function showLast(u) {
+    let last = u.data[0].length - 1;
+    while (last > 0 && u.data.slice(1).every((column) => column[last] === null)) last -= 1;
+    if (last >= 0) u.setLegend({ idx: last }, false);
+  }
 
   function options(element, series, format) {
     const quiet = css('--body-quiet-color') || '#666';
@@ -113,6 +126,7 @@
       height: 190,
       cursor: { y: false, points: { size: 6 }, sync: { key: 'tq' } },
       legend: { live: true },
+      hooks: { setLegend: [(u) => { if (u.legend.idx === null || u.legend.idx === undefined) showLast(u); }] },
       scales: { y: { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
       axes: [
         { stroke: quiet, grid, ticks: grid, font: '11px system-ui, sans-serif', values: TIMES },
@@ -121,7 +135,7 @@
           values: (u, splits) => splits.map(format),
         },
       ],
-      series: [{ label: '', value: (u, v) => (v === null ? '' : new Date(v * 1000).toLocaleString()) }, ...series],
+      series: [{ label: '', value: (u, v) => (v === null ? '' : new Date(v * 1000).toLocaleTimeString([], TIME)) }, ...series],
     };
   }
 
@@ -141,11 +155,13 @@
     if (known) {
       known.raw = data.raw;
       known.plot.setData(data.plotted);
+      if (!known.plot.over.matches(':hover')) showLast(known.plot);
       return;
     }
     const entry = { raw: data.raw };
     entry.plot = new uPlot(options(element, makeSeries(entry), format), data.plotted, element);
     charts[name] = entry;
+    showLast(entry.plot);
   }
 
   function draw(data) {

@@ -80,7 +80,7 @@ def test_it_says_why_nothing_moves(make_task, make_worker, staff):
     assert "No active worker" not in said()
     pause("mail", by="ina", reason="new templates", resume_at=timezone.now() + timedelta(hours=1))
     text = said()
-    assert "The queue is paused by ina: new templates It goes on at" in text
+    assert "The queue is paused by ina: new templates It goes on in" in text
     Queue.objects.filter(pk="mail").update(
         throttled_until=timezone.now() + timedelta(minutes=5), rate_count=2, rate_seconds=60
     )

@@ -17,12 +17,12 @@ QUEUE_FORM = {"order": "fifo", "fair_by": "user", "fair_weights": "{}"}
 def test_pause_and_resume_selected(staff):
     queues = [Queue.objects.get(pk="default"), Queue.objects.create(name="with_under.score")]
     response = select(staff, QUEUES, "pause_selected", queues, reason="printer on fire")
-    assert said(response) == ["Paused 2 queues."]
+    assert said(response) == ["Paused: 2."]
     for queue in queues:
         queue.refresh_from_db()
         assert (queue.paused, queue.paused_by, queue.paused_reason) == (True, "superuser", "printer on fire")
     assert said(select(staff, QUEUES, "pause_selected", queues))[-1] == "Skipped 2 (already paused)."
-    assert said(select(staff, QUEUES, "resume_selected", queues[:1]))[-1] == "Resumed 1 queue."
+    assert said(select(staff, QUEUES, "resume_selected", queues[:1]))[-1] == "Resumed: 1."
     log = LogEntry.objects.filter(object_id="default").order_by("id").values_list("change_message", flat=True)
     assert list(log) == ["Paused: printer on fire", "Resumed."]
 
@@ -36,7 +36,7 @@ def test_pause_and_resume_buttons(staff):
     assert "maintenance" in page
     assert "goes on" in page
     assert Queue.objects.get(pk=name).resume_at is not None
-    assert "Resume queue" in page
+    assert "Resume" in page
     assert Queue.objects.get(pk=name).paused
     page = staff.post(address, {}, follow=True).content.decode()
     assert "paused already" in page
