@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.integration.faults import deaths, outages
+from tests.integration.faults import deaths, edits, outages
 from tests.integration.faults.run import Run
 from tests.integration.faults.starts import start
 
@@ -35,4 +35,5 @@ FAULTS: list[Fault] = [
     deaths.kill_scheduler,
     deaths.kill_celery,
     deaths.two_of_everything,
+    edits.edit_limits,
 ]
