@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import batched
 from typing import Any, NamedTuple, cast
@@ -24,15 +25,16 @@ class Lease(NamedTuple):
     leased_at: int
 
 
-class Leases:
+class Leases(ABC):
     """What the index does with leases."""
 
     alias: str
     keys: Keys
     _client: redis.Redis
 
+    @abstractmethod
     def _call(self, name: str, *args: Any) -> Any:
-        raise NotImplementedError
+        """Run a script; return its reply."""
 
     def release(self, tasks: Iterable[tuple[uuid.UUID, str]]) -> int:
         """Free the slots of tasks (id, queue) whose rows are no longer executing, whoever held them."""
