@@ -76,6 +76,8 @@ class Task(models.Model):
             models.Index(fields=["finished_at"], condition=Q(finished_at__isnull=False), name="taskqueue_finished"),
             # the lists of what went wrong, newest first; what completes never enters it
             models.Index(fields=["status", "id"], condition=Q(status__in=FRUITLESS), name="taskqueue_fruitless"),
+            # the API's lists and counts by type: entered once, when the task ends, so that only the finish pays
+            models.Index(fields=["task_type", "id"], condition=Q(finished_at__isnull=False), name="taskqueue_by_type"),
             # the API's list of one user's own tasks, newest first
             models.Index(fields=["user", "id"], condition=~Q(user=""), name="taskqueue_by_user"),
             # services.admission: how many wait in a queue, which of them longest, and how many a user has pending

@@ -38,6 +38,7 @@ def main() -> int:
         "scrape",
         "http",
         "rows",
+        "indexes",
         "admin",
     )
     parser = argparse.ArgumentParser(prog="./dev bench")

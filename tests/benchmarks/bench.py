@@ -43,6 +43,22 @@ class Table:
         return "\n".join(lines + [f"| {' | '.join(row)} |" for row in self.rows])
 
 
+class Clock:
+    """Adds up the time of all statements, as a wrapper of a connection."""
+
+    seconds = 0.0
+    slowest = (0.0, "")
+
+    def __call__(self, execute, sql, params, many, context):
+        began = time.perf_counter()
+        try:
+            return execute(sql, params, many, context)
+        finally:
+            took = time.perf_counter() - began
+            self.seconds += took
+            self.slowest = max(self.slowest, (took, sql))
+
+
 def reset() -> None:
     """Empty the tables of tasks and the index, and open a generation."""
     with connection.cursor() as cursor:

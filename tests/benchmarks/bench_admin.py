@@ -4,7 +4,7 @@ import statistics
 import time
 from contextlib import ExitStack
 
-from bench import Table, analyze, register, reset
+from bench import Clock, Table, analyze, register, reset
 from bench_rows import fill
 from django.contrib.auth.models import User
 from django.db import connection
@@ -43,22 +43,6 @@ PAGES = {
 }
 
 
-class _Clock:
-    """Adds up the time of all statements."""
-
-    seconds = 0.0
-    slowest = (0.0, "")
-
-    def __call__(self, execute, sql, params, many, context):
-        began = time.perf_counter()
-        try:
-            return execute(sql, params, many, context)
-        finally:
-            took = time.perf_counter() - began
-            self.seconds += took
-            self.slowest = max(self.slowest, (took, sql))
-
-
 def run(table: Table) -> None:
     """Fill the tables, and look at each page several times."""
     reset()
@@ -77,7 +61,7 @@ def run(table: Table) -> None:
             for _ in range(TIMES):
                 live.forget()  # nobody else has just looked
                 charts.forget()
-                clock = _Clock()
+                clock = Clock()
                 began = time.perf_counter()
                 with ExitStack() as stack:
                     stack.enter_context(connection.execute_wrapper(clock))

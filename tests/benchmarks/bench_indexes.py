@@ -1,0 +1,99 @@
+"""What the indexes that only the API's filters need cost: enqueueing and draining with and without each, in turn.
+
+The processor time of PostgreSQL's processes is told as well: on a busy machine it says more than rates.
+"""
+
+import uuid
+from statistics import median
+from typing import NamedTuple
+
+import psutil
+from bench import Table, analyze, process, reset, timed
+from bench_app.tasks import noop
+from bench_rows import fill
+from django.db import connection
+from django.db.models import Index, Model
+from django.tasks import default_task_backend
+
+from queue_app.models import Task, TaskPayload
+
+FILLED = 100_000
+TASKS = 10_000
+ROUNDS = 6
+INDEXES = {"taskqueue_parameters": TaskPayload, "taskqueue_by_type": Task}
+
+
+class Round(NamedTuple):
+    """Tasks a second, and PostgreSQL's processor time for one, in µs."""
+
+    enqueued: float
+    drained: float
+    enqueue_time: float
+    drain_time: float
+
+
+def run(table: Table) -> None:
+    """Take rounds with and without each index in turn, the one that comes first changing."""
+    reset()
+    fill(table.sized(FILLED))
+    analyze()
+    n = table.sized(TASKS)
+    for name, model in INDEXES.items():
+        index = next(index for index in model._meta.indexes if index.name == name)
+        found: dict[bool, list[Round]] = {True: [], False: []}
+        for number in range(ROUNDS):
+            for there in (number % 2 == 0, number % 2 == 1):
+                _remake(model, index, there=there)
+                found[there].append(_round(n))
+        _remake(model, index, there=True)
+        for i, what in enumerate(("enqueue_many", "drain")):
+            rates, times = ([[one[i + of] for one in found[there]] for there in (True, False)] for of in (0, 2))
+            table.add(f"{what} with {name} / without", "≥ 0.95", f"{median(rates[0]) / median(rates[1]):.2f}")
+            table.add(
+                f"{what}, processor time of PostgreSQL, µs a task, with {name} / without", "-",
+                f"{median(times[0]):.1f} / {median(times[1]):.1f}",
+            )  # fmt: skip
+    reset()
+
+
+def _remake(model: type[Model], index: Index, *, there: bool) -> None:
+    """Build the index, so that both kinds of round begin with the same work behind them, and drop it again or not."""
+    with connection.schema_editor() as editor:
+        editor.execute(f"DROP INDEX IF EXISTS {index.name}")
+        editor.add_index(model, index)
+        if not there:
+            editor.remove_index(model, index)
+    with connection.cursor() as cursor:
+        cursor.execute("CHECKPOINT")
+
+
+def _processor_time() -> float:
+    """Return the seconds that the processes of PostgreSQL have had so far, those that are gone among them."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        postmaster = psutil.Process(cursor.fetchone()[0]).parent()
+    assert postmaster is not None
+    own, living = postmaster.cpu_times(), [child.cpu_times() for child in postmaster.children()]
+    return own.children_user + own.children_system + sum(child.user + child.system for child in living)
+
+
+def _round(n: int) -> Round:
+    """Enqueue and drain ``n`` tasks with parameters of their own."""
+    calls = [((), {"number": number}) for number in range(n)]
+    results = []
+    began = _processor_time()
+    enqueued = n / timed(lambda: results.extend(default_task_backend.enqueue_many(noop, calls)))
+    stored = _processor_time()
+    with process("runworker", "--burst") as worker:
+        worker.wait(timeout=300)
+    drained = _processor_time()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*), EXTRACT(EPOCH FROM max(finished_at) - min(started_at))"
+            " FROM queue_app_task WHERE id >= %s AND status = 'completed'",
+            [uuid.UUID(min(result.id for result in results))],
+        )
+        done, seconds = cursor.fetchone()
+    assert done == n, f"{done} of {n} were completed"
+    micro = 1e6 / n
+    return Round(enqueued, n / float(seconds), (stored - began) * micro, (drained - stored) * micro)
