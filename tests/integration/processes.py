@@ -14,8 +14,6 @@ from typing import Any
 
 import psutil
 
-from tests.support.engine import assert_index_agrees
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 SETTINGS = "tests.integration.settings"
 #: How long any condition may take on a slow machine; none takes a tenth of it on a usual one.
@@ -34,6 +32,8 @@ def eventually[T](condition: Callable[[], T], what: str, seconds: float = PATIEN
 
 def index_comes_to_agree() -> None:
     """Wait until the index says what the rows say: processes that live tell it after they have written."""
+    from tests.support.engine import assert_index_agrees  # noqa: PLC0415 - models: the faults set Django up later
+
     last: list[AssertionError] = []
 
     def agrees() -> bool:
@@ -132,6 +132,11 @@ class Fleet:
         options = ("-A", "tests.integration.app.upkeep", "worker", "--beat", "--concurrency", "1", "-l", "INFO")
         arguments = (*options, "--schedule", str(schedule))
         return self._add(Process(self.env, self._next_log(), *arguments, program=("-m", "celery")))
+
+    def web(self, address: str) -> Process:
+        """Start a web process."""
+        arguments = ("taskqueue_project.wsgi:application", "--threads", "4", "--bind", address)
+        return self._add(Process(self.env, self._next_log(), *arguments, program=("-m", "gunicorn")))
 
     def worker(self, *arguments: str, heartbeat: float = 60.0, **env: str) -> Process:
         """Start ``runworker``."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from django.db import connection
 
 from queue_app import task
-from queue_app.exceptions import Throttle
+from queue_app.exceptions import Discard, Throttle
 
 POLL_SECONDS = 0.005
 
@@ -83,6 +83,12 @@ def spawn(log: str, depth: int, width: int) -> int:
 def fail(message: str) -> None:
     """Raise."""
     raise ValueError(message)
+
+
+@task
+def discard(message: str) -> None:
+    """Say that it is no use."""
+    raise Discard(message)
 
 
 @task

@@ -1,6 +1,7 @@
 """Run every fault in its long form, and print what must be beside what came out.
 
 Usage: python -m tests.integration.faults [--seed N] [--tasks N] [--only NAME ...]
+       python -m tests.integration.faults --alerts [NUMBER ...]
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**8), help="repeats a run; default: random")
     parser.add_argument("--tasks", type=int, default=2000, help="of each fault (default 2000)")
     parser.add_argument("--only", nargs="*", default=[], help="names of faults, or 'timing'; default: all")
+    parser.add_argument(
+        "--alerts",
+        nargs="*",
+        type=int,
+        metavar="NUMBER",
+        help="instead: which alerts fire at a Prometheus, all or some",
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or servers and processes would be left behind
     print(f"seed {options.seed}", flush=True)
@@ -33,9 +41,14 @@ def main() -> int:
             import django  # noqa: PLC0415 - it reads the addresses of the servers
 
             django.setup()
-            from tests.integration.faults.report import Report  # noqa: PLC0415 - models need Django
+            from tests.integration.faults.alerts import fire_all  # noqa: PLC0415 - models need Django
+            from tests.integration.faults.report import Report  # noqa: PLC0415
+            from tests.integration.faults.run import run_on  # noqa: PLC0415
 
             started = time.monotonic()
+            if options.alerts is not None:
+                with arena.entered(), run_on(arena, Path(folder) / "run", seed=options.seed, count=0) as run:
+                    return 0 if fire_all(run, options.alerts) else 1
             report = Report(arena, Path(folder) / "runs", seed=options.seed, count=options.tasks)
             with arena.entered():
                 report.run(options.only)

@@ -102,10 +102,18 @@ class Arena:
         """Start it again, empty."""
         _start(self.valkey)
 
-    def restart_postgres_at_once(self) -> None:
-        """Shut PostgreSQL down in its immediate mode, and start it; it recovers from its log."""
+    def stop_postgres(self) -> None:
+        """Shut PostgreSQL down in its immediate mode."""
         _kill(self.postgres, signal.SIGQUIT)
+
+    def start_postgres(self) -> None:
+        """Start it again; it recovers from its log."""
         _start(self.postgres)
+
+    def restart_postgres_at_once(self) -> None:
+        """Stop PostgreSQL and start it."""
+        self.stop_postgres()
+        self.start_postgres()
 
     def cut_connections(self) -> int:
         """End every other session of the database; return how many there were."""

@@ -1,0 +1,290 @@
+"""Each fault of a running system fires its alert and no other at a real Prometheus, and health fires none."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from django.db import DatabaseError, connection
+
+from queue_app.core.priorities import Band
+from queue_app.core.records import NewTask
+from queue_app.index import get_index
+from queue_app.models import Queue, RuntimeSettings
+from queue_app.registry import type_of
+from queue_app.services import cancel, pause, resume
+from queue_app.services.enqueue import enqueue_many
+from tests.integration.app import tasks
+from tests.integration.faults.prometheus import HURRY, Prometheus
+from tests.integration.faults.run import HEARTBEAT, Run
+from tests.integration.processes import Process, eventually
+
+#: The longest of the rules' times is ten minutes: nothing that has not fired by then will.
+HEALTH_SECONDS = 600 / HURRY + 10
+#: For an alert to fire, and to end: the longest window or wait that any of them has, and room for a busy machine.
+PATIENCE = 1500 / HURRY + 60
+SLOTS = 6
+#: The intervals of the queue that stand behind the rules, in the same hurry.
+QUICK = {"TASKQUEUE__SCHEDULER__MAINTENANCE_SECONDS": str(60 / HURRY)}
+
+
+@dataclass
+class Plant:
+    """Everything that runs, and what fired."""
+
+    run: Run
+    prometheus: Prometheus
+    processes: dict[str, Process] = field(default_factory=dict)
+    lines: list[tuple[str, set[str], set[str], float]] = field(default_factory=list)
+
+    # -- processes ---------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """Start a process by its name, or again."""
+        fleet = self.run.fleet
+        start: dict[str, Callable[[], Process]] = {
+            "scheduler": fleet.scheduler,
+            "celery": fleet.celery,
+            "worker 1": lambda: fleet.worker("--concurrency", str(SLOTS // 2), heartbeat=HEARTBEAT),
+            "worker 2": lambda: fleet.worker("--concurrency", str(SLOTS // 2), heartbeat=HEARTBEAT),
+        }
+        self.processes[name] = start[name]()
+
+    @contextmanager
+    def without(self, *names: str) -> Iterator[None]:
+        """Kill processes, and start them again at the end."""
+        for name in names:
+            self.processes[name].kill()
+        yield
+        for name in names:
+            self.start(name)
+
+    # -- expectation -------------------------------------------------------------
+
+    def expect(self, what: str, *alerts: str, began: float) -> None:
+        """Wait until exactly these alerts fire; note which did since ``began``."""
+        with suppress(AssertionError):
+            eventually(lambda: self.prometheus.firing() >= set(alerts), f"{alerts} fire", PATIENCE)
+        seconds = time.time() - began
+        time.sleep(2)  # what else would fire now
+        self.lines.append((what, set(alerts), self.prometheus.fired_since(began), seconds))
+
+    def calm(self) -> None:
+        """Wait until nothing fires any more."""
+        eventually(lambda: not self.prometheus.firing(), f"no alert fires: {self.prometheus.firing()}", PATIENCE)
+
+
+def load(stop: threading.Event, log: str) -> None:
+    """Keep a light load up, whatever happens to the servers."""
+    notes = [NewTask(task_type=type_of(tasks.note), args=[log, "x"], priority=band) for band in list(Band)[:3]]
+    while not stop.wait(0.1):
+        try:
+            enqueue_many(notes)
+        except DatabaseError:
+            connection.close()
+    connection.close()
+
+
+# -- faults: each is a block that mends what it broke -------------------------------------
+
+
+@contextmanager
+def workers_killed(plant: Plant) -> Iterator[None]:
+    """Kill all workers."""
+    with plant.without("worker 1", "worker 2"):
+        yield
+
+
+@contextmanager
+def beat_stopped(plant: Plant) -> Iterator[None]:
+    """Kill Celery: the scheduler does what it leaves undone, so nobody need be woken."""
+    with plant.without("celery"):
+        time.sleep(HEALTH_SECONDS)
+        yield
+
+
+@contextmanager
+def leader_killed(plant: Plant) -> Iterator[None]:
+    """Kill the only scheduler; Celery goes on with the upkeep."""
+    with plant.without("scheduler"):
+        yield
+
+
+@contextmanager
+def beat_and_leader_killed(plant: Plant) -> Iterator[None]:
+    """Kill both that do the upkeep."""
+    with plant.without("celery", "scheduler"):
+        yield
+
+
+@contextmanager
+def flushed(plant: Plant) -> Iterator[None]:
+    """Empty Redis five times: each time the index is rebuilt at once, and nobody need be woken."""
+    for _ in range(5):
+        plant.run.arena.flush()
+        time.sleep(HEALTH_SECONDS / 5)
+    yield
+
+
+@contextmanager
+def rebuild_hangs(plant: Plant) -> Iterator[None]:
+    """Empty Redis while somebody holds the lock of the rebuild, and does nothing."""
+    token = uuid.uuid4().hex
+
+    def taken() -> bool:
+        plant.run.arena.flush()
+        return get_index().hold("rebuild", token, 600)
+
+    eventually(taken, "the lock is ours")
+    yield
+    get_index().hold("rebuild", token, 0)
+
+
+@contextmanager
+def redis_killed(plant: Plant) -> Iterator[None]:
+    """Kill Redis."""
+    plant.run.arena.kill_valkey()
+    yield
+    plant.run.arena.start_valkey()
+
+
+@contextmanager
+def postgresql_stopped(plant: Plant) -> Iterator[None]:
+    """Stop PostgreSQL; workers that gave up are started again after it."""
+    plant.run.arena.stop_postgres()
+    yield
+    plant.run.arena.start_postgres()
+    connection.close()
+    for name, process in plant.processes.items():
+        if not process.alive:
+            plant.start(name)
+
+
+@contextmanager
+def dead_letters(plant: Plant) -> Iterator[None]:
+    """Let two tasks a second die, beside thirty that succeed."""
+    with _adding(NewTask(task_type=type_of(tasks.fail), args=["no good"], max_retries=0)):
+        yield
+
+
+@contextmanager
+def failures(plant: Plant) -> Iterator[None]:
+    """Let most tasks fail for good."""
+    with _adding(*[NewTask(task_type=type_of(tasks.discard), args=["no use"])] * 15):
+        yield
+
+
+@contextmanager
+def _adding(*new: NewTask) -> Iterator[None]:
+    stop = threading.Event()
+
+    def add() -> None:
+        while not stop.wait(0.5):
+            enqueue_many(new)
+        connection.close()
+
+    thread = threading.Thread(target=add)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+@contextmanager
+def many_wait(plant: Plant, count: int, band: Band) -> Iterator[None]:
+    """Let so many wait in a queue that is paused."""
+    new = [NewTask(task_type=type_of(tasks.add), args=[1, 1], priority=band, queue="paused") for _ in range(count)]
+    enqueue_many([NewTask(task_type=type_of(tasks.add), args=[1, 1], queue="paused")])  # makes the queue
+    pause("paused", reason="on purpose")
+    enqueue_many(new)
+    yield
+    resume("paused")
+    eventually(lambda: get_index().depth("paused").total == 0, "they have run", PATIENCE)
+
+
+@contextmanager
+def slots_taken(plant: Plant) -> Iterator[None]:
+    """Let long tasks take every slot."""
+    gate = Path(plant.run.log).with_suffix(".gate")
+    held = [NewTask(task_type=type_of(tasks.hold), args=[plant.run.log, "h", str(gate)], priority=Band.CRITICAL)]
+    enqueue_many(held * SLOTS)
+    yield
+    gate.touch()
+
+
+@contextmanager
+def nobody_knows(plant: Plant) -> Iterator[None]:
+    """Let a task wait that no worker knows."""
+    [stored] = enqueue_many([NewTask(task_type="nobody.knows", queue="orphans")])
+    yield
+    cancel(stored.id)
+
+
+SCENES: list[tuple[str, Callable[[Plant], AbstractContextManager[None]], tuple[str, ...]]] = [
+    ("all workers killed", workers_killed, ("TaskQueueNoActiveWorker",)),
+    ("Celery killed", beat_stopped, ()),
+    ("the only scheduler killed", leader_killed, ("TaskQueueNoScheduler",)),
+    ("both killed", beat_and_leader_killed, ("TaskQueueNoScheduler", "TaskQueueMaintenanceOverdue")),
+    ("dead letters, 2 a second", dead_letters, ("TaskQueueDeadLetters",)),
+    ("most tasks fail for good", failures, ("TaskQueueFailureRate",)),
+    ("FLUSHALL, five times", flushed, ()),
+    ("FLUSHALL, and the rebuild hangs", rebuild_hangs, ("TaskQueueIndexNotReady",)),
+    ("Valkey killed", redis_killed, ("TaskQueueRedisDown",)),
+    ("PostgreSQL stopped", postgresql_stopped, ("TaskQueuePostgreSQLDown",)),
+    ("1 100 high tasks wait", lambda plant: many_wait(plant, 1100, Band.HIGH), ("TaskQueueHighDepth",)),
+    ("5 100 tasks wait", lambda plant: many_wait(plant, 5100, Band.NORMAL), ("TaskQueueDepth",)),
+    ("a low task waits", lambda plant: many_wait(plant, 1, Band.LOW), ("TaskQueueLowWaiting",)),
+    ("all slots taken", slots_taken, ("TaskQueueSaturated",)),
+    ("a task that no worker knows", nobody_knows, ("TaskQueueNotConsumed",)),
+]
+
+
+@contextmanager
+def running(run: Run) -> Iterator[Plant]:
+    """Start the whole system and a Prometheus."""
+    Queue.objects.update(max_concurrent=None)
+    RuntimeSettings.objects.update(max_concurrent=None)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        target = f"127.0.0.1:{free.getsockname()[1]}"
+    run.fleet.env |= QUICK
+    run.fleet.web(target)
+    stop = threading.Event()
+    with Prometheus(Path(run.log).parent / "prometheus", target) as prometheus:
+        plant = Plant(run, prometheus)
+        for name in ("scheduler", "celery", "worker 1", "worker 2"):
+            plant.start(name)
+        loading = threading.Thread(target=load, args=(stop, run.log))
+        loading.start()
+        try:
+            yield plant
+        finally:
+            stop.set()
+            loading.join()
+
+
+def fire_all(run: Run, only: list[int]) -> bool:
+    """Play every scene, or those of these numbers; return whether each fired exactly what it should."""
+    with running(run) as plant:
+        time.sleep(HEALTH_SECONDS / 2)
+        plant.calm()
+        began = time.time()
+        time.sleep(HEALTH_SECONDS)
+        plant.expect("nothing", began=began)
+        for what, fault, alerts in [SCENES[number] for number in only or range(len(SCENES))]:
+            began = time.time()
+            with fault(plant):
+                plant.expect(what, *alerts, began=began)
+            print(what, sorted(plant.lines[-1][2]), flush=True)
+            plant.calm()
+    print("\n| fault | must fire | fired | after |\n|---|---|---|---|")
+    for what, wanted, fired, seconds in plant.lines:
+        names = [", ".join(sorted(f"`{each.removeprefix('TaskQueue')}`" for each in some)) for some in (wanted, fired)]
+        wrong = "" if wanted == fired else "  FAILED"
+        print(f"| {what} | {names[0] or 'none'} | {names[1] or 'none'}{wrong} | {seconds:.0f} s |")
+    return all(wanted == fired for _, wanted, fired, _ in plant.lines)
