@@ -39,6 +39,8 @@ logger = logging.getLogger("taskqueue")
 INDEX_RETRY_SECONDS = 0.5
 #: A loop that has not turned for so long hangs. Jobs are bounded; a rebuild of millions of rows takes the longest.
 STALE_SECONDS = 900.0
+#: So long the scheduler queues what is due in one turn: dead workers, and a lost index, do not wait for millions.
+DUE_SECONDS = 1.0
 #: So long the scheduler deletes in one turn: what is due meanwhile waits.
 PURGE_SECONDS = 0.3
 
@@ -198,6 +200,10 @@ class Scheduler:
             logger.info("the leadership lapses by itself")
 
 
-def _make_all_due() -> None:
+def _make_all_due() -> bool:
+    """Queue what is due, for a moment; return whether there may be more."""
+    until = time.monotonic() + DUE_SECONDS
     while make_due() == BATCH:
-        pass
+        if time.monotonic() >= until:
+            return True
+    return False

@@ -84,6 +84,19 @@ def test_many_due_tasks_are_queued_in_one_turn(make, monkeypatch):
     assert Task.objects.filter(status="queued").count() == 35
 
 
+def test_many_due_tasks_leave_the_others_their_turns(make, monkeypatch):
+    monkeypatch.setattr(module, "BATCH", 10)
+    monkeypatch.setattr(module, "DUE_SECONDS", 0)  # never enough
+    plain = module.make_due
+    monkeypatch.setattr(module, "make_due", lambda: plain(limit=10))
+    put_many(25, QUICK, **bide())
+    Task.objects.update(run_after=timezone.now())
+    scheduler = make()
+    assert tick(scheduler, "due", "reap") == ["due", "reap"]
+    assert [scheduler.run_once() for _ in range(3)] == [["due"], ["due"], []]
+    assert Task.objects.filter(status="queued").count() == 25
+
+
 def test_an_index_that_is_gone_is_rebuilt(make, hire, index):
     task_id = put(QUICK)
     index._client.delete(*index._client.keys(index.keys.everything))
