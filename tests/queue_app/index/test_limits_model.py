@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import uuid
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -225,14 +226,29 @@ class LimitsMachine(RuleBasedStateMachine):
         """Somebody claims all that it can, and then has nothing to do."""
         self._claim(self.hands[who], 100, idle=True)
 
+    @rule(gate=st.sampled_from(["t:b", "k:c:1", "k:d"]), who=hands)
+    def one_at_a_time(self, gate, who):
+        """A gate lets one through; what waits behind it comes back when that one ends."""
+        kind, key = ("b", "") if gate == "t:b" else ("a", gate[2:])
+        self._set(gate, Limits(max_concurrent=1))
+        self.enqueue_many([("q", kind, "", key, 1, Band.CRITICAL)] * 2)
+        for hand in self.hands:
+            self._claim(hand, 100, idle=True)
+        through = [each for each in self.model.leases.values() if gate in self.model.gates(each)]
+        if through:
+            self._release(through)
+        self._claim(self.hands[who], 100, idle=True)
+
     @precondition(lambda self: self.model.leases)
     @rule(choices=st.lists(st.integers(0, 99), min_size=1, max_size=4))
     def release(self, choices):
         """Some tasks end."""
-        ended = {task.id: task for task in (self._pick(self.model.leases, choice) for choice in choices)}
-        assert self.index.release([(task.id, task.queue) for task in ended.values()]) == len(ended)
-        for task_id in ended:
-            del self.model.leases[task_id]
+        self._release({self._pick(self.model.leases, choice) for choice in choices})
+
+    def _release(self, ended: Collection[TaskRef]) -> None:
+        assert self.index.release([(task.id, task.queue) for task in ended]) == len(ended)
+        for task in ended:
+            del self.model.leases[task.id]
 
     @precondition(lambda self: self.model.leases)
     @rule(choice=st.integers(0, 99))
