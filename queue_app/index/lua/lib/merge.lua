@@ -3,7 +3,8 @@
 -- Writes nothing, but says what a claim has to put right.
 --
 -- Returns  picks   {{id, queue, lane}, ...} in order: at most `limit`, of at most `slots` slots together
---          found   stale {lane -> ids that run already: copies that lag behind}
+--          found   stale {lane -> ids that run already: copies that lag behind; none where the lane is empty, and a
+--                  rebuild that others wrote into left it among the heads}
 --                  shut  {queues that were met but have no room}, closed {gates likewise}
 --                  moved {{lane, gate it was behind, gate that is closed}, ...}
 --                  taken {queue -> {band -> {who -> when it has its next turn}}} of fair queues
@@ -62,6 +63,7 @@ local function merge(profile, limit, slots)
       if not lane.items or lane.pos > #lane.items then
         local items = redis.call('ZRANGE', lane_key(lane.lane), lane.read, lane.read + lane.chunk - 1, 'WITHSCORES')
         if #items == 0 then
+          if lane.read == 0 then found.stale[lane.lane] = {} end
           lane.score = math.huge
           return false
         end
@@ -276,6 +278,7 @@ local function merge(profile, limit, slots)
       open[#open + 1] = fair
     else
       open[#open + 1] = list_of('lanes', queue_heads_key(profile, q), q, '')
+      if open[#open].score == math.huge then found.shut[#found.shut + 1] = q end
     end
   end
 
