@@ -1,4 +1,4 @@
-"""Servers for the tests, and an index of its own for each test process.
+"""Servers for the tests, and what lets several processes run them side by side.
 
 Django reads the addresses of the servers when its settings are imported, so they are started while this file is
 imported, before pytest-django looks for settings. With DATABASE_URL or REDIS_URL in the environment those servers are
@@ -6,6 +6,9 @@ used instead: PostgreSQL gets a separate database (test_...), Redis a key prefix
 
 A server that does not start ends the run. No test is ever skipped for the lack of one. Tests that need a program of the
 system (promtool, Chromium, ...) are skipped where it is missing; with CI set, a skipped test is a failed one.
+
+The whole suite is divided among processes by pytest-xdist. Each has servers of its own, because tests flush them, kill
+their connections and look at their locks; a test marked ``serial`` runs while all other processes wait.
 """
 
 import atexit
@@ -13,9 +16,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import quote
 
 import django
@@ -23,13 +24,25 @@ import pytest
 from django.conf import settings
 
 from taskqueue_project.embedded import EmbeddedError, EmbeddedServers
+from tests.support.turns import turn
 
 ADDRESSES = {"postgres": "DATABASE_URL", "valkey": "REDIS_URL"}
+#: The name of this process among those of pytest-xdist, "" in the one that was started.
+DIVISION = os.environ.get("PYTEST_XDIST_WORKER", "")
+#: More would not be quicker: the servers and the processes that tests start want cores too.
+MOST_PROCESSES = 4
 
 
 def _start_servers() -> None:
-    """Start what the environment does not name, once a run: processes of pytest-xdist inherit the addresses."""
+    """Start what the environment does not name.
+
+    The process that was started runs no tests when there are others: the first of these takes over its servers.
+    """
     missing = [kind for kind, variable in ADDRESSES.items() if not os.environ.get(variable)]
+    if not DIVISION:
+        os.environ["TASKQUEUE_TEST_SERVERS"] = " ".join(missing)
+    elif DIVISION != "gw0":
+        missing = os.environ["TASKQUEUE_TEST_SERVERS"].split()
     if not missing:
         return
     servers = EmbeddedServers(Path(tempfile.mkdtemp(prefix="taskqueue-tests-")), only=missing, throwaway=True)
@@ -54,10 +67,44 @@ def _configure_django() -> None:
     django.setup()
 
 
-if settings.configured and "PYTEST_XDIST_WORKER" not in os.environ:
+if settings.configured:
     sys.exit("Unset DJANGO_SETTINGS_MODULE (and --ds): the tests choose their settings after starting the servers.")
 _start_servers()
 _configure_django()
+
+if not DIVISION:
+    _turns = tempfile.NamedTemporaryFile(prefix="taskqueue-turns-")  # noqa: SIM115 - all processes use it, to the end
+    atexit.register(_turns.close)
+    os.environ["TASKQUEUE_TEST_TURNS"] = _turns.name
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Divide the whole suite; part of it, and tests on servers that were given, run in the process that was started."""
+    options = config.option
+    if getattr(options, "numprocesses", 0) is not None:
+        return  # somebody chose, or did without pytest-xdist
+    part = any(getattr(options, name, False) for name in ("keyword", "lf", "stepwise", "usepdb"))
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not part and options.capture != "no"
+    ours = len(os.environ["TASKQUEUE_TEST_SERVERS"].split()) == len(ADDRESSES)
+    if whole and ours and (os.cpu_count() or 1) > 1:
+        options.numprocesses = min(os.cpu_count(), MOST_PROCESSES)
+        options.dist = "worksteal"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Let the others start their servers before Django reads its settings, as this process did."""
+    del os.environ["DJANGO_SETTINGS_MODULE"]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run a test marked ``serial`` while no other process runs one."""
+    if not DIVISION:
+        return (yield)
+    with turn(os.environ["TASKQUEUE_TEST_TURNS"], alone=item.get_closest_marker("serial") is not None):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -93,25 +140,17 @@ def clean_index() -> Iterator[Callable[[], None]]:
     _remove_index()
 
 
-def _restore_default_rows(using: str, **_: object) -> None:
-    """Put back what a migration wrote: the flush after a test with transactions empties every table."""
-    from django.apps import apps  # noqa: PLC0415 - needs the settings
-    from django.db import connections  # noqa: PLC0415
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: pytest.FixtureRequest) -> Iterator[None]:
+    """Let a test with real commits end by putting back what it changed; Django empties every table instead."""
+    from django.test import TransactionTestCase  # noqa: PLC0415 - needs the settings
 
-    defaults = import_module("queue_app.migrations.0002_defaults")
-    defaults.create_rows(apps, SimpleNamespace(connection=connections[using]))
+    from tests.support.rows import reset_rows  # noqa: PLC0415 - the same
 
-
-@pytest.fixture(autouse=True, scope="session")
-def default_rows() -> Iterator[None]:
-    """Keep the rows of the migrations through the whole run; Django announces each flush like a migration."""
-    from django.apps import apps  # noqa: PLC0415 - needs the settings
-    from django.db.models.signals import post_migrate  # noqa: PLC0415
-
-    sender = apps.get_app_config("queue_app")
-    post_migrate.connect(_restore_default_rows, sender=sender)
-    yield
-    post_migrate.disconnect(_restore_default_rows, sender=sender)
+    with django_db_blocker.unblock(), pytest.MonkeyPatch.context() as patch:
+        reset_rows()
+        patch.setattr(TransactionTestCase, "_fixture_teardown", lambda _: reset_rows())
+        yield
 
 
 @pytest.fixture

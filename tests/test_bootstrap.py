@@ -1,4 +1,4 @@
-"""What tests/conftest.py promises: servers, separation, a clean index, the migrations' rows."""
+"""What tests/conftest.py promises: servers, separation, a clean index, the migrations' rows, turns."""
 
 import os
 import subprocess
@@ -8,6 +8,9 @@ import pytest
 from django.conf import settings
 from django.db import connection
 from django_redis import get_redis_connection
+
+from tests.integration.processes import ROOT, eventually
+from tests.support.turns import somebody_waits_to_be_alone
 
 
 def keys():
@@ -56,3 +59,49 @@ print(Queue.objects.filter(name="only-here").count(), settings.TASKQUEUE["KEY_PR
 def test_the_database_is_a_separate_one():
     assert connection.settings_dict["NAME"].startswith("test_")
     assert os.environ["DATABASE_URL"].rpartition("/")[2] != connection.settings_dict["NAME"]
+
+
+TAKES_A_TURN = """
+import sys
+from pathlib import Path
+from tests.support.turns import turn
+turns, log, name, how = sys.argv[1:]
+def note(what):
+    with Path(log).open("a") as file:
+        file.write(what + name + " ")
+with turn(turns, alone=how == "alone"):
+    note("+")
+    print("in", flush=True)
+    sys.stdin.read()
+    note("-")
+"""
+
+
+def test_a_serial_test_waits_for_those_that_run_and_lets_nobody_overtake(tmp_path):
+    turns, log = tmp_path / "turns", tmp_path / "log"
+    turns.touch()
+
+    def start(name, how):
+        command = [sys.executable, "-c", TAKES_A_TURN, turns, log, name, how]
+        return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def is_in(process):
+        return process.stdout.readline() == "in\n"
+
+    def leave(process):
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+    one, two = start("1", "beside"), start("2", "beside")
+    assert is_in(one)
+    assert is_in(two)
+    serial = start("S", "alone")
+    eventually(lambda: somebody_waits_to_be_alone(turns), "it waits")
+    late = start("3", "beside")
+    leave(one)
+    leave(two)
+    assert is_in(serial)
+    leave(serial)
+    assert is_in(late)
+    leave(late)
+    assert log.read_text().split()[-6:] == ["-1", "-2", "+S", "-S", "+3", "-3"]

@@ -13,7 +13,6 @@ from queue_app.services import hints
 from queue_app.services.enqueue import forget_known_queues
 from queue_app.services.rebuild import rebuild
 from tests.support.history import History, installed
-from tests.support.rows import reset_rows
 from tests.support.scene import Scene
 
 
@@ -41,8 +40,7 @@ def scene(index: Index) -> Scene:
 
 @pytest.fixture
 def rows(transactional_db: None) -> None:
-    """Real commits, on tables that hold what the migration wrote."""
-    reset_rows()
+    """Real commits, on tables that hold what the migrations wrote."""
 
 
 @pytest.fixture

@@ -13,7 +13,10 @@ _COPIES = "as_migrated"
 
 
 def reset_rows() -> None:
-    """Empty the queue's tables and put the rows of the migrations back, all in one round trip."""
+    """Make every table what the migrations left, in one round trip and much quicker than by emptying all."""
+    if connection.connection is not None and not connection.is_usable():
+        connection.close()
+    connection.set_autocommit(True)
     statement = _statement(connection.settings_dict["NAME"])
     with connection.cursor() as cursor:
         cursor.execute(statement)
@@ -22,18 +25,27 @@ def reset_rows() -> None:
 
 @cache
 def _statement(_database: str) -> str:
-    tables = [model._meta.db_table for model in apps.get_app_config("queue_app").get_models()]
+    """Return what puts everything back; the queue's own tables need not be clean when this is first asked for."""
+    ours = [model._meta.db_table for model in apps.get_app_config("queue_app").get_models()]
     # One implicit transaction, in which foreign keys are looked at only at the end: the order is of no matter.
-    empty = ";".join(f"DELETE FROM {table}" for table in tables)  # noqa: S608 - names of our tables
     with connection.cursor() as cursor:
-        cursor.execute(empty)
+        cursor.execute(";".join(f"DELETE FROM {table}" for table in ours))  # noqa: S608 - names of our tables
         with connection.schema_editor() as editor:
             import_module("queue_app.migrations.0002_defaults").create_rows(apps, editor)
         cursor.execute(f"DROP SCHEMA IF EXISTS {_COPIES} CASCADE; CREATE SCHEMA {_COPIES}")
-        filled = []
-        for table in tables:
-            cursor.execute(f"SELECT count(*) FROM {table}")  # noqa: S608 - names of our tables
-            if cursor.fetchone()[0]:
-                cursor.execute(f"CREATE TABLE {_COPIES}.{table} AS TABLE {table}")
-                filled.append(f"INSERT INTO {table} SELECT * FROM {_COPIES}.{table}")  # noqa: S608 - the same
-    return ";".join([empty, *filled])
+        return ";".join(
+            _put_back(cursor, table) for table in connection.introspection.django_table_names(only_existing=True)
+        )
+
+
+def _put_back(cursor, table: str) -> str:
+    cursor.execute(f"SELECT EXISTS (SELECT FROM {table})")  # noqa: S608 - names of our tables
+    if not cursor.fetchone()[0]:
+        return f"DELETE FROM {table}"  # noqa: S608 - the same
+    copy = f"{_COPIES}.{table}"
+    cursor.execute(f"CREATE TABLE {copy} AS TABLE {table}")
+    key = connection.introspection.get_primary_key_column(cursor, table)
+    return (
+        f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM (TABLE {table} EXCEPT TABLE {copy}) changed);"  # noqa: S608
+        f"INSERT INTO {table} SELECT * FROM {copy} ON CONFLICT DO NOTHING"
+    )

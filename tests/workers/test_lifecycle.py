@@ -92,6 +92,7 @@ def test_an_event_loop_does_not_keep_the_process(fleet, log):
     assert process.exit_code() == 5
 
 
+@pytest.mark.serial
 def test_max_tasks_ends_the_process_at_once(fleet, log):
     put_many(5, NOTE, args=[log, "x"])
     process = fleet.worker("--max-tasks", "3", "--concurrency", "2")

@@ -48,6 +48,7 @@ def test_a_client_without_timeouts_gets_some(proxy):
     assert client.longest_wait(get_index()._client) == pytest.approx(0.8 * STALL)
 
 
+@pytest.mark.serial
 def test_enqueue_and_the_scheduler_go_on_while_redis_stalls(proxy, history):
     """Whoever finds out waits for one timeout; then nothing is asked of the index for a while."""
     later = put(run_after=timezone.now() + timedelta(hours=1))

@@ -28,7 +28,7 @@ from tests.support.scene import Hand
 EXAMPLES = int(os.environ.get("INDEX_MODEL_EXAMPLES", "0"))
 SETTINGS = settings(
     derandomize=not EXAMPLES,
-    max_examples=EXAMPLES or 150,
+    max_examples=EXAMPLES or 60,
     stateful_step_count=40,
     deadline=None,
     database=None,

@@ -27,8 +27,7 @@ def manage(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("command", ["runworker", "runscheduler"])
-@pytest.mark.parametrize("server", NOWHERE)
+@pytest.mark.parametrize(("command", "server"), [("runworker", "postgresql"), ("runscheduler", "redis")])
 def test_a_server_out_of_reach_is_one_line_without_the_password(process_env, command, server):
     ended = manage(command, **(process_env | NOWHERE[server]))
     assert ended.returncode == 4
@@ -43,13 +42,10 @@ def test_an_option_that_is_no_number():
     assert "argument --concurrency: invalid int value: 'x'" in ended.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "100000"])
-def test_an_option_out_of_range(value):
-    ended = manage("runworker", "--concurrency", value, **(NOWHERE["postgresql"] | NOWHERE["redis"]))
+def test_an_option_out_of_range():
+    ended = manage("runworker", "--concurrency", "0", **(NOWHERE["postgresql"] | NOWHERE["redis"]))
     assert ended.returncode == 2
-    assert ended.stderr.strip() == (
-        f"CommandError: --concurrency: concurrency must lie between 1 and 1000, not {value}."
-    )
+    assert ended.stderr.strip() == "CommandError: --concurrency: concurrency must lie between 1 and 1000, not 0."
 
 
 def test_a_mistyped_key_gets_a_suggestion():

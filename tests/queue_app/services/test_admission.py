@@ -357,6 +357,7 @@ def test_what_comes_from_outside_is_one_round_trip_while_there_is_room(engine, m
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_the_question_in_the_statement_costs_nothing_that_can_be_measured(engine, monkeypatch):
     """In turn, the same insert with and without it; the bound is loose because the machine is shared."""
     plain = insert._INSERT_PLAIN.replace(insert._QUEUE_LIMITS.format(queues="%s"), "(%s::text IS NULL)").replace(

@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -30,11 +29,27 @@ time.sleep(600)
 
 
 @pytest.fixture
-def directory(tmp_path):
-    # pytest makes its folders private; when we are root, PostgreSQL runs as another user and must get through.
+def fresh(tmp_path):
+    """Where nothing is yet; whatever runs there at the end of the test is killed."""
     yield tmp_path / "data"
     for process in server_processes(tmp_path / "data"):
         process.kill()
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """Where both servers have run before: made once, because making it takes longer than most tests."""
+    folder = tmp_path_factory.mktemp("stopped") / "data"
+    with EmbeddedServers(folder):
+        pass
+    return folder
+
+
+@pytest.fixture
+def directory(stopped, fresh):
+    """A copy of it for the test alone."""
+    subprocess.run(["cp", "-a", stopped, fresh], check=True)
+    return fresh
 
 
 def server_processes(directory):
@@ -53,14 +68,14 @@ def wait_until_gone(processes):
     return not alive
 
 
-def test_data_ports_and_passwords_survive_a_restart(directory):
-    with EmbeddedServers(directory) as servers:
+def test_data_ports_and_passwords_survive_a_restart(fresh):
+    with EmbeddedServers(fresh) as servers:
         before = servers.database_url, servers.redis_url
         with psycopg.connect(servers.database_url) as connection:
             connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
         with redis.from_url(servers.redis_url) as client:
             client.set("kept", "42")
-    with EmbeddedServers(directory) as servers:
+    with EmbeddedServers(fresh) as servers:
         assert (servers.database_url, servers.redis_url) == before
         with psycopg.connect(servers.database_url) as connection:
             assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
@@ -108,37 +123,31 @@ def test_servers_that_outlived_their_guard_are_replaced(directory):
 
 
 def test_a_lock_file_whose_pid_belongs_to_someone_else_is_removed(directory):
-    with EmbeddedServers(directory):
-        pass
     stale = directory / "postgres" / "postmaster.pid"
     stale.write_text(f"{os.getpid()}\n{directory}/postgres\n1700000000\n5432\n\n127.0.0.1\n1 2\nready\n")
     with EmbeddedServers(directory, only=["postgres"]) as servers, psycopg.connect(servers.database_url) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_taken_port_is_exchanged(directory):
-    with EmbeddedServers(directory, only=["valkey"]) as servers:
+def test_a_taken_port_is_exchanged(fresh):
+    with EmbeddedServers(fresh, only=["valkey"]) as servers:
         taken = servers.redis_url
-        other = directory.parent / "other"
+        other = fresh.parent / "other"
         DataDirectory(other).remember(valkey_port=int(taken.split(":")[-1].split("/")[0]))
         with EmbeddedServers(other, only=["valkey"]) as second, redis.from_url(second.redis_url) as client:
             assert client.ping()
 
 
-def test_a_throwaway_directory_is_removed(directory):
-    with EmbeddedServers(directory, throwaway=True):
-        assert directory.exists()
-    assert not directory.exists()
+def test_a_throwaway_directory_is_removed(fresh):
+    with EmbeddedServers(fresh, throwaway=True):
+        assert fresh.exists()
+    assert not fresh.exists()
 
 
 def test_a_server_that_cannot_start_says_why(directory):
-    with EmbeddedServers(directory, only=["postgres"]):
-        pass
     (directory / "postgres" / "PG_VERSION").write_text("9\n")
-    begin = time.monotonic()
     with pytest.raises(EmbeddedError, match=r"(?s)postgres ended while starting.*incompatible.*postgres.log"):
         EmbeddedServers(directory, only=["postgres"]).start()
-    assert time.monotonic() - begin < 20
 
 
 def test_one_directory_serves_one_process_at_a_time(tmp_path):

@@ -81,6 +81,7 @@ def log_in(output, password):
     return opener.open(f"{admin}login/", data=urlencode(form).encode()).read().decode()
 
 
+@pytest.mark.serial
 def test_the_demo_comes_true_and_a_second_start_reuses_everything(quickstart, documents):
     first = quickstart("--exit", "--input", str(documents))
     output, _ = first.communicate(timeout=200)
@@ -116,7 +117,14 @@ def test_the_demo_comes_true_and_a_second_start_reuses_everything(quickstart, do
     assert seconds < 15
 
 
-def test_nothing_outlives_a_killed_quickstart(quickstart):
+def test_an_admin_password_of_ones_own_and_nothing_outlives_a_killed_quickstart(quickstart):
+    process = quickstart("--no-demo", "--admin-password", "correct horse battery")
+    output = read_until(process, "Serving.")
+    assert "Site administration" in log_in(output, "correct horse battery")
+    assert "correct horse" not in output
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+
     process = quickstart("--no-demo")
     read_until(process, "Serving.")
     family = psutil.Process(process.pid).children(recursive=True)
@@ -125,15 +133,6 @@ def test_nothing_outlives_a_killed_quickstart(quickstart):
     process.wait()
     _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
-
-
-def test_an_admin_password_of_ones_own(quickstart):
-    process = quickstart("--no-demo", "--admin-password", "correct horse battery")
-    output = read_until(process, "Serving.")
-    assert "Site administration" in log_in(output, "correct horse battery")
-    assert "correct horse" not in output
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0
 
 
 def test_a_folder_that_is_missing_is_refused_before_anything_starts(quickstart, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from django.db import connection, connections
 
 from queue_app.services.doctor import Level, postgresql
+from taskqueue_project.embedded.postgres import _let_others_pass
 
 PASSWORD = "not-a-secret"
 
@@ -43,12 +44,10 @@ def behind(program, transactional_db, monkeypatch, settings, tmp_path):
             f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
             f"pool_mode = {mode}\ndefault_pool_size = 2\nignore_startup_parameters = options,extra_float_digits\n"
         )
-        tmp_path.chmod(0o755)
         config.chmod(0o644)
         as_another = ["-u", "nobody"] if getpass.getuser() == "root" else []  # it refuses to run as root
-        for folder in (tmp_path.parent, tmp_path.parent.parent):
-            if as_another:
-                folder.chmod(folder.stat().st_mode | 0o011)
+        if as_another:
+            _let_others_pass(tmp_path)
         started.append(
             subprocess.Popen([program, *as_another, str(config)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         )
