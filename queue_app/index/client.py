@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from queue_app.index.lazy import redis
 
 #: As redis-py has it from version 8 on.
 SOCKET_SECONDS = 5.0
+Reply = Any  # replies of scripts are untyped lists; index.py gives each its shape
 #: Up to the last "@" of an address, as a password may hold one; or in its query, where redis-py takes one too.
 _PASSWORD = re.compile(r"(://[^:@/\s]*:)\S*(?=@)|([?&]password=)[^&\s]*")
 
@@ -74,9 +75,20 @@ def translated(operation: str, alias: str) -> Iterator[None]:
         raise IndexUnavailable(f"{operation}: Redis at {server_url(alias)} failed: {describe(error)}") from error
 
 
+def in_one_write(client: redis.Redis, *commands: Sequence[Any]) -> list[Reply]:
+    """Run commands in one round trip; return their replies. What a pipeline does, without its costs."""
+    pool = client.connection_pool
+    connection: Any = pool.get_connection()
+    try:
+        connection.send_packed_command([b"".join(part for each in commands for part in connection.pack_command(*each))])
+        return [connection.read_response() for _ in commands]
+    except BaseException:
+        connection.disconnect()  # a reply that nobody reads must not be taken for another's
+        raise
+    finally:
+        pool.release(connection)
+
+
 def describe(error: Exception) -> str:
     """Return one line about ``error`` that carries no password."""
     return hide_password(" ".join(str(error).split())) or type(error).__name__
-
-
-Reply = Any  # replies of scripts are untyped lists; index.py gives each its shape

@@ -20,7 +20,7 @@ from queue_app.core.records import Entry, PackedLane, Proposal, TaskRef
 from queue_app.exceptions import IndexNotReady, UnknownProfile
 from queue_app.index import events, scripts
 from queue_app.index.census import Census, take_census
-from queue_app.index.client import connect, longest_wait, translated
+from queue_app.index.client import connect, in_one_write, longest_wait, translated
 from queue_app.index.comparison import misplaced
 from queue_app.index.depth import QueueDepth
 from queue_app.index.keys import Keys
@@ -146,11 +146,13 @@ class Index(Leases):
     def read_events(self, after_id: str, *, count: int, block_ms: int | None = None) -> list[Event]:
         """Return events that follow ``after_id``, oldest first; wait ``block_ms`` for the first of them."""
         with translated("events", self.alias):
+            self._poster.flush()
             return events.read_events(self._client, self.keys.events, after_id, count=count, block_ms=block_ms)
 
     def last_event_id(self) -> str:
         """Return the id of the newest event."""
         with translated("events", self.alias):
+            self._poster.flush()
             return events.last_event_id(self._client, self.keys.events)
 
     @property
@@ -274,10 +276,8 @@ class Index(Leases):
         Between the two commands of one write nothing of ours can end.
         """
         key = self.keys.throttle(name)
-        with translated("count", self.alias), self._client.pipeline(transaction=False) as pipe:
-            pipe.incr(key)
-            pipe.expire(key, seconds)
-            return int(pipe.execute()[0])
+        with translated("count", self.alias):
+            return int(in_one_write(self._client, ("INCR", key), ("EXPIRE", key, seconds))[0])
 
     def hold(self, lock: str, token: str, seconds: float) -> bool:
         """Take or renew a lock for so long; 0 seconds gives it up. Return whether ``token`` holds it."""
@@ -329,11 +329,13 @@ class Index(Leases):
 
     def census(self) -> Census:
         """Count all queues, and return what was counted since Redis was emptied."""
+        self.flush()
         return take_census(self._call)
 
     def counters(self) -> dict[str, int]:
         """Return what the scripts counted since Redis was emptied, by name."""
         with translated("counters", self.alias):
+            self._poster.flush()
             return {_text(name): int(count) for name, count in self._client.hgetall(self.keys.counters).items()}
 
     def _scan(self, name: str, *args: Any) -> list[Sequence[Any]]:

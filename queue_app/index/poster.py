@@ -34,9 +34,7 @@ from queue_app.index.publishing import publish_arguments, split
 
 #: Hints that follow one another more closely than this go together.
 GATHER_SECONDS = 0.005
-#: More events than this tell of a busy process: they wait, and leave the server to its next claim.
-AT_ONCE = 8
-#: So many of them wait at most.
+#: So many events wait at most for hints to go with: nobody waits for what is only told.
 MAX_EVENTS = 2000
 #: So many entries go in one call at most.
 MAX_ENTRIES = 500
@@ -103,10 +101,10 @@ class Poster:
                 raise failure
             self._gathered += entries
             self._events += events
-            self._count += len(entries) + sum(len(run.task_ids) for run in events)
+            self._count += len(entries) + sum(max(1, len(run.task_ids)) for run in events)
             self.owes_hints = self.owes_hints or bool(entries)
             now = time.monotonic()
-            is_urgent = bool(self._gathered) or self._count <= AT_ONCE
+            is_urgent = bool(self._gathered)
             is_full = self._count >= (MAX_ENTRIES if is_urgent else MAX_EVENTS)
             if is_full or (is_urgent and now - self._sent_at >= GATHER_SECONDS):
                 self._send_gathered(now)

@@ -25,7 +25,8 @@ from queue_app.rows.database import BY_KEYS_ONLY, GENERATION_LOCK, fetch_all, fe
 # They are not left out at once because to lock rows first costs every claim a write for each.
 # The commit need not wait for the disk: a claim lost with the server is a queued row.
 # A prepared statement may keep the plan that it was given when the tables were empty. So only
-# plans that suit full ones are made: each row is looked up by its key.
+# plans that suit full ones are made: each row is looked up by its key. Of indexes that hold
+# all that waits, or runs, the planner shall not even know that they would do.
 _LOCK: Final = f"""
 SELECT pg_advisory_xact_lock_shared(%s), set_config('synchronous_commit', 'off', true),
     set_config('lock_timeout', '1s', true), {BY_KEYS_ONLY}
@@ -40,7 +41,7 @@ SET status = 'executing', attempt = t.attempt + 1, worker_id = %s, started_at = 
         t.timeout, {_OF_QUEUE.format(column="timeout_seconds")}, {_OF_POLICY.format(column="timeout_seconds")}, 600
     ) * power(%s::float8, t.failures)))
 FROM (SELECT clock_timestamp() AS clock) AS now, queue_app_taskpayload AS payload
-WHERE t.id = ANY(%s) AND t.status = 'queued' AND payload.task_id = t.id
+WHERE t.id = ANY(%s) AND t.status || '' = 'queued' AND payload.task_id = t.id
     AND (SELECT number FROM queue_app_indexgeneration WHERE id = 1) = %s
     AND NOT EXISTS (SELECT 1 FROM queue_app_worker WHERE id = %s AND status IN ('dead', 'stopped'))
 RETURNING t.id, t.attempt, t.task_type, t.queue, t.priority, t.capabilities, t."user", t.created_at, t.queued_at,

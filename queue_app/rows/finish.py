@@ -9,14 +9,15 @@ from typing import Any
 
 from queue_app.core.records import Outcome
 from queue_app.core.states import Status
-from queue_app.rows.database import fetch_all
+from queue_app.rows.database import BY_KEYS_ONLY, fetch_all, fetch_together
 
 _COMPLETE = """
 UPDATE queue_app_task AS t
 SET status = CASE WHEN t.cancel_requested_at IS NULL THEN 'completed' ELSE 'cancelled' END,
     finished_at = clock_timestamp(), deadline = NULL, started_at = v.started_at
 FROM unnest(%s::uuid[], %s::int[], %s::uuid[], %s::timestamptz[]) AS v (id, attempt, worker_id, started_at)
-WHERE t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id AND t.status = 'executing'
+WHERE t.id = ANY(%s) AND t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id
+    AND t.status || '' = 'executing'
 RETURNING t.id, t.attempt, t.status
 """
 
@@ -30,7 +31,8 @@ WITH v AS (
     SET status = CASE WHEN t.cancel_requested_at IS NULL THEN 'completed' ELSE 'cancelled' END,
         finished_at = clock_timestamp(), deadline = NULL, started_at = v.started_at
     FROM v
-    WHERE t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id AND t.status = 'executing'
+    WHERE t.id = ANY(%s) AND t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id
+        AND t.status || '' = 'executing'
     RETURNING t.id, t.attempt, t.status
 ), results AS (
     INSERT INTO queue_app_taskresult (task_id, value)
@@ -42,6 +44,11 @@ SELECT id, attempt, status FROM done
 """
 
 
+#: So few outcomes are recorded by a prepared statement, which compares each with each. More get a plan of their own.
+FEW = 16
+# Goes before a prepared one: a plan that was made when the tables were empty must suit full ones.
+_LOOK_UP = (f"SELECT {BY_KEYS_ONLY}", ())
+
 Attempt = tuple[uuid.UUID, int]
 
 
@@ -51,16 +58,21 @@ def complete(outcomes: Sequence[Outcome]) -> dict[Attempt, Status]:
     Returns {(id, attempt): status now} of those that still held their task. The result of a
     cancelled one is not stored.
     """
+    ids = [outcome.task.id for outcome in outcomes]
     params: list[object] = [
-        [outcome.task.id for outcome in outcomes],
+        ids,
         [outcome.task.attempt for outcome in outcomes],
         [outcome.task.worker_id for outcome in outcomes],
         [outcome.started_at for outcome in outcomes],
     ]
     if all(outcome.result is None for outcome in outcomes):
-        return _by_attempt(fetch_all(_COMPLETE, params))
-    params.append([outcome.result for outcome in outcomes])
-    return _by_attempt(fetch_all(_COMPLETE_WITH_RESULTS, params))
+        return _by_attempt(_run(_COMPLETE, [*params, ids], len(ids)))
+    results = [outcome.result for outcome in outcomes]
+    return _by_attempt(_run(_COMPLETE_WITH_RESULTS, [*params, results, ids], len(ids)))
+
+
+def _run(sql: str, params: Sequence[object], size: int) -> list[tuple[Any, ...]]:
+    return fetch_together(_LOOK_UP, (sql, params)) if size <= FEW else fetch_all(sql, params)
 
 
 def _by_attempt(found: list[tuple[Any, ...]]) -> dict[Attempt, Status]:

@@ -14,12 +14,12 @@ from __future__ import annotations
 from typing import Final
 
 from queue_app.rows.admission import READ_COMMITTED, SEED, UserScope, lock_names, lock_wait
-from queue_app.rows.database import fetch_together
+from queue_app.rows.database import BY_KEYS_ONLY, fetch_together
 from queue_app.rows.insert import Stored, TaskRow, insert_where, stored_as, values
 
 _LOCK: Final = f"""
 SELECT CASE WHEN %s::text IS NOT NULL THEN set_config('lock_timeout', %s::text, true) END,
-    pg_advisory_xact_lock(hashtextextended(name, {SEED}))
+    pg_advisory_xact_lock(hashtextextended(name, {SEED})), {BY_KEYS_ONLY}
 FROM unnest(%s::text[]) AS name
 """
 

@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 
 from queue_app import rows
-from queue_app.rows import claim, waiting
+from queue_app.rows import claim, finish, waiting
 from queue_app.rows.database import connection, fetch_all
 
 MODULES = sorted(Path(rows.__file__).parent.glob("*.py"))
@@ -26,20 +26,32 @@ def test_the_look_for_due_tasks_reads_what_is_due_only(db):
     assert "Index Cond: (run_after <= statement_timestamp())" in plan
 
 
-def test_a_claim_that_was_planned_when_the_tables_were_empty_suits_full_ones(db):
+@pytest.mark.parametrize(
+    ("prelude", "statement", "types"),
+    [
+        (claim._LOCK, claim._GRANT, ("uuid", "float8", "uuid[]", "int", "uuid")),
+        (finish._LOOK_UP[0], finish._COMPLETE, ("uuid[]", "int[]", "uuid[]", "timestamptz[]", "uuid[]")),
+        (
+            finish._LOOK_UP[0],
+            finish._COMPLETE_WITH_RESULTS,
+            ("uuid[]", "int[]", "uuid[]", "timestamptz[]", "text[]", "uuid[]"),
+        ),
+    ],
+    ids=["claim", "complete", "complete with results"],
+)
+def test_what_was_planned_when_the_tables_were_empty_suits_full_ones(db, prelude, statement, types):
     """A prepared statement keeps its plan until the tables are analysed."""
-    with transaction.atomic():
-        fetch_all(claim._LOCK, [1])
-        fetch_all("SELECT set_config('plan_cache_mode', 'force_generic_plan', true)")
-        numbers = (f"${number}" for number in itertools.count(1))
-        statement = re.sub("%s", lambda _: next(numbers), claim._GRANT)
-        connection().cursor().execute(f"PREPARE grant_tasks (uuid, float8, uuid[], int, uuid) AS {statement}")
-        nobody = "'00000000-0000-0000-0000-000000000000'"
-        explained = fetch_all(f"EXPLAIN EXECUTE grant_tasks ({nobody}, 1, ARRAY[{nobody}::uuid], 1, {nobody})")
-        connection().cursor().execute("DEALLOCATE grant_tasks")
-    plan = "\n".join(line for (line,) in explained)
-    assert "Index Cond: (id = ANY ($3))" in plan
-    assert "Index Cond: (task_id = t.id)" in plan
+    numbers = (f"${number}" for number in itertools.count(1))
+    text = re.sub("%s", lambda _: next(numbers), statement)
+    with transaction.atomic(), connection().cursor() as cursor:
+        cursor.execute(prelude, [1] * prelude.count("%s"))
+        cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        cursor.execute(f"PREPARE of_this_test ({', '.join(types)}) AS {text}")
+        cursor.execute(f"EXPLAIN EXECUTE of_this_test ({', '.join('NULL' for _ in types)})")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+        cursor.execute("DEALLOCATE of_this_test")
+    assert re.search(r"Scan (using|on) queue_app_task_pkey\b.*\n +Index Cond: \(id = ANY", plan), plan
+    assert "taskqueue_" not in plan, "an index of all that waits, or runs"
     assert "Seq Scan on queue_app_task" not in plan
     assert "Hash" not in plan
     assert "Merge" not in plan

@@ -205,7 +205,7 @@ def without(monkeypatch, module, name: str, condition: str, instead: str = "true
 
 
 def test_twin_without_the_status_a_running_task_is_granted_again(rows, scene, monkeypatch):
-    without(monkeypatch, claim_rows, "_GRANT", "t.status = 'queued'")
+    without(monkeypatch, claim_rows, "_GRANT", "t.status || '' = 'queued'")
     audit.raise_generation()
     [task_id] = put_many(1)
     number = audit.generation()
@@ -214,7 +214,7 @@ def test_twin_without_the_status_a_running_task_is_granted_again(rows, scene, mo
 
 
 def test_the_history_refuses_such_a_grant(engine, monkeypatch):
-    without(monkeypatch, claim_rows, "_GRANT", "t.status = 'queued'")
+    without(monkeypatch, claim_rows, "_GRANT", "t.status || '' = 'queued'")
     [task_id] = put_many(1)
     take(engine.worker())
     with pytest.raises(DatabaseError, match="attempt 1 -> 2"):
