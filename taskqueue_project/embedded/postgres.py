@@ -28,6 +28,8 @@ class Postgres(Server):
 
     name = "postgres"
     stop_signal = signal.SIGINT  # "fast": rolls back, writes a checkpoint, ends
+    #: Of initdb: the same order of texts on every machine.
+    locale = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C")
 
     @cached_property
     def binaries(self) -> Path:
@@ -100,7 +102,7 @@ class Postgres(Server):
                 [
                     *(str(self.binaries / "initdb"), "-D", str(fresh), "-U", ADMIN, "-E", "UTF8"),
                     *("--auth=scram-sha-256", f"--pwfile={password}"),
-                    *("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
+                    *self.locale,
                     *(() if self.durable else ("--no-sync",)),
                 ]
             )

@@ -1,0 +1,59 @@
+"""The protocol on the PostgreSQL that the system has (Debian 12: 15), which is older than the embedded one."""
+
+import os
+import re
+import subprocess
+import sys
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+from taskqueue_project.embedded.data_directory import DataDirectory
+from taskqueue_project.embedded.postgres import Postgres
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+INSTALLED = Path("/usr/lib/postgresql")
+#: All migrations, and with them: storing, claims, ends and retries, the comparison with the index, the sweep.
+TESTS = ["rows", *(f"services/test_{name}.py" for name in ("claim", "finish", "reconcile", "sweep"))]
+
+
+class SystemPostgres(Postgres):
+    """The oldest that the system has installed."""
+
+    locale = ("--locale=C",)
+
+    @cached_property
+    def binaries(self) -> Path:
+        """Its programs."""
+        return min(INSTALLED.iterdir(), key=lambda path: int(path.name)) / "bin"
+
+
+@pytest.fixture
+def database_url(tmp_path):
+    if not INSTALLED.is_dir():
+        pytest.skip("no PostgreSQL of the system (Debian: postgresql)")
+    server = SystemPostgres(DataDirectory(tmp_path / "rows"), durable=False)
+    server.start()
+    try:
+        server.wait_until_ready()
+        yield server.url()
+    finally:
+        server.stop()
+
+
+def test_the_protocol(database_url):
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "PYTEST_"))}
+    env |= {"DATABASE_URL": database_url, "TASKQUEUE_TEST_RUN": f"{os.getpid()}-other"}
+    paths = [f"tests/queue_app/{name}" for name in TESTS]
+    options = ("-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--no-header")
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *paths],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert int(re.search(r"(\d+) passed", ran.stdout)[1]) > 60
