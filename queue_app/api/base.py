@@ -147,7 +147,7 @@ class ApiView(APIView):
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Answer within the trace that the caller names, so that tasks which it submits belong to it."""
-        with trace.use(trace.parse(request.headers.get("traceparent", "")) or trace.current.get()):
+        with trace.use(trace.parse(request.META.get("HTTP_TRACEPARENT", "")) or trace.current.get()):
             return super().dispatch(request, *args, **kwargs)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:

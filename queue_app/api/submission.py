@@ -15,6 +15,7 @@ from queue_app.services.validate import check_capabilities, check_queue_name
 
 #: The header that may carry the idempotency key instead of the body.
 KEY_HEADER: Final = "Idempotency-Key"
+KEY_META: Final = "HTTP_IDEMPOTENCY_KEY"  # where a request has it; its ``headers`` would be built for this one alone
 MAX_TASKS: Final = 1000
 MAX_ERRORS: Final = 20
 FIELDS: Final = (

@@ -7,7 +7,7 @@ import uuid
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from queue_app.models import PriorityPolicy, Queue, Task
+from queue_app.models import Queue, Task
 from queue_app.rows.database import alias, fetch_prepared
 
 _COLUMNS: Final = [field.column for field in Task._meta.concrete_fields]  # noqa: SLF001 - Django documents it
@@ -28,6 +28,14 @@ WHERE t.id = %s AND (%s::text IS NULL OR t."user" = %s::text)
 """
 
 
+class BandPolicy(NamedTuple):
+    """What holds for a band: the fields of ``PriorityPolicy`` that options come from, without the cost of a model."""
+
+    max_retries: int
+    timeout_seconds: float
+    promote_after_seconds: float | None
+
+
 class Inspected(NamedTuple):
     """A task, what lies beside it, and what holds for its queue and for the bands, at one instant."""
 
@@ -37,7 +45,7 @@ class Inspected(NamedTuple):
     parameters: dict[str, Any]
     result: Any
     queue: Queue
-    policies: dict[int, PriorityPolicy]
+    policies: dict[int, BandPolicy]
     has_failed: bool  # whether an attempt is recorded
 
 
@@ -59,12 +67,6 @@ def inspect(task_id: uuid.UUID, user: str | None) -> Inspected | None:
         parameters=json.loads(parameters) if parameters else {},
         result=None if result is None else json.loads(result),
         queue=Queue(name=task.queue, timeout_seconds=timeout, max_retries=retries),
-        policies={band: _policy(band, *rest) for band, *rest in json.loads(policies or "[]")},
+        policies={band: BandPolicy(*rest) for band, *rest in json.loads(policies or "[]")},
         has_failed=has_failed,
-    )
-
-
-def _policy(band: int, max_retries: int, timeout: float, promote_after: float | None) -> PriorityPolicy:
-    return PriorityPolicy(
-        priority=band, max_retries=max_retries, timeout_seconds=timeout, promote_after_seconds=promote_after
     )

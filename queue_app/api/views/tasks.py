@@ -23,7 +23,7 @@ from queue_app.api.fields import task_id as parse_id
 from queue_app.api.keys import check_scope
 from queue_app.api.listing import address_with, cursor, parse_counting, parse_export, parse_listing
 from queue_app.api.operations import BulkAction, parse_action
-from queue_app.api.submission import KEY_HEADER, parse_many, parse_submission, priority
+from queue_app.api.submission import KEY_META, parse_many, parse_submission, priority
 from queue_app.api.waiting import most_waiters, seconds_of, waiters
 from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL
@@ -69,7 +69,7 @@ class TaskListView(ApiView):
     def post(self, request: Request) -> Response:
         """Submit a task: 201 when it was stored, 200 when its idempotency key names one that was before."""
         submission = parse_submission(
-            self.json_body(request), user=self.username(request), key_header=request.headers.get(KEY_HEADER)
+            self.json_body(request), user=self.username(request), key_header=request.META.get(KEY_META)
         )
         task = submit(submission)
         status = HTTPStatus.OK if task.replayed else HTTPStatus.CREATED
@@ -116,7 +116,7 @@ class TaskBulkView(ApiView):
     def post(self, request: Request) -> Response:
         """Submit up to 1000 tasks, all or nothing; 200 when an idempotency key names all of them."""
         submissions = parse_many(
-            self.json_body(request), user=self.username(request), key_header=request.headers.get(KEY_HEADER)
+            self.json_body(request), user=self.username(request), key_header=request.META.get(KEY_META)
         )
         stored = submit_many(submissions)
         status = HTTPStatus.CREATED if any(item.created for item in stored) else HTTPStatus.OK
