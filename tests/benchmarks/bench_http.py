@@ -1,26 +1,34 @@
-"""The API over keep-alive connections: submissions on one web process, and reads by id under that load."""
+"""The API over keep-alive connections: submissions on one web process, and reads by id under that load.
 
-import asyncio
+The clients are threads with bare sockets, which take little of the processor from the servers.
+For scale the same server answers a view of the REST framework that does one INSERT.
+"""
+
 import json
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from statistics import quantiles
+from typing import NamedTuple
 
 from bench import Table, register
 from bench_app.tasks import noop
 from django.contrib.auth.models import User
-from rest_framework.authtoken.models import Token
 
 from queue_app import registry
 from queue_app.models import Queue, RuntimeSettings
+from queue_app.services.api_keys import create_key
 
 SECONDS = 8
 CONNECTIONS = 8
+#: Submissions a second beside which reads are measured, or three in five of what the server can do.
+PACE = 400
 SERVERS = {
     "gunicorn, 8 threads": ["gunicorn", "taskqueue_project.wsgi:application", "--threads", "8", "--bind"],
     "uvicorn": ["uvicorn", "taskqueue_project.asgi:application", "--no-access-log", "--log-level", "warning"],
@@ -32,14 +40,26 @@ def run(table: Table) -> None:
     register()
     lift_limits()
     user = User.objects.create_user(f"bench-{time.time_ns()}")
-    token = Token.objects.create(user=user).key
+    _, secret = create_key(user, "bench")
+    seconds = SECONDS / min(table.scale, 4)
     try:
         for name, command in SERVERS.items():
-            with serving(command) as port:
-                posts, reads = asyncio.run(load(port, token, SECONDS / min(table.scale, 4)))
             asked = ("≥ 400", "≤ 20 ms") if "gunicorn" in name else ("-", "-")
-            table.add(f"POST /tasks, {name}, one process, tasks/s", asked[0], f"{posts:,.0f}")
-            table.add(f"p99 of GET by id meanwhile, {name}", asked[1], f"{quantiles(reads, n=100)[98] * 1000:.1f} ms")
+            with serving(command) as server:
+                caller = Caller(server.port, secret)
+                caller.posts(0.5)
+                bare = caller.rate(caller.bare, seconds, server)
+                posts = caller.rate(caller.submit, seconds, server)
+                pace = min(PACE, 0.6 * posts.per_second)
+                reads = caller.reads_beside_posts(seconds, pace)
+            table.add(f"POST /tasks, {name}, one process, tasks/s", asked[0], f"{posts.per_second:,.0f}")
+            table.add(
+                f"the same / a view that does one INSERT, {name}", "-", f"{posts.per_second / bare.per_second:.2f}"
+            )
+            table.add(f"processor time of a POST /tasks, {name}", "-", f"{posts.cpu * 1000:.2f} ms")
+            table.add(f"processor time of a view that does one INSERT, {name}", "-", f"{bare.cpu * 1000:.2f} ms")
+            p99 = quantiles(reads, n=100)[98]
+            table.add(f"p99 of GET by id beside {pace:.0f} POSTs a second, {name}", asked[1], f"{p99 * 1000:.1f} ms")
     finally:
         user.delete()
 
@@ -51,9 +71,27 @@ def lift_limits() -> None:
     Queue.objects.update_or_create(pk="default", defaults={"max_length": most, "max_pending_per_user": most})
 
 
+class Server(NamedTuple):
+    """A web server with one process that answers requests."""
+
+    port: int
+    pid: int
+
+    def cpu(self) -> float:
+        """Return the seconds of processor time that it and its children have used."""
+        found = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self.pid)], capture_output=True, text=True, check=False
+        ).stdout
+        ticks = 0
+        for pid in [self.pid, *map(int, found.split())]:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def serving(command: list[str]) -> Iterator[int]:
-    """Run a web server with one process; yield its port."""
+def serving(command: list[str]) -> Iterator[Server]:
+    """Run a web server with one process."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -69,56 +107,103 @@ def serving(command: list[str]) -> Iterator[int]:
             if process.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(f"{command[0]} did not start")
             time.sleep(0.1)
-        yield port
+        yield Server(port, process.pid)
     finally:
         process.terminate()
         process.wait(20)
 
 
-async def load(port: int, token: str, seconds: float) -> tuple[float, list[float]]:
-    """Submit on several connections, and read what was submitted on one more; return tasks/s and times of reads."""
-    body = json.dumps({"task_type": registry.type_of(noop), "parameters": {"order_id": 42}}).encode()
-    newest: list[str] = []
-    await submitting(port, token, body, newest, time.monotonic() + 0.5)  # warm
-    count = len(newest)
-    began = time.monotonic()
-    times: list[float] = []
-    reader = asyncio.create_task(reading(port, token, newest, times, began + seconds))
-    await asyncio.gather(*(submitting(port, token, body, newest, began + seconds) for _ in range(CONNECTIONS)))
-    took = time.monotonic() - began
-    await reader
-    return (len(newest) - count) / took, times
+class Rate(NamedTuple):
+    """Requests a second, and the processor time of one (s)."""
+
+    per_second: float
+    cpu: float
 
 
-async def submitting(port: int, token: str, body: bytes, newest: list[str], until: float) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    while time.monotonic() < until:
-        status, answer = await call(reader, writer, token, "POST /api/v1/tasks", body)
-        assert status == 201, answer
-        newest.append(answer["task_id"])
-    writer.close()
+class Connection:
+    """One keep-alive connection."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def call(self, request: bytes, status: bytes) -> bytes:
+        """Send a request, return the body of its answer."""
+        self._socket.sendall(request)
+        got = b""
+        while b"\r\n\r\n" not in got:
+            got += self._socket.recv(65536)
+        head, _, body = got.partition(b"\r\n\r\n")
+        assert head.split(b" ", 2)[1] == status, got
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        while len(body) < length:
+            body += self._socket.recv(65536)
+        return body
 
 
-async def reading(port: int, token: str, newest: list[str], times: list[float], until: float) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    while time.monotonic() < until:
-        began = time.perf_counter()
-        status, answer = await call(reader, writer, token, f"GET /api/v1/tasks/{newest[-1]}", b"")
-        assert status == 200, answer
-        times.append(time.perf_counter() - began)
-        await asyncio.sleep(0.02)
-    writer.close()
+class Caller:
+    """Calls a server on several connections at once."""
 
+    def __init__(self, port: int, secret: str) -> None:
+        self._port, self._secret = port, secret
+        self._newest = ""
+        body = json.dumps({"task_type": registry.type_of(noop), "parameters": {"order_id": 42}}).encode()
+        self._submission = self._request("POST /api/v1/tasks", body)
+        self._insert = self._request("POST /bench/insert", body)
 
-async def call(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str, line: str, body: bytes
-) -> tuple[int, dict]:
-    head = (
-        f"{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Token {token}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    writer.write(head.encode() + body)
-    raw = (await reader.readuntil(b"\r\n\r\n")).decode()
-    headers = dict(part.lower().split(": ", 1) for part in raw.split("\r\n")[1:] if part)
-    answer = await reader.readexactly(int(headers["content-length"]))
-    return int(raw.split()[1]), json.loads(answer)
+    def _request(self, line: str, body: bytes = b"") -> bytes:
+        head = (
+            f"{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self._secret}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
+
+    def submit(self, connection: Connection) -> None:
+        """Submit a task."""
+        self._newest = json.loads(connection.call(self._submission, b"201"))["task_id"]
+
+    def bare(self, connection: Connection) -> None:
+        """Let a view insert a row."""
+        connection.call(self._insert, b"201")
+
+    def posts(self, seconds: float, *, pace: float = 0.0) -> int:
+        """Submit for so long, as fast as it goes or so many a second; return how many."""
+        return self._calls(self.submit, seconds, pace=pace)
+
+    def rate(self, call: Callable[[Connection], None], seconds: float, server: Server) -> Rate:
+        """Measure a call."""
+        cpu, began = server.cpu(), time.monotonic()
+        count = self._calls(call, seconds)
+        return Rate(count / (time.monotonic() - began), (server.cpu() - cpu) / count)
+
+    def reads_beside_posts(self, seconds: float, pace: float) -> list[float]:
+        """Return the times that reads of the newest task take while so many tasks a second are submitted."""
+        times: list[float] = []
+        with ThreadPoolExecutor(1) as pool:
+            posting = pool.submit(self.posts, seconds, pace=pace)
+            connection = Connection(self._port)
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                request = self._request(f"GET /api/v1/tasks/{self._newest}")
+                began = time.perf_counter()
+                connection.call(request, b"200")
+                times.append(time.perf_counter() - began)
+                time.sleep(0.02)
+            posting.result()
+        return times
+
+    def _calls(self, call: Callable[[Connection], None], seconds: float, *, pace: float = 0.0) -> int:
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            until = time.monotonic() + seconds
+            return sum(pool.map(lambda _: self._until(call, until, pace / CONNECTIONS), range(CONNECTIONS)))
+
+    def _until(self, call: Callable[[Connection], None], until: float, pace: float) -> int:
+        connection = Connection(self._port)
+        count, due = 0, time.monotonic()
+        while time.monotonic() < until:
+            call(connection)
+            count += 1
+            if pace:
+                due += 1 / pace
+                time.sleep(max(0.0, due - time.monotonic()))
+        return count
