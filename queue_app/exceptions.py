@@ -1,7 +1,8 @@
 """Every error the queue raises, in one small tree.
 
 The API maps this tree once to HTTP (``queue_app.api.errors``); the index maps its
-script replies once to it (``queue_app.index.index``).
+script replies once to it (``queue_app.index.index``). One module, though a long one: rows, logs and
+imports of users name these classes by it.
 """
 
 from __future__ import annotations

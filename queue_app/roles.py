@@ -8,8 +8,8 @@ from django.apps import apps
 
 VIEWER: Final = (
     "view_task", "view_queue", "view_limit", "view_worker", "view_deadletter", "view_queuestats", "view_operation",
-    "view_replayoperation", "view_prioritypolicy", "view_runtimesettings", "view_indexgeneration",
-    "view_maintenancejob", "view_auditentry", "view_savedview",
+    "view_prioritypolicy", "view_runtimesettings", "view_indexgeneration", "view_maintenancejob",
+    "view_auditentry", "view_savedview",
 )  # fmt: skip
 OPERATOR: Final = (
     *VIEWER, "view_payload", "cancel_task", "reprioritise_task", "retry_task", "pause_queue", "pause_limit",

@@ -27,9 +27,7 @@ resumed_by_itself = Signal()
 dead_letters_replayed = Signal()
 #: Dead letters were discarded. ``count``: int, ``by``, ``reason``: str.
 dead_letters_discarded = Signal()
-#: A replay of many ended. ``operation``: ``ReplayOperation``.
-replay_ended = Signal()
-#: An action on many tasks ended. ``operation``: ``Operation``.
+#: An action on many tasks or dead letters ended. ``operation``: ``Operation``.
 operation_ended = Signal()
 #: Aged tasks rose. ``steps``: {(from, to): int}, ``complete``: bool, false when more are left for the next run.
 tasks_promoted = Signal()

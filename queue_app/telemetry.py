@@ -81,32 +81,19 @@ def dead_letters_discarded(count: int, by: str, reason: str, **_: Any) -> None:
     logger.info("%d dead letters discarded by %s: %s", count, printable(by) or "a program", printable(reason))
 
 
-@receiver(signals.replay_ended, dispatch_uid="queue_app.telemetry.replay_ended")
-def replay_ended(operation: Any, **_: Any) -> None:
-    """Say how a replay of many ended; loudly when its first tasks failed again."""
-    level = logging.WARNING if operation.state == "stopped" else logging.INFO
-    logger.log(
-        level,
-        "replay %s %s: %d of %d replayed, %d of the first failed again",
-        operation.id,
-        operation.state,
-        operation.replayed,
-        operation.total,
-        operation.failed_again,
-    )
-
-
 @receiver(signals.operation_ended, dispatch_uid="queue_app.telemetry.operation_ended")
 def operation_ended(operation: Any, **_: Any) -> None:
-    """Say how an action on many tasks ended, and who had asked for it."""
-    logger.info(
-        "operation %s (%s by %s) %s: %d of %d tasks changed",
+    """Say how an action on many ended, and who had asked for it; loudly when its first tasks failed again."""
+    logger.log(
+        logging.WARNING if operation.state == "stopped" else logging.INFO,
+        "operation %s (%s by %s) %s: %d of %d tasks changed, %d failed again",
         operation.id,
         operation.kind,
         printable(operation.by) or "a program",
         operation.state,
         operation.changed,
         operation.total,
+        operation.failed_again,
     )
 
 

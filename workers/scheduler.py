@@ -20,15 +20,14 @@ from django.db import connections
 from queue_app import conf
 from queue_app.exceptions import IndexUnavailable
 from queue_app.services import requests
+from queue_app.services.advance import run_operations
 from queue_app.services.due import BATCH, make_due
 from queue_app.services.leader import resign, take_lead, wake_forgotten
 from queue_app.services.maintenance import is_overdue, purge, run_overdue
-from queue_app.services.operations import run_operations
 from queue_app.services.pause import resume_due
 from queue_app.services.reap import Reaper, reap_overdue
 from queue_app.services.rebuild import rebuild_if_needed
 from queue_app.services.reconcile import Reconciler
-from queue_app.services.run_replays import run_replays
 from workers.bell import Bell
 from workers.lifecycle import Exit, on_signals
 from workers.vitals import Pulse
@@ -107,7 +106,6 @@ class Scheduler:
             Job("reap", settings.reap_seconds, Reaper().run_once),
             Job("overdue", settings.reap_seconds, reap_overdue),
             Job("resume", settings.reap_seconds, resume_due),
-            Job("replays", settings.reap_seconds, run_replays),
             Job("operations", settings.reap_seconds, run_operations),
             Job("reconcile", settings.reconcile_seconds, reconciler.run_once, needs_index=True),
             Job("fallback", settings.fallback_seconds, wake_forgotten, needs_index=True),

@@ -8,7 +8,6 @@ from queue_app.admin import (
     operation,
     policy,
     queue,
-    replay_operation,
     task,
     worker,
 )
@@ -23,7 +22,6 @@ __all__ = [
     "operation",
     "policy",
     "queue",
-    "replay_operation",
     "task",
     "worker",
 ]

@@ -21,8 +21,8 @@ from queue_app.admin.mixins import COUNT_LIMIT, QueueAppAdmin
 from queue_app.admin.task_detail import pretty, shown_payload
 from queue_app.exceptions import DeadLetterNotFound, InvalidTaskData, InvalidTransition
 from queue_app.models import DeadLetter, TaskPayload
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.dead_letter import OPEN_NAME
-from queue_app.models.replay_operation import REASON_LENGTH
 from queue_app.rows.database import atomic
 from queue_app.services.audit import ADMIN, record
 from queue_app.services.dead_letters import DeadLetterFilter, shown_parameters
@@ -78,10 +78,10 @@ class DeadLetterActionsMixin(QueueAppAdmin[DeadLetter]):
             message = _logged(f"Began to replay {operation.total} dead letters", reason)
             LogEntry.objects.log_actions(request.user.pk, [operation], ADDITION, message)  # type: ignore[arg-type]
             record(
-                "deadletter.replay_many", "replayoperation", [operation.pk], by=by, via=ADMIN, reason=reason,
+                "deadletter.replay_many", "operation", [operation.pk], by=by, via=ADMIN, reason=reason,
                 after={"filter": operation.filter, "rate": options.rate}, count=operation.total,
             )  # fmt: skip
-        url = reverse("admin:queue_app_replayoperation_change", args=[operation.pk], current_app=self.admin_site.name)
+        url = reverse("admin:queue_app_operation_change", args=[operation.pk], current_app=self.admin_site.name)
         self.message_user(
             request,
             format_html('Replaying {} dead letters; <a href="{}">see how far it has come</a>.', operation.total, url),

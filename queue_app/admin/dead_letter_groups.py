@@ -23,7 +23,7 @@ from queue_app.services.audit import ADMIN, record
 from queue_app.services.dead_letter_groups import groups
 from queue_app.services.dead_letters import DeadLetterFilter, preview
 from queue_app.services.discard import discard_many
-from queue_app.services.replay_many import MAX_RATE, MIN_RATE
+from queue_app.services.operations import MAX_RATE, MIN_RATE
 
 #: Fields of a filter that the form offers beside the cause.
 _FIELDS = ("fingerprint", "queue", "task_type", "exception_class", "user", "text")

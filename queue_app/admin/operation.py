@@ -1,14 +1,15 @@
-"""Actions on many tasks that go on in the background: watched, and stopped."""
+"""Actions on many tasks or dead letters that go on in the background: watched, and stopped."""
 
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -20,36 +21,38 @@ from queue_app.core.redaction import Secrets, redact_value
 from queue_app.dashboard import labels
 from queue_app.exceptions import OperationEnded, OperationNotFound
 from queue_app.models import Operation
-from queue_app.models.operation import OperationKind, OperationState
+from queue_app.models.operation import PERMISSIONS, OperationKind, OperationState
 from queue_app.registry import all_sensitive_names
 from queue_app.rows.database import atomic
-from queue_app.services.operations import cancel_operation
+from queue_app.services.operations import cancel_operation, get_operation
 
-#: Kind -> what whoever stops it must be allowed to do.
-PERMISSIONS = {
-    OperationKind.CANCEL: "queue_app.cancel_task",
-    OperationKind.REPRIORITISE: "queue_app.reprioritise_task",
-    OperationKind.REPLAY: "queue_app.replay_deadletter",
-    OperationKind.RETRY: "queue_app.retry_task",
-    OperationKind.RUN_NOW: "queue_app.retry_task",
-}
-_STATES = {"running": "running", "done": "done", "cancelled": "stopped"}
+MAX_SHOWN_IDS: Final = 20
+#: Shown of replays only.
+OF_REPLAYS: Final = ("stop_after_failures", "failed_again_now", "letters")
 
 
 @admin.register(Operation)
 class OperationAdmin(ReadOnlyAdmin[Operation]):
-    """The actions on many tasks, newest first."""
+    """The actions on many tasks or dead letters, newest first."""
 
-    actions = None
+    actions = ("stop_selected",)
     change_form_template = "admin/queue_app/operation/change_form.html"
-    fields = ("kind", "status", "progress", "selection", "arguments", "by", "reason", "created", "finished_at")
-    list_display = ("created", "kind", "status", "progress", "by", "reason")
-    list_filter = ("state", "kind")
+    fields = (
+        "kind", "status", "progress", "selection", "arguments", "pace", "limit", *OF_REPLAYS, "by", "reason", "created",
+        "finished_at",
+    )  # fmt: skip
+    list_display = ("created", "kind", "status", "progress", "pace", "by", "reason")
+    list_filter = ("state", "kind", "target")
     list_per_page = 50
     ordering = ("-id",)
     paginator = CappedPaginator
     show_full_result_count = False
     sortable_by = ()
+
+    def get_fields(self, request: HttpRequest, obj: Operation | None = None) -> tuple[str, ...]:
+        """Return what there is to tell."""
+        is_replay = obj is not None and obj.kind == OperationKind.REPLAY
+        return tuple(name for name in self.fields if is_replay or name not in OF_REPLAYS)
 
     @admin.display(description=_lazy("begun"))
     def created(self, operation: Operation) -> SafeString:
@@ -58,12 +61,17 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
 
     @admin.display(description=_lazy("state"))
     def status(self, operation: Operation) -> SafeString:
-        """Return the state, and who ended it."""
-        look = _STATES.get(operation.state, operation.state)
-        label = format_html('<span class="tq-label tq-replay-{}">{}</span>', look, operation.state)
-        if not operation.ended_by:
+        """Return the state, and what it waits for or who ended it."""
+        label = format_html('<span class="tq-label tq-operation-{}">{}</span>', operation.state, operation.state)
+        if operation.is_waiting_for_the_first:
+            why = f"waits for the first {operation.stop_after_failures}"
+        elif operation.state == OperationState.STOPPED:
+            why = f"the first {operation.stop_after_failures} failed again"
+        elif operation.ended_by:
+            why = f"by {operation.ended_by}"
+        else:
             return label
-        return format_html('{}<small class="tq-below">by {}</small>', label, operation.ended_by)
+        return format_html('{}<small class="tq-below">{}</small>', label, why)
 
     @admin.display(description=_lazy("progress"))
     def progress(self, operation: Operation) -> SafeString:
@@ -78,34 +86,82 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
             skipped,
         )
 
-    @admin.display(description=_lazy("tasks"))
+    @admin.display(description=_lazy("per second"))
+    def pace(self, operation: Operation) -> str:
+        """Return how fast it goes."""
+        return "no limit" if operation.rate is None else f"{operation.rate:g}"
+
+    @admin.display(description=_lazy("failed again"))
+    def failed_again_now(self, operation: Operation) -> int:
+        """Return how many of its tasks have failed again by now."""
+        return get_operation(operation.pk).failed_again
+
+    @admin.display(description=_lazy("filter"))
     def selection(self, operation: Operation) -> SafeString:
-        """Return the filter."""
-        shown = redact_value(operation.filter, Secrets(names=all_sensitive_names()))
-        return format_html('<pre class="tq-pre">{}</pre>', pretty(shown))
+        """Return which tasks, or dead letters."""
+        wanted = redact_value(operation.filter, Secrets(names=all_sensitive_names()))
+        ids = wanted.get("ids", [])
+        if len(ids) > MAX_SHOWN_IDS:
+            wanted |= {"ids": [*ids[:MAX_SHOWN_IDS], f"and {len(ids) - MAX_SHOWN_IDS} more"]}
+        of = operation.target.replace("_", " ")
+        return (
+            format_html('{}<pre class="tq-pre">{}</pre>', of, pretty(wanted)) if wanted else format_html("all {}", of)
+        )
+
+    @admin.display(description=_lazy("dead letters"))
+    def letters(self, operation: Operation) -> SafeString:
+        """Return a link to what it replayed."""
+        url = reverse("admin:queue_app_deadletter_changelist", current_app=self.admin_site.name)
+        return format_html('<a href="{}?operation_id={}">those that it replayed</a>', url, operation.pk)
+
+    # -- stop ----------------------------------------------------------------------
+
+    def has_stop_permission(self, request: HttpRequest) -> bool:
+        """Say whether the user may stop any: those who may begin them."""
+        return any(request.user.has_perm(permission) for permission in PERMISSIONS.values())
+
+    @admin.action(description=_lazy("Stop selected operations"), permissions=["stop"])
+    def stop_selected(self, request: HttpRequest, queryset: QuerySet[Operation]) -> None:
+        """Stop those that run; what they have done stays done."""
+        found = list(queryset)
+        stopped = sum(_may_stop(request, operation) and self._stop(request, operation) for operation in found)
+        if stopped:
+            self.message_user(request, f"Stopped {stopped} operation{'' if stopped == 1 else 's'}.", messages.SUCCESS)
+        if stopped < len(found):
+            why = "ended already, or not yours to stop"
+            self.message_user(request, f"Skipped {len(found) - stopped} ({why}).", messages.WARNING)
 
     def get_urls(self) -> list[URLPattern]:
         """Put the stop before Django's own addresses."""
-        wrap = self.admin_site.admin_view
-        stop = path("<uuid:operation_id>/stop/", wrap(self.stop_view), name="queue_app_operation_stop")
-        return [stop, *super().get_urls()]
+        stop = self.admin_site.admin_view(self.stop_view)
+        return [path("<uuid:operation_id>/stop/", stop, name="queue_app_operation_stop"), *super().get_urls()]
 
     def stop_view(self, request: HttpRequest, operation_id: uuid.UUID) -> HttpResponse:
-        """Stop one operation; what it has done stays done."""
+        """Stop one operation."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        operation = Operation.objects.filter(pk=operation_id).first()
-        if not (self.has_view_permission(request) and operation is not None and _may_stop(request, operation)):
+        if not (self.has_stop_permission(request) and self.has_view_permission(request)):
             raise PermissionDenied
+        operation = self.get_object(request, str(operation_id))
+        if operation is None:
+            self.message_user(request, f"There is no operation {operation_id}.", messages.WARNING)
+            return HttpResponseRedirect(self.url_of("changelist"))
+        if not _may_stop(request, operation):
+            raise PermissionDenied
+        if self._stop(request, operation):
+            self.message_user(request, "The operation is stopped; what it has done stays done.", messages.SUCCESS)
+        else:
+            self.message_user(request, "The operation has ended already.", messages.ERROR)
+        return HttpResponseRedirect(self.url_of("change", operation_id))
+
+    def _stop(self, request: HttpRequest, operation: Operation) -> bool:
         try:
             with atomic():
-                operation = cancel_operation(operation_id, by=request.user.get_username())
-                self.audit(request, [operation], "Stopped.", action="stop", after={"changed": operation.changed})
-        except (OperationEnded, OperationNotFound) as error:
-            self.message_user(request, str(error), messages.ERROR)
-        else:
-            self.message_user(request, "The operation is stopped; what it has done stays done.", messages.SUCCESS)
-        return HttpResponseRedirect(self.url_of("change", operation_id))
+                ended = cancel_operation(operation.pk, by=request.user.get_username())
+                self.audit(request, [operation], "Stopped.", action="stop", after={"changed": ended.changed})
+        except (OperationEnded, OperationNotFound):
+            return False
+        return True
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any

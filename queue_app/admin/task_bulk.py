@@ -27,11 +27,12 @@ from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Task
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.operation import OperationKind, OperationState
-from queue_app.models.replay_operation import REASON_LENGTH
 from queue_app.rows.database import atomic
 from queue_app.services import audit, cancel_many, reprioritise_many
-from queue_app.services.operations import Action, advance_for, start_operation
+from queue_app.services.advance import advance_for
+from queue_app.services.operations import Action, start_operation
 from queue_app.services.retry import RETRIABLE, retry_many, run_now_many
 from queue_app.services.validate import check_reason
 

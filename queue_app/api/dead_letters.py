@@ -5,21 +5,22 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.http import QueryDict
 
-from queue_app.api.fields import Reader, task_id, text, whole_number
+from queue_app.api.fields import Reader, switch, task_id, text, whole_number
 from queue_app.api.listing import MAX_PAGE_SIZE, PAGE_SIZE
 from queue_app.api.task_filters import once
 from queue_app.core.wire import timestamp
 from queue_app.exceptions import InvalidTaskData
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES
-from queue_app.models.replay_operation import REASON_LENGTH
 from queue_app.services.dead_letters import DeadLetterFilter, DeathCursor
-from queue_app.services.replay_many import STOP_AFTER_FAILURES, ReplayOptions, check_options
+from queue_app.services.operations import Options, check_options
+from queue_app.services.replay_many import ReplayOptions
 from queue_app.services.validate import check_queue_name, check_reason
 
 MAX_IDS: Final = 1000
@@ -96,7 +97,7 @@ def parse_selection(data: Mapping[str, Any], *, replay: bool) -> Selection:
         reader.note(InvalidTaskData("ids", "Give ids, or a filter; an empty filter means all.", code="required"))
     dry_run = reader.optional("dry_run", switch) or False
     reason = reader.optional("reason", reason_text) or ""
-    options = _options(reader, data)
+    options = options_of(reader, data, ReplayOptions())
     reader.finish()
     return Selection(wanted, options, reason, dry_run)
 
@@ -136,22 +137,11 @@ def ids_of(value: Any, name: str) -> list[uuid.UUID]:
     return [task_id(item, f"{name}[{position}]") for position, item in enumerate(value)]
 
 
-def _options(reader: Reader, data: Mapping[str, Any]) -> ReplayOptions:
-    stop = data.get("stop_after_failures")
-    options = ReplayOptions(
-        rate=data.get("rate"),
-        limit=data.get("limit"),
-        stop_after_failures=STOP_AFTER_FAILURES if stop is None else stop,
-    )
+def options_of[O: Options](reader: Reader, data: Mapping[str, Any], options: O) -> O:
+    """Return ``options`` with the pace and the limit that the body gives."""
+    given = {name: data[name] for name in ("rate", "limit", "stop_after_failures") if data.get(name) is not None}
     try:
-        check_options(options)
+        check_options(options := replace(options, **given))
     except InvalidTaskData as error:
         reader.note(error)
     return options
-
-
-def switch(value: Any, name: str) -> bool:
-    """Accept true or false."""
-    if not isinstance(value, bool):
-        raise InvalidTaskData(name, f"{name} must be true or false.", code="boolean_expected")
-    return value

@@ -133,3 +133,10 @@ def number(value: Any, name: str) -> float:
     if type(value) not in (int, float):
         raise InvalidTaskData(name, f"{name} must be a number.", code="number_expected")
     return float(value)
+
+
+def switch(value: Any, name: str) -> bool:
+    """Accept true or false."""
+    if not isinstance(value, bool):
+        raise InvalidTaskData(name, f"{name} must be true or false.", code="boolean_expected")
+    return value

@@ -13,12 +13,12 @@ from queue_app.api.fields import Reader, integer, number, text
 from queue_app.core.wire import timestamp
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Limit, RuntimeSettings
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.limit import Scope
 from queue_app.services.limits import PACE
 from queue_app.services.pause import check_resume_at
 from queue_app.services.validate import check_reason
 
-REASON_LENGTH: Final = 200
 EVERYTHING: Final = "everything"
 LIMIT_READ_ONLY: Final = ("id", "paused", "paused_at", "paused_by", "paused_reason", "resume_at", "updated_at")
 

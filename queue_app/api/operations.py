@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queue_app.api.dead_letters import ids_of, reason_text, switch
-from queue_app.api.fields import Reader, text
+from queue_app.api.dead_letters import ids_of, options_of, reason_text
+from queue_app.api.fields import Reader, switch, text
 from queue_app.api.submission import priority
 from queue_app.api.task_filters import read_body_filter
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models.operation import OperationKind
-from queue_app.services.operations import Action
+from queue_app.services.operations import Action, Options
 from queue_app.services.task_filter import TaskFilter
 
 ACTIONS: Final = tuple(kind.value for kind in OperationKind)
@@ -24,6 +24,7 @@ class BulkAction:
 
     action: Action
     wanted: TaskFilter
+    options: Options
     reason: str
     dry_run: bool
 
@@ -31,7 +32,7 @@ class BulkAction:
 def parse_action(data: Mapping[str, Any]) -> BulkAction:
     """Return what the body asks for; raise every error in it."""
     reader = Reader(data)
-    reader.refuse_others(("action", "priority", "ids", "filter", "reason", "dry_run"))
+    reader.refuse_others(("action", "priority", "ids", "filter", "rate", "limit", "reason", "dry_run"))
     kind = reader.required("action", _kind, OperationKind.CANCEL)
     band = reader.optional("priority", priority)
     ids = reader.optional("ids", ids_of)
@@ -42,8 +43,9 @@ def parse_action(data: Mapping[str, Any]) -> BulkAction:
         reader.note(InvalidTaskData("ids", "Give ids, or a filter; an empty filter means all.", code="required"))
     reason = reader.optional("reason", reason_text) or ""
     dry_run = reader.optional("dry_run", switch) or False
+    options = options_of(reader, data, Options())
     reader.finish()
-    return BulkAction(Action(kind=kind, band=band), wanted or TaskFilter(ids=ids), reason, dry_run)
+    return BulkAction(Action(kind=kind, band=band), wanted or TaskFilter(ids=ids), options, reason, dry_run)
 
 
 def _kind(value: Any, name: str) -> OperationKind:

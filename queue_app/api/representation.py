@@ -12,7 +12,6 @@ from queue_app.models import (
     Operation,
     PriorityPolicy,
     Queue,
-    ReplayOperation,
     Task,
     TaskAttempt,
     TaskLog,
@@ -20,6 +19,7 @@ from queue_app.models import (
     TaskProgress,
     Worker,
 )
+from queue_app.models.operation import OperationKind
 from queue_app.registry import all_sensitive_names
 from queue_app.services.edit import POLICY_FIELDS, QUEUE_FIELDS
 from queue_app.services.inspect import TaskDetail
@@ -163,26 +163,6 @@ def worker(found: Worker) -> dict[str, Any]:
     }
 
 
-def action(found: Operation) -> dict[str, Any]:
-    """Return an action on many tasks and how far it has come."""
-    return {
-        "operation_id": found.id,
-        "kind": found.kind,
-        "state": found.state,
-        "filter": mask(found.filter, all_sensitive_names()),
-        "arguments": found.arguments,
-        "by": found.by,
-        "reason": found.reason,
-        "total": found.total,
-        "changed": found.changed,
-        "skipped": found.skipped,
-        "remaining": found.remaining,
-        "created_at": found.created_at,
-        "finished_at": found.finished_at,
-        "ended_by": found.ended_by,
-    }
-
-
 def dead_letter(letter: DeadLetter, secrets: frozenset[str], *, staff: bool) -> dict[str, Any]:
     """Return a dead letter without secrets; who of the staff did something with it, and why, is told to staff."""
     return {
@@ -209,24 +189,27 @@ def dead_letter(letter: DeadLetter, secrets: frozenset[str], *, staff: bool) -> 
     }
 
 
-def operation(found: ReplayOperation) -> dict[str, Any]:
-    """Return a replay of many and how far it has come."""
+def operation(found: Operation) -> dict[str, Any]:
+    """Return an action on many tasks or dead letters, and how far it has come."""
     return {
         "operation_id": found.id,
-        "kind": "replay",
+        "kind": found.kind,
+        "target": found.target,
         "state": found.state,
-        "filter": found.filter,
-        "rate": found.pace,
+        "filter": mask(found.filter, all_sensitive_names()),
+        "arguments": found.arguments,
+        "rate": found.rate,
+        "limit": found.limit,
         "stop_after_failures": found.stop_after_failures,
         "by": found.by,
         "reason": found.reason,
         "total": found.total,
-        "replayed": found.replayed,
-        "failed_again": found.failed_again,
+        "changed": found.changed,
         "skipped": found.skipped,
         "remaining": found.remaining,
+        "failed_again": found.failed_again,
         "waiting_for_the_first": found.is_waiting_for_the_first,
         "created_at": found.created_at,
         "finished_at": found.finished_at,
         "ended_by": found.ended_by,
-    }
+    } | ({"replayed": found.changed} if found.kind == OperationKind.REPLAY else {})

@@ -44,8 +44,7 @@ _SECTIONS: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
     (
         _lazy("Record"),
         {
-            "Operation": _lazy("actions on many tasks"),
-            "ReplayOperation": _lazy("replays of many dead letters"),
+            "Operation": _lazy("actions on many tasks or dead letters"),
             "AuditEntry": _lazy("who changed what, and why"),
             "SavedView": _lazy("lists that staff keep"),
         },

@@ -1,4 +1,4 @@
-"""The index: one short method per script. It proposes; the rows decide.
+"""The index: one short method per script, and so a long list of them. It proposes; the rows decide.
 
 Ids travel as the 16 bytes of their UUID. All batches are cut into calls of at most
 ``BATCH`` entries, so that no script holds the server for long.

@@ -9,7 +9,6 @@ from queue_app.models.operation import Operation
 from queue_app.models.policy import IndexGeneration, PriorityPolicy, RuntimeSettings
 from queue_app.models.queue import Queue
 from queue_app.models.queue_stats import QueueStats
-from queue_app.models.replay_operation import ReplayOperation
 from queue_app.models.running import TaskLog, TaskProgress
 from queue_app.models.saved_view import SavedView
 from queue_app.models.task import Task, TaskAttempt, TaskPayload, TaskResult
@@ -27,7 +26,6 @@ __all__ = [
     "PriorityPolicy",
     "Queue",
     "QueueStats",
-    "ReplayOperation",
     "RuntimeSettings",
     "SavedView",
     "Task",

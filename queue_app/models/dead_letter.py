@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import Q
 
 from queue_app.core.ids import uuid7
-from queue_app.models.replay_operation import REASON_LENGTH
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.task import NAME_LENGTH, PRIORITY_CHOICES, TYPE_LENGTH, USER_LENGTH
 
 #: One that can be replayed: neither replayed nor discarded yet.
@@ -65,7 +65,7 @@ class DeadLetter(models.Model):
     replayed_by = models.CharField(max_length=USER_LENGTH, blank=True, default="")
     # Whoever writes a death knows nothing of what follows; so these have defaults in the database.
     parameters_edited = models.BooleanField(default=False, db_default=False)
-    operation_id = models.UUIDField(null=True, blank=True)  # the ReplayOperation that replayed it; it may be purged
+    operation_id = models.UUIDField(null=True, blank=True)  # what replayed it; may be purged
     discarded_at = models.DateTimeField(null=True, blank=True)
     discarded_by = models.CharField(max_length=USER_LENGTH, blank=True, default="", db_default="")
     discard_reason = models.CharField(max_length=REASON_LENGTH, blank=True, default="", db_default="")

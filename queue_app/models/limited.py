@@ -11,6 +11,9 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
 
+from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.models.task import USER_LENGTH
+
 #: Larger numbers than these are a slip of the keyboard, and would not limit anything.
 MAX_CAP = 1_000_000
 MAX_RATE_SECONDS = 31 * 86_400.0
@@ -45,8 +48,8 @@ class Pausable(models.Model):
     paused = models.BooleanField(
         default=False, db_default=False, help_text="While paused nothing new starts; what runs finishes."
     )
-    paused_reason = models.CharField(max_length=200, blank=True, default="", db_default="")
-    paused_by = models.CharField(max_length=150, blank=True, default="", db_default="")
+    paused_reason = models.CharField(max_length=REASON_LENGTH, blank=True, default="", db_default="")
+    paused_by = models.CharField(max_length=USER_LENGTH, blank=True, default="", db_default="")
     paused_at = models.DateTimeField(null=True, blank=True)
     resume_at = models.DateTimeField(
         null=True, blank=True, help_text="When the pause ends by itself. Empty: only when somebody resumes it."

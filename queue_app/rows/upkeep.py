@@ -98,17 +98,8 @@ def purge_dead_letters(limit: int) -> int:
     )
 
 
-def purge_replay_operations(seconds: float, limit: int) -> int:
-    """Delete operations that ended long ago; the dead letters that they replayed had the same time."""
-    return execute(
-        "DELETE FROM queue_app_replayoperation WHERE id IN (SELECT id FROM queue_app_replayoperation"
-        " WHERE finished_at < statement_timestamp() - make_interval(secs => %s) LIMIT %s FOR UPDATE SKIP LOCKED)",
-        [seconds, limit],
-    )
-
-
 def purge_operations(seconds: float, limit: int) -> int:
-    """Delete actions on many tasks that ended long ago."""
+    """Delete operations that ended long ago; the dead letters that they replayed had the same time."""
     return execute(
         "DELETE FROM queue_app_operation WHERE id IN (SELECT id FROM queue_app_operation"
         " WHERE finished_at < statement_timestamp() - make_interval(secs => %s) LIMIT %s FOR UPDATE SKIP LOCKED)",

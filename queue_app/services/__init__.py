@@ -29,9 +29,8 @@ from queue_app.services.pause import (
 )
 from queue_app.services.queues import set_queue_limits
 from queue_app.services.replay import replay
-from queue_app.services.replay_many import cancel_replay, start_replay
+from queue_app.services.replay_many import start_replay
 from queue_app.services.reprioritise import reprioritise, reprioritise_many
-from queue_app.services.run_replays import run_replays
 
 __all__ = [
     "acancel",
@@ -44,7 +43,6 @@ __all__ = [
     "aresume",
     "cancel",
     "cancel_many",
-    "cancel_replay",
     "discard",
     "discard_many",
     "enqueue",
@@ -60,7 +58,6 @@ __all__ = [
     "resume_everything",
     "resume_key",
     "resume_type",
-    "run_replays",
     "set_queue_limits",
     "start_replay",
 ]

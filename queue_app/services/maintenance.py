@@ -59,7 +59,6 @@ def purge(*, seconds: float = PURGE_SECONDS) -> int:
             break
         batch = upkeep.purge_tasks(*times, PURGE_BATCH, after=max(batch))
     upkeep.purge_dead_letters(PURGE_BATCH)
-    upkeep.purge_replay_operations(retention.dead_letter_seconds, PURGE_BATCH)
     upkeep.purge_audit(retention.audit_seconds, PURGE_BATCH)
     upkeep.purge_operations(retention.dead_letter_seconds, PURGE_BATCH)
     upkeep.purge_stats(retention.stats_seconds, PURGE_BATCH)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from traceback import format_exception
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.tasks.base import TaskContext, TaskError, TaskResultStatus
 from django.tasks.signals import task_finished, task_started
@@ -17,21 +18,26 @@ from queue_app.core.states import Status
 from queue_app.exceptions import Discard, Retry, Snooze, TaskTimeout
 from queue_app.services.validate import result_text
 from queue_app.tasks import AnyResult, next_try
-
-if TYPE_CHECKING:
-    from queue_app.testing.memory import MemoryBackend, StoredCall
+from queue_app.testing.stored import StoredCall
 
 WORKER = "memory"
 
 
-def run(backend: MemoryBackend, call: StoredCall, retries: int, timeout: float) -> None:
-    """Run one attempt; ``retries`` and ``timeout`` hold where the task does not say."""
+def run(
+    call: StoredCall,
+    retries: int,
+    timeout: float,
+    *,
+    sender: type[object],
+    result_of: Callable[[StoredCall], AnyResult],
+) -> None:
+    """Run one attempt; ``retries`` and ``timeout`` hold where the task does not say. ``sender`` is that of signals."""
     now = timezone.now()
     call.status, call.started_at = Status.EXECUTING, now
     call.first_started_at = call.first_started_at or now
     call.worker_ids.append(WORKER)
-    seen = backend.get_result(call.id)
-    task_started.send_robust(type(backend), task_result=seen)
+    seen = result_of(call)
+    task_started.send_robust(sender, task_result=seen)
     try:
         value = _call(call, seen)
         _check_time(call, now, timeout)
@@ -42,11 +48,11 @@ def run(backend: MemoryBackend, call: StoredCall, retries: int, timeout: float) 
         _later(call, snooze.seconds)
         return
     except BaseException as error:  # noqa: BLE001 - as a worker does: whatever a task raises is its failure
-        _fail(backend, call, error, retries)
+        _fail(call, error, retries, result_of)
     else:
         call.value, call.status, call.finished_at = value, Status.COMPLETED, timezone.now()
     if call.finished_at is not None:
-        task_finished.send_robust(type(backend), task_result=backend.get_result(call.id))
+        task_finished.send_robust(sender, task_result=result_of(call))
 
 
 def _call(call: StoredCall, seen: AnyResult) -> str | None:
@@ -65,7 +71,7 @@ def _check_time(call: StoredCall, began: datetime, timeout: float) -> None:
         raise TaskTimeout(f"The attempt took longer than its timeout of {allowed.total_seconds():g} s.")
 
 
-def _fail(backend: MemoryBackend, call: StoredCall, error: BaseException, retries: int) -> None:
+def _fail(call: StoredCall, error: BaseException, retries: int, result_of: Callable[[StoredCall], AnyResult]) -> None:
     kind = type(error)
     call.errors.append(
         TaskError(
@@ -80,19 +86,19 @@ def _fail(backend: MemoryBackend, call: StoredCall, error: BaseException, retrie
     elif call.failures > (retries if own is None else own):
         _end(call, Status.DEAD_LETTER)
     else:
-        wait = _wait(backend, call, error)
+        wait = _wait(call, error, result_of)
         if wait is None:
             _end(call, Status.FAILED)
         else:
             _later(call, wait)
 
 
-def _wait(backend: MemoryBackend, call: StoredCall, error: BaseException) -> float | None:
+def _wait(call: StoredCall, error: BaseException, result_of: Callable[[StoredCall], AnyResult]) -> float | None:
     """Return the seconds until the next try, without jitter; ``None`` when the task gives up."""
     if isinstance(error, Retry) and error.after is not None:
         return error.after
     if call.option("backoff") is not None:
-        seen = backend.get_result(call.id)
+        seen = result_of(call)
         object.__setattr__(seen, "status", TaskResultStatus.FAILED)
         return next_try(call.task, error, seen)  # what it raises is the test's to see
     settings = conf.get().retry

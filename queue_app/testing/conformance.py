@@ -11,7 +11,8 @@ Make a class of them in a test module of yours, and say how the backend's tasks 
 
 A known difference is expected: the test must fail, and it is an error when it no longer does or
 does not exist. Mark the class with what the backend needs, such as ``pytest.mark.django_db``.
-The plugin ``queue_app.testing.plugin`` makes failed assertions readable.
+The plugin ``queue_app.testing.plugin`` makes failed assertions readable. All tests are of one class, which
+is why this module is long: whoever inherits it has the whole suite, and cannot forget a part.
 """
 
 from __future__ import annotations

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from itertools import count
 from typing import Any
 
-from django.db import connections, transaction
 from django.tasks.backends.base import BaseTaskBackend
-from django.tasks.base import TaskError, TaskResult, TaskResultStatus
+from django.tasks.base import TaskResult, TaskResultStatus
 from django.tasks.exceptions import TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 from django.utils import timezone
-from django.utils.json import normalize_json
 
-from queue_app import conf
 from queue_app.core.ids import uuid7
-from queue_app.core.payload import dump_json
-from queue_app.core.priorities import Band, band_from_django
+from queue_app.core.priorities import Band
 from queue_app.core.promotion import effective_band
 from queue_app.core.states import Status
-from queue_app.exceptions import IdempotencyConflict, UnserializableParameters
+from queue_app.exceptions import IdempotencyConflict
 from queue_app.registry import AnyTask
 from queue_app.tasks import AnyResult, QueueTask
 from queue_app.testing import attempt
 from queue_app.testing.clock import current, freeze
 from queue_app.testing.limits import QueueLimits
+from queue_app.testing.stored import StoredCall, as_json, existence
 
 #: As the migration writes them: seconds in a band until a task is treated as of the next higher one.
 PROMOTE_AFTER = {Band.NORMAL: 1200.0, Band.LOW: 600.0, Band.BACKGROUND: 600.0}
@@ -47,38 +43,6 @@ _STATUS = _READY | {
     Status.EXECUTING: TaskResultStatus.RUNNING,
     Status.COMPLETED: TaskResultStatus.SUCCESSFUL,
 }
-
-
-@dataclass(slots=True, kw_only=True)
-class StoredCall:
-    """One task in memory, with what became of it."""
-
-    task: AnyTask
-    args: str  # JSON text, as in a row
-    kwargs: str
-    id: str
-    sequence: int
-    created_at: datetime
-    status: Status
-    queued_at: datetime | None
-    run_after: datetime | None
-    exists: Callable[[], bool]
-    failures: int = 0
-    errors: list[TaskError] = field(default_factory=list)
-    worker_ids: list[str] = field(default_factory=list)
-    first_started_at: datetime | None = None
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-    value: str | None = None
-
-    @property
-    def band(self) -> Band:
-        """The band of its own."""
-        return band_from_django(self.task.priority)
-
-    def option(self, name: str, default: Any = None) -> Any:
-        """Return an option of the task, which may be a plain one of Django's."""
-        return getattr(self.task, name, default)
 
 
 class MemoryBackend(BaseTaskBackend):
@@ -115,7 +79,7 @@ class MemoryBackend(BaseTaskBackend):
     ) -> AnyResult:
         """Keep one task; raises as the real backend does."""
         self.validate_task(task)
-        texts = _as_json(args, kwargs)
+        texts = as_json(args, kwargs)
         key, user = getattr(task, "idempotency_key", None), getattr(task, "user", "")
         if key is not None and (first := self._holder_of(key, user)) is not None:
             if (first.task.func, first.args, first.kwargs) != (task.func, *texts):
@@ -133,7 +97,7 @@ class MemoryBackend(BaseTaskBackend):
             status=Status.SCHEDULED if waits else Status.QUEUED,
             queued_at=None if waits else now,
             run_after=task.run_after,
-            exists=_existence(),
+            exists=existence(),
         )
         self._calls.append(call)
         result = self._result(call)
@@ -145,7 +109,7 @@ class MemoryBackend(BaseTaskBackend):
         calls = list(calls)
         self.validate_task(task)
         for args, kwargs in calls:
-            _as_json(args, kwargs)
+            as_json(args, kwargs)
         return [self.enqueue(task, args, kwargs) for args, kwargs in calls]
 
     def get_result(self, result_id: str) -> AnyResult:
@@ -228,7 +192,7 @@ class MemoryBackend(BaseTaskBackend):
             limits.start(timezone.now())
             retries = retries if limits.max_retries is None else limits.max_retries
             timeout = timeout if limits.timeout_seconds is None else limits.timeout_seconds
-        attempt.run(self, call, retries, timeout)
+        attempt.run(call, retries, timeout, sender=type(self), result_of=self._result)
 
     def _holder_of(self, key: str, user: str) -> StoredCall | None:
         for call in self.calls:
@@ -254,38 +218,3 @@ class MemoryBackend(BaseTaskBackend):
         if call.status is Status.COMPLETED and call.value is not None:
             object.__setattr__(result, "_return_value", json.loads(call.value))
         return result
-
-
-def _as_json(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, str]:
-    """Return the parameters as the JSON texts of a row; refuse what the real backend refuses."""
-    limits = conf.get().payload
-    texts = []
-    for name, value in (("args", list(args)), ("parameters", kwargs)):
-        try:
-            texts.append(dump_json(value, field=name, limits=limits))
-        except UnserializableParameters as refused:
-            try:
-                plain = normalize_json(value)
-            except (TypeError, ValueError, RecursionError):
-                raise refused from None
-            texts.append(dump_json(plain, field=name, limits=limits))
-    return texts[0], texts[1]
-
-
-def _existence() -> Callable[[], bool]:
-    """Return a function that tells whether what is stored now still exists: its savepoint was not rolled back.
-
-    Django drops the hooks of a rolled-back transaction or savepoint from its list. So a hook
-    that has neither run nor is on the list tells of a rollback. In a test case that never
-    commits, the hook stays on the list until the end of the test.
-    """
-    connection = connections[conf.get().database_alias]
-    if not connection.in_atomic_block:
-        return lambda: True
-    committed: list[bool] = []
-
-    def hook() -> None:
-        committed.append(True)
-
-    transaction.on_commit(hook, using=connection.alias)
-    return lambda: bool(committed) or any(entry[1] is hook for entry in connection.run_on_commit)

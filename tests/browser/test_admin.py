@@ -27,10 +27,10 @@ from queue_app.models import (
     Worker,
 )
 from queue_app.services import enqueue_many, pause
+from queue_app.services.advance import run_operations
 from queue_app.services.enqueue import forget_known_queues
 from queue_app.services.finish import finish
 from queue_app.services.rebuild import rebuild
-from queue_app.services.run_replays import run_replays
 from tests.support.engine import done, take
 from tests.support.scene import Hand
 
@@ -250,7 +250,7 @@ def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session
     page.fill("#tq-reason", "the gateway works again")
     page.click("text=Replay all")
     page.wait_for_selector("text=see how far it has come")
-    run_replays()
+    run_operations()
     replayed = DeadLetter.objects.filter(replayed_by="alice")
     assert 0 < replayed.count() <= 5, "the first ones go ahead"
     assert Task.objects.get(pk=replayed[0].task_id).status == Status.QUEUED

@@ -7,8 +7,9 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from queue_app.core.records import NewTask
-from queue_app.models import DeadLetter, ReplayOperation, Task, TaskPayload
-from queue_app.services import discard, enqueue_many, run_replays
+from queue_app.models import DeadLetter, Operation, Task, TaskPayload
+from queue_app.services import discard, enqueue_many
+from queue_app.services.advance import run_operations
 from queue_app.services.enqueue import forget_known_queues
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -77,13 +78,13 @@ def test_replay_in_the_browser(visit, graves, screenshots):
     page.fill("input[name=rate]", "0.5")
     page.click("button[name=index]")
     page.click(".messagelist a")
-    run_replays()
+    run_operations()
     page.reload()
     assert "1 of 4" in page.inner_text("#content")
     shot("replay")
-    page.click("text=Stop replay")
+    page.click("text=Stop >> nth=0")
     assert "stopped" in page.inner_text(".messagelist")
-    assert ReplayOperation.objects.get().state == "cancelled"
-    page.goto(f"{base}/replayoperation/")
+    assert Operation.objects.get().state == "cancelled"
+    page.goto(f"{base}/operation/")
     shot("replays")
     assert visitor.problems == []

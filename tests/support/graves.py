@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from queue_app.models import DeadLetter, Task
+from queue_app.services.advance import run_operations
 from queue_app.services.due import make_due
 from queue_app.services.finish import finish
-from queue_app.services.run_replays import run_replays
 from tests.support.engine import done, failed, put, take
 from tests.support.scene import Hand
 
@@ -56,7 +56,7 @@ def pass_time(operation: Any, seconds: float) -> None:
 
 
 def step(operation: Any) -> Any:
-    """Run the replays once and return the operation as it then is."""
-    run_replays()
+    """Run the operations once and return the operation as it then is."""
+    run_operations()
     operation.refresh_from_db()
     return operation

@@ -11,8 +11,7 @@ import inspect
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from asgiref.sync import sync_to_async
@@ -24,6 +23,7 @@ from queue_app.registry import AnyTask
 from workers.context import Held, note_interruption, shields
 from workers.executor import Executor
 from workers.outcomes import failed
+from workers.pools.line import LinePool
 
 logger = logging.getLogger("taskqueue")
 
@@ -33,20 +33,16 @@ BLOCKED_SECONDS = 1.0
 RELEASE_SECONDS = 1.0
 
 
-class AsyncPool:
+class AsyncPool(LinePool):
     """Runs at most ``slots`` coroutines at once, in the order in which they were submitted."""
 
     name = "async"
     kill_after: float | None = 5.0  # a coroutine that swallows its cancellation is left to itself then
 
     def __init__(self, slots: int, executor: Executor, on_outcome: Callable[[], None]) -> None:
-        self.slots = slots
+        super().__init__(slots, on_outcome)
         self._executor = executor
-        self._on_outcome = on_outcome
-        self._lock = threading.Lock()
-        self._waiting: deque[Held] = deque()
         self._running: dict[int, _Run] = {}  # by the identity of what is held
-        self._outcomes: deque[Outcome] = deque()
         self._loop = _Loop()
 
     def can_run(self, task: AnyTask) -> bool:
@@ -56,36 +52,6 @@ class AsyncPool:
     def start(self) -> None:
         """Start the loop."""
         self._loop.start()
-
-    def submit(self, held: list[Held]) -> None:
-        """Take tasks to run, in this order."""
-        with self._lock:
-            self._waiting.extend(held)
-        self._fill()
-
-    def take_outcomes(self) -> list[Outcome]:
-        """Return the outcomes since the last call, in the order in which they ended."""
-        outcomes: list[Outcome] = []
-        while self._outcomes:
-            outcomes.append(self._outcomes.popleft())
-        return outcomes
-
-    def take_unstarted(self) -> list[Held]:
-        """Take back the tasks that no slot has begun."""
-        with self._lock:
-            unstarted, self._waiting = list(self._waiting), deque()
-        return unstarted
-
-    def running(self) -> list[tuple[Held, float]]:
-        """Return what runs now, and for how many seconds."""
-        now = time.monotonic()
-        with self._lock:
-            return [(run.held, now - run.since) for run in self._running.values()]
-
-    @property
-    def unstarted(self) -> int:
-        """How many tasks wait for a slot."""
-        return len(self._waiting)
 
     def interrupt(self, held: Held, interruption: type[Interruption]) -> bool:
         """Cancel the coroutine that runs this attempt; it arrives where it next awaits something."""
@@ -109,7 +75,7 @@ class AsyncPool:
                 logger.error("%s blocks the event loop; tasks get a new one", held.task.task_type)
                 self._loop = _Loop()
                 self._loop.start()
-        self._fill()
+            self._fill()
         return failed(held, run.since, error)
 
     def stop(self) -> None:
@@ -121,12 +87,13 @@ class AsyncPool:
         self._loop.stop()
 
     def _fill(self) -> None:
-        """Begin what waits, as far as there are slots."""
-        with self._lock:
-            while self._waiting and len(self._running) < self.slots:
-                held = self._waiting.popleft()
-                run = self._running[id(held)] = _Run(held, self._loop)
-                run.loop.call(partial(self._begin, run))
+        while self._waiting and len(self._running) < self.slots:
+            held = self._waiting.popleft()
+            run = self._running[id(held)] = _Run(held, self._loop)
+            run.loop.call(partial(self._begin, run))
+
+    def _begun(self) -> Iterable[tuple[Held, float]]:
+        return [(run.held, run.since) for run in self._running.values()]
 
     def _begin(self, run: _Run) -> None:
         """Start the coroutine, on its loop."""
@@ -142,7 +109,7 @@ class AsyncPool:
             if self._running.pop(id(run.held), None) is None:
                 return  # given up: its outcome was reported
             self._outcomes.append(outcome)
-        self._fill()
+            self._fill()
         self._on_outcome()
         await run.loop.release_connections(failed=outcome.failure is not None)
 

@@ -2,6 +2,8 @@
 
 What a task does to its process harms no other task: a crash, a leak, a lock that is never
 released. It costs a message each way and the memory of a process for each slot.
+
+What the worker asks and what the processes say meet under one lock, and so in one module.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -26,8 +28,10 @@ from workers.context import Held, note_interruption
 from workers.executor import Executor
 from workers.limits import Limits, resident_bytes
 from workers.outcomes import failed
+from workers.pools.line import LinePool
 from workers.pools.nursery import LEAVE_SECONDS, SIGNALS, open_nursery
-from workers.wire import Reader, outcome_of, send, task_form
+from workers.pools.slot import Slot
+from workers.wire import outcome_of, send, task_form
 
 logger = logging.getLogger("taskqueue")
 
@@ -36,52 +40,18 @@ WATCH_SECONDS = 0.5
 WORKER_DIED = "queue_app.exceptions.WorkerDied"
 
 
-class _Slot:
-    """A process, as the worker sees it; ``held`` is what it runs."""
-
-    def __init__(self, line: socket.socket) -> None:
-        self.line = line
-        self.reader = Reader(line)
-        self.pid = 0  # not known before the nursery says it
-        self.handle: int | None = None  # a descriptor that stands for this process and no later one of its number
-        self.held: Held | None = None
-        self.since = 0.0
-        self.why = ""  # why it was killed
-        self.owed: tuple[Held, signal.Signals] | None = None  # a signal for what it ran before its pid was known
-
-    def kill(self, number: signal.Signals, why: str = "") -> None:
-        """Send the process a signal, if it lives."""
-        self.why = why or self.why
-        with suppress(ProcessLookupError, OSError):
-            if self.handle is not None:
-                signal.pidfd_send_signal(self.handle, number)
-            elif self.pid:
-                os.kill(self.pid, number)
-
-    def close(self) -> None:
-        """Let go of the process."""
-        self.line.close()
-        if self.handle is not None:
-            os.close(self.handle)
-            self.handle = None
-
-
-class ProcessPool:
+class ProcessPool(LinePool):
     """Runs held tasks in order in ``slots`` processes."""
 
     name = "processes"
     kill_after: float | None = 2.0
 
     def __init__(self, slots: int, executor: Executor, on_outcome: Callable[[], None], limits: Limits) -> None:
-        self.slots = slots
+        super().__init__(slots, on_outcome)
         self._board = executor.board
-        self._on_outcome = on_outcome
         self._limits = limits
-        self._lock = threading.RLock()
-        self._waiting: deque[Held] = deque()
-        self._outcomes: deque[Outcome] = deque()
-        self._slots: set[_Slot] = set()
-        self._unborn: deque[_Slot] = deque()  # asked for, and not yet answered
+        self._slots: set[Slot] = set()
+        self._unborn: deque[Slot] = deque()  # asked for, and not yet answered
         self._selector = selectors.DefaultSelector()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="pool", daemon=True)
@@ -102,36 +72,6 @@ class ProcessPool:
         for _ in range(self.slots):
             self._ask_for_slot()
         self._thread.start()
-
-    def submit(self, held: list[Held]) -> None:
-        """Take tasks to run, in this order."""
-        with self._lock:
-            self._waiting.extend(held)
-            self._fill()
-
-    def take_outcomes(self) -> list[Outcome]:
-        """Return the outcomes since the last call, in the order in which they ended."""
-        outcomes: list[Outcome] = []
-        while self._outcomes:
-            outcomes.append(self._outcomes.popleft())
-        return outcomes
-
-    def take_unstarted(self) -> list[Held]:
-        """Take back the tasks that no slot has begun."""
-        with self._lock:
-            unstarted, self._waiting = list(self._waiting), deque()
-        return unstarted
-
-    def running(self) -> list[tuple[Held, float]]:
-        """Return what runs now, and for how many seconds."""
-        now = time.monotonic()
-        with self._lock:
-            return [(slot.held, now - slot.since) for slot in self._slots if slot.held is not None]
-
-    @property
-    def unstarted(self) -> int:
-        """How many tasks wait for a slot."""
-        return len(self._waiting)
 
     def interrupt(self, held: Held, interruption: type[Interruption]) -> bool:
         """Raise ``interruption`` in the process that runs this attempt; it ends system calls that wait, too."""
@@ -181,22 +121,20 @@ class ProcessPool:
 
     def _ask_for_slot(self) -> None:
         ours, theirs = socket.socketpair()
-        slot = _Slot(ours)
+        slot = Slot(ours)
         try:
             socket.send_fds(self._nursery, [b"F"], [theirs.fileno()])
         except OSError:
             if not self._stopping:
                 logger.critical("the pool cannot start processes any more; the worker ends")
-                os._exit(
-                    1
-                )  # the supervisor, or the service manager, starts another, and the scheduler returns the tasks
+                os._exit(1)  # the supervisor starts another worker, and the scheduler returns the tasks
         finally:
             theirs.close()
         self._slots.add(slot)
         self._unborn.append(slot)
         self._selector.register(ours, selectors.EVENT_READ, slot)
 
-    def _drop(self, slot: _Slot) -> None:
+    def _drop(self, slot: Slot) -> None:
         """Forget a process, and ask for another."""
         self._slots.discard(slot)
         with suppress(KeyError, ValueError):
@@ -215,6 +153,9 @@ class ProcessPool:
                 slot.held, slot.since = self._waiting.popleft(), time.monotonic()
                 with suppress(OSError):  # it has died: seen when its line is read
                     send(slot.line, {"task": task_form(slot.held.task)})
+
+    def _begun(self) -> Iterable[tuple[Held, float]]:
+        return [(slot.held, slot.since) for slot in self._slots if slot.held is not None]
 
     # -- what slots say -------------------------------------------------------------
 
@@ -251,7 +192,7 @@ class ProcessPool:
             else:
                 self._died(news["died"], news["code"])
 
-    def _born(self, slot: _Slot, pid: int) -> None:
+    def _born(self, slot: Slot, pid: int) -> None:
         slot.pid = pid
         if hasattr(os, "pidfd_open"):
             with suppress(OSError):
@@ -271,7 +212,7 @@ class ProcessPool:
                         pass  # what it said before
                 self._lose(slot, code)
 
-    def _hear(self, slot: _Slot) -> bool:
+    def _hear(self, slot: Slot) -> bool:
         """Act on what a slot says; return false when it has hung up, of which the nursery tells the reason."""
         messages = slot.reader.receive(socket.MSG_DONTWAIT)
         if messages is None:
@@ -282,7 +223,7 @@ class ProcessPool:
             self._act(slot, message)
         return True
 
-    def _act(self, slot: _Slot, message: dict[str, Any]) -> None:
+    def _act(self, slot: Slot, message: dict[str, Any]) -> None:
         held = slot.held
         if held is None:
             return
@@ -301,7 +242,7 @@ class ProcessPool:
             case {"log": line}:
                 self._board.log(held, line)
 
-    def _lose(self, slot: _Slot, code: int) -> None:
+    def _lose(self, slot: Slot, code: int) -> None:
         if slot not in self._slots:
             return
         held, slot.held = slot.held, None

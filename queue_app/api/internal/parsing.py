@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from queue_app import conf
-from queue_app.api.fields import Reader, task_id, text
+from queue_app.api.fields import Reader, switch, task_id, text
+from queue_app.api.internal.checks import MAX_RUNNING, ids, integer, list_of, long_text, number
 from queue_app.core.clock import now
 from queue_app.core.payload import dump_json
 from queue_app.core.priorities import Band
@@ -19,7 +19,6 @@ from queue_app.services.remote import Registration
 from queue_app.services.validate import check_capabilities, check_queue_name, check_task_type
 
 MAX_BATCH: Final = 100
-MAX_RUNNING: Final = 1000
 MAX_TYPES: Final = 10_000
 MAX_WAIT: Final = 60.0
 MAX_EXTENSION: Final = 366 * 86_400.0
@@ -55,67 +54,6 @@ def task(claimed: ClaimedTask) -> dict[str, Any]:
     }
 
 
-def integer(low: int, high: int) -> Callable[[Any, str], int]:
-    """Return a check for a whole number between two bounds."""
-
-    def check(value: Any, name: str) -> int:
-        if type(value) is not int:
-            raise InvalidTaskData(name, f"{name} must be a whole number.", code="integer_expected")
-        if not low <= value <= high:
-            raise InvalidTaskData(name, f"{name} must lie between {low} and {high}.", code="out_of_range", limit=high)
-        return value
-
-    return check
-
-
-def number(low: float, high: float) -> Callable[[Any, str], float]:
-    """Return a check for a number between two bounds."""
-
-    def check(value: Any, name: str) -> float:
-        if type(value) not in {int, float} or math.isnan(value):
-            raise InvalidTaskData(name, f"{name} must be a number.", code="number_expected")
-        if not low <= value <= high:
-            raise InvalidTaskData(
-                name, f"{name} must lie between {low:g} and {high:g}.", code="out_of_range", limit=int(high)
-            )
-        return float(value)
-
-    return check
-
-
-def flag(value: Any, name: str) -> bool:
-    """Accept true or false."""
-    if type(value) is not bool:
-        raise InvalidTaskData(name, f"{name} must be true or false.", code="boolean_expected")
-    return value
-
-
-def _list(most: int) -> Callable[[Any, str], list[Any]]:
-    def check(value: Any, name: str) -> list[Any]:
-        if not isinstance(value, list):
-            raise InvalidTaskData(name, f"{name} must be a list.", code="list_expected")
-        if len(value) > most:
-            raise InvalidTaskData(
-                name, f"{name} has {len(value)} items; the limit is {most}.", code="too_many", limit=most
-            )
-        return value
-
-    return check
-
-
-def _ids(value: Any, name: str) -> list[uuid.UUID]:
-    return [task_id(item, name) for item in _list(MAX_RUNNING)(value, name)]
-
-
-def _long_text(most: int) -> Callable[[Any, str], str]:
-    def check(value: Any, name: str) -> str:
-        if not isinstance(value, str):
-            raise InvalidTaskData(name, f"{name} must be a string.", code="string_expected")
-        return value[-most:].replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
-
-    return check
-
-
 def registration(data: Mapping[str, Any]) -> Registration:
     """Return what a worker registers as."""
     reader = Reader(data)
@@ -123,10 +61,10 @@ def registration(data: Mapping[str, Any]) -> Registration:
     wanted = Registration(
         name=reader.required("name", text, "")[:200],
         queues=tuple(
-            sorted(reader.optional("queues", lambda v, n: {check_queue_name(q) for q in _list(1000)(v, n)}) or ())
+            sorted(reader.optional("queues", lambda v, n: {check_queue_name(q) for q in list_of(1000)(v, n)}) or ())
         ),
         capabilities=tuple(
-            sorted(reader.optional("capabilities", lambda v, n: check_capabilities(_list(100)(v, n))) or ())
+            sorted(reader.optional("capabilities", lambda v, n: check_capabilities(list_of(100)(v, n))) or ())
         ),
         task_types=tuple(sorted(reader.required("task_types", _types, set[str]()))),
         concurrency=reader.optional("concurrency", integer(1, 1000)) or 1,
@@ -142,7 +80,7 @@ def polling(data: Mapping[str, Any]) -> tuple[int, float, list[uuid.UUID] | None
     reader.refuse_others(("want", "wait", "holding"))
     want = reader.optional("want", integer(1, MAX_BATCH)) if data.get("want") is not None else 1
     wait = reader.optional("wait", number(0, MAX_WAIT)) or 0.0
-    holding = reader.optional("holding", _ids)
+    holding = reader.optional("holding", ids)
     reader.finish()
     return want or 1, wait, holding
 
@@ -162,7 +100,7 @@ def results(data: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [_result(data)]
     reader = Reader(data)
     reader.refuse_others(("results",))
-    items: list[Any] = reader.required("results", _list(MAX_BATCH), [])
+    items: list[Any] = reader.required("results", list_of(MAX_BATCH), [])
     reader.finish()
     return [_result(item) for item in items]
 
@@ -222,11 +160,11 @@ def _error(value: Any, name: str) -> TaskFailure:
         raise InvalidTaskData(name, f"{name} must be an object.", code="object_expected")
     reader = Reader(value)
     reader.refuse_others(("class", "message", "traceback", "retriable", "retry_after", "reason"))
-    retriable = reader.optional("retriable", flag)
+    retriable = reader.optional("retriable", switch)
     failure = TaskFailure(
-        exception_class=reader.required("class", _long_text(255), ""),
-        message=reader.optional("message", _long_text(MESSAGE)) or "",
-        traceback=reader.optional("traceback", _long_text(TRACEBACK)) or "",
+        exception_class=reader.required("class", long_text(255), ""),
+        message=reader.optional("message", long_text(MESSAGE)) or "",
+        traceback=reader.optional("traceback", long_text(TRACEBACK)) or "",
         retriable=True if retriable is None else retriable,
         retry_after=reader.optional("retry_after", number(0, MAX_DEFER_SECONDS)),
         reason=reader.optional("reason", _reason) or "error",
@@ -260,8 +198,8 @@ def pulse(data: Mapping[str, Any], worker_id: uuid.UUID) -> tuple[list[AttemptNo
     """Return (notes, draining, tasks done) of a heartbeat."""
     reader = Reader(data)
     reader.refuse_others(("running", "draining", "tasks_done", "task_types"))
-    running = reader.optional("running", _list(MAX_RUNNING)) or []
-    draining = reader.optional("draining", flag) or False
+    running = reader.optional("running", list_of(MAX_RUNNING)) or []
+    draining = reader.optional("draining", switch) or False
     done = reader.optional("tasks_done", integer(0, 2**62)) or 0
     reader.finish()
     return [_note(item, worker_id) for item in running], draining, done
@@ -276,7 +214,7 @@ def learnt(data: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _types(value: Any, name: str) -> set[str]:
-    return {check_task_type(item) for item in _list(MAX_TYPES)(value, name)}
+    return {check_task_type(item) for item in list_of(MAX_TYPES)(value, name)}
 
 
 def _note(data: Any, worker_id: uuid.UUID) -> AttemptNote:
@@ -286,13 +224,13 @@ def _note(data: Any, worker_id: uuid.UUID) -> AttemptNote:
     reader = Reader(data)
     reader.refuse_others(("task_id", "attempt", "progress", "message", "extend", "lines", "dropped"))
     extend = reader.optional("extend", number(0, 1e12)) or 0.0
-    lines = reader.optional("lines", _long_text(limits.max_characters))
+    lines = reader.optional("lines", long_text(limits.max_characters))
     note = AttemptNote(
         task_id=reader.required("task_id", task_id, uuid.UUID(int=0)),
         attempt=reader.required("attempt", integer(1, 2**31 - 1), 1),
         worker_id=worker_id,
         progress=reader.optional("progress", number(0, 1)),
-        message=reader.optional("message", _long_text(200)) or "",
+        message=reader.optional("message", long_text(200)) or "",
         lines=lines if limits.max_lines else None,
         dropped=reader.optional("dropped", integer(0, 2**31 - 1)) or 0,
         extend=min(extend, MAX_EXTENSION),

@@ -15,9 +15,9 @@ from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schem
 from queue_app.api.base import ApiView, NotFoundView
 from queue_app.api.internal.views import WorkerView
 from queue_app.api.schema.components import COMPONENTS, PROBLEM, ref
+from queue_app.api.schema.endpoint import Endpoint
 from queue_app.api.schema.limits import LIMITS
 from queue_app.api.schema.operations import OPERATIONS as OF_USERS
-from queue_app.api.schema.operations import Operation
 from queue_app.api.schema.workers import WORKERS
 from queue_app.api.views.metrics import MetricsView
 
@@ -88,7 +88,7 @@ def _copy(method: Any) -> Any:
     return call
 
 
-def _options(operation: Operation) -> dict[str, Any]:
+def _options(operation: Endpoint) -> dict[str, Any]:
     responses: dict[Any, Any] = {}
     for status, schema in operation.responses.items():
         responses[(status, operation.media_type) if operation.media_type else status] = schema

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
-from queue_app.models.operation import OperationKind, OperationState
-from queue_app.models.replay_operation import ReplayState
+from queue_app.models.operation import OperationKind, OperationState, OperationTarget
 from queue_app.models.task import CONCURRENCY_KEY_LENGTH, MAX_WEIGHT
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.validate import MAX_RETRIES, MAX_TIMEOUT_SECONDS
@@ -151,7 +150,6 @@ _LETTER: Final = {
     "discard_reason": maybe(TEXT),
 }
 
-_STATES: Final = sorted({*map(str, OperationState), *map(str, ReplayState)})
 
 COMPONENTS: Final[dict[str, Schema]] = {
     PROBLEM: record(
@@ -230,14 +228,19 @@ COMPONENTS: Final[dict[str, Schema]] = {
         {
             "operation_id": UUID,
             "kind": {"type": "string", "enum": [kind.value for kind in OperationKind]},
-            "state": {
-                "type": "string",
-                "enum": _STATES,
-            },
+            "target": {"type": "string", "enum": [target.value for target in OperationTarget]},
+            "state": {"type": "string", "enum": [state.value for state in OperationState]},
+            "rate": maybe(NUMBER),
+            "limit": maybe(COUNT),
+            "stop_after_failures": COUNT,
             "by": TEXT,
             "reason": TEXT,
             "total": COUNT,
+            "changed": COUNT,
+            "skipped": COUNT,
             "remaining": COUNT,
+            "failed_again": COUNT,
+            "waiting_for_the_first": FLAG,
             "created_at": TIME,
             "finished_at": maybe(TIME),
         }

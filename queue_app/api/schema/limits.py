@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from queue_app.api.limits import EVERYTHING
 from queue_app.api.schema.components import COUNT, FLAG, TEXT, TIME, Schema, listed, maybe, record
-from queue_app.api.schema.operations import Operation, within
+from queue_app.api.schema.endpoint import Endpoint, within
 from queue_app.api.views import limits
 from queue_app.models.limit import Scope
 from queue_app.models.limited import MAX_CAP, MAX_RATE_SECONDS
@@ -37,35 +37,35 @@ _PAUSE: Final = record({"scope": _ANY_SCOPE, "name": maybe(TEXT), **_PAUSED})
 _WHAT: Final = {"scope": _ANY_SCOPE, "name": _NAME}
 _WHY: Final = {"reason": {"type": "string", "maxLength": 200}, "resume_at": TIME}
 
-LIMITS: Final[dict[tuple[Any, str], Operation]] = {
-    (limits.LimitListView, "GET"): Operation(
+LIMITS: Final[dict[tuple[Any, str], Endpoint]] = {
+    (limits.LimitListView, "GET"): Endpoint(
         id="list_limits", summary="List limits of task types and keys", tag="limits", problems=(403,),
         responses={200: record({"results": listed(_LIMIT)})},
     ),
-    (limits.LimitListView, "POST"): Operation(
+    (limits.LimitListView, "POST"): Endpoint(
         id="add_limit", summary="Limit a task type or a key", tag="limits", problems=(403, 413, 415),
         responses={201: _LIMIT}, request=record({"scope": _SCOPE, "name": _NAME, **_PACE}, optional=tuple(_PACE)),
         example={"scope": "key", "name": "customer", "max_concurrent": 2},
     ),
-    (limits.LimitView, "GET"): Operation(
+    (limits.LimitView, "GET"): Endpoint(
         id="get_limit", summary="Inspect limits", tag="limits", problems=(403, 404), responses={200: _LIMIT},
         parameters=(within("limit_id", _ID),),
     ),
-    (limits.LimitView, "PATCH"): Operation(
+    (limits.LimitView, "PATCH"): Endpoint(
         id="edit_limit", summary="Change limits", tag="limits", problems=(403, 404, 413, 415), responses={200: _LIMIT},
         parameters=(within("limit_id", _ID),), request=record(_PACE, optional=tuple(_PACE)),
         example={"rate_count": 100, "rate_seconds": 60},
     ),
-    (limits.LimitView, "DELETE"): Operation(
+    (limits.LimitView, "DELETE"): Endpoint(
         id="lift_limit", summary="Lift limits", tag="limits", problems=(403, 404, 413, 415),
         responses={200: record({"id": COUNT, "deleted": FLAG})}, parameters=(within("limit_id", _ID),),
     ),
-    (limits.PauseOfView, "POST"): Operation(
+    (limits.PauseOfView, "POST"): Endpoint(
         id="pause", summary="Pause a task type, a key, or everything", tag="limits", problems=(403, 413, 415),
         responses={200: _PAUSE}, request=record(_WHAT | _WHY, optional=("name", *_WHY)),
         example={"scope": "type", "name": "shop.tasks.send_receipt", "reason": "the mail server is away"},
     ),
-    (limits.ResumeOfView, "POST"): Operation(
+    (limits.ResumeOfView, "POST"): Endpoint(
         id="resume", summary="Resume a task type, a key, or everything", tag="limits", problems=(403, 404, 413, 415),
         responses={200: _PAUSE}, request=record(_WHAT, optional=("name",)),
         example={"scope": "type", "name": "shop.tasks.send_receipt"},

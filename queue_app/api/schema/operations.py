@@ -1,9 +1,8 @@
-"""Every endpoint: what it takes and what it answers, one entry each."""
+"""Every endpoint: what it takes and what it answers, one entry each; long because there are so many."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from queue_app.api.operations import ACTIONS
 from queue_app.api.schema.components import (
@@ -18,51 +17,17 @@ from queue_app.api.schema.components import (
     TEXT,
     TIME,
     UUID,
-    Schema,
     listed,
     maybe,
     page,
     record,
     ref,
 )
+from queue_app.api.schema.endpoint import Endpoint, header, query, within
 from queue_app.api.task_filters import STATUS_NAMES, TIME_NAMES
 from queue_app.api.views import autoscale, dead_letters, events, health, operations, queues, staff, tasks
 from queue_app.core.priorities import Band
 from queue_app.models.dead_letter import STATE_NAMES
-
-Place = Literal["query", "path", "header"]
-Parameter = tuple[str, Schema, Place, bool, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """One method of one address."""
-
-    id: str
-    summary: str
-    tag: str
-    responses: dict[int, Any]
-    parameters: tuple[Parameter, ...] = ()
-    request: Schema | None = None
-    example: Any = None
-    problems: tuple[int, ...] = ()  # beside those that all have
-    media_type: str | None = "application/json"
-
-
-def query(name: str, schema: Schema, text: str) -> Parameter:
-    """Return a parameter of the query string."""
-    return name, schema, "query", False, text
-
-
-def header(name: str, text: str, schema: Schema = TEXT, *, required: bool = False) -> Parameter:
-    """Return a header."""
-    return name, schema, "header", required, text
-
-
-def within(name: str, schema: Schema = UUID) -> Parameter:
-    """Return a part of the address."""
-    return name, schema, "path", True, ""
-
 
 _BANDS: Final = {"type": "string", "enum": [*(band.label for band in Band), "medium"]}
 _SIZE: Final = query("page_size", {"type": "integer", "minimum": 1, "maximum": 200, "default": 50}, "Rows of a page.")
@@ -83,6 +48,7 @@ _FIELDS: Final = query("fields", TEXT, "Names of fields with commas; others are 
 _TASK: Final = within("task_id")
 _QUEUE: Final = within("name", NAME)
 _ETAG: Final = header("If-Match", "The ETag that was read, or *.", required=True)
+_RATE: Final = {"type": "number", "exclusiveMinimum": 0}
 _REASON: Final = {"type": "string", "maxLength": 200}
 _NOTHING: Final = record({}, closed=True)
 _FILTER: Final = {"type": "object", "description": "As in the query of a list; parameters is an object."}
@@ -124,25 +90,25 @@ _DEMAND: Final = record(
 )
 _HEALTH: Final = record({"status": TEXT})
 
-OPERATIONS: Final[dict[tuple[Any, str], Operation]] = {
-    (tasks.TaskListView, "GET"): Operation(
+OPERATIONS: Final[dict[tuple[Any, str], Endpoint]] = {
+    (tasks.TaskListView, "GET"): Endpoint(
         id="list_tasks", summary="List tasks, newest first", tag="tasks", responses={200: page(ref("Task"))},
         parameters=(*FILTERS, _FIELDS, _SIZE, _CURSOR),
     ),
-    (tasks.TaskListView, "POST"): Operation(
+    (tasks.TaskListView, "POST"): Endpoint(
         id="submit_task", summary="Submit a task", tag="tasks", problems=(409, 413, 415),
         responses={201: ref("Submitted"), 200: ref("Submitted")}, request=ref("Submission"),
         parameters=(header("Idempotency-Key", "Repeating a request with it stores one task."),),
         example={"task_type": "shop.tasks.send_receipt", "parameters": {"order_id": 42}, "priority": "high"},
     ),
-    (tasks.TaskBulkView, "POST"): Operation(
+    (tasks.TaskBulkView, "POST"): Endpoint(
         id="submit_tasks", summary="Submit many tasks, all or nothing", tag="tasks", problems=(409, 413, 415),
         responses={201: _BULK, 200: _BULK},
         request=record({"tasks": {"type": "array", "items": ref("Submission"), "minItems": 1, "maxItems": 1000}}),
         parameters=(header("Idempotency-Key", "Repeating the request with it stores the tasks once."),),
         example={"tasks": [{"task_type": "shop.tasks.send_receipt", "parameters": {"order_id": n}} for n in (1, 2)]},
     ),
-    (tasks.BulkActionView, "POST"): Operation(
+    (tasks.BulkActionView, "POST"): Endpoint(
         id="act_on_tasks", summary="Cancel, reprioritise, replay, retry or run many tasks now", tag="tasks",
         problems=(403, 413, 415),
         responses={202: ref("Operation"), 200: _PREVIEW},
@@ -152,65 +118,67 @@ OPERATIONS: Final[dict[tuple[Any, str], Operation]] = {
                 "priority": _BANDS,
                 "ids": {"type": "array", "items": UUID, "maxItems": 1000},
                 "filter": _FILTER,
+                "rate": _RATE,
+                "limit": COUNT,
                 "reason": _REASON,
                 "dry_run": FLAG,
             },
-            optional=("priority", "ids", "filter", "reason", "dry_run"),
+            optional=("priority", "ids", "filter", "rate", "limit", "reason", "dry_run"),
         ),
         example={"action": "reprioritise", "priority": "high", "filter": {"parameters": {"order_id": 42}}},
     ),
-    (tasks.TaskCountView, "GET"): Operation(
+    (tasks.TaskCountView, "GET"): Endpoint(
         id="count_tasks", summary="Count tasks", tag="tasks", responses={200: record({"count": COUNT, "capped": FLAG})},
         parameters=(*FILTERS, query("exact", {"type": "string", "enum": ["true", "false"]}, "Beyond 10 000 as well.")),
     ),
-    (tasks.TaskExportView, "GET"): Operation(
+    (tasks.TaskExportView, "GET"): Endpoint(
         id="export_tasks", summary="Stream tasks as NDJSON or CSV", tag="tasks", media_type="application/x-ndjson",
         responses={200: {"type": "string"}},
         parameters=(*FILTERS, _FIELDS),
     ),
-    (tasks.TaskView, "GET"): Operation(
+    (tasks.TaskView, "GET"): Endpoint(
         id="get_task", summary="Inspect a task, or wait for its end", tag="tasks", problems=(404,),
         responses={200: ref("TaskDetail")},
         parameters=(_TASK, query("wait", {"type": "integer", "minimum": 0, "maximum": 60}, "Seconds.")),
     ),
-    (tasks.TaskView, "DELETE"): Operation(
+    (tasks.TaskView, "DELETE"): Endpoint(
         id="cancel_task", summary="Cancel a task", tag="tasks", problems=(403, 404, 409, 413, 415),
         responses={200: record({"task_id": UUID, "status": STATUS, "cancel_requested": FLAG})}, parameters=(_TASK,),
     ),
-    (tasks.TaskExplainView, "GET"): Operation(
+    (tasks.TaskExplainView, "GET"): Endpoint(
         id="explain_task", summary="Why a task does not run", tag="tasks", problems=(404,),
         responses={200: OBJECT}, parameters=(_TASK,),
     ),
-    (tasks.TaskPriorityView, "PUT"): Operation(
+    (tasks.TaskPriorityView, "PUT"): Endpoint(
         id="reprioritise_task", summary="Move a waiting task to another band", tag="tasks",
         problems=(403, 404, 409, 413, 415), responses={200: _MOVED}, parameters=(_TASK,),
         request=record({"priority": _BANDS}), example={"priority": "high"},
     ),
-    (events.EventView, "GET"): Operation(
+    (events.EventView, "GET"): Endpoint(
         id="stream_events", summary="Stream what happens to tasks (SSE)", tag="events", problems=(501,),
         media_type="text/event-stream", responses={200: {"type": "string"}},
         parameters=(query("queue", NAME, ""), query("task", UUID, ""), header("Last-Event-ID", "Where to go on.")),
     ),
-    (queues.StatsView, "GET"): Operation(
+    (queues.StatsView, "GET"): Endpoint(
         id="get_stats", summary="Depth, age, workers and throughput", tag="queues", responses={200: ref("Stats")},
     ),
-    (queues.QueueListView, "GET"): Operation(
+    (queues.QueueListView, "GET"): Endpoint(
         id="list_queues", summary="List queues", tag="queues",
         responses={200: record({"results": listed(ref("Queue"))})},
     ),
-    (queues.QueueView, "GET"): Operation(
+    (queues.QueueView, "GET"): Endpoint(
         id="get_queue", summary="Inspect a queue", tag="queues", problems=(404,), responses={200: ref("Queue")},
         parameters=(_QUEUE,),
     ),
-    (queues.QueueView, "PATCH"): Operation(
+    (queues.QueueView, "PATCH"): Endpoint(
         id="edit_queue", summary="Edit a queue", tag="queues", problems=(403, 404, 412, 413, 415, 428),
         responses={200: ref("Queue")}, parameters=(_QUEUE, _ETAG), request=OBJECT, example={"max_concurrent": 10},
     ),
-    (queues.QueueStatsView, "GET"): Operation(
+    (queues.QueueStatsView, "GET"): Endpoint(
         id="get_queue_stats", summary="Depth and age by band of a queue", tag="queues", problems=(404,),
         responses={200: ref("QueueNumbers")}, parameters=(_QUEUE,),
     ),
-    (autoscale.AutoscaleView, "GET"): Operation(
+    (autoscale.AutoscaleView, "GET"): Endpoint(
         id="get_demand", summary="How many workers a queue could use", tag="queues", problems=(404,),
         responses={200: _DEMAND},
         parameters=(
@@ -219,88 +187,88 @@ OPERATIONS: Final[dict[tuple[Any, str], Operation]] = {
             query("seconds", {"type": "integer", "minimum": 1, "maximum": 86400, "default": 60}, "To be done within."),
         ),
     ),
-    (queues.PauseView, "POST"): Operation(
+    (queues.PauseView, "POST"): Endpoint(
         id="pause_queue", summary="Start nothing new from a queue", tag="queues", problems=(403, 404, 413, 415),
         responses={200: ref("Queue")}, parameters=(_QUEUE,),
         request=record({"reason": _REASON}, optional=("reason",)), example={"reason": "the printer is out of paper"},
     ),
-    (queues.ResumeView, "POST"): Operation(
+    (queues.ResumeView, "POST"): Endpoint(
         id="resume_queue", summary="Let a paused queue go on", tag="queues", problems=(403, 404, 413, 415),
         responses={200: ref("Queue")}, parameters=(_QUEUE,),
     ),
-    (queues.PolicyListView, "GET"): Operation(
+    (queues.PolicyListView, "GET"): Endpoint(
         id="list_policies", summary="What holds for each band", tag="queues",
         responses={200: record({"results": listed(ref("Policy"))})},
     ),
-    (queues.PolicyView, "GET"): Operation(
+    (queues.PolicyView, "GET"): Endpoint(
         id="get_policy", summary="What holds for a band", tag="queues", problems=(404,), responses={200: ref("Policy")},
         parameters=(within("band", _BANDS),),
     ),
-    (queues.PolicyView, "PATCH"): Operation(
+    (queues.PolicyView, "PATCH"): Endpoint(
         id="edit_policy", summary="Edit what holds for a band", tag="queues", problems=(403, 404, 412, 413, 415, 428),
         responses={200: ref("Policy")}, parameters=(within("band", _BANDS), _ETAG), request=OBJECT,
         example={"max_retries": 5},
     ),
-    (dead_letters.DeadLetterListView, "GET"): Operation(
+    (dead_letters.DeadLetterListView, "GET"): Endpoint(
         id="list_dead_letters", summary="List dead letters, latest death first", tag="dead letters",
         responses={200: page(ref("DeadLetter"))},
         parameters=(*_LETTER_FILTERS, query("state", {"type": "string", "enum": [*STATE_NAMES, "all"]}, ""), _SIZE),
     ),
-    (dead_letters.DeadLetterView, "GET"): Operation(
+    (dead_letters.DeadLetterView, "GET"): Endpoint(
         id="get_dead_letter", summary="Inspect a dead letter", tag="dead letters", problems=(404,),
         responses={200: ref("DeadLetterDetail")}, parameters=(within("letter_id"),),
     ),
-    (dead_letters.DeadLetterView, "DELETE"): Operation(
+    (dead_letters.DeadLetterView, "DELETE"): Endpoint(
         id="discard_dead_letter", summary="Discard a dead letter", tag="dead letters",
         problems=(403, 404, 409, 413, 415),
         responses={200: record({"id": UUID, "task_id": UUID, "state": TEXT})}, parameters=(within("letter_id"),),
     ),
-    (dead_letters.ReplayView, "POST"): Operation(
+    (dead_letters.ReplayView, "POST"): Endpoint(
         id="replay_dead_letter", summary="Queue the task of a dead letter again", tag="dead letters",
         problems=(403, 404, 409, 413, 415), parameters=(within("letter_id"),),
         responses={200: record({"id": UUID, "task_id": UUID, "status": TEXT, "queue_position": maybe(COUNT)})},
         request=record({"parameters": OBJECT}, optional=("parameters",)), example={"parameters": {"order_id": 43}},
     ),
-    (dead_letters.ReplayManyView, "POST"): Operation(
+    (dead_letters.ReplayManyView, "POST"): Endpoint(
         id="replay_dead_letters", summary="Replay many dead letters", tag="dead letters", problems=(403, 413, 415),
         responses={202: ref("Operation"), 200: _PREVIEW},
         request=record(
-            _SELECTION | {"rate": {"type": "number", "exclusiveMinimum": 0}, "stop_after_failures": COUNT},
+            _SELECTION | {"rate": _RATE, "stop_after_failures": COUNT},
             optional=(*_SELECTION, "rate", "stop_after_failures"),
         ),
         example={"filter": {"exception_class": "TimeoutError"}, "rate": 10},
     ),
-    (dead_letters.DiscardManyView, "POST"): Operation(
+    (dead_letters.DiscardManyView, "POST"): Endpoint(
         id="discard_dead_letters", summary="Discard many dead letters", tag="dead letters", problems=(403, 413, 415),
         responses={200: ANYTHING}, request=record(_SELECTION, optional=tuple(_SELECTION)),
         example={"filter": {"reason": "crash_loop"}, "dry_run": True},
     ),
-    (operations.OperationView, "GET"): Operation(
+    (operations.OperationView, "GET"): Endpoint(
         id="get_operation", summary="How far an operation has come", tag="operations", problems=(404,),
         responses={200: ref("Operation")}, parameters=(within("operation_id"),),
     ),
-    (operations.OperationView, "DELETE"): Operation(
+    (operations.OperationView, "DELETE"): Endpoint(
         id="cancel_operation", summary="Cancel an operation", tag="operations", problems=(403, 404, 409, 413, 415),
         responses={200: ref("Operation")}, parameters=(within("operation_id"),),
     ),
-    (staff.AdminTaskListView, "GET"): Operation(
+    (staff.AdminTaskListView, "GET"): Endpoint(
         id="list_all_tasks", summary="List everybody's tasks", tag="staff", problems=(403,),
         responses={200: page(ref("Task"))}, parameters=(*FILTERS, _FIELDS, _SIZE, _CURSOR),
     ),
-    (staff.AdminTaskPriorityView, "PUT"): Operation(
+    (staff.AdminTaskPriorityView, "PUT"): Endpoint(
         id="reprioritise_any_task", summary="Move anybody's waiting task to another band", tag="staff",
         problems=(403, 404, 409, 413, 415), responses={200: _MOVED}, parameters=(_TASK,),
         request=record({"priority": _BANDS}), example={"priority": "critical"},
     ),
-    (staff.AdminQueueView, "GET"): Operation(
+    (staff.AdminQueueView, "GET"): Endpoint(
         id="get_whole_queue", summary="Depth, active tasks, cap, by band", tag="staff", problems=(403,),
         responses={200: ref("AdminQueue")},
     ),
-    (staff.WorkerListView, "GET"): Operation(
+    (staff.WorkerListView, "GET"): Endpoint(
         id="list_workers", summary="List workers", tag="staff", problems=(403,),
         responses={200: record({"results": listed(ref("Worker"))})},
     ),
-    (health.LiveView, "GET"): Operation(
+    (health.LiveView, "GET"): Endpoint(
         id="live", summary="Whether the process lives", tag="operations", responses={200: _HEALTH},
     ),
 }  # fmt: skip

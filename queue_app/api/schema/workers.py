@@ -21,7 +21,7 @@ from queue_app.api.schema.components import (
     maybe,
     record,
 )
-from queue_app.api.schema.operations import Operation, query, within
+from queue_app.api.schema.endpoint import Endpoint, query, within
 from queue_app.api.views import health
 from queue_app.exceptions import THROTTLE_SCOPES
 from queue_app.services.health import PARTS
@@ -102,8 +102,8 @@ _PULSE: Final = {
 }
 _READY: Final = record({"status": TEXT, **dict.fromkeys(PARTS, TEXT), "reasons": listed(TEXT)})
 
-WORKERS: Final[dict[tuple[Any, str], Operation]] = {
-    (views.RegisterView, "POST"): Operation(
+WORKERS: Final[dict[tuple[Any, str], Endpoint]] = {
+    (views.RegisterView, "POST"): Endpoint(
         id="register_worker", summary="Make a worker known", tag="remote workers", problems=(403, 413, 415),
         responses={
             201: record(
@@ -129,7 +129,7 @@ WORKERS: Final[dict[tuple[Any, str], Operation]] = {
         ),
         example={"name": "thumbnails-1", "task_types": ["shop.tasks.thumbnail"], "concurrency": 4},
     ),
-    (views.PollView, "POST"): Operation(
+    (views.PollView, "POST"): Endpoint(
         id="poll", summary="Ask for tasks, and wait for the first", tag="remote workers", problems=_CHANGING,
         responses={200: record({"tasks": listed(_TASK)})}, parameters=(_WORKER,),
         request=record(
@@ -142,12 +142,12 @@ WORKERS: Final[dict[tuple[Any, str], Operation]] = {
         ),
         example={"want": 4, "wait": 20},
     ),
-    (views.WaitView, "POST"): Operation(
+    (views.WaitView, "POST"): Endpoint(
         id="wait_for_call", summary="Sleep until there is work", tag="remote workers", problems=_CHANGING,
         responses={200: record({"called": FLAG})}, parameters=(_WORKER,), request=record({"wait": _WAIT}),
         example={"wait": 20},
     ),
-    (views.ResultView, "POST"): Operation(
+    (views.ResultView, "POST"): Endpoint(
         id="report", summary="Report how an attempt ended", tag="remote workers", problems=_CHANGING,
         responses={200: record({"accepted": ANYTHING, "refused": listed(OBJECT)}, optional=("refused",))},
         parameters=(_WORKER,), request={"anyOf": [_RESULT, record({"results": listed(_RESULT)})]},
@@ -155,7 +155,7 @@ WORKERS: Final[dict[tuple[Any, str], Operation]] = {
             "task_id": "019a2b00-0000-7000-8000-000000000000", "attempt": 1, "status": "completed", "result": {"n": 7}
         },
     ),
-    (views.HeartbeatView, "POST"): Operation(
+    (views.HeartbeatView, "POST"): Endpoint(
         id="heartbeat", summary="Say that the worker lives, and what it runs", tag="remote workers",
         problems=_CHANGING, parameters=(_WORKER,),
         request=record(
@@ -171,12 +171,12 @@ WORKERS: Final[dict[tuple[Any, str], Operation]] = {
         },
         example={"running": [{"task_id": "019a2b00-0000-7000-8000-000000000000", "attempt": 1, "progress": 0.5}]},
     ),
-    (views.DeregisterView, "POST"): Operation(
+    (views.DeregisterView, "POST"): Endpoint(
         id="deregister_worker", summary="Leave, and give back what is held", tag="remote workers",
         problems=_CHANGING, parameters=(_WORKER,), responses={200: record({"status": TEXT})},
         request=record(_PULSE, optional=tuple(_PULSE)), example={"tasks_done": 12},
     ),
-    (health.ReadyView, "GET"): Operation(
+    (health.ReadyView, "GET"): Endpoint(
         id="ready", summary="Whether the process can do its work", tag="operations",
         responses={200: _READY, 503: _READY},
         parameters=(query("require", TEXT, f"What has to be well too, with commas: {', '.join(PARTS[1:])}."),),

@@ -20,12 +20,12 @@ from queue_app.api.versions import expected_version, with_version
 from queue_app.core.priorities import Band, parse_band
 from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.models import PriorityPolicy, Queue
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services import pause, resume
 from queue_app.services.edit import POLICY_FIELDS, QUEUE_FIELDS, edit_policy, edit_queue
 from queue_app.services.stats import one_queue_stats, queue_stats
 from queue_app.services.validate import check_queue_name
 
-REASON_LENGTH: Final = 200
 READ_ONLY: Final = (
     "name",
     "priority",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from uuid import UUID
 
 from rest_framework.exceptions import PermissionDenied
@@ -29,12 +29,13 @@ from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import InvalidTaskData, TaskNotFound
 from queue_app.models import Task
-from queue_app.models.operation import OperationKind
+from queue_app.models.operation import PERMISSIONS, OperationKind
 from queue_app.models.querysets import TaskQuerySet, seen_as
 from queue_app.services import cancel, reprioritise
+from queue_app.services.advance import advance_for
 from queue_app.services.explain import explain
 from queue_app.services.inspect import count_tasks, export_pages, get_task, list_tasks, position_of, task_detail
-from queue_app.services.operations import advance_for, preview_operation, start_operation
+from queue_app.services.operations import preview_operation, start_operation
 from queue_app.services.submit import submit, submit_many
 from queue_app.services.task_filter import TaskFilter
 from queue_app.services.watch import wait_for_end
@@ -128,13 +129,6 @@ class BulkActionView(ApiView):
     """Actions on many tasks."""
 
     throttle_scopes = MappingProxyType({"POST": "heavy"})
-    permission_of: ClassVar[dict[OperationKind, str]] = {
-        OperationKind.CANCEL: "queue_app.cancel_task",
-        OperationKind.REPRIORITISE: "queue_app.reprioritise_task",
-        OperationKind.REPLAY: "queue_app.replay_deadletter",
-        OperationKind.RETRY: "queue_app.retry_task",
-        OperationKind.RUN_NOW: "queue_app.retry_task",
-    }
     for_staff = frozenset({OperationKind.REPLAY, OperationKind.RETRY, OperationKind.RUN_NOW})
 
     def post(self, request: Request) -> Response:
@@ -144,25 +138,27 @@ class BulkActionView(ApiView):
         before their time, or again, is for staff.
         """
         asked = parse_action(self.json_body(request))
-        check_scope(request, self.permission_of[asked.action.kind].removeprefix("queue_app."))
+        check_scope(request, PERMISSIONS[asked.action.kind].removeprefix("queue_app."))
         wanted = self._allowed(request, asked)
         if asked.dry_run:
-            found = preview_operation(asked.action, wanted)
+            found = preview_operation(asked.action, wanted, asked.options.limit)
             return Response({"dry_run": True, "count": found.count, "sample": found.sample})
         with self.recording(request):
-            operation = start_operation(asked.action, wanted, by=self.username(request), reason=asked.reason)
+            operation = start_operation(
+                asked.action, wanted, asked.options, by=self.username(request), reason=asked.reason
+            )
         operation = advance_for(operation.id, AT_ONCE_SECONDS)
         base = request.path.rstrip("/").removesuffix("/tasks/bulk-actions")
         location = {"Location": request.build_absolute_uri(f"{base}/operations/{operation.id}")}
-        return Response(representation.action(operation), status=HTTPStatus.ACCEPTED, headers=location)
+        return Response(representation.operation(operation), status=HTTPStatus.ACCEPTED, headers=location)
 
     def _allowed(self, request: Request, asked: BulkAction) -> TaskFilter:
         kind, user = asked.action.kind, request.user
-        may = user.has_perm(self.permission_of[kind])
+        may = user.has_perm(PERMISSIONS[kind])
         if user.is_staff and may and user.has_perm("queue_app.view_task"):
             return asked.wanted
         if kind in self.for_staff and not (user.is_staff and may):
-            raise PermissionDenied(f"This needs the permission {self.permission_of[kind]}.")
+            raise PermissionDenied(f"This needs the permission {PERMISSIONS[kind]}.")
         own = self.username(request)
         if asked.wanted.user not in (None, own):
             return TaskFilter(ids=[])

@@ -9,19 +9,14 @@ from typing import Any
 
 from queue_app.management.verbs import OK, REFUSED, USAGE, Call, Needs, add_by, add_json
 from queue_app.management.verbs._values import instant
-from queue_app.models import ReplayOperation
-from queue_app.models.replay_operation import ReplayState
+from queue_app.models import Operation
+from queue_app.models.operation import OperationState
 from queue_app.rows.database import atomic
 from queue_app.services import audit
+from queue_app.services.advance import advance
 from queue_app.services.dead_letters import DeadLetterFilter, preview
-from queue_app.services.replay_many import (
-    STOP_AFTER_FAILURES,
-    ReplayOptions,
-    check_options,
-    get_operation,
-    start_replay,
-)
-from queue_app.services.run_replays import run_replays
+from queue_app.services.operations import check_options, get_operation
+from queue_app.services.replay_many import STOP_AFTER_FAILURES, ReplayOptions, start_replay
 
 EXAMPLE = "taskqueue replay --reason retries_exhausted --queue mail --rate 5 --dry-run"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
@@ -89,28 +84,29 @@ def run(call: Call) -> int:
     if call["wait"]:
         operation = _wait(operation)
     call.say(
-        f"operation {operation.id} {operation.state}: {operation.replayed} of {operation.total} replayed"
+        f"operation {operation.id} {operation.state}: {operation.changed} of {operation.total} replayed"
         + ("" if call["wait"] else "; the scheduler goes on with it")
     )
     call.data(_as_dict(operation))
-    return REFUSED if operation.state == ReplayState.STOPPED else OK
+    return REFUSED if operation.state == OperationState.STOPPED else OK
 
 
-def _wait(operation: ReplayOperation) -> ReplayOperation:
-    """Advance the operation, as the scheduler does, until it has ended."""
+def _wait(operation: Operation) -> Operation:
+    """Advance the operation, as the scheduler does with all, until it has ended."""
     while True:
-        run_replays()
+        while advance(operation.id):
+            pass
         operation = get_operation(operation.id)
-        if operation.state != ReplayState.RUNNING:
+        if operation.state != OperationState.RUNNING:
             return operation
         time.sleep(LOOK)
 
 
-def _as_dict(operation: ReplayOperation) -> dict[str, Any]:
+def _as_dict(operation: Operation) -> dict[str, Any]:
     return {
         "operation_id": operation.id,
         "state": operation.state,
         "total": operation.total,
-        "replayed": operation.replayed,
+        "replayed": operation.changed,
         "failed_again": operation.failed_again,
     }

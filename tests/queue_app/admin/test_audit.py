@@ -14,7 +14,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
 from queue_app.management import verbs
-from queue_app.models import AuditEntry, DeadLetter, Operation, Queue, ReplayOperation, SavedView, Task
+from queue_app.models import AuditEntry, DeadLetter, Operation, Queue, SavedView, Task
 from queue_app.models.operation import OperationKind
 from queue_app.services import pause, pause_everything
 from queue_app.services.dead_letters import DeadLetterFilter
@@ -77,7 +77,6 @@ PAGES = {
     "queue_app_task_live": READS,
     "queue_app_worker_drain": lambda s: ([s.worker.pk], {}),
     "queue_app_operation_stop": lambda s: ([s.operation.pk], {}),
-    "queue_app_replayoperation_stop": lambda s: ([s.replay.pk], {}),
 }
 DJANGOS = {"changelist", "add", "history", "delete", "change"}  # forms: log_change and its like
 
@@ -128,7 +127,7 @@ def test_an_action_on_many_leaves_a_record(model, action, staff, stage):
         "deadletter": stage.letter,
         "queue": Queue.objects.get(pk="paused" if action == "resume_selected" else "default"),
         "worker": stage.worker,
-        "replayoperation": stage.replay,
+        "operation": stage.replay,
     }
     if action == "set_priority_normal":
         Task.objects.filter(pk=stage.waiting.pk).update(priority=0)
@@ -213,7 +212,7 @@ def test_a_call_that_cannot_be_recorded_changes_nothing(name, staff, stage, monk
 
 
 def state_of_everything():
-    models = (Task, DeadLetter, Queue, Operation, ReplayOperation)
+    models = (Task, DeadLetter, Queue, Operation)
     return [list(model.objects.order_by("pk").values()) for model in models]
 
 
@@ -260,4 +259,4 @@ def test_records_cannot_be_edited(staff):
     assert staff.get(f"{ADMIN}auditentry/{entry.pk}/change/").status_code == 200
     assert staff.post(f"{ADMIN}auditentry/{entry.pk}/change/", {"by": "b"}).status_code == 403
     assert staff.post(f"{ADMIN}auditentry/{entry.pk}/delete/", {"post": "yes"}).status_code == 403
-    assert (Operation.objects.count(), ReplayOperation.objects.count()) == (0, 0)
+    assert not Operation.objects.exists()

@@ -12,18 +12,19 @@ from django.utils import timezone
 
 from queue_app.core.masking import MASK
 from queue_app.core.states import Status
-from queue_app.models import DeadLetter, ReplayOperation, Task, TaskPayload
-from queue_app.services import discard, replay, run_replays
+from queue_app.models import DeadLetter, Operation, Task, TaskPayload
+from queue_app.services import discard, replay
+from queue_app.services.advance import run_operations
 from queue_app.services.dead_letters import DeadLetterFilter
 from queue_app.services.replay_many import start_replay
 
 PAYLOAD = "view_payload"
 LETTERS = "/admin/queue_app/deadletter/"
-OPERATIONS = "/admin/queue_app/replayoperation/"
+OPERATIONS = "/admin/queue_app/operation/"
 CANARY = "hunter2-canary-9f31"
 SCRIPT = "<script>alert('x')</script>"
 REPLAY, DISCARD, VIEW = "replay_deadletter", "discard_deadletter", "view_deadletter"
-WATCH = "view_replayoperation"
+WATCH = "view_operation"
 
 
 @pytest.fixture
@@ -143,10 +144,10 @@ def test_who_watches_and_stops_replays(staff_with, dead, permissions, sees, stop
     assert client.get(OPERATIONS).status_code == (200 if sees else 403)
     response = client.get(f"{OPERATIONS}{one.pk}/change/")
     assert response.status_code == (200 if sees else 403)
-    assert ("Stop replay" in response.content.decode()) == stops
+    assert ("/stop/" in response.content.decode()) == stops
     assert client.post(f"{OPERATIONS}{one.pk}/stop/").status_code == (302 if stops else 403)
     select(client, OPERATIONS, "stop_selected", [two])
-    assert set(ReplayOperation.objects.values_list("state", flat=True)) == ({"cancelled"} if stops else {"running"})
+    assert set(Operation.objects.values_list("state", flat=True)) == ({"cancelled"} if stops else {"running"})
 
 
 # -- lists and pages ---------------------------------------------------------------------------------------
@@ -188,7 +189,7 @@ def test_secrets_and_markup(staff, dead):
     discarded = dead()
     discard(discarded.id, by="ann", reason=SCRIPT)
     start_replay(DeadLetterFilter(text=SCRIPT), by="ann", reason=SCRIPT)
-    operation = ReplayOperation.objects.get()
+    operation = Operation.objects.get()
     text = ""
     for path in (
         LETTERS,
@@ -236,13 +237,13 @@ def test_many_or_with_a_pace_become_an_operation(staff, dead, how, monkeypatch):
         monkeypatch.setattr("queue_app.admin.dead_letter_actions.AT_ONCE", 2)
     rate = "0.5" if how == "pace" else ""
     response = select(staff, LETTERS, "replay_selected", letters, reason="fixed", rate=rate)
-    operation = ReplayOperation.objects.get()
+    operation = Operation.objects.get()
     assert (operation.total, operation.by, operation.reason) == (3, "superuser", "fixed")
-    assert operation.pace == (0.5 if how == "pace" else None)
+    assert operation.rate == (0.5 if how == "pace" else None)
     assert f"{OPERATIONS}{operation.pk}/change/" in said(response)[0]
     assert log() == ["Began to replay 3 dead letters: fixed"]
     assert {state(letter) for letter in letters} == {"open"}
-    run_replays()
+    run_operations()
     page = staff.get(f"{OPERATIONS}{operation.pk}/change/").content.decode()
     assert ("1 of 3" if how == "pace" else "3 of 3") in page
     found = staff.get(LETTERS, {"operation_id": str(operation.pk)}).context["cl"].result_list
@@ -256,7 +257,7 @@ def test_bad_values_of_an_action_change_nothing(staff, dead, bad):
     letter = dead()
     assert "Nothing was changed." in said(select(staff, LETTERS, "replay_selected", [letter], **bad))[0]
     assert state(letter) == "open"
-    assert not ReplayOperation.objects.exists()
+    assert not Operation.objects.exists()
     assert log() == []
 
 
@@ -345,14 +346,14 @@ def test_bad_parameters(staff, dead, text, said_of_it):
 def test_stop(staff, dead):
     dead()
     operation, other, ended = (start_replay(DeadLetterFilter(), by="x") for _ in range(3))
-    ReplayOperation.objects.filter(pk=ended.pk).update(state="done", finished_at=timezone.now())
+    Operation.objects.filter(pk=ended.pk).update(state="done", finished_at=timezone.now())
     page = staff.post(f"{OPERATIONS}{operation.pk}/stop/", follow=True).content.decode()
-    assert "The replay is stopped." in page
+    assert "The operation is stopped; what it has done stays done." in page
     assert "by superuser" in page
     assert "ended already" in staff.post(f"{OPERATIONS}{operation.pk}/stop/", follow=True).content.decode()
     assert said(select(staff, OPERATIONS, "stop_selected", [other, ended]))[-2:] == [
-        "Stopped 1 replay.",
-        "Skipped 1 (ended already).",
+        "Stopped 1 operation.",
+        "Skipped 1 (ended already, or not yours to stop).",
     ]
     assert log() == ["Stopped."] * 2
     assert staff.post(f"{OPERATIONS}{uuid.uuid4()}/stop/").status_code == 302

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from queue_app.core.ids import uuid7
 from queue_app.core.masking import MASK
-from queue_app.models import DeadLetter, ReplayOperation, Task, TaskPayload
+from queue_app.models import DeadLetter, Operation, Task, TaskPayload
 from queue_app.services import discard, replay
 from queue_app.services.replay_many import start_replay
 
@@ -159,7 +159,7 @@ def test_users_replay_and_discard_nothing_not_even_their_own(alice, dead):
 
 
 def test_permissions_without_staff_allow_nothing(staff, dead):
-    client = staff(*EVERYTHING, "view_replayoperation")
+    client = staff(*EVERYTHING, "view_operation")
     letter = dead(client.user.username)
     User.objects.filter(pk=client.user.pk).update(is_staff=False)
     operation = start_replay_of_all()
@@ -170,7 +170,7 @@ def test_permissions_without_staff_allow_nothing(staff, dead):
         assert call(f"{OPERATIONS}/{operation.id}").data["code"] == "operation_not_found"
 
 
-def start_replay_of_all() -> ReplayOperation:
+def start_replay_of_all() -> Operation:
     from queue_app.services.dead_letters import DeadLetterFilter  # noqa: PLC0415 - only here
 
     return start_replay(DeadLetterFilter(), by="somebody")

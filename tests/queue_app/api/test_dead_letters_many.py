@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from queue_app.core.ids import uuid7
-from queue_app.models import ReplayOperation, Task
-from queue_app.services import cancel_replay, run_replays
+from queue_app.models import Operation, Task
+from queue_app.services.advance import run_operations
+from queue_app.services.operations import cancel_operation
 from tests.queue_app.api.test_dead_letters import start_replay_of_all
 
 DLQ = "/api/v1/dlq"
@@ -26,7 +27,7 @@ def test_dry_run_changes_nothing(operator, dead):
         200,
         {"dry_run": True, "count": 2, "sample": [str(letter.id) for letter in letters[:2]]},
     )
-    assert not ReplayOperation.objects.exists()
+    assert not Operation.objects.exists()
 
 
 def test_replay_many_is_an_operation(operator, dead):
@@ -40,8 +41,8 @@ def test_replay_many_is_an_operation(operator, dead):
     assert response.headers["Location"] == f"http://testserver{address}"
     expected = {"state": "running", "total": 2, "replayed": 0, "rate": 0.5, "by": operator.user.username}
     assert {name: response.data[name] for name in expected} == expected
-    run_replays()
-    run_replays()
+    run_operations()
+    run_operations()
     data = operator.get(address).data
     assert (data["state"], data["replayed"], data["remaining"]) == ("running", 1, 1), "at its pace"
     cancelled = operator.delete(address).data
@@ -56,7 +57,7 @@ def test_an_empty_filter_means_all(operator, dead):
     dead("alice")
     dead("bob")
     assert operator.post(f"{DLQ}/replay", {"filter": {}}).data["total"] == 2
-    run_replays()
+    run_operations()
     assert set(Task.objects.values_list("status", flat=True)) == {"queued"}
 
 
@@ -90,7 +91,7 @@ def test_bad_requests_for_many(operator, dead, body, field, code):
     response = operator.post(f"{DLQ}/replay", body)
     assert (response.status_code, response.data["code"]) == (400, code)
     assert [error["field"] for error in response.data["errors"]] == [field]
-    assert not ReplayOperation.objects.exists()
+    assert not Operation.objects.exists()
 
 
 def test_all_errors_at_once(operator):
@@ -110,10 +111,10 @@ def test_operations_are_for_staff(alice, staff, dead):
         for call in (client.get, client.delete):
             answers = [call(f"{OPERATIONS}/{name}") for name in (operation.id, uuid7(), "x")]
             assert {answer.data["code"] for answer in answers} == {"operation_not_found"}
-    viewer = staff("view_replayoperation")
+    viewer = staff("view_operation")
     assert viewer.get(f"{OPERATIONS}/{operation.id}").status_code == 200
     assert viewer.delete(f"{OPERATIONS}/{operation.id}").status_code == 403
-    cancel_replay(operation.id, by="")
+    cancel_operation(operation.id, by="")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from queue_app.management import verbs
 from queue_app.management.commands.taskqueue import Command
 from queue_app.management.verbs import top
 from queue_app.management.verbs.top import page
-from queue_app.models import AuditEntry, Limit, Queue, ReplayOperation, RuntimeSettings, Task, TaskPayload
+from queue_app.models import AuditEntry, Limit, Operation, Queue, RuntimeSettings, Task, TaskPayload
 from queue_app.services.finish import finish
 from queue_app.services.maintenance import purge
 from tests.support.engine import assert_index_agrees, failed, flush, index_away, put, put_many, row, status, take
@@ -209,20 +209,20 @@ def dead(engine):
 def test_replay_tells_first_what_it_would_do(dead):
     told = read("replay", "--queue", "mail", "--reason", "retries_exhausted", "--dry-run")
     assert (told["count"], len(told["sample"])) == (2, 2)
-    assert ReplayOperation.objects.count() == 0
+    assert Operation.objects.count() == 0
 
 
 def test_replay_by_filter_waits_for_the_end(dead):
     told = read("replay", "--queue", "mail", "--wait", "--stop-after", "0", "--why", "fixed", "--as", "ops")
     assert (told["state"], told["replayed"]) == ("done", 2)
-    assert ReplayOperation.objects.values_list("by", "reason").get() == ("ops", "fixed")
+    assert Operation.objects.values_list("by", "reason").get() == ("ops", "fixed")
     assert Task.objects.filter(status="queued").count() == 2
 
 
 def test_replay_goes_on_without_the_caller(dead):
     code, text = call("replay", "--all", "--rate", "5", "--limit", "1")
     assert (code, "the scheduler goes on" in text) == (0, True)
-    assert ReplayOperation.objects.values_list("pace", "total").get() == (5, 1)
+    assert Operation.objects.values_list("rate", "total").get() == (5, 1)
 
 
 def test_replay_wants_to_know_which(dead):

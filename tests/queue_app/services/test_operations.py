@@ -1,8 +1,9 @@
 """Actions on many tasks: what they apply to, how they advance, and what a crash leaves."""
 
+import subprocess
+import sys
 import uuid
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 
 import pytest
 
@@ -11,24 +12,24 @@ from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, OperationEnded, OperationNotFound
 from queue_app.models import Operation, Task
 from queue_app.models.operation import OperationKind
+from queue_app.services.advance import advance, advance_for, run_operations
+from queue_app.services.dead_letters import DeadLetterFilter
 from queue_app.services.finish import finish
 from queue_app.services.maintenance import purge
 from queue_app.services.operations import (
     Action,
-    advance,
-    advance_for,
+    Options,
     cancel_operation,
     get_operation,
     preview_operation,
-    run_operations,
     start_operation,
 )
 from queue_app.services.reconcile import reconcile_everything
+from queue_app.services.replay_many import ReplayOptions, start_replay
 from queue_app.services.task_filter import TaskFilter, matching
 from tests.support.engine import assert_index_agrees, done, failed, index_away, put, put_many, row, status, take
-from tests.support.graves import bury
+from tests.support.graves import bury, bury_many, pass_time
 
-MODULE = import_module("queue_app.services.operations")
 ALL = TaskFilter()
 CANCEL, REPLAY = Action(kind=OperationKind.CANCEL), Action(kind=OperationKind.REPLAY)
 
@@ -44,7 +45,7 @@ def progress(operation) -> tuple:
 
 @pytest.fixture
 def small_steps(monkeypatch):
-    monkeypatch.setattr(MODULE, "STEP", 3)
+    monkeypatch.setattr("queue_app.services.advance.STEP", 3)
 
 
 def test_every_filter(engine):
@@ -165,6 +166,48 @@ def test_a_crash_in_a_step_leaves_nothing_of_it_and_others_go_on(engine, small_s
     assert not Task.objects.filter(priority=Band.LOW).exists()
     run_operations()
     assert progress(again) == ("done", 4, 4, 0)
+
+
+@pytest.mark.parametrize("of", ["tasks", "dead letters"])
+def test_a_process_that_is_killed_at_any_point_of_a_step_spoils_nothing(engine, history, process_env, of):
+    """Twice before the commit, after it before the index is told, between two steps; then another one goes on."""
+    hand = engine.worker("a b")
+    letters = bury_many(hand, 8)
+    if of == "tasks":
+        operation = start_operation(REPLAY, ALL, by="ann")
+    else:
+        operation = start_replay(DeadLetterFilter(), ReplayOptions(stop_after_failures=0), by="ann")
+
+    def kill(*points: str) -> None:
+        subprocess.run(
+            [sys.executable, "-m", "tests.queue_app.services.killed", str(operation.id), *points],
+            env=process_env, check=True, timeout=120,
+        )  # fmt: skip
+
+    kill("changed", "noted", "committed", "between")
+    assert progress(operation) == ("running", 8, 4, 0)
+    states = [status(letter.task_id) for letter in letters]
+    assert states == [Status.QUEUED] * 4 + [Status.DEAD_LETTER] * 4
+    run_operations()
+    assert progress(operation) == ("done", 8, 8, 0)
+    reconcile_everything()
+    assert_index_agrees()
+    assert all(history.states(letter.task_id) == "queued executing dead_letter queued" for letter in letters)
+
+
+def test_a_rate_and_a_limit(engine):
+    put_many(5)
+    with pytest.raises(InvalidTaskData, match="replay only"):
+        start_operation(CANCEL, ALL, Options(stop_after_failures=1), by="")
+    with pytest.raises(InvalidTaskData, match="replayed only"):
+        start_operation(CANCEL, DeadLetterFilter(), by="")
+    operation = start_operation(CANCEL, ALL, Options(rate=0.5, limit=2), by="")
+    assert preview_operation(CANCEL, ALL, 2).count == operation.total == 2
+    assert advance_for(operation.id, 5).changed == 1, "the first at once, the others at its pace"
+    pass_time(operation, 2)
+    assert advance_for(operation.id, 5).state == "done"
+    assert progress(operation) == ("done", 2, 2, 0)
+    assert matching(TaskFilter(statuses=["queued"])).count() == 3
 
 
 def test_without_the_index_the_rows_change_and_the_reconciler_follows(engine):

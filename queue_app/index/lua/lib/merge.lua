@@ -1,6 +1,7 @@
 -- Reads the first tasks over all queues and lanes of a profile, in order of their scores: a
 -- merge of sorted lists that opens a queue, a group or a lane only when its turn comes.
--- Writes nothing, but says what a claim has to put right.
+-- Writes nothing, but says what a claim has to put right. One function, though a long one: its
+-- parts share as locals what is open and what room is left.
 --
 -- Returns  picks   {{id, queue, lane}, ...} in order: at most `limit`, of at most `slots` slots together
 --          found   stale {lane -> ids that run already: copies that lag behind; none where the lane is empty, and a

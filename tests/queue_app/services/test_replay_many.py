@@ -2,22 +2,22 @@
 
 import uuid
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 
 import pytest
 from django.db import transaction
 
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, OperationEnded, OperationNotFound
-from queue_app.models import DeadLetter, ReplayOperation, Task
+from queue_app.models import DeadLetter, Operation, Task
 from queue_app.rows import dead_letters as rows
+from queue_app.services.advance import advance, run_operations
 from queue_app.services.dead_letters import DeadLetterFilter, preview
 from queue_app.services.discard import discard
 from queue_app.services.maintenance import purge
+from queue_app.services.operations import cancel_operation, get_operation
 from queue_app.services.reconcile import Reconciler
 from queue_app.services.replay import replay
-from queue_app.services.replay_many import ReplayOptions, cancel_replay, get_operation, start_replay
-from queue_app.services.run_replays import advance, run_replays
+from queue_app.services.replay_many import ReplayOptions, start_replay
 from tests.support.engine import (
     Side,
     assert_index_agrees,
@@ -29,7 +29,6 @@ from tests.support.engine import (
 )
 from tests.support.graves import bury, bury_many, kill, step
 
-MODULE = import_module("queue_app.services.run_replays")  # the package has the function under this name
 EVERYTHING = DeadLetterFilter()
 UNGUARDED = ReplayOptions(stop_after_failures=0)
 
@@ -45,7 +44,7 @@ def eight(hand):
 
 
 def progress(operation) -> tuple:
-    return operation.state, operation.replayed, operation.skipped
+    return operation.state, operation.changed, operation.skipped
 
 
 # -- which -------------------------------------------------------------------------------------------
@@ -95,7 +94,7 @@ def test_a_preview_counts_what_is_open_and_names_the_first(engine, hand):
     assert found.count == 11
     assert found.sample == [letter.id for letter in letters[2:12]]
     assert preview(EVERYTHING, 2).count == len(preview(EVERYTHING, 2).sample) == 2
-    assert not ReplayOperation.objects.exists()
+    assert not Operation.objects.exists()
 
 
 def test_oldest_first_in_one_go(engine, hand, history):
@@ -103,7 +102,7 @@ def test_oldest_first_in_one_go(engine, hand, history):
     operation = start_replay(EVERYTHING, UNGUARDED, by="ann", reason="fixed")
     assert (operation.total, operation.by, operation.reason, operation.state) == (6, "ann", "fixed", "running")
     assert {status(letter.task_id) for letter in letters} == {Status.DEAD_LETTER}, "nothing happens in the call"
-    assert run_replays() == 6
+    assert run_operations() == 6
     operation.refresh_from_db()
     assert progress(operation) == ("done", 6, 0)
     assert operation.finished_at is not None
@@ -112,7 +111,7 @@ def test_oldest_first_in_one_go(engine, hand, history):
         assert (letter.replayed_by, letter.operation_id) == ("ann", operation.id)
     assert_index_agrees()
     assert take_ids(hand, 9) == [letter.task_id for letter in letters]
-    assert run_replays() == 0
+    assert run_operations() == 0
 
 
 def test_a_limit(engine, hand):
@@ -129,22 +128,22 @@ def test_nothing_to_replay(engine):
 
 
 def test_more_than_one_step(engine, hand, monkeypatch):
-    monkeypatch.setattr(MODULE, "STEP", 3)
+    monkeypatch.setattr("queue_app.services.advance.STEP", 3)
     bury_many(hand, 8)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
-    assert run_replays(steps=2) == 6
+    assert run_operations(steps=2) == 6
     operation.refresh_from_db()
     assert (progress(operation), operation.remaining) == (("running", 6, 0), 2)
     assert progress(step(operation)) == ("done", 8, 0)
 
 
 def test_two_operations_advance_by_turns(engine, hand, monkeypatch):
-    monkeypatch.setattr(MODULE, "STEP", 2)
+    monkeypatch.setattr("queue_app.services.advance.STEP", 2)
     bury_many(hand, 4)
     bury_many(hand, 4, queue="q")
     operations = [start_replay(DeadLetterFilter(queue=name), UNGUARDED, by="") for name in ("default", "q")]
-    run_replays(steps=1)
-    assert [ReplayOperation.objects.get(pk=operation.pk).replayed for operation in operations] == [2, 2]
+    run_operations(steps=1)
+    assert [Operation.objects.get(pk=operation.pk).changed for operation in operations] == [2, 2]
 
 
 def test_what_others_did_meanwhile_is_skipped(engine, hand):
@@ -170,13 +169,13 @@ def test_ids_that_are_not_open_count_for_nothing(engine, hand):
 
 def test_what_dies_later_is_left_alone(engine, hand, monkeypatch):
     """Else an operation without a guard would replay for ever what fails for ever."""
-    monkeypatch.setattr(MODULE, "STEP", 1)
+    monkeypatch.setattr("queue_app.services.advance.STEP", 1)
     first, second = bury_many(hand, 2)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     advance(operation.id)
     kill(hand, first.task_id)
     later = bury(hand)
-    run_replays()
+    run_operations()
     operation.refresh_from_db()
     assert (progress(operation), operation.failed_again) == (("done", 2, 0), 1)
     assert status(second.task_id) is Status.QUEUED
@@ -189,12 +188,12 @@ def test_what_dies_later_is_left_alone(engine, hand, monkeypatch):
 def test_cancel(engine, hand, eight):
     operation = start_replay(EVERYTHING, by="ann")
     step(operation)
-    cancelled = cancel_replay(operation.id, by="bob")
+    cancelled = cancel_operation(operation.id, by="bob")
     assert (cancelled.state, cancelled.ended_by, cancelled.remaining) == ("cancelled", "bob", 0)
-    assert run_replays() == 0
+    assert run_operations() == 0
     with pytest.raises(OperationEnded, match="cancelled already"):
-        cancel_replay(operation.id, by="bob")
-    for call in (get_operation, lambda missing: cancel_replay(missing, by="")):
+        cancel_operation(operation.id, by="bob")
+    for call in (get_operation, lambda missing: cancel_operation(missing, by="")):
         with pytest.raises(OperationNotFound):
             call(uuid.uuid4())
 
@@ -216,7 +215,7 @@ def test_numbers_out_of_range(engine, options, field):
     with pytest.raises(InvalidTaskData) as refused:
         start_replay(EVERYTHING, ReplayOptions(**options), by="")
     assert refused.value.field == field
-    assert not ReplayOperation.objects.exists()
+    assert not Operation.objects.exists()
 
 
 def test_too_many_ids_or_too_long_a_reason(engine):
@@ -232,7 +231,7 @@ def test_too_many_ids_or_too_long_a_reason(engine):
 def test_a_rolled_back_request_is_silence(engine, hand, eight):
     with rolled_back():
         start_replay(EVERYTHING, by="")
-    assert run_replays() == 0
+    assert run_operations() == 0
 
 
 def test_a_step_that_dies_in_the_middle_did_nothing(engine, hand, eight, monkeypatch):
@@ -246,7 +245,7 @@ def test_a_step_that_dies_in_the_middle_did_nothing(engine, hand, eight, monkeyp
     with monkeypatch.context() as patched:
         patched.setattr(rows, "replay", die)
         with pytest.raises(KeyboardInterrupt):
-            run_replays()
+            run_operations()
     operation.refresh_from_db()
     assert progress(operation) == ("running", 0, 0)
     assert {status(letter.task_id) for letter in eight} == {Status.DEAD_LETTER}
@@ -256,10 +255,10 @@ def test_a_step_that_dies_in_the_middle_did_nothing(engine, hand, eight, monkeyp
 
 
 def test_between_two_steps_another_process_goes_on(engine, hand, eight, monkeypatch):
-    monkeypatch.setattr(MODULE, "STEP", 3)
+    monkeypatch.setattr("queue_app.services.advance.STEP", 3)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     advance(operation.id)
-    Side(run_replays).result()
+    Side(run_operations).result()
     operation.refresh_from_db()
     assert progress(operation) == ("done", 8, 0)
 
@@ -274,11 +273,11 @@ def test_pushes_that_were_lost_are_made_up_for(engine, hand, eight):
 
 
 def test_two_runners_at_once_replay_each_once(engine, hand, history, monkeypatch):
-    monkeypatch.setattr(MODULE, "STEP", 3)
+    monkeypatch.setattr("queue_app.services.advance.STEP", 3)
     letters = bury_many(hand, 40)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
-    handled = at_once([lambda: run_replays(steps=20)] * 4)
-    assert sum(handled) == step(operation).replayed == 40
+    handled = at_once([lambda: run_operations(steps=20)] * 4)
+    assert sum(handled) == step(operation).changed == 40
     assert operation.state == "done"
     assert all(history.states(letter.task_id) == "queued executing dead_letter queued" for letter in letters)
     assert_index_agrees()
@@ -287,36 +286,36 @@ def test_two_runners_at_once_replay_each_once(engine, hand, history, monkeypatch
 def test_a_locked_operation_is_left_to_the_other(engine, hand, eight):
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     with transaction.atomic():
-        ReplayOperation.objects.select_for_update().get(pk=operation.pk)
-        assert Side(run_replays).result() == 0
-    assert run_replays() == 8
+        Operation.objects.select_for_update().get(pk=operation.pk)
+        assert Side(run_operations).result() == 0
+    assert run_operations() == 8
 
 
 def test_overlapping_operations_replay_each_once(engine, hand, history, eight):
     operations = [start_replay(EVERYTHING, UNGUARDED, by=name) for name in ("ann", "bob")]
     at_once([lambda o=operation: advance(o.id) for operation in operations])
-    run_replays()
+    run_operations()
     for operation in operations:
         operation.refresh_from_db()
         assert operation.state == "done"
-        assert operation.replayed + operation.skipped == 8
-    assert sum(operation.replayed for operation in operations) == 8
+        assert operation.changed + operation.skipped == 8
+    assert sum(operation.changed for operation in operations) == 8
     assert all(history.states(letter.task_id).endswith("dead_letter queued") for letter in eight)
 
 
 def test_cancelling_and_running_at_once(engine, hand, eight, monkeypatch):
-    monkeypatch.setattr(MODULE, "STEP", 1)
+    monkeypatch.setattr("queue_app.services.advance.STEP", 1)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
-    at_once([lambda: run_replays(steps=4), lambda: cancel_replay(operation.id, by="bob")])
+    at_once([lambda: run_operations(steps=4), lambda: cancel_operation(operation.id, by="bob")])
     operation.refresh_from_db()
     assert operation.state == "cancelled"
-    assert DeadLetter.objects.filter(operation_id=operation.id).count() == operation.replayed < 8
+    assert DeadLetter.objects.filter(operation_id=operation.id).count() == operation.changed < 8
 
 
 def test_old_operations_are_purged(engine, hand):
     old, recent, running = [start_replay(EVERYTHING, by="") for _ in range(3)]
     for operation, age in ((old, 31), (recent, 29)):
         at = datetime.now(UTC) - timedelta(days=age)
-        ReplayOperation.objects.filter(pk=operation.pk).update(state="done", finished_at=at, created_at=at)
+        Operation.objects.filter(pk=operation.pk).update(state="done", finished_at=at, created_at=at)
     purge()
-    assert set(ReplayOperation.objects.values_list("pk", flat=True)) == {recent.pk, running.pk}
+    assert set(Operation.objects.values_list("pk", flat=True)) == {recent.pk, running.pk}

@@ -1,18 +1,18 @@
 """How fast an operation replays, and when it stops because the first ones failed again."""
 
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 
 import pytest
 
 from queue_app import signals
 from queue_app.core.states import Status
 from queue_app.models import DeadLetter, Task
+from queue_app.services.advance import advance, run_operations
 from queue_app.services.cancel import cancel
 from queue_app.services.dead_letters import DeadLetterFilter
 from queue_app.services.finish import finish
-from queue_app.services.replay_many import ReplayOptions, get_operation, start_replay
-from queue_app.services.run_replays import advance, run_replays
+from queue_app.services.operations import get_operation
+from queue_app.services.replay_many import ReplayOptions, start_replay
 from tests.support.engine import (
     failed,
     status,
@@ -20,7 +20,6 @@ from tests.support.engine import (
 )
 from tests.support.graves import bury, bury_many, end_next, letter_of, pass_time, step
 
-MODULE = import_module("queue_app.services.run_replays")  # the package has the function under this name
 EVERYTHING = DeadLetterFilter()
 UNGUARDED = ReplayOptions(stop_after_failures=0)
 
@@ -31,7 +30,7 @@ def hand(engine):
 
 
 def progress(operation) -> tuple:
-    return operation.state, operation.replayed, operation.skipped
+    return operation.state, operation.changed, operation.skipped
 
 
 # -- pace --------------------------------------------------------------------------------------------
@@ -40,25 +39,25 @@ def progress(operation) -> tuple:
 def test_the_pace_is_kept(engine, hand):
     bury_many(hand, 12)
     operation = start_replay(EVERYTHING, ReplayOptions(rate=2, stop_after_failures=0), by="")
-    assert step(operation).replayed == 1, "the first at once"
-    assert step(operation).replayed == 1
+    assert step(operation).changed == 1, "the first at once"
+    assert step(operation).changed == 1
     pass_time(operation, 0.4)
-    assert step(operation).replayed == 1
+    assert step(operation).changed == 1
     pass_time(operation, 0.6)
-    assert step(operation).replayed == 2
+    assert step(operation).changed == 2
     pass_time(operation, 3600)
-    assert step(operation).replayed == 6, "what was missed is made up for within limits"
-    assert step(operation).replayed == 6
+    assert step(operation).changed == 6, "what was missed is made up for within limits"
+    assert step(operation).changed == 6
 
 
 def test_a_slow_pace(engine, hand):
     bury_many(hand, 3)
     operation = start_replay(EVERYTHING, ReplayOptions(rate=0.001, stop_after_failures=0), by="")
-    assert step(operation).replayed == 1
+    assert step(operation).changed == 1
     pass_time(operation, 900)
-    assert step(operation).replayed == 1
+    assert step(operation).changed == 1
     pass_time(operation, 1001)
-    assert step(operation).replayed == 2
+    assert step(operation).changed == 2
     pass_time(operation, 10**6)
     assert progress(step(operation)) == ("done", 3, 0)
 
@@ -68,7 +67,7 @@ def test_parts_of_a_second_add_up(engine, hand):
     operation = start_replay(EVERYTHING, ReplayOptions(rate=2, stop_after_failures=0), by="")
     step(operation)
     pass_time(operation, 0.8)
-    assert step(operation).replayed == 2
+    assert step(operation).changed == 2
     used = datetime.now(UTC) - operation.paced_at
     assert timedelta(seconds=0.3) <= used < timedelta(seconds=0.5), "0.3 s are left for the next one"
 
@@ -90,13 +89,13 @@ def test_the_first_go_ahead_alone_and_when_all_fail_again_it_stops(engine, hand,
     assert operation.failed_again == 4
     end_next(hand, 1, well=False)
     heard = []
-    signals.replay_ended.connect(listener := lambda **event: heard.append(event["operation"].state))
+    signals.operation_ended.connect(listener := lambda **event: heard.append(event["operation"].state))
     assert progress(step(operation)) == ("stopped", 5, 0)
-    signals.replay_ended.disconnect(listener)
+    signals.operation_ended.disconnect(listener)
     assert heard == ["stopped"]
     assert (operation.failed_again, operation.finished_at is None) == (5, False)
     assert [letter.state for letter in DeadLetter.objects.filter(pk__in=[e.pk for e in eight[5:]])] == ["open"] * 3
-    assert run_replays() == 0
+    assert run_operations() == 0
     assert letter_of(eight[0].task_id).id != eight[0].id
 
 
@@ -111,7 +110,7 @@ def test_one_that_ends_well_lets_the_others_follow(engine, hand, eight):
 
 
 def test_failures_after_the_first_do_not_stop_it(engine, hand, eight, monkeypatch):
-    monkeypatch.setattr(MODULE, "STEP", 1)
+    monkeypatch.setattr("queue_app.services.advance.STEP", 1)
     operation = start_replay(EVERYTHING, ReplayOptions(stop_after_failures=1), by="")
     advance(operation.id)
     end_next(hand, 1, well=True)
