@@ -1,11 +1,12 @@
 """Every fault in its short form; ``./dev faults`` runs the long one and prints the figures."""
 
 import os
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from queue_app.models import TaskResult
-from tests.integration.faults import deaths, outages
+from tests.integration.faults import deaths, edits, outages
 from tests.integration.faults.arena import Arena, patient
 from tests.integration.faults.run import run_on
 from tests.integration.faults.starts import alone, kill, start
@@ -105,3 +106,12 @@ def test_the_checker_sees_tasks_that_nobody_returns(arena, tmp_path, monkeypatch
         assert run.finish().lost == []
         TaskResult.objects.filter(task_id=run.order[0][0]).update(value=0)  # no process has it
         assert len(run.judge().stale) == 1, "a result of another process than the one that had the lease"
+
+
+def test_the_checker_sees_starts_that_a_rate_forbids():
+    """Forty a second may start; three slots that nothing slows down start a hundred."""
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    allowed = [began + timedelta(seconds=number / edits.RATE) for number in range(200)]
+    assert edits.over_rate(allowed, edits.RATE, edits.BURST + edits.IN_HAND) == []
+    forgotten = [allowed[-1] + timedelta(seconds=number / 100) for number in range(60)]
+    assert edits.over_rate(allowed + forgotten, edits.RATE, edits.BURST + edits.IN_HAND)
