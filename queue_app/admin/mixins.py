@@ -120,6 +120,10 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
             spec.template = FILTER_TEMPLATE
         return changes
 
+    def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
+        """Name each field of a list for those who do not see the head of its column."""
+        return super().get_changelist_form(request, **{"form": NamedFieldsForm} | kwargs)
+
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> M | None:
         """Find no row under an id that PostgreSQL cannot even compare."""
         return None if "\x00" in object_id else super().get_object(request, object_id, from_field)
@@ -211,6 +215,15 @@ def time_of(name: str, title: Any) -> Callable[[Any, Any], SafeString | None]:
 def plain(value: Any) -> Any:
     """Return a value of a form as JSON can hold it."""
     return value if isinstance(value, bool | int | float | str | dict | list) or value is None else str(value)
+
+
+class NamedFieldsForm(PlainModelForm):
+    """A row of a list that can be edited there: Django gives its fields no labels."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for field in self.fields.values():
+            field.widget.attrs["aria-label"] = f"{self.instance}: {field.label}"
 
 
 class ReasonForm(PlainModelForm):
