@@ -1,0 +1,235 @@
+"""Walk through every door that changes something, found by looking and not by a list: each leaves exactly one record.
+
+Where a door is new, the test asks for data to open it with; whoever says that it only reads is
+not believed, but tried.
+"""
+
+import io
+from datetime import timedelta
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.core.management import call_command
+from django.test import RequestFactory
+from django.urls import reverse
+from django.utils import timezone
+
+from queue_app.management import verbs
+from queue_app.models import AuditEntry, Limit, PriorityPolicy, Queue, RuntimeSettings, Task
+from queue_app.services.pause import pause_type
+from tests.queue_app.admin.test_audit import ADMIN, CALLS, PAGES, READS, api_views, stage  # noqa: F401 - a fixture
+
+NOBODY = "01a1fc14-da10-717b-a823-56ad4650e023"
+PAUSE = {"reason": "because", "seconds": ""}
+
+
+def everything():
+    """Return all rows of the app but its records."""
+    models = [model for model in apps.get_app_config("queue_app").get_models() if model is not AuditEntry]
+    return {model.__name__: list(model._base_manager.order_by("pk").values()) for model in models}
+
+
+def assert_one_record(act, via, by="superuser"):
+    """Do something that changes rows, and look at what it leaves."""
+    before, known = everything(), AuditEntry.objects.count()
+    act()
+    assert everything() != before, "nothing was changed: give it something to do"
+    assert AuditEntry.objects.count() == known + 1
+    entry = AuditEntry.objects.first()
+    assert (entry.by, entry.via) == (by, via)
+    return entry
+
+
+def assert_nothing(act):
+    """Do something that is said to change nothing."""
+    before, known = everything(), AuditEntry.objects.count()
+    answer = act()
+    assert everything() == before
+    assert AuditEntry.objects.count() == known
+    return answer
+
+
+# -- the admin --------------------------------------------------------------------------
+
+
+def own_admins():
+    found = [item for item in admin.site._registry.items() if item[0]._meta.app_label == "queue_app"]
+    return dict(sorted(found, key=lambda item: item[0].__name__))
+
+
+@pytest.mark.parametrize("name", [name for name, how in PAGES.items() if how is READS])
+def test_a_page_that_only_reads_changes_nothing(name, staff, stage):  # noqa: F811
+    args = [stage.waiting.pk] if "task_live" in name else []
+    assert_nothing(lambda: staff.post(reverse(f"admin:{name}", args=args)))
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_limits_are_paused_and_resumed_with_a_record(verb, staff):
+    limit = Limit.objects.create(scope="type", name="shop.mail") if verb == "pause" else pause_type("shop.mail")
+    address = reverse(f"admin:queue_app_limit_{verb}", args=[limit.pk])
+    assert assert_one_record(lambda: staff.post(address, PAUSE), "admin").reason == "because"
+
+
+QUEUE = {"order": "fifo", "fair_by": "user", "fair_weights": "{}", "max_concurrent": "7", "reason": "because"}
+POLICY = {"max_retries": "9", "timeout_seconds": "30", "promote_after_seconds": "", "reason": "because"}
+ROW = {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "_save": "Save", "edit_reason": "because"}
+#: (model, form) -> what fills it; a list is edited in its first row.
+FORMS = {
+    ("Queue", "add"): QUEUE | {"name": "new"},
+    ("Queue", "change"): QUEUE,
+    ("Queue", "delete"): {"post": "yes"},
+    ("Queue", "list"): ROW | {"form-0-max_concurrent": "7"},
+    ("Limit", "add"): {"scope": "key", "name": "customer", "max_concurrent": "3"},
+    ("Limit", "change"): {"max_concurrent": "5", "reason": "because"},
+    ("Limit", "delete"): {"post": "yes"},
+    ("Limit", "list"): ROW | {"form-0-max_concurrent": "7"},
+    ("PriorityPolicy", "change"): POLICY,
+    ("PriorityPolicy", "list"): ROW | {f"form-0-{name}": value for name, value in POLICY.items() if name != "reason"},
+    ("RuntimeSettings", "change"): {"max_concurrent": "12", "max_length": "5000", "reason": "because"},
+}
+
+
+@pytest.fixture
+def editable():
+    """Have one row of each model that can be edited; in a queue without tasks, so that it can be deleted."""
+    Queue.objects.create(name="a-quiet-one")
+    Limit.objects.create(scope="type", name="shop.mail")
+    RuntimeSettings.objects.get_or_create(pk=1)
+
+
+@pytest.mark.parametrize("form", ["add", "change", "delete", "list"])
+@pytest.mark.parametrize("model", own_admins(), ids=lambda model: model.__name__)
+def test_every_form_leaves_a_record_or_is_refused(model, form, staff, editable):
+    model_admin = own_admins()[model]
+    request = RequestFactory().get("/")
+    request.user = staff.get(ADMIN).wsgi_request.user
+    allowed = {
+        "add": lambda: model_admin.has_add_permission(request),
+        "change": lambda: model_admin.has_change_permission(request),
+        "delete": lambda: model_admin.has_delete_permission(request),
+        "list": lambda: bool(model_admin.list_editable),
+    }[form]()
+    first = model.objects.order_by(*model_admin.ordering or ("pk",)).first()
+    pk = NOBODY if first is None else first.pk
+    names = {"add": ("add", []), "list": ("changelist", [])}
+    name, args = names.get(form, (form, [pk]))
+    address = reverse(f"admin:queue_app_{model._meta.model_name}_{name}", args=args)
+    if not allowed:
+        answer = assert_nothing(lambda: staff.post(address, {"post": "yes", "_save": "Save"}))
+        assert answer.status_code in {200, 302} if form == "list" else answer.status_code == 403 or first is None
+        return
+    data = dict(FORMS[model.__name__, form])  # a new form: say what fills it
+    if form == "list":
+        data[f"form-0-{model._meta.pk.name}"] = pk
+    entry = assert_one_record(lambda: staff.post(address, data), "admin")
+    assert entry.target == model._meta.model_name
+    assert LogEntry.objects.count() == 1
+    if form in {"change", "list"}:
+        assert entry.reason == "because"
+        assert entry.before != entry.after
+
+
+def test_a_reason_that_cannot_be_kept_stops_the_edit_of_a_list(staff, editable):
+    data = FORMS["Queue", "list"] | {"form-0-name": "a-quiet-one", "edit_reason": "r" * 201}
+    answer = assert_nothing(lambda: staff.post(f"{ADMIN}queue/", data, follow=True))
+    assert "Nothing was changed" in answer.content.decode()
+
+
+@pytest.mark.parametrize("model", [Queue, Limit], ids=lambda model: model.__name__)
+def test_every_action_of_a_list_that_edits_leaves_a_record(model, staff, editable):
+    request = RequestFactory().get("/")
+    request.user = staff.get(ADMIN).wsgi_request.user
+    actions = list(own_admins()[model].get_actions(request))
+    assert actions.index("resume_selected") > actions.index("pause_selected")
+    for action in sorted(actions, key=lambda name: (name == "delete_selected", actions.index(name))):
+        data = {"action": action, "index": "0", "_selected_action": [model.objects.first().pk], "post": "yes", **PAUSE}
+        assert_one_record(lambda data=data: staff.post(f"{ADMIN}{model._meta.model_name}/", data), "admin")
+
+
+# -- the API ----------------------------------------------------------------------------
+
+EDITS = {
+    "queue": ("patch", "queues/default", {"max_concurrent": 3}),
+    "policy": ("patch", "policies/low", {"max_retries": 7}),
+    "limit-list": ("post", "limits", {"scope": "key", "name": "customer", "max_concurrent": 3}),
+    "limit": ("patch", "limits/{limit}", {"max_concurrent": 4}),
+    "limits-pause": ("post", "limits/pause", {"scope": "type", "name": "shop.mail"}),
+    "limits-resume": ("post", "limits/resume", {"scope": "type", "name": "paused.type"}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(EDITS) | set(CALLS)))
+def test_every_call_of_the_api_changes_something_and_leaves_one_record(name, staff, stage):  # noqa: F811
+    limit = Limit.objects.create(scope="type", name="shop.mail")
+    pause_type("paused.type")
+    PriorityPolicy.objects.get_or_create(pk=3)
+    assert name in api_views()
+    method, address, body = EDITS[name] if name in EDITS else CALLS[name](stage)
+    call = getattr(staff, method)
+    address = f"/api/v1/{address.format(limit=limit.pk)}"
+    headers = {"If-Match": "*"}
+    assert_one_record(lambda: call(address, body, content_type="application/json", headers=headers), "api")
+
+
+# -- commands ---------------------------------------------------------------------------
+
+AS = ["--as", "ina"]
+#: Verb -> words after it that make it change something.
+CHANGES = {
+    "cancel": lambda s: [s.waiting.pk, *AS],
+    "pause": lambda _: ["default", *AS],
+    "resume": lambda _: ["paused", *AS],
+    "replay": lambda s: [s.letter.pk, *AS],
+    "purge": lambda _: AS,
+    "rebuild": lambda _: AS,
+    "key": lambda _: ["create", "superuser", *AS],
+    "token": lambda _: ["create", "renderer", *AS],
+}
+#: What it submits is its own record: whose task it is stands in its row.
+SUBMITS = {"submit": ["taskqueue_project.demo.tasks.needs_gpu", "--param", "run_id=7", *AS]}
+LOOKS = {
+    "doctor": lambda _: [],
+    "explain": lambda s: [s.waiting.pk],
+    "stats": lambda _: [],
+    "top": lambda _: ["--once"],
+}
+
+
+def say(verb, *words):
+    try:
+        call_command("taskqueue", verb, *map(str, words), stdout=io.StringIO(), stderr=io.StringIO())
+    except SystemExit as end:
+        assert end.code in {0, 1}  # noqa: PT017 - the doctor found something
+
+
+def test_every_verb_is_tried():
+    assert set(CHANGES) | set(SUBMITS) | set(LOOKS) == set(verbs.names())
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+def test_a_verb_leaves_a_record(verb, staff, stage):  # noqa: F811
+    Task.objects.filter(pk=stage.failed.pk).update(finished_at=timezone.now() - timedelta(days=999))
+    words = CHANGES[verb](stage)
+    assert_one_record(lambda: say(verb, *words), "command", by="ina")
+
+
+def test_a_submission_names_who_submitted(stage):  # noqa: F811
+    say("submit", *SUBMITS["submit"])
+    assert Task.objects.filter(user="ina").count() == 1
+
+
+@pytest.mark.parametrize("verb", LOOKS)
+def test_a_verb_that_looks_changes_nothing(verb, stage):  # noqa: F811
+    assert_nothing(lambda: say(verb, *LOOKS[verb](stage)))
+
+
+def test_a_token_that_never_was_is_not_revoked_on_record():
+    from queue_app.exceptions import TaskQueueError  # noqa: PLC0415
+    from queue_app.management.verbs import Call, token  # noqa: PLC0415
+
+    call = Call({"action": "revoke", "name": "nobody", "by": "ina"}, io.StringIO(), io.StringIO(), None)
+    with pytest.raises(TaskQueueError):
+        token.run(call)
+    assert not AuditEntry.objects.exists()
