@@ -36,6 +36,8 @@ def main() -> int:
         "idle",
         "reconcile",
         "scrape",
+        "growth",
+        "soak",
         "http",
         "rows",
         "indexes",

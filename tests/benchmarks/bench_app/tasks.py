@@ -3,7 +3,7 @@
 import os
 import time
 
-from django.tasks import task
+from django.tasks import TaskContext, task
 
 
 @task
@@ -17,3 +17,11 @@ def mark(number: int) -> None:
     now = time.monotonic_ns()
     with open(os.environ["BENCH_LOG"], "a", encoding="ascii") as log:  # noqa: PTH123 - the shortest way in
         log.write(f"{number} {now}\n")
+
+
+@task(takes_context=True)
+def ordinary(context: TaskContext, number: int, note: str) -> dict[str, object]:
+    """Return something small; one in a hundred fails at its first attempt, one in a thousand always."""
+    if number % 1000 == 0 or (number % 100 == 0 and context.attempt == 1):
+        raise ValueError(f"no {number}")
+    return {"number": number, "words": len(note.split())}
