@@ -5,6 +5,8 @@ ones, so the next call reaches somebody else; whoever claims passes the call on 
 is left for somebody who is idle.
 """
 
+import pytest
+
 from queue_app.core.priorities import Band
 from tests.support.scene import Hand, Scene
 
@@ -270,3 +272,16 @@ def test_wait_for_wake_returns_at_once_when_called_and_after_its_timeout_else(sc
     assert scene.index.wait_for_wake(one.id, 0.01) is False
     scene.push(scene.task("x"))
     assert scene.index.wait_for_wake(one.id, 5) is True
+
+
+@pytest.mark.parametrize("lanes", [{"default\x1fa\x1f": 2e13}, {}], ids=["of a lane", "of a queue"])
+def test_a_head_of_nothing_is_met_once(scene: Scene, lanes: dict[str, float]):
+    """A push amid the wipe of a rebuild writes heads, and its lane is wiped after it: it must not call for ever."""
+    hand = scene.worker()
+    heads = f"{scene.index.keys.prefix}:heads:{hand.profile.id}"
+    scene.index._client.zadd(heads, {"default": 2e13})
+    if lanes:
+        scene.index._client.zadd(f"{heads}:default", lanes)
+    scene.index.claim(hand.profile, hand.id, 1)
+    assert not scene.called(hand)
+    assert scene.check().heads.get(hand.profile.id, {}) == {}
