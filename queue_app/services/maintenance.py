@@ -10,9 +10,11 @@ import logging
 import time
 from collections.abc import Callable
 
+from django.db import Error as DatabaseError
 from django.utils import timezone
 
 from queue_app import conf
+from queue_app.exceptions import IndexUnavailable
 from queue_app.rows import throttle, upkeep
 from queue_app.services import jobs
 from queue_app.services.expire import expire_eager
@@ -88,6 +90,9 @@ def _succeeds(name: str, job: Callable[[], int]) -> bool:
     """Run a job for itself: one that fails always must not keep the others from their work."""
     try:
         job()
+    except (IndexUnavailable, DatabaseError) as error:  # a server is away: no news, and no fault of the job
+        logger.warning("%s failed: %s", name, " ".join(str(error).split()))
+        return False
     except Exception:
         logger.exception("%s failed", name)
         return False
