@@ -23,6 +23,7 @@ from queue_app.services.enqueue import enqueue_many
 from tests.integration.app import tasks
 from tests.integration.faults.prometheus import HURRY, Prometheus
 from tests.integration.faults.run import HEARTBEAT, Run
+from tests.integration.faults.timing import ready
 from tests.integration.processes import Process, eventually
 
 #: The longest of the rules' times is ten minutes: nothing that has not fired by then will.
@@ -76,8 +77,15 @@ class Plant:
         self.lines.append((what, set(alerts), self.prometheus.fired_since(began), seconds))
 
     def calm(self) -> None:
-        """Wait until nothing fires any more."""
-        eventually(lambda: not self.prometheus.firing(), f"no alert fires: {self.prometheus.firing()}", PATIENCE)
+        """Wait until nothing fires any more; start what has left meanwhile, as systemd would."""
+
+        def mended() -> bool:
+            for name, process in self.processes.items():
+                if not process.alive:
+                    self.start(name)
+            return not self.prometheus.firing()
+
+        eventually(mended, "no alert fires", PATIENCE)
 
 
 def load(stop: threading.Event, log: str) -> None:
@@ -156,14 +164,15 @@ def redis_killed(plant: Plant) -> Iterator[None]:
 
 @contextmanager
 def postgresql_stopped(plant: Plant) -> Iterator[None]:
-    """Stop PostgreSQL; workers that gave up are started again after it."""
+    """Stop PostgreSQL; start the workers anew after it, as those leave that were silent for too long."""
     plant.run.arena.stop_postgres()
     yield
     plant.run.arena.start_postgres()
     connection.close()
-    for name, process in plant.processes.items():
-        if not process.alive:
-            plant.start(name)
+    workers = ("worker 1", "worker 2")
+    with plant.without(*workers):
+        pass
+    ready(*(plant.processes[name] for name in workers))
 
 
 @contextmanager
