@@ -82,8 +82,8 @@ if not DIVISION:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Divide the whole suite; part of it, and tests on servers that were given, run in the process that was started."""
     options = config.option
-    if getattr(options, "numprocesses", 0) is not None:
-        return  # somebody chose, or did without pytest-xdist
+    if DIVISION or getattr(options, "numprocesses", 0) is not None:
+        return  # one of the others, whom nobody must divide again; or somebody chose, or did without pytest-xdist
     part = any(getattr(options, name, False) for name in ("keyword", "lf", "stepwise", "usepdb"))
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not part and options.capture != "no"
     ours = len(os.environ["TASKQUEUE_TEST_SERVERS"].split()) == len(ADDRESSES)
