@@ -2,6 +2,7 @@
 
     ./dev bench                 all of them
     ./dev bench drain pickup    some of them
+    ./dev bench peers --help    beside other queues
 
 Ratios are measured in turn within one run; an absolute time says something about this
 machine only. With DATABASE_URL and REDIS_URL set those servers are used: their tables of
@@ -23,6 +24,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
 
 def main() -> int:
     """Run the named benchmarks."""
+    if sys.argv[1:2] == ["peers"]:  # on servers of the harness, and without Django here
+        from peers import main as beside_peers  # noqa: PLC0415 - needs the path above
+
+        return beside_peers(sys.argv[2:])
     from taskqueue_project.embedded import EmbeddedServers  # noqa: PLC0415 - needs the path above
 
     names = (
