@@ -35,6 +35,7 @@ def main(arguments: list[str]) -> int:
     """Run the workloads, and print the table of what was measured; 1 when something failed."""
     options = parse(arguments)
     names = [OURS, *options.peers]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped either way, it removes what it made
     with tempfile.TemporaryDirectory(prefix="taskqueue-peers-") as temporary:
         folder = copy_harness(options.harness, Path(temporary) / "harness")
         python = (options.python_env or make_environment(Path(temporary) / "env", folder)) / "bin" / "python"
@@ -42,10 +43,11 @@ def main(arguments: list[str]) -> int:
         subprocess.run([python, "-m", "compileall", "-q", folder], check=True)
         raw = options.raw or Path(temporary) / "raw"
         try:
-            passed = measure(python, folder, raw, names, options.workloads, options.rounds)
-        finally:  # also of a run that was stopped
-            print("\n" + table(collect(raw, names, options.workloads), names, options.workloads), flush=True)
-    return 0 if passed else 1
+            code = 0 if measure(python, folder, raw, names, options.workloads, options.rounds) else 1
+        except KeyboardInterrupt:
+            code = 130  # what was measured until then is worth a table
+        print("\n" + table(collect(raw, names, options.workloads), names, options.workloads), flush=True)
+    return code
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -135,15 +137,12 @@ def run(python: Path, folder: Path, raw: Path, *arguments: str) -> bool:
     program = subprocess.Popen(
         [python, *arguments], cwd=folder, env=environment, stdout=sys.stderr, start_new_session=True
     )
-    asked_to_stop = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = program.wait()
     except KeyboardInterrupt:
         program.send_signal(signal.SIGINT)
         program.wait(60)
         raise
-    finally:
-        signal.signal(signal.SIGTERM, asked_to_stop)
     if code:
         print(f"./dev bench peers: {' '.join(arguments)} ended with {code}", file=sys.stderr, flush=True)
     return code == 0
