@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from queue_app.api.visibility import PAYLOAD_FILTERS, may_view_payload
 from queue_app.core.masking import mask
 from queue_app.core.priorities import Band
 from queue_app.core.redaction import redact, redact_value
@@ -89,34 +90,41 @@ SUMMARY_FIELDS: Final = (
 )
 
 
-def detail(found: TaskDetail, *, tracebacks: bool) -> dict[str, Any]:
-    """Return all about one task without its secrets; tracebacks show the inside of the server, so not to everyone."""
+def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
+    """Return all about one task that ``user`` may read, without its secrets.
+
+    Tracebacks and log lines show the inside of the server, so only staff get them. A payload
+    that is hidden is null, wherever it stands.
+    """
+    shown = may_view_payload(user, found.task.user)
+    inside = shown and user.is_staff
     payload = TaskPayload(task_id=found.task.id, args=found.args, parameters=found.parameters)
     secrets, args, parameters = shown_payload(found.task.task_type, payload)
     return summary(found.task) | {
         "queue_position": found.queue_position,
         "idempotency_key": found.task.idempotency_key,
-        "parameters": parameters,
-        "args": args,
+        "payload_hidden": not shown,
+        "parameters": parameters if shown else None,
+        "args": args if shown else None,
         "options": {
             "timeout": found.options.timeout,
             "max_retries": found.options.max_retries,
             "retry_delay": found.options.retry_delay,
         },
-        "attempts": [_attempt(attempt, secrets, tracebacks=tracebacks) for attempt in found.attempts],
-        "progress": _progress(found.progress, secrets),
-        "logs": [_log(log, secrets) for log in found.logs] if tracebacks else None,
-        "result": redact_value(found.result, secrets),
+        "attempts": [_attempt(attempt, secrets, shown=shown, inside=inside) for attempt in found.attempts],
+        "progress": _progress(found.progress, secrets, shown=shown),
+        "logs": [_log(log, secrets) for log in found.logs] if inside else None,
+        "result": redact_value(found.result, secrets) if shown else None,
     }
 
 
-def _progress(found: TaskProgress | None, secrets: frozenset[str]) -> dict[str, Any] | None:
+def _progress(found: TaskProgress | None, secrets: frozenset[str], *, shown: bool) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
         "attempt": found.attempt,
         "fraction": found.fraction,
-        "message": redact(found.message, secrets),
+        "message": redact(found.message, secrets) if shown else None,
         "updated_at": found.updated_at,
     }
 
@@ -126,15 +134,15 @@ def _log(found: TaskLog, secrets: frozenset[str]) -> dict[str, Any]:
     return {"attempt": found.attempt, "lines": redact(found.lines, secrets).split("\n"), "dropped": found.dropped}
 
 
-def _attempt(attempt: TaskAttempt, secrets: frozenset[str], *, tracebacks: bool) -> dict[str, Any]:
+def _attempt(attempt: TaskAttempt, secrets: frozenset[str], *, shown: bool, inside: bool) -> dict[str, Any]:
     return {
         "attempt": attempt.attempt,
         "worker_id": attempt.worker_id,
         "started_at": attempt.started_at,
         "finished_at": attempt.finished_at,
         "exception_class": attempt.exception_class,
-        "message": redact(attempt.message, secrets),
-        "traceback": redact(attempt.traceback, secrets) if tracebacks else None,
+        "message": redact(attempt.message, secrets) if shown else None,
+        "traceback": redact(attempt.traceback, secrets) if inside else None,
     }
 
 
@@ -163,8 +171,12 @@ def worker(found: Worker) -> dict[str, Any]:
     }
 
 
-def dead_letter(letter: DeadLetter, secrets: frozenset[str], *, staff: bool) -> dict[str, Any]:
-    """Return a dead letter without secrets; who of the staff did something with it, and why, is told to staff."""
+def dead_letter(letter: DeadLetter, secrets: frozenset[str], user: Any) -> dict[str, Any]:
+    """Return what ``user`` may read of a dead letter, without secrets.
+
+    Who of the staff did something with it, and why, is told to staff.
+    """
+    staff, shown = user.is_staff, may_view_payload(user, letter.user)
     return {
         "id": letter.id,
         "task_id": letter.task_id,
@@ -175,7 +187,8 @@ def dead_letter(letter: DeadLetter, secrets: frozenset[str], *, staff: bool) -> 
         "reason": letter.reason,
         "attempts": letter.attempts,
         "exception_class": letter.exception_class,
-        "message": redact(letter.message, secrets),
+        "payload_hidden": not shown,
+        "message": redact(letter.message, secrets) if shown else None,
         "died_at": letter.died_at,
         "expires_at": letter.expires_at,
         "state": letter.state,
@@ -189,14 +202,29 @@ def dead_letter(letter: DeadLetter, secrets: frozenset[str], *, staff: bool) -> 
     }
 
 
-def operation(found: Operation) -> dict[str, Any]:
-    """Return an action on many tasks or dead letters, and how far it has come."""
+def letter_detail(
+    letter: DeadLetter, secrets: frozenset[str], payload: tuple[Any, dict[str, Any]] | None, user: Any
+) -> dict[str, Any]:
+    """Return a dead letter with what its task was called with, (args, parameters), where there is still a record."""
+    shown = payload is not None and may_view_payload(user, letter.user)
+    args, parameters = payload if payload is not None and shown else (None, None)
+    return dead_letter(letter, secrets, user) | {"args": args, "parameters": parameters}
+
+
+def operation(found: Operation, user: Any) -> dict[str, Any]:
+    """Return an action on many tasks or dead letters, and how far it has come.
+
+    What others searched for in payloads is hidden like these.
+    """
+    wanted = mask(found.filter, all_sensitive_names())
+    if not may_view_payload(user, found.by):
+        wanted = {name: None if name in PAYLOAD_FILTERS else value for name, value in wanted.items()}
     return {
         "operation_id": found.id,
         "kind": found.kind,
         "target": found.target,
         "state": found.state,
-        "filter": mask(found.filter, all_sensitive_names()),
+        "filter": wanted,
         "arguments": found.arguments,
         "rate": found.rate,
         "limit": found.limit,

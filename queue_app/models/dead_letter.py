@@ -22,6 +22,12 @@ _STATES = {
 STATE_NAMES = tuple(_STATES)
 
 
+def letters_seen_as(user: Any) -> str | None:
+    """Return the name whose dead letters alone ``user`` may see; ``None`` for who may see all."""
+    may_see_all = user.is_active and user.is_staff and user.has_perm("queue_app.view_deadletter")
+    return None if may_see_all else user.get_username()
+
+
 class DeadLetterQuerySet(models.QuerySet[Any]):
     """Dead letters, filtered in the words of the field."""
 
@@ -35,9 +41,8 @@ class DeadLetterQuerySet(models.QuerySet[Any]):
 
     def visible_to(self, user: Any) -> Self:
         """Keep what ``user`` may see: everything for staff who may view dead letters, else their own."""
-        if user.is_active and user.is_staff and user.has_perm("queue_app.view_deadletter"):
-            return self
-        return self.filter(user=user.get_username())
+        name = letters_seen_as(user)
+        return self if name is None else self.filter(user=name)
 
 
 class DeadLetter(models.Model):

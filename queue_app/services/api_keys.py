@@ -25,6 +25,7 @@ SECRET_LENGTH: Final = 100
 SCOPES: Final = (
     "add_task",
     "view_task",
+    "view_payload",
     "cancel_task",
     "reprioritise_task",
     "retry_task",

@@ -87,9 +87,9 @@ class Preview:
     sample: list[uuid.UUID]
 
 
-def matching(wanted: DeadLetterFilter) -> DeadLetterQuerySet:
-    """Return the dead letters that a filter means, in any state."""
-    letters = DeadLetter.objects.all()
+def matching(wanted: DeadLetterFilter, letters: DeadLetterQuerySet | None = None) -> DeadLetterQuerySet:
+    """Return those of ``letters`` (all) that a filter means, in any state."""
+    letters = DeadLetter.objects.all() if letters is None else letters
     exact = {name: getattr(wanted, name) for name in ("queue", "task_type", "reason", "user", "fingerprint")}
     exact |= {"died_at__gte": wanted.died_after, "died_at__lt": wanted.died_before}
     letters = letters.filter(**{name: value for name, value in exact.items() if value is not None})

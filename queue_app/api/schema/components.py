@@ -22,6 +22,11 @@ NUMBER: Final[Schema] = {"type": "number"}
 FLAG: Final[Schema] = {"type": "boolean"}
 OBJECT: Final[Schema] = {"type": "object"}
 ANYTHING: Final[Schema] = {}
+HIDDEN: Final[Schema] = {
+    "type": "boolean",
+    "description": "Whether parameters, args, result, logs, messages and tracebacks are null because the task is"
+    " another user's and the caller lacks queue_app.view_payload.",
+}
 BAND: Final[Schema] = {"type": "string", "enum": [band.label for band in Band]}
 STATUS: Final[Schema] = {"type": "string", "enum": [status.value for status in Status]}
 NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 100, "pattern": r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$"}
@@ -88,7 +93,7 @@ _ATTEMPT: Final = record(
         "started_at": TIME,
         "finished_at": TIME,
         "exception_class": TEXT,
-        "message": TEXT,
+        "message": maybe(TEXT),
         "traceback": maybe(TEXT),
     }
 )
@@ -137,7 +142,8 @@ _LETTER: Final = {
     "reason": TEXT,
     "attempts": COUNT,
     "exception_class": TEXT,
-    "message": TEXT,
+    "payload_hidden": HIDDEN,
+    "message": maybe(TEXT),
     "died_at": TIME,
     "expires_at": TIME,
     "state": {"type": "string", "enum": ["open", "replayed", "discarded"]},
@@ -185,11 +191,14 @@ COMPONENTS: Final[dict[str, Schema]] = {
         | {
             "queue_position": maybe(COUNT),
             "idempotency_key": maybe(TEXT),
-            "parameters": OBJECT,
-            "args": listed(ANYTHING),
+            "payload_hidden": HIDDEN,
+            "parameters": maybe(OBJECT),
+            "args": maybe(listed(ANYTHING)),
             "options": record({"timeout": NUMBER, "max_retries": COUNT, "retry_delay": NUMBER}),
             "attempts": listed(_ATTEMPT),
-            "progress": maybe(record({"attempt": COUNT, "fraction": NUMBER, "message": TEXT, "updated_at": TIME})),
+            "progress": maybe(
+                record({"attempt": COUNT, "fraction": NUMBER, "message": maybe(TEXT), "updated_at": TIME})
+            ),
             "logs": maybe(listed(record({"attempt": COUNT, "lines": listed(TEXT), "dropped": COUNT}))),
             "result": ANYTHING,
         }

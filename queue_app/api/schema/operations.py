@@ -32,6 +32,7 @@ from queue_app.models.dead_letter import STATE_NAMES
 _BANDS: Final = {"type": "string", "enum": [*(band.label for band in Band), "medium"]}
 _SIZE: Final = query("page_size", {"type": "integer", "minimum": 1, "maximum": 200, "default": 50}, "Rows of a page.")
 _CURSOR: Final = query("cursor", UUID, "next_cursor of the page before.")
+_NEEDS: Final = "Of others' tasks only with queue_app.view_payload, else 403."
 FILTERS: Final = (
     query("status", {"type": "string", "enum": list(STATUS_NAMES)}, "pending: all that has not ended."),
     query("priority", _BANDS, "The task's own band."),
@@ -41,7 +42,7 @@ FILTERS: Final = (
     query("capability", NAME, "One that it requires."),
     query("user", {"type": "string", "minLength": 1, "maxLength": 150}, "For those who may see all tasks."),
     query("worker", UUID, "Who runs it, or ran it last."),
-    query("error", {"type": "string", "minLength": 1, "maxLength": 200}, "Text in the error of an attempt."),
+    query("error", {"type": "string", "minLength": 1, "maxLength": 200}, f"Text in the error of an attempt. {_NEEDS}"),
     *(query(name, TIME, "At or after." if name.endswith("after") else "Before.") for name in TIME_NAMES),
 )  # fmt: skip
 _FIELDS: Final = query("fields", TEXT, "Names of fields with commas; others are left out.")
@@ -51,13 +52,13 @@ _ETAG: Final = header("If-Match", "The ETag that was read, or *.", required=True
 _RATE: Final = {"type": "number", "exclusiveMinimum": 0}
 _REASON: Final = {"type": "string", "maxLength": 200}
 _NOTHING: Final = record({}, closed=True)
-_FILTER: Final = {"type": "object", "description": "As in the query of a list; parameters is an object."}
+_FILTER: Final = {"type": "object", "description": f"As in the query of a list; parameters is an object. {_NEEDS}"}
 _LETTER_FILTERS: Final = (
     query("queue", NAME, ""),
     query("task_type", {"type": "string", "minLength": 1, "maxLength": 255}, ""),
     query("exception_class", {"type": "string", "minLength": 1, "maxLength": 255}, "With or without its module."),
     query("user", {"type": "string", "minLength": 1, "maxLength": 150}, ""),
-    query("text", {"type": "string", "minLength": 1, "maxLength": 255}, "In the message."),
+    query("text", {"type": "string", "minLength": 1, "maxLength": 255}, f"In the message. {_NEEDS}"),
     query("died_after", TIME, ""),
     query("died_before", TIME, ""),
 )
@@ -92,7 +93,8 @@ _HEALTH: Final = record({"status": TEXT})
 
 OPERATIONS: Final[dict[tuple[Any, str], Endpoint]] = {
     (tasks.TaskListView, "GET"): Endpoint(
-        id="list_tasks", summary="List tasks, newest first", tag="tasks", responses={200: page(ref("Task"))},
+        id="list_tasks", summary="List tasks, newest first", tag="tasks", problems=(403,),
+        responses={200: page(ref("Task"))},
         parameters=(*FILTERS, _FIELDS, _SIZE, _CURSOR),
     ),
     (tasks.TaskListView, "POST"): Endpoint(
@@ -128,12 +130,13 @@ OPERATIONS: Final[dict[tuple[Any, str], Endpoint]] = {
         example={"action": "reprioritise", "priority": "high", "filter": {"parameters": {"order_id": 42}}},
     ),
     (tasks.TaskCountView, "GET"): Endpoint(
-        id="count_tasks", summary="Count tasks", tag="tasks", responses={200: record({"count": COUNT, "capped": FLAG})},
+        id="count_tasks", summary="Count tasks", tag="tasks", problems=(403,),
+        responses={200: record({"count": COUNT, "capped": FLAG})},
         parameters=(*FILTERS, query("exact", {"type": "string", "enum": ["true", "false"]}, "Beyond 10 000 as well.")),
     ),
     (tasks.TaskExportView, "GET"): Endpoint(
         id="export_tasks", summary="Stream tasks as NDJSON or CSV", tag="tasks", media_type="application/x-ndjson",
-        responses={200: {"type": "string"}},
+        problems=(403,), responses={200: {"type": "string"}},
         parameters=(*FILTERS, _FIELDS),
     ),
     (tasks.TaskView, "GET"): Endpoint(
@@ -210,7 +213,7 @@ OPERATIONS: Final[dict[tuple[Any, str], Endpoint]] = {
         example={"max_retries": 5},
     ),
     (dead_letters.DeadLetterListView, "GET"): Endpoint(
-        id="list_dead_letters", summary="List dead letters, latest death first", tag="dead letters",
+        id="list_dead_letters", summary="List dead letters, latest death first", tag="dead letters", problems=(403,),
         responses={200: page(ref("DeadLetter"))},
         parameters=(*_LETTER_FILTERS, query("state", {"type": "string", "enum": [*STATE_NAMES, "all"]}, ""), _SIZE),
     ),

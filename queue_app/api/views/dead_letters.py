@@ -17,6 +17,7 @@ from queue_app.api.dead_letters import Selection, cursor, parse_listing, parse_s
 from queue_app.api.fields import Reader, json_object
 from queue_app.api.fields import task_id as parse_id
 from queue_app.api.listing import address_with
+from queue_app.api.visibility import check_payload, visible_letters
 from queue_app.core.redaction import Secrets
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound, InvalidTaskData
@@ -72,7 +73,7 @@ class DeadLetterListView(ApiView):
     def get(self, request: Request) -> Response:
         """List dead letters that can be replayed (or ``state``), latest death first, a page at a time."""
         listing = parse_listing(request.query_params, ignore=api_settings.URL_FORMAT_OVERRIDE)
-        letters = matching(listing.wanted).visible_to(request.user)
+        letters = matching(listing.wanted, visible_letters(request.user, listing.wanted))
         if listing.state is not None:
             letters = letters.in_state(listing.state)
         page = list_dead_letters(letters, page_size=listing.page_size, before=listing.before)
@@ -81,9 +82,7 @@ class DeadLetterListView(ApiView):
         return Response(
             {
                 "results": [
-                    representation.dead_letter(
-                        letter, secrets.get(letter.task_id, NO_SECRETS), staff=request.user.is_staff
-                    )
+                    representation.dead_letter(letter, secrets.get(letter.task_id, NO_SECRETS), request.user)
                     for letter in page.letters
                 ],
                 "next_cursor": following,
@@ -111,10 +110,9 @@ class DeadLetterView(_OneLetterView):
         """Inspect a dead letter: why its task died, with what parameters, and what became of it."""
         letter = self.letter(request, letter_id)
         secrets = secrets_by_task([letter.task_id]).get(letter.task_id, NO_SECRETS)
-        args, parameters = shown_parameters(letter.task_id) or (None, None)
+        payload = shown_parameters(letter.task_id)
         return Response(
-            representation.dead_letter(letter, secrets, staff=request.user.is_staff)
-            | {"task_status": task_status(letter), "args": args, "parameters": parameters}
+            representation.letter_detail(letter, secrets, payload, request.user) | {"task_status": task_status(letter)}
         )
 
     def delete(self, request: Request, letter_id: str) -> Response:
@@ -139,6 +137,8 @@ class ReplayView(_OneLetterView):
         parameters = reader.optional("parameters", json_object)
         reader.finish()
         letter = self.letter(request, letter_id, REPLAY)
+        if parameters is not None:
+            check_payload(request.user, letter.user, "To edit the parameters of tasks")
         with self.recording(request):
             task = replay(letter.id, by=self.username(request), parameters=parameters)
         return Response(
@@ -146,14 +146,22 @@ class ReplayView(_OneLetterView):
         )
 
 
-class ReplayManyView(ApiView):
+class _ManyLettersView(ApiView):
+    def selection(self, request: Request, *, replay: bool) -> Selection:
+        """Return what the body asks for, if its filter may be asked."""
+        selection = parse_selection(self.json_body(request), replay=replay)
+        visible_letters(request.user, selection.wanted)
+        return selection
+
+
+class ReplayManyView(_ManyLettersView):
     """Replay many dead letters."""
 
     permission_classes = (IsAuthenticated, MayReplayMany)
 
     def post(self, request: Request) -> Response:
         """Begin to replay dead letters by ``ids`` or ``filter``: 202 with the operation, or 200 for a ``dry_run``."""
-        selection = parse_selection(self.json_body(request), replay=True)
+        selection = self.selection(request, replay=True)
         if selection.dry_run:
             return _preview(selection)
         with self.recording(request):
@@ -162,17 +170,17 @@ class ReplayManyView(ApiView):
             )
         base = request.path.rstrip("/").removesuffix("/dlq/replay")
         location = {"Location": request.build_absolute_uri(f"{base}/operations/{operation.id}")}
-        return Response(representation.operation(operation), status=HTTPStatus.ACCEPTED, headers=location)
+        return Response(representation.operation(operation, request.user), status=HTTPStatus.ACCEPTED, headers=location)
 
 
-class DiscardManyView(ApiView):
+class DiscardManyView(_ManyLettersView):
     """Discard many dead letters."""
 
     permission_classes = (IsAuthenticated, MayDiscardMany)
 
     def post(self, request: Request) -> Response:
         """Discard dead letters by ``ids`` or ``filter``, at most 10 000 at once; with ``dry_run`` only count them."""
-        selection = parse_selection(self.json_body(request), replay=False)
+        selection = self.selection(request, replay=False)
         if selection.dry_run:
             return _preview(selection)
         with self.recording(request):

@@ -26,7 +26,7 @@ class OperationView(ApiView):
 
     def get(self, request: Request, operation_id: str) -> Response:
         """Inspect an operation: its state, and how far it has come."""
-        return Response(representation.operation(_find(request, operation_id)))
+        return Response(representation.operation(_find(request, operation_id), request.user))
 
     def delete(self, request: Request, operation_id: str) -> Response:
         """Cancel an operation; what it has changed stays changed."""
@@ -36,7 +36,7 @@ class OperationView(ApiView):
             raise PermissionDenied(f"This needs the permission {permission}.")
         with self.recording(request):
             operation = cancel_operation(found.id, by=by)
-        return Response(representation.operation(operation))
+        return Response(representation.operation(operation, request.user))
 
 
 def _find(request: Request, name: str) -> Operation:

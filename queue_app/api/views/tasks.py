@@ -24,6 +24,7 @@ from queue_app.api.keys import check_scope
 from queue_app.api.listing import address_with, cursor, parse_counting, parse_export, parse_listing
 from queue_app.api.operations import BulkAction, parse_action
 from queue_app.api.submission import KEY_META, parse_many, parse_submission, priority
+from queue_app.api.visibility import visible_tasks
 from queue_app.api.waiting import most_waiters, seconds_of, waiters
 from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL
@@ -56,7 +57,10 @@ class TaskListView(ApiView):
         """List tasks, newest first, a page at a time."""
         listing = parse_listing(request.query_params, ignore=api_settings.URL_FORMAT_OVERRIDE)
         page = list_tasks(
-            Task.objects.visible_to(request.user), listing.wanted, page_size=listing.page_size, before=listing.before
+            visible_tasks(request.user, listing.wanted),
+            listing.wanted,
+            page_size=listing.page_size,
+            before=listing.before,
         )
         following = None if page.before is None else cursor(page.before)
         return Response(
@@ -86,7 +90,7 @@ class TaskCountView(ApiView):
     def get(self, request: Request) -> Response:
         """Count tasks, up to a cap; with ``exact=true`` however many there are."""
         asked = parse_counting(request.query_params)
-        count, capped = count_tasks(Task.objects.visible_to(request.user), asked.wanted, exact=asked.exact)
+        count, capped = count_tasks(visible_tasks(request.user, asked.wanted), asked.wanted, exact=asked.exact)
         return Response({"count": count, "capped": capped})
 
 
@@ -100,7 +104,7 @@ class TaskExportView(ApiView):
     def get(self, request: Request) -> Any:
         """Export all tasks of a filter, newest first, as NDJSON or CSV; rows that come meanwhile are not in it."""
         asked = parse_export(request.query_params)
-        pages = export_pages(Task.objects.visible_to(request.user), asked.wanted)
+        pages = export_pages(visible_tasks(request.user, asked.wanted), asked.wanted)
         pages = chain([next(pages, [])], pages)  # what is wrong with the first one can still be answered
         return export.response(request._request, pages, asked.fields, asked.format)  # noqa: SLF001 - for its kind
 
@@ -150,12 +154,13 @@ class BulkActionView(ApiView):
         operation = advance_for(operation.id, AT_ONCE_SECONDS)
         base = request.path.rstrip("/").removesuffix("/tasks/bulk-actions")
         location = {"Location": request.build_absolute_uri(f"{base}/operations/{operation.id}")}
-        return Response(representation.operation(operation), status=HTTPStatus.ACCEPTED, headers=location)
+        return Response(representation.operation(operation, request.user), status=HTTPStatus.ACCEPTED, headers=location)
 
     def _allowed(self, request: Request, asked: BulkAction) -> TaskFilter:
         kind, user = asked.action.kind, request.user
         may = user.has_perm(PERMISSIONS[kind])
         if user.is_staff and may and user.has_perm("queue_app.view_task"):
+            visible_tasks(user, asked.wanted)
             return asked.wanted
         if kind in self.for_staff and not (user.is_staff and may):
             raise PermissionDenied(f"This needs the permission {PERMISSIONS[kind]}.")
@@ -198,7 +203,7 @@ class TaskView(_OneTaskView):
                     headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
                 elif wait_for_end(wanted, seconds):
                     found = task_detail(wanted, user=user)
-        return Response(representation.detail(found, tracebacks=request.user.is_staff), headers=headers)
+        return Response(representation.detail(found, request.user), headers=headers)
 
     def delete(self, request: Request, task_id: str) -> Response:
         """Cancel a task: what waits ends at once, what runs is asked to stop."""

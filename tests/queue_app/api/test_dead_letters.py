@@ -15,7 +15,7 @@ from queue_app.services.replay_many import start_replay
 
 DLQ = "/api/v1/dlq"
 OPERATIONS = "/api/v1/operations"
-EVERYTHING = ["view_deadletter", "replay_deadletter", "discard_deadletter"]
+EVERYTHING = ["view_deadletter", "view_payload", "replay_deadletter", "discard_deadletter"]
 CANARY = "hunter2-canary-9f31"
 
 

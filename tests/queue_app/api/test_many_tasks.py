@@ -83,7 +83,7 @@ class TestFilters:
             exception_class="shop.OutOfStock", message="No cups left",
         )  # fmt: skip
         moment = dead.created_at.isoformat().replace("+", "%2B")
-        client = staff("view_task")
+        client = staff("view_task", "view_payload")
         for query, wanted in (
             ("parameters__order_id=42", {plain, other}),
             ("parameters__order_id=42&parameters__vip=true", {plain}),

@@ -180,7 +180,7 @@ class TestDetail:
         TaskAttempt.objects.create(
             task=task, attempt=1, started_at=MOMENT, finished_at=MOMENT, exception_class="E", traceback="line 1"
         )
-        data = staff("view_task").get(f"{TASKS}/{task.id}").data
+        data = staff("view_task", "view_payload").get(f"{TASKS}/{task.id}").data
         assert data["attempts"][0]["traceback"] == "line 1"
 
     def test_secrets_are_masked(self, alice, stored):

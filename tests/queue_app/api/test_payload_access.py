@@ -1,0 +1,170 @@
+"""Parameters, results, errors and logs of others' tasks take view_payload, wherever and however they are asked for."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+from django.contrib.auth.models import Group, User
+
+from queue_app.models import DeadLetter, Operation, Task, TaskAttempt, TaskLog, TaskProgress, TaskResult
+from queue_app.roles import ensure_groups
+from queue_app.services.api_keys import create_key, forget_keys
+from tests.queue_app.api.conftest import ApiClient
+
+CANARY = "canary5150"
+API = "/api/v1"
+MOMENT = datetime(2030, 1, 31, 12, tzinfo=UTC)
+#: All that staff may be given but to read payloads.
+REST = (
+    "view_task", "cancel_task", "reprioritise_task", "retry_task", "view_deadletter", "replay_deadletter",
+    "discard_deadletter", "view_operation", "view_worker",
+)  # fmt: skip
+#: What shows a task, a dead letter or an operation, and whether its payload too, to who may read it.
+SHOWN = [
+    ("/tasks/{task}", True),
+    ("/tasks/{task}?wait=1", True),
+    ("/tasks/{task}/explain", False),
+    ("/tasks", False),
+    ("/admin/tasks", False),
+    ("/tasks?fields=task_id,status", False),
+    ("/tasks/export", False),
+    ("/tasks/export?format=csv", False),
+    ("/dlq", True),
+    ("/dlq/{letter}", True),
+    ("/dlq/{task}", True),
+    ("/operations/{operation}", True),
+]
+FILTER = {"parameters": {"name": CANARY}}
+#: What asks for the text: (method, address, body).
+SOUGHT = [
+    *(("GET", f"{path}{query}", None)
+      for path in ("/tasks", "/admin/tasks", "/tasks/count", "/tasks/export")
+      for query in (f"?parameters__name={CANARY}", f"?error={CANARY}")),
+    ("GET", f"/dlq?text={CANARY}", None),
+    *(("POST", "/tasks/bulk-actions", {"action": "cancel", "filter": wanted, "dry_run": dry})
+      for wanted in (FILTER, {"error": CANARY}) for dry in (True, False)),
+    *(("POST", f"/dlq/{verb}", {"filter": {"text": CANARY}, "dry_run": dry})
+      for verb in ("replay", "discard") for dry in (True, False)),
+]  # fmt: skip
+
+
+@pytest.fixture
+def secret(dead):
+    """Store a dead task of alice's that has the text in all places; and an operation of hers that looks for it."""
+    letter = dead("alice", parameters={"name": CANARY}, args=(CANARY,), message=f"no {CANARY}")
+    name = letter.task_id
+    Task.objects.filter(pk=name).update(attempt=1)
+    TaskAttempt.objects.create(
+        task_id=name, attempt=1, started_at=MOMENT, finished_at=MOMENT, exception_class="shop.OutOfStock",
+        message=f"no {CANARY}", traceback=f"Traceback: {CANARY}",
+    )  # fmt: skip
+    TaskResult.objects.create(task_id=name, value={"name": CANARY})
+    TaskProgress.objects.create(task_id=name, attempt=1, fraction=0.5, message=CANARY, updated_at=MOMENT)
+    TaskLog.objects.create(task_id=name, attempt=1, lines=f"INFO {CANARY}", updated_at=MOMENT)
+    operation = Operation.objects.create(
+        kind="cancel", target="tasks", filter={"parameters": [[{"name": CANARY}]], "error": CANARY, "queues": ["q"]},
+        arguments={}, by="alice", total=0, created_at=MOMENT, paced_at=MOMENT,
+    )  # fmt: skip
+    return SimpleNamespace(task=name, letter=letter.id, operation=operation.id)
+
+
+@pytest.fixture
+def in_group(queues):
+    """Make staff of one of the groups that a migration makes."""
+
+    def make(name: str) -> ApiClient:
+        ensure_groups("default")
+        user = User.objects.create_user(name, is_staff=True)
+        user.groups.add(Group.objects.get(name=f"Task queue: {name}"))
+        return ApiClient(user)
+
+    return make
+
+
+@pytest.fixture
+def with_scopes(queues):
+    """Call as a superuser whose key is limited to scopes."""
+    forget_keys()
+
+    def make(*scopes: str) -> ApiClient:
+        user = User.objects.create_superuser(f"root-{len(scopes)}")
+        _key, key = create_key(user, "laptop", scopes=scopes)
+        return ApiClient(None, headers={"Authorization": f"Bearer {key}"})
+
+    yield make
+    forget_keys()
+
+
+def texts(client: ApiClient, path: str) -> list[str]:
+    """Return what the address answers to programs, and to people."""
+    found = []
+    for accept in ("application/json", "text/html"):
+        response = client.http.get(path, headers={"Accept": accept})
+        assert response.status_code == 200, (path, response.content)
+        found.append(b"".join(response.streaming_content if response.streaming else [response.content]).decode())
+    return found
+
+
+@pytest.mark.parametrize(("address", "tells"), SHOWN)
+def test_others_payloads_are_shown_to_those_with_the_permission(
+    alice, staff, in_group, with_scopes, secret, address, tells
+):
+    path = API + address.format_map(vars(secret))
+    for client in (staff(*REST), in_group("Viewer"), with_scopes(*REST)):
+        assert not any(CANARY in text for text in texts(client, path))
+    for client in (staff(*REST, "view_payload"), in_group("Operator"), with_scopes(*REST, "view_payload")):
+        assert all((CANARY in text) is tells for text in texts(client, path))
+    if "admin" not in address:
+        assert all((CANARY in text) is tells for text in texts(alice, path)), "owners read their own"
+
+
+def test_what_is_hidden_is_null_and_said_to_be(staff, secret):
+    viewer, operator = staff(*REST), staff(*REST, "view_payload")
+    task = viewer.get(f"{API}/tasks/{secret.task}").data
+    assert task["payload_hidden"] is True
+    assert [task[name] for name in ("args", "parameters", "result", "logs")] == [None] * 4
+    [attempt] = task["attempts"]
+    assert (attempt["exception_class"], attempt["message"], attempt["traceback"]) == ("shop.OutOfStock", None, None)
+    assert (task["progress"]["fraction"], task["progress"]["message"]) == (0.5, None)
+    letter = viewer.get(f"{API}/dlq/{secret.letter}").data
+    assert [letter[name] for name in ("payload_hidden", "args", "parameters", "message")] == [True, None, None, None]
+    wanted = viewer.get(f"{API}/operations/{secret.operation}").data["filter"]
+    assert wanted == {"parameters": None, "error": None, "queues": ["q"]}
+    shown = str(operator.get(f"{API}/tasks/{secret.task}").data)
+    assert shown.count(CANARY) == 7
+    assert "'payload_hidden': False" in shown
+
+
+@pytest.mark.parametrize(("method", "address", "body"), SOUGHT)
+def test_nobody_finds_out_by_trying(alice, staff, with_scopes, secret, method, address, body):
+    path = API + address
+    for client in (staff(*REST), with_scopes(*REST)):
+        response = client.call(method, path, body)
+        assert (response.status_code, response.data["code"]) == (403, "permission_denied")
+        assert "queue_app.view_payload" in response.data["detail"]
+    assert Operation.objects.count() == 1
+    assert DeadLetter.objects.open().count() == 1
+    client = staff(*REST)  # of their own tasks they may ask
+    name = client.user.username
+    mine = body and body | {"filter": body["filter"] | {"user": name}}
+    response = client.http.generic(method, f"{path}&user={name}" if body is None else path, *sent(mine))
+    assert response.status_code in {200, 202}
+    if "/admin/" not in address and "/dlq/" not in address:
+        assert alice.http.generic(method, path, *sent(body)).status_code in {200, 202}
+    assert staff(*REST, "view_payload").http.generic(method, path, *sent(body)).status_code in {200, 202}
+
+
+def sent(body) -> tuple[str, str]:
+    return ("" if body is None else json.dumps(body), "application/json")
+
+
+def test_parameters_that_cannot_be_read_cannot_be_edited(staff, secret):
+    path, body = f"{API}/dlq/{secret.letter}/replay", {"parameters": {"name": "other"}}
+    response = staff(*REST).post(path, body)
+    assert (response.status_code, response.data["code"]) == (403, "permission_denied")
+    assert "queue_app.view_payload" in response.data["detail"]
+    assert DeadLetter.objects.get().state == "open"
+    assert staff(*REST, "view_payload").post(path, body).status_code == 200
