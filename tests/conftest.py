@@ -109,10 +109,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let no test be skipped in CI: ``.ci/run`` installs what they need."""
+    """Let no test be skipped in CI, which installs what they need, but for what a backend says that it cannot."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI"):
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        if reason.startswith("Skipped: This backend "):  # queue_app.testing.conformance
+            return report
         report.outcome, report.longrepr = "failed", f"{item.nodeid}: not skipped in CI. {reason}"
     return report
 
