@@ -104,7 +104,7 @@ class Poster:
             self._count += len(entries) + sum(max(1, len(run.task_ids)) for run in events)
             self.owes_hints = self.owes_hints or bool(entries)
             now = time.monotonic()
-            is_urgent = bool(self._gathered)
+            is_urgent = bool(self._gathered) or GATHER_SECONDS == 0  # without time to gather nothing does
             is_full = self._count >= (MAX_ENTRIES if is_urgent else MAX_EVENTS)
             if is_full or (is_urgent and now - self._sent_at >= GATHER_SECONDS):
                 self._send_gathered(now)

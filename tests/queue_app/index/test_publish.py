@@ -102,7 +102,8 @@ def test_events_alone_are_not_waited_for_by_the_next_call(index, monkeypatch):
     assert len(entries(index)) == 1
 
 
-def test_events_wait_for_hints_to_go_with_but_not_without_bound(index):
+def test_events_wait_for_hints_to_go_with_but_not_without_bound(index, monkeypatch):
+    monkeypatch.setattr(poster, "GATHER_SECONDS", 0.005)
     poster_of_index = index._poster
     poster_of_index._start_thread = lambda: None
     poster_of_index._sent_at = -1000.0
@@ -112,7 +113,8 @@ def test_events_wait_for_hints_to_go_with_but_not_without_bound(index):
     assert poster_of_index._count == 0
 
 
-def test_who_reads_events_reads_his_own(index):
+def test_who_reads_events_reads_his_own(index, monkeypatch):
+    monkeypatch.setattr(poster, "GATHER_SECONDS", 1000.0)
     index.post_entries((), [run()])
     assert index.last_event_id() != "0-0"
     index.post_entries((), [run()])

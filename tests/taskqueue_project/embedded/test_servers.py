@@ -104,7 +104,7 @@ def test_the_servers_end_with_their_owner(directory, number):
     processes = list(server_processes(directory))
     assert len(processes) == 2
     owner.send_signal(number)
-    owner.wait(10)
+    owner.wait(60)
     owner.stdout.close()
     assert wait_until_gone(processes)
 
