@@ -38,8 +38,8 @@ from queue_app.api.body import check_headers, read_object
 from queue_app.api.keys import KeyAuthentication, check_scope
 from queue_app.api.page import PageRenderer
 from queue_app.api.throttles import ScopedThrottle
+from queue_app.api.visibility import without_payload
 from queue_app.core import trace
-from queue_app.exceptions import TaskQueueError
 from queue_app.rows.database import atomic
 from queue_app.services import audit
 
@@ -121,6 +121,8 @@ class ApiView(APIView):
     records_actions = True
     #: How many times as large as usual a body may be.
     body_factor = 1
+    #: What the request carried, once it has been read: it can be read once only.
+    _body: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
@@ -181,19 +183,16 @@ class ApiView(APIView):
                 self._record(request)
 
     def _record(self, request: Request) -> None:
-        try:
-            body = read_object(request._request, required=False)  # noqa: SLF001 - as json_body
-        except TaskQueueError:
-            body = {}
-        if body.get("dry_run"):
+        if self._body.get("dry_run"):
             return
         match = request.resolver_match
         name, names = (match.url_name, match.kwargs) if match else (type(self).__name__, {})
         target, _, action = str(name).partition("-")
         audit.record(
             f"{action or target}.{str(request.method).lower()}", target, list(names.values()),
-            by=self.username(request), via=audit.API, after={"request": body} if body else {},
-            reason=str(body.get("reason") or ""),
+            by=self.username(request), via=audit.API,
+            after={"request": without_payload(self._body)} if self._body else {},
+            reason=str(self._body.get("reason") or ""),
         )  # fmt: skip
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response]:
@@ -202,7 +201,9 @@ class ApiView(APIView):
 
     def json_body(self, request: Request, *, required: bool = True) -> dict[str, Any]:
         """Return the JSON object that the request carries."""
-        return read_object(request._request, required=required, factor=self.body_factor)  # noqa: SLF001 - unparsed
+        body = read_object(request._request, required=required, factor=self.body_factor)  # noqa: SLF001 - unparsed
+        self._body = body
+        return body
 
     def username(self, request: Request) -> str:
         """Return the name under which the caller's tasks are kept."""

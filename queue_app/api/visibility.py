@@ -7,19 +7,24 @@ or it could be found out by trying.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from rest_framework.exceptions import PermissionDenied
 
+from queue_app.core.masking import MASK
 from queue_app.models import DeadLetter, Task
 from queue_app.models.dead_letter import DeadLetterQuerySet, letters_seen_as
 from queue_app.models.querysets import TaskQuerySet, seen_as
+from queue_app.services import audit
 from queue_app.services.dead_letters import DeadLetterFilter
 from queue_app.services.task_filter import TaskFilter
 
 VIEW_PAYLOAD: Final = "queue_app.view_payload"
 #: What a filter of tasks or dead letters can ask of their payloads.
 PAYLOAD_FILTERS: Final = ("parameters", "error", "text")
+#: What of a request is a payload, or words of one.
+_OF_PAYLOADS: Final = frozenset({*PAYLOAD_FILTERS, "args"})
 
 
 def may_view_payload(user: Any, owner: str | None) -> bool:
@@ -49,3 +54,17 @@ def _check_filter(user: Any, wanted: TaskFilter | DeadLetterFilter, name: str | 
     asked = [field for field in PAYLOAD_FILTERS if getattr(wanted, field, None)]
     if asked:
         check_payload(user, wanted.user if name is None else name, f"To search by {' and '.join(asked)} in tasks")
+
+
+def without_payload(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was asked, for the audit log, which others read: without the payloads, and words of them, in it."""
+    return {
+        name: MASK
+        if name in _OF_PAYLOADS or name.startswith("parameters__")
+        else without_payload(value)
+        if isinstance(value, Mapping)
+        else value[: audit.MAX_IDS]
+        if isinstance(value, list)
+        else value
+        for name, value in body.items()
+    }

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group, Permission, User
+from django.urls import reverse
 
-from queue_app.models import DeadLetter, Operation, Task, TaskAttempt, TaskLog, TaskProgress, TaskResult
+from queue_app.models import AuditEntry, DeadLetter, Operation, Task, TaskAttempt, TaskLog, TaskProgress, TaskResult
 from queue_app.roles import ensure_groups
 from queue_app.services.api_keys import create_key, forget_keys
 from tests.queue_app.api.conftest import ApiClient
@@ -168,3 +169,34 @@ def test_parameters_that_cannot_be_read_cannot_be_edited(staff, secret):
     assert "queue_app.view_payload" in response.data["detail"]
     assert DeadLetter.objects.get().state == "open"
     assert staff(*REST, "view_payload").post(path, body).status_code == 200
+
+
+@pytest.mark.parametrize("verb", ["replay", "discard"])
+def test_the_audit_log_tells_why_but_no_payload(in_group, dead, verb):
+    dead("alice", message=f"no {CANARY}")
+    asked = {"filter": {"text": CANARY}, "reason": "the shop is back"}
+    operator = in_group("Operator")
+    assert operator.post(f"{API}/dlq/{verb}", asked | {"dry_run": True}).status_code == 200
+    assert not AuditEntry.objects.exists(), "nothing was changed"
+    assert operator.post(f"{API}/dlq/{verb}", asked).status_code == (202 if verb == "replay" else 200)
+    [entry] = AuditEntry.objects.order_by("-id")[:1]
+    assert entry.reason == "the shop is back"
+    assert CANARY not in json.dumps([entry.before, entry.after])
+
+
+def test_parameters_that_a_replay_is_given_are_not_in_the_audit_log(in_group, dead):
+    letter = dead("alice", parameters={"name": "old"})
+    asked = {"parameters": {"name": CANARY}}
+    assert in_group("Operator").post(f"{API}/dlq/{letter.pk}/replay", asked).status_code == 200
+    [entry] = AuditEntry.objects.order_by("-id")[:1]
+    assert CANARY not in json.dumps([entry.before, entry.after])
+
+
+def test_the_page_of_an_operation_shows_its_filter_to_those_with_the_permission(client, secret):
+    for codenames, tells in ((["view_operation"], False), (["view_operation", "view_payload"], True)):
+        user = User.objects.create_user(f"staff-{tells}", is_staff=True)
+        user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+        client.force_login(user)
+        page = client.get(reverse("admin:queue_app_operation_change", args=[secret.operation]))
+        assert page.status_code == 200
+        assert (CANARY in page.content.decode()) is tells
