@@ -19,8 +19,9 @@ from taskqueue_project.embedded.data_directory import DataDirectory
 
 ROOT = Path(__file__).parent.parent.parent.parent
 OWNER = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests deaf to it
 from taskqueue_project.embedded import EmbeddedServers
 EmbeddedServers(Path(sys.argv[1])).start()
 print("ready", flush=True)
@@ -97,15 +98,17 @@ def test_nobody_gets_in_without_the_password(directory):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_servers_end_with_their_owner(directory, number):
-    owner = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", OWNER, str(directory)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    assert owner.stdout.readline() == b"ready\n"
-    processes = list(server_processes(directory))
-    assert len(processes) == 2
-    owner.send_signal(number)
-    owner.wait(60)
-    owner.stdout.close()
+    ) as owner:
+        assert owner.stdout.readline() == b"ready\n"
+        processes = list(server_processes(directory))
+        assert len(processes) == 2
+        owner.send_signal(number)
+        try:
+            owner.wait(60)
+        finally:
+            owner.kill()
     assert wait_until_gone(processes)
 
 
