@@ -16,7 +16,7 @@ from queue_app.exceptions import PayloadTooLarge, UnserializableParameters
 
 #: Integers outside +-2^53 lose digits in JavaScript and in Lua.
 MAX_SAFE_INTEGER: Final = 2**53
-#: Text written as \\uXXXX takes at most three times its size in UTF-8 (control characters apart).
+#: JSON in which every letter is an escape takes at most three times its size in UTF-8 (control characters apart).
 ESCAPED_FACTOR: Final = 3
 #: What all that comes with a payload may take: names, numbers, times, white space.
 BESIDE_BYTES: Final = 16 * 1024

@@ -6,12 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 from django.db import DatabaseError, connection, transaction
-from django.utils import timezone
 
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexNotReady, IndexUnavailable
 from queue_app.index import Proposal
-from queue_app.models import PriorityPolicy, Queue, Task, TaskPayload, Worker
+from queue_app.models import PriorityPolicy, Task, TaskPayload
 from queue_app.rows import audit
 from queue_app.rows import claim as claim_rows
 from queue_app.rows.database import GENERATION_LOCK, fetch_all
@@ -21,7 +20,6 @@ from queue_app.services.cancel import cancel
 from queue_app.services.claim import claim
 from queue_app.services.finish import finish
 from queue_app.services.hints import breaker
-from queue_app.services.reap import bury
 from queue_app.services.reconcile import Reconciler
 from tests.support.engine import (
     Side,
@@ -32,6 +30,7 @@ from tests.support.engine import (
     put,
     put_many,
     row,
+    somebody_waits_for_a_lock,
     status,
     take,
     take_ids,
@@ -315,21 +314,12 @@ def test_a_worker_whose_connection_broke_waits_for_its_grant(engine, history):
     granting = Side(grant)
     assert under_way.wait(10)
     recovering = Side(lambda: claim_service.recover(hand.id, []))
-    until(lambda: blocked() == 1, "it waits")
+    until(somebody_waits_for_a_lock, "it waits")
     go_on.set()
     granting.result()
     assert recovering.result() == 1
     assert history.states(task_id) == "queued executing queued"
     assert_index_agrees()
-
-
-def blocked() -> int:
-    """How many sessions wait for an advisory lock."""
-    found = fetch_all(
-        "SELECT count(*) FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database"
-        " WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted"
-    )
-    return int(found[0][0])
 
 
 def test_a_young_lease_of_a_queued_row_is_left_to_its_claim(engine):
@@ -363,62 +353,3 @@ def test_an_index_that_answers_a_claim_hears_hints_again_at_once(engine):
     breaker.trip()
     assert take_ids(hand) == []
     assert not breaker.is_open
-
-
-# -- a worker that dies between index and row ------------------------------------------------
-
-
-@pytest.fixture
-def hand(engine):
-    return engine.worker()
-
-
-def registered(engine, hand) -> Worker:
-    """Give the worker a row, as a process has."""
-    now = timezone.now()
-    return Worker.objects.create(
-        id=hand.id, name="w", status="active", concurrency=1, profile=hand.profile.id, host="h", pid=1,
-        process_identity="", started_at=now, last_heartbeat_at=now, heartbeat_seconds=10,
-    )  # fmt: skip
-
-
-def test_what_a_buried_worker_was_only_proposed_is_free_at_once(engine, hand):
-    Queue.objects.filter(pk="default").update(max_concurrent=2)
-    Queue.objects.get(pk="default").save()
-    registered(engine, hand)
-    granted, proposed = put_many(2)
-    assert [task.id for task in take(hand)] == [granted]
-    assert engine.index.claim(hand.profile, hand.id, 1).tasks == ((proposed, "default"),)
-    other = engine.worker()
-    assert take(other) == []
-    bury(hand.id)
-    assert set(take_ids(other, 5)) == {granted, proposed}
-    assert_index_agrees()
-
-
-def test_a_buried_worker_is_granted_nothing(engine, hand):
-    """Its statement was on its way when it died: by then the slot may be another's."""
-    registered(engine, hand)
-    task_id = put()
-    proposal = engine.index.claim(hand.profile, hand.id, 1)
-    bury(hand.id)
-    assert claim_rows.claim([task_id], hand.id, proposal.generation, proposal.leased_at) == []
-
-
-def test_a_grant_under_way_is_waited_for(engine, hand):
-    """The worker died after it had sent its statement, which is then committed: the task counts as executing."""
-    registered(engine, hand)
-    task_id = put()
-    proposal = engine.index.claim(hand.profile, hand.id, 1)
-    with transaction.atomic():
-        assert claim_rows.claim([task_id], hand.id, proposal.generation, proposal.leased_at)
-        burying = Side(lambda: claim_service.withdraw_last(hand.id))
-        until(lambda: bool(_waiting_for_lock()), "it waits for the grant")
-    assert burying.result() == 0
-    assert engine.check().leases == {task_id}
-
-
-def _waiting_for_lock() -> list[tuple[object, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
-        return cursor.fetchall()
