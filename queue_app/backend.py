@@ -37,12 +37,15 @@ from queue_app.registry import AnyTask
 from queue_app.tasks import AnyResult, QueueTask, Seconds
 
 if TYPE_CHECKING:
+    from queue_app.rows.insert import TaskSpec
     from queue_app.services.results import StoredResult
 
 _django_log = logging.getLogger("django.tasks")
 
 type Call = tuple[Sequence[Any], dict[str, Any]]
 
+#: So many checked tasks are remembered; a project that makes new ones all the time begins anew then.
+MAX_SPECS: Final = 512
 _SCALARS: Final = frozenset({str, int, float, bool, NoneType})
 
 RESULT_STATUS: dict[Status, TaskResultStatus] = {
@@ -69,6 +72,7 @@ class TaskQueueBackend(BaseTaskBackend):
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
         self._given_queues = params.get("QUEUES")
+        self._specs: dict[int, tuple[AnyTask, TaskSpec]] = {}  # by identity, which holds as long as the task is kept
 
     def validate_task(self, task: AnyTask) -> None:
         """Raise ``InvalidTask`` for a task that this backend cannot take; called when it is made and when enqueued."""
@@ -84,14 +88,14 @@ class TaskQueueBackend(BaseTaskBackend):
         Raises ``InvalidTask`` for a task that this backend cannot take, ``InvalidTaskData``
         for parameters that must not be stored, ``IdempotencyConflict`` for a reused key.
         """
-        from queue_app.services.enqueue import enqueue  # noqa: PLC0415 - it needs the models
+        from queue_app.services.enqueue import enqueue_call  # noqa: PLC0415 - it needs the models
 
-        self.validate_task(task)
+        spec = self._spec_of(task)
         try:
-            stored = enqueue(_new_task(task, args, kwargs))
+            stored = enqueue_call(spec, args, kwargs)
         except UnserializableParameters as refused:
             args, kwargs = _normalised((args, kwargs), refused)
-            stored = enqueue(_new_task(task, args, kwargs))
+            stored = enqueue_call(spec, args, kwargs)
         if not stored.created:  # a replayed idempotency key: what became of the first one
             return self.get_result(str(stored.id))
         result = self._ready(task, args, kwargs, stored, str(stored.id))
@@ -106,13 +110,13 @@ class TaskQueueBackend(BaseTaskBackend):
         """
         from queue_app.services.enqueue import enqueue_calls  # noqa: PLC0415 - it needs the models
 
-        self.validate_task(task)
+        spec = self._spec_of(task)
         calls = list(calls)
         try:
-            stored = enqueue_calls(_new_task(task), calls)
+            stored = enqueue_calls(spec, calls)
         except UnserializableParameters as refused:
             calls = [_normalised(call, refused) for call in calls]
-            stored = enqueue_calls(_new_task(task), calls)
+            stored = enqueue_calls(spec, calls)
         results = [
             self._ready(task, args, kwargs, item, text) if item.created else self.get_result(text)
             for (args, kwargs), item, text in zip(calls, stored, as_texts([item.id for item in stored]), strict=True)
@@ -122,6 +126,25 @@ class TaskQueueBackend(BaseTaskBackend):
                 if item.created:
                     task_enqueued.send(type(self), task_result=result)
         return results
+
+    def _spec_of(self, task: AnyTask) -> TaskSpec:
+        """Return what all calls of a task share, checked when it is enqueued for the first time; raise as ``enqueue``.
+
+        Whatever can change from one call to the next is checked each time: a time to run at, options
+        that are lists.
+        """
+        known = self._specs.get(id(task))
+        if known is not None and known[0] is task:
+            return known[1]
+        from queue_app.services.validate import check_spec  # noqa: PLC0415 - it needs the models
+
+        self.validate_task(task)
+        spec = check_spec(_new_task(task))
+        if task.run_after is None and type(getattr(task, "capabilities", ())) is tuple:
+            if len(self._specs) >= MAX_SPECS:
+                self._specs.clear()
+            self._specs[id(task)] = task, spec
+        return spec
 
     async def aenqueue_many(self, task: AnyTask, calls: Iterable[Call]) -> list[AnyResult]:
         """Do what ``enqueue_many`` does, from a coroutine."""
@@ -300,12 +323,10 @@ def has_audience(signal: Signal, level: int) -> bool:
     return len(signal.receivers) > 1 or (_django_log.level != logging.NOTSET and _django_log.isEnabledFor(level))
 
 
-def _new_task(task: AnyTask, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> NewTask:
+def _new_task(task: AnyTask) -> NewTask:
     options = task if isinstance(task, QueueTask) else None
     return NewTask(
         task_type=registry.type_of(task),
-        args=list(args),
-        parameters={} if kwargs is None else kwargs,
         queue=task.queue_name,
         priority=band_from_django(task.priority),
         run_after=task.run_after,

@@ -115,6 +115,8 @@ class QueueTask[**P, R](_Base[P, R]):
             raise InvalidTask(
                 "backoff must be a function of (exception, task_result); for a number of seconds use retry_delay."
             )
+        if isinstance(self.capabilities, list | set | frozenset):
+            object.__setattr__(self, "capabilities", tuple(self.capabilities))  # which nobody can change any more
         object.__setattr__(self, "sensitive", _names(self.sensitive))
         Task.__post_init__(self)
         registry.register(self)

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterable
 
 _COUNTER_BITS = 42
+_POOL_BYTES = 1280
 _COUNTER_MAX = (1 << _COUNTER_BITS) - 1
 _VERSION_AND_VARIANT = 0x7 << 76 | 0b10 << 62
 
@@ -30,6 +31,7 @@ class UUID7Generator:
         self._lock = threading.Lock()
         self._last_ms = 0
         self._counter = 0
+        self._pool, self._used = b"", 0  # of random bytes, asked for in advance: each question is a system call
 
     def __call__(self) -> uuid.UUID:
         """Return the next id."""
@@ -37,9 +39,9 @@ class UUID7Generator:
 
     def take(self, count: int) -> list[uuid.UUID]:
         """Return the next ``count`` ids, with what they share done once."""
-        seeds = memoryview(os.urandom(10 * count))
         ids: list[uuid.UUID] = []
         with self._lock:
+            seeds = self._random(10 * count)
             now_ms = time.time_ns() // 1_000_000
             for at in range(0, 10 * count, 10):
                 random_bits = int.from_bytes(seeds[at : at + 10])
@@ -58,6 +60,13 @@ class UUID7Generator:
                 value |= (random_bits >> 48) & 0xFFFF_FFFF
                 ids.append(uuid.UUID(int=value))
         return ids
+
+    def _random(self, size: int) -> bytes:
+        """Return random bytes; the lock is held."""
+        if self._used + size > len(self._pool):
+            self._pool, self._used = os.urandom(max(_POOL_BYTES, size)), 0
+        self._used += size
+        return self._pool[self._used - size : self._used]
 
 
 _generator = UUID7Generator()

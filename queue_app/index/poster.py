@@ -34,6 +34,8 @@ from queue_app.index.publishing import publish_arguments, split
 
 #: Hints that follow one another more closely than this go together.
 GATHER_SECONDS = 0.005
+#: So much later a thread does what the next caller has not done.
+SLACK_SECONDS = 0.002
 #: So many events wait at most for hints to go with: nobody waits for what is only told.
 MAX_EVENTS = 2000
 #: So many entries go in one call at most.
@@ -84,6 +86,7 @@ class Poster:
         self._events: list[Run] = []
         self._count = 0  # of what has gathered
         self.owes_hints = False  # posted, and perhaps not yet seen by the server
+        self._since = 0.0  # when the first of them came
         self._sent_at = 0.0
         self._thread: threading.Thread | None = None
         self._gathering = threading.Event()
@@ -99,11 +102,13 @@ class Poster:
             failure, self._failure = self._failure, None
             if failure is not None:
                 raise failure
+            now = time.monotonic()
+            if not self._count:
+                self._since = now
             self._gathered += entries
             self._events += events
             self._count += len(entries) + sum(max(1, len(run.task_ids)) for run in events)
             self.owes_hints = self.owes_hints or bool(entries)
-            now = time.monotonic()
             is_urgent = bool(self._gathered) or GATHER_SECONDS == 0  # without time to gather nothing does
             is_full = self._count >= (MAX_ENTRIES if is_urgent else MAX_EVENTS)
             if is_full or (is_urgent and now - self._sent_at >= GATHER_SECONDS):
@@ -235,16 +240,31 @@ class Poster:
             self._thread.start()
 
     def _run(self) -> None:
-        """Send what has gathered when no further caller comes to do it."""
+        """Send what has gathered when no further caller comes to do it.
+
+        While callers come and send it only looks now and then, asleep in between: to be woken for each
+        batch anew would cost them more than sending it.
+        """
         while self._gathering.wait():
-            time.sleep(GATHER_SECONDS)
-            self._gathering.clear()  # before the look: what comes after it gathers anew
-            try:
-                with self._turn():
-                    if self._count:
-                        self._send_gathered(time.monotonic())
-            except redis.RedisError as error:
-                self._failure = error  # the next caller hears of it
+            pause = GATHER_SECONDS
+            while pause:
+                time.sleep(pause)
+                try:
+                    pause = self._send_late_ones()
+                except redis.RedisError as error:
+                    self._failure, pause = error, 0.0  # the next caller hears of it
+
+    def _send_late_ones(self) -> float:
+        """Send what has gathered for long enough; return how long (s) to sleep then, 0 when nobody comes any more."""
+        with self._turn():
+            now = time.monotonic()
+            left = self._since + GATHER_SECONDS - now if self._count else self._sent_at + GATHER_SECONDS - now
+            if left > 0:
+                return left + SLACK_SECONDS
+            self._gathering.clear()  # before it is sent, which may fail
+            if self._count:
+                self._send_gathered(now)
+            return 0.0
 
 
 _posters: weakref.WeakSet[Poster] = weakref.WeakSet()

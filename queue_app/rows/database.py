@@ -17,6 +17,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from queue_app import conf
+from queue_app.rows import prepared
 
 #: A statement is prepared once it has run so often on a connection.
 PREPARE_AFTER = 5
@@ -73,9 +74,14 @@ def fetch_prepared(sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
     database = connection()
     if not _may_prepare(database):
         return fetch_all(sql, params)
-    with database.wrap_database_errors, psycopg.Cursor(_driver(database)) as cursor:
-        cursor.execute(sql, params)
-        return cursor.fetchall()
+    with database.wrap_database_errors:
+        raw = _driver(database)
+        try:
+            return prepared.run(raw, [(sql, params)])
+        except prepared.Declined:
+            with psycopg.Cursor(raw) as cursor:
+                cursor.execute(sql, params)
+                return cursor.fetchall()
 
 
 def fetch_together(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
@@ -93,6 +99,10 @@ def fetch_together(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ..
         return fetch_last(";".join(texts), [param for some in params for param in some])
     with database.wrap_database_errors:
         raw = _driver(database)
+        try:
+            return prepared.run(raw, statements)
+        except prepared.Declined:
+            pass
         with raw.pipeline():  # left before anything is fetched: it is then that all goes out, and is committed
             cursors = [psycopg.Cursor(raw).execute(sql, params) for sql, params in statements]
         return cursors[-1].fetchall()
@@ -109,8 +119,8 @@ def _driver(database: BaseDatabaseWrapper) -> psycopg.Connection[Any]:
     which nothing has come since the last answer is good: a server that ends one says so, or
     closes it. Only what has something to say is asked, which costs a round trip.
     """
-    if database.connection is not None and _has_news(database.connection):
-        database.close_if_health_check_failed()  # where they are to be checked, and this one was not yet
+    if database.settings_dict["CONN_HEALTH_CHECKS"] and _has_news(database.connection):
+        database.close_if_health_check_failed()
     database.ensure_connection()
     database.validate_no_broken_transaction()
     raw = cast("psycopg.Connection[Any]", database.connection)
@@ -119,8 +129,10 @@ def _driver(database: BaseDatabaseWrapper) -> psycopg.Connection[Any]:
     return raw
 
 
-def _has_news(raw: psycopg.Connection[Any]) -> bool:
+def _has_news(raw: psycopg.Connection[Any] | None) -> bool:
     """Whether the connection is closed, or the server has sent something that nobody asked for."""
+    if raw is None:
+        return False
     if raw.closed:
         return True
     poll = select.poll()

@@ -17,10 +17,10 @@ from queue_app.core.records import Enqueued, Entry, NewTask
 from queue_app.exceptions import IdempotencyConflict
 from queue_app.rows import insert
 from queue_app.rows.database import alias, atomic
-from queue_app.rows.insert import Stored, TaskRow
+from queue_app.rows.insert import Stored, TaskRow, TaskSpec
 from queue_app.services import admission, events
 from queue_app.services.hints import push_on_commit
-from queue_app.services.validate import check_calls, check_spec, check_task
+from queue_app.services.validate import check_call, check_calls, check_task
 
 QueueKey = tuple[str, str]  # database alias, queue
 
@@ -38,7 +38,15 @@ def enqueue(new: NewTask, *, tell: bool = True, outside: bool = False) -> Enqueu
     not be stored, ``IdempotencyConflict`` for a key that was used for something else, and
     ``QueueFull`` or ``UserLimitExceeded`` where there is no room.
     """
-    row = check_task(new)
+    return _enqueue(check_task(new), tell=tell, outside=outside)
+
+
+def enqueue_call(spec: TaskSpec, args: Sequence[Any], parameters: dict[str, Any]) -> Enqueued:
+    """Store one call of a task that was checked (``check_spec``); as ``enqueue``."""
+    return _enqueue(check_call(spec, args, parameters))
+
+
+def _enqueue(row: TaskRow, *, tell: bool = True, outside: bool = False) -> Enqueued:
     with tracing.enqueueing([row]):
         queues = _ensure_queues([row])
         stored = admission.store_one(row, partial(_insert_one, row), outside=outside, tell=tell)
@@ -56,9 +64,9 @@ def enqueue_many(tasks: Iterable[NewTask], *, outside: bool = False) -> list[Enq
     return _store([check_task(new) for new in tasks], outside=outside)
 
 
-def enqueue_calls(task: NewTask, calls: Iterable[tuple[Sequence[Any], dict[str, Any]]]) -> list[Enqueued]:
-    """Store one task for each (args, parameters), as ``enqueue_many`` does; what they share is checked once."""
-    return _store(check_calls(check_spec(task), list(calls)))
+def enqueue_calls(spec: TaskSpec, calls: Sequence[tuple[Sequence[Any], dict[str, Any]]]) -> list[Enqueued]:
+    """Store one task for each (args, parameters) of a task that was checked; as ``enqueue_many``."""
+    return _store(check_calls(spec, calls))
 
 
 def _store(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:
@@ -142,9 +150,11 @@ def _entries(stored: list[Stored]) -> list[Entry]:
     return entries
 
 
-def _ensure_queues(rows: Iterable[TaskRow]) -> set[QueueKey]:
+def _ensure_queues(rows: Sequence[TaskRow]) -> set[QueueKey]:
     """Create queues that are named for the first time, with the defaults; return those that were looked up."""
     database = alias()
+    if len(rows) == 1 and (database, rows[0].spec.queue) in _known_queues:
+        return set()
     fresh = {(database, row.spec.queue) for row in rows} - _known_queues
     for _database, name in sorted(fresh):  # in the same order by everybody, or two new queues could deadlock
         insert.ensure_queue(name)

@@ -8,6 +8,7 @@ server that does not answer.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -49,6 +50,7 @@ class Breaker:
 
 
 breaker = Breaker()
+_log = logging.getLogger("taskqueue")
 
 
 def tell_index(operation: Callable[[Index], object], name: str) -> bool:
@@ -79,12 +81,7 @@ class PushHook:
         self.ran = True
         for note in self.notes:
             note()
-        if self.events and journal.enabled():
-            journal.told(self.events)
-        if len(self.entries) <= 1 and len(self.events) <= 1:
-            tell_index(lambda index: index.post_entries(self.entries, self.events), "push")
-        else:
-            tell_index(lambda index: index.announce_entries(self.entries, self.events), "push")
+        _push(self.entries, self.events)
 
 
 def push_on_commit(
@@ -98,9 +95,12 @@ def push_on_commit(
     """
     if not (entries or events):
         return
-    notes = [note] if note else []
     database = connection()
-    if database.in_atomic_block and database.run_on_commit:
+    if not database.in_atomic_block and database.get_autocommit():
+        _push_now(entries, note, events)
+        return
+    notes = [note] if note else []
+    if database.run_on_commit:
         last: tuple[Any, ...] = database.run_on_commit[-1]
         savepoints, hook, _robust = last
         if isinstance(hook, PushHook) and not hook.ran and savepoints == set(database.savepoint_ids):
@@ -113,6 +113,25 @@ def push_on_commit(
     hook.events.extend(events)
     hook.notes.extend(notes)
     transaction.on_commit(hook, using=alias(), robust=True)
+
+
+def _push_now(entries: Sequence[Entry], note: Callable[[], object] | None, events: Sequence[Run]) -> None:
+    """Push what is committed; like a robust hook it raises nothing."""
+    try:
+        if note:
+            note()
+        _push(entries, events)
+    except Exception:  # noqa: BLE001
+        _log.exception("tasks were stored, and could not be told to the index; the reconciler will find them")
+
+
+def _push(entries: Sequence[Entry], events: Sequence[Run]) -> None:
+    if events and journal.enabled():
+        journal.told(events)
+    if len(entries) <= 1 and len(events) <= 1:
+        tell_index(lambda index: index.post_entries(entries, events), "push")
+    else:
+        tell_index(lambda index: index.announce_entries(entries, events), "push")
 
 
 def on_commit(operation: Callable[[Index], object], name: str) -> None:

@@ -15,6 +15,7 @@ from queue_app.registry import type_of
 from queue_app.rows import audit
 from queue_app.services.enqueue import enqueue_calls, enqueue_many
 from queue_app.services.rebuild import rebuild
+from queue_app.services.validate import check_spec
 from tests.integration.app import tasks
 from tests.integration.faults.run import PATIENCE, Run
 from tests.integration.processes import Process, eventually, lines
@@ -89,7 +90,7 @@ def flush_to_claims(run: Run, queued: int) -> float:
     uncapped()
     for start in range(0, queued, 5000):
         calls = [([run.log, str(number)], {}) for number in range(start, min(start + 5000, queued))]
-        enqueue_calls(NewTask(task_type=type_of(tasks.note)), calls)
+        enqueue_calls(check_spec(NewTask(task_type=type_of(tasks.note))), calls)
     scheduler(run)
     run.fleet.start("runworker", "--processes", "2")
     eventually(lambda: len(lines(run.log)) >= 200, "tasks end", PATIENCE)

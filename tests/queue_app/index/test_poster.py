@@ -70,6 +70,31 @@ def test_the_last_hints_of_a_burst_need_no_further_caller(index, monkeypatch):
     eventually(lambda: waiting(index) == 20)
 
 
+def test_while_callers_come_the_thread_leaves_the_sending_to_them(index, monkeypatch):
+    monkeypatch.setattr(poster, "GATHER_SECONDS", 0.005)
+    now = [time.monotonic()]
+    monkeypatch.setattr(poster.time, "monotonic", lambda: now[0])
+    late = index._poster._send_late_ones
+    index.post_entries([entry()])
+    index.flush()
+    monkeypatch.setattr(index._poster, "_start_thread", lambda: None)
+    index._poster._sent_at = now[0]
+    index.post_entries([entry()])
+    assert late() == pytest.approx(0.007), "a caller will, when the time has come"
+    now[0] += 0.005
+    index.post_entries([entry()])  # sends both
+    assert waiting(index) == 3
+    now[0] += 0.002
+    assert late() == pytest.approx(0.005), "some were sent a moment ago: more may come"
+    index.post_entries([entry()])
+    now[0] += 0.004
+    assert late() == pytest.approx(0.003)
+    now[0] += 0.003
+    assert late() == 0.0, "nobody came"
+    assert waiting(index) == 4
+    assert not index._poster._gathering.is_set(), "the next one wakes the thread"
+
+
 def test_a_script_of_this_process_sees_what_it_posted(index, monkeypatch):
     monkeypatch.setattr(poster, "GATHER_SECONDS", 1000.0)
     for _ in range(3):

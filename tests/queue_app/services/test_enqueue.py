@@ -230,7 +230,7 @@ def test_enqueueing_works_while_the_index_is_away(engine, caplog):
 
 
 def test_a_process_that_dies_between_commit_and_push_loses_nothing(engine):
-    with mock.patch.object(hints.PushHook, "__call__"):
+    with mock.patch.object(hints, "_push"):
         task_id = put()
     assert engine.check().waiting == set()
     assert Reconciler().run_once()["missing"] == 1
