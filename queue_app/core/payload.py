@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from json import encoder as json_encoder
 from typing import Any, Final
 
 from queue_app.exceptions import PayloadTooLarge, UnserializableParameters
@@ -36,7 +38,18 @@ class PayloadLimits:
         return ESCAPED_FACTOR * self.max_bytes
 
 
-_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+def _make_encode() -> Callable[[Any], str]:
+    """Return the function that writes compact JSON, with what an encoder does anew for each value done once."""
+    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+    make: Any = getattr(json_encoder, "c_make_encoder", None)
+    try:
+        parts = make(None, encoder.default, json_encoder.encode_basestring, None, ":", ",", False, False, False)
+    except TypeError:  # a Python that has none, or another one
+        return encoder.encode
+    return lambda value: "".join(parts(value, 0))
+
+
+_encode: Final = _make_encode()
 #: An object of fewer values is looked at value by value, which is faster than a search of its text.
 _FEW: Final = 16
 _LONG_INTEGER: Final = re.compile(r"\d{16}")

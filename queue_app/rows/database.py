@@ -19,8 +19,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from queue_app import conf
 from queue_app.rows import prepared
 
-#: A statement is prepared once it has run so often on a connection.
-PREPARE_AFTER = 5
 #: Shared by every claim until it commits, taken alone by a rebuild when it raises the
 #: generation: so no claim of the old generation can commit after the rebuild has read.
 GENERATION_LOCK = 0x7461736B_71000001
@@ -113,7 +111,7 @@ def _may_prepare(database: BaseDatabaseWrapper) -> bool:
 
 
 def _driver(database: BaseDatabaseWrapper) -> psycopg.Connection[Any]:
-    """Return the connection below Django's, which prepares what it often runs.
+    """Return the connection below Django's.
 
     Where the project wants connections to be checked at their first use in a request, one on
     which nothing has come since the last answer is good: a server that ends one says so, or
@@ -123,10 +121,7 @@ def _driver(database: BaseDatabaseWrapper) -> psycopg.Connection[Any]:
         database.close_if_health_check_failed()
     database.ensure_connection()
     database.validate_no_broken_transaction()
-    raw = cast("psycopg.Connection[Any]", database.connection)
-    if raw.prepare_threshold is None:  # Django's default; its own cursors never prepare
-        raw.prepare_threshold = PREPARE_AFTER
-    return raw
+    return cast("psycopg.Connection[Any]", database.connection)
 
 
 def _has_news(raw: psycopg.Connection[Any] | None) -> bool:

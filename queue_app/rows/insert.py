@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import batched, count, repeat
@@ -34,6 +34,13 @@ class TaskSpec:
     weight: int = 1
 
 
+class Place(NamedTuple):
+    """What is known of a task before its payload is: enough to count it and to tell of it."""
+
+    id: uuid.UUID
+    spec: TaskSpec
+
+
 class TaskRow(NamedTuple):
     """A checked call of a task, ready to be stored."""
 
@@ -46,7 +53,7 @@ class TaskRow(NamedTuple):
 class Stored(NamedTuple):
     """A stored task: ``queued_at`` is ``None`` for one that waits for its time."""
 
-    row: TaskRow
+    row: Place | TaskRow
     created_at: datetime
     queued_at: datetime | None
 
@@ -165,7 +172,7 @@ SELECT clock_timestamp(), {_QUEUE_LIMITS.format(queues="ANY(%s)")} OR %s AND {_U
 """
 
 
-def _look(rows: Sequence[TaskRow]) -> tuple[datetime, bool]:
+def _look(rows: Sequence[Place | TaskRow]) -> tuple[datetime, bool]:
     """Return the time, and whether some row limits what may be enqueued there."""
     queues, has_user = list({row.spec.queue for row in rows}), any(row.spec.user for row in rows)
     clock, is_limited = fetch_all(_CLOCK, [queues, has_user])[0]
@@ -173,7 +180,18 @@ def _look(rows: Sequence[TaskRow]) -> tuple[datetime, bool]:
 
 
 def insert_many(rows: Sequence[TaskRow], *, admitted: bool = False) -> list[Stored]:
+    """Store many tasks without idempotency keys, all or nothing, in order; as ``insert_places``."""
+    return insert_places(rows, lambda: ((args, parameters) for _id, _spec, args, parameters in rows), admitted=admitted)
+
+
+def insert_places(
+    rows: Sequence[Place | TaskRow], payloads: Callable[[], Iterable[tuple[str, str]]], *, admitted: bool = False
+) -> list[Stored]:
     """Store many tasks without idempotency keys, all or nothing, in order; ``LimitApplies`` as ``insert_one``.
+
+    ``payloads`` returns (args, parameters) of each as JSON text. It is asked once the tasks are under way
+    to the server, which stores them while the payloads are written out; what it raises stores
+    nothing.
 
     Tasks of one lane share the instant, their ids keep the order. Over several lanes each
     is queued 8 µs after the one before: the step that a score can still tell apart. The
@@ -194,12 +212,13 @@ def insert_many(rows: Sequence[TaskRow], *, admitted: bool = False) -> list[Stor
         ]
         ids = as_digits([row.id for row in rows])
         with connection().cursor() as cursor:
+            traceparent = trace.of_caller()
             with cursor.copy(_COPY_TASK) as copy:
                 for text in _in_chunks(_task_lines(ids, stored, clock)):
                     copy.write(text)
-            traceparent = trace.of_caller()
+                texts = list(_in_chunks(_payload_lines(ids, payloads(), traceparent)))
             with cursor.copy(_COPY_PAYLOAD if traceparent is None else _COPY_TRACED_PAYLOAD) as copy:
-                for text in _in_chunks(_payload_lines(ids, rows, traceparent)):
+                for text in texts:
                     copy.write(text)
     return stored
 
@@ -237,9 +256,9 @@ def _task_lines(ids: Sequence[str], stored: Sequence[Stored], clock: datetime) -
         yield prefix + digits + waiting
 
 
-def _payload_lines(ids: Sequence[str], rows: Sequence[TaskRow], traceparent: str | None) -> Iterator[str]:
+def _payload_lines(ids: Sequence[str], payloads: Iterable[tuple[str, str]], traceparent: str | None) -> Iterator[str]:
     end = "\n" if traceparent is None else f"\t{traceparent}\n"
-    for digits, (_id, _spec, args, parameters) in zip(ids, rows, strict=True):
+    for digits, (args, parameters) in zip(ids, payloads, strict=True):
         yield f"{digits}\t{_quote(args)}\t{_quote(parameters)}{end}"
 
 

@@ -8,7 +8,8 @@ PostgreSQL's text, and a statement is known by its text.
 ``run`` takes what is certain and declines the rest, which the caller then gives to a cursor: a statement
 that has not been run often on this connection, a value of another type, a transaction that
 has yet to be begun, a driver that works in another way. So there is nothing that only this way
-can do.
+can do. A driver that prepares by itself, because the project told it to (``prepare_threshold``),
+is left to do it: after a rollback it has the server forget whatever is prepared, ours too.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def run(raw: psycopg.Connection[Any], statements: Sequence[Statement]) -> list[R
     Each has a snapshot of its own under READ COMMITTED, as if it had been sent alone. Raises
     ``Declined`` before anything was sent, and psycopg's errors.
     """
-    if _execute is None:
+    if _execute is None or raw.prepare_threshold is not None:
         raise Declined
     pgconn = raw.pgconn
     status = pgconn.transaction_status
@@ -111,9 +112,10 @@ def run(raw: psycopg.Connection[Any], statements: Sequence[Statement]) -> list[R
             transformer.set_pgresult(last)
             return transformer.load_rows(0, last.ntuples, tuple)
     error = errors.error_from_result(next(result for result in results if result.status == pq.ExecStatus.FATAL_ERROR))
-    if is_idle and isinstance(error, _STALE):
+    if isinstance(error, _STALE):
         del _known[raw]
-        raise Declined
+        if is_idle:
+            raise Declined
     raise error
 
 

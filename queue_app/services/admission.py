@@ -34,7 +34,7 @@ from queue_app.exceptions import IsolationTooStrict, LimitExceeded, QueueFull, U
 from queue_app.rows import admission as rows
 from queue_app.rows.admission import QueueLimits, UserScope
 from queue_app.rows.database import atomic, connection
-from queue_app.rows.insert import LimitApplies, Stored, TaskRow
+from queue_app.rows.insert import LimitApplies, Place, Stored, TaskRow
 from queue_app.rows.insert_if_room import insert_if_room
 from queue_app.services import events
 from queue_app.services.expire import DEFAULT_STALE_SECONDS, expire_stale
@@ -66,7 +66,7 @@ def store_one(row: TaskRow, write: Write[Stored | None], *, outside: bool, tell:
     return stored or store([row], write, outside=outside, tell=tell)  # which finds out why, or makes room
 
 
-def store[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool, tell: bool = True) -> T:
+def store[T](asked: Sequence[Place | TaskRow], write: Write[T], *, outside: bool, tell: bool = True) -> T:
     """Store tasks by ``write``, all or none, if there is room for all; return what it returns.
 
     Raises ``QueueFull`` and ``UserLimitExceeded``, which with ``tell`` are told as events, and
@@ -86,7 +86,7 @@ def store[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool, tell: 
         raise
 
 
-def _store_if_room[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool) -> T:
+def _store_if_room[T](asked: Sequence[Place | TaskRow], write: Write[T], *, outside: bool) -> T:
     for sweep in count():
         try:
             return _try(asked, write, outside=outside)
@@ -106,7 +106,7 @@ class _NoRoom(Exception):
         self.stale_after = stale_after
 
 
-def _try[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool) -> T:
+def _try[T](asked: Sequence[Place | TaskRow], write: Write[T], *, outside: bool) -> T:
     """Count and store in one transaction, of its own or as part of the caller's; raise without a trace."""
     is_own = _is_own()
     lock_seconds = conf.get().admission.lock_seconds if is_own and outside else None
@@ -128,7 +128,7 @@ def _is_own() -> bool:
     return not connection().in_atomic_block and connection().get_autocommit()
 
 
-def _check(asked: Sequence[TaskRow], *, outside: bool, lock_seconds: float | None) -> None:
+def _check(asked: Sequence[Place | TaskRow], *, outside: bool, lock_seconds: float | None) -> None:
     """Raise unless there is room for all; until the transaction ends nobody else takes it."""
     isolation, found = rows.read_limits({row.spec.queue for row in asked}, lock_seconds)
     limits = {each.queue: each for each in found}
@@ -167,7 +167,9 @@ def _stale_after(limits: QueueLimits) -> float | None:
     return DEFAULT_STALE_SECONDS
 
 
-def _pendings(asked: Sequence[TaskRow], limits: dict[str, QueueLimits], *, outside: bool) -> dict[UserScope, int]:
+def _pendings(
+    asked: Sequence[Place | TaskRow], limits: dict[str, QueueLimits], *, outside: bool
+) -> dict[UserScope, int]:
     """Return the limit of each user who asks."""
     found: dict[UserScope, int] = {}
     for row in asked:
@@ -181,12 +183,14 @@ def _pendings(asked: Sequence[TaskRow], limits: dict[str, QueueLimits], *, outsi
     return found
 
 
-def _scope(row: TaskRow, limits: dict[str, QueueLimits]) -> UserScope:
+def _scope(row: Place | TaskRow, limits: dict[str, QueueLimits]) -> UserScope:
     own = limits[row.spec.queue].max_pending_per_user is not None
     return UserScope(row.spec.user, row.spec.queue if own else "")
 
 
-def _new_ones(asked: Sequence[TaskRow], lengths: dict[str, int], pendings: dict[UserScope, int]) -> list[TaskRow]:
+def _new_ones(
+    asked: Sequence[Place | TaskRow], lengths: dict[str, int], pendings: dict[UserScope, int]
+) -> list[Place | TaskRow]:
     """Return what takes a place: a task whose idempotency key is taken is there already, and may be asked for again."""
     keyed = {(row.spec.user, key): row for row in asked if (key := row.spec.idempotency_key) is not None}
     if not keyed:

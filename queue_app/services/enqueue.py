@@ -12,15 +12,16 @@ from functools import partial
 from typing import Any
 
 from queue_app import conf, signals, tracing
+from queue_app.core.ids import uuid7s
 from queue_app.core.lanes import score
 from queue_app.core.records import Enqueued, Entry, NewTask
 from queue_app.exceptions import IdempotencyConflict
 from queue_app.rows import insert
 from queue_app.rows.database import alias, atomic
-from queue_app.rows.insert import Stored, TaskRow, TaskSpec
+from queue_app.rows.insert import Place, Stored, TaskRow, TaskSpec
 from queue_app.services import admission, events
 from queue_app.services.hints import push_on_commit
-from queue_app.services.validate import check_call, check_calls, check_task
+from queue_app.services.validate import check_call, check_payloads, check_task
 
 QueueKey = tuple[str, str]  # database alias, queue
 
@@ -66,7 +67,15 @@ def enqueue_many(tasks: Iterable[NewTask], *, outside: bool = False) -> list[Enq
 
 def enqueue_calls(spec: TaskSpec, calls: Sequence[tuple[Sequence[Any], dict[str, Any]]]) -> list[Enqueued]:
     """Store one task for each (args, parameters) of a task that was checked; as ``enqueue_many``."""
-    return _store(check_calls(spec, calls))
+    if spec.idempotency_key is not None:
+        return _store([check_call(spec, *call) for call in calls])
+    places = [Place(task_id, spec) for task_id in uuid7s(len(calls))]
+    if not places:
+        return []
+    with tracing.enqueueing(places):
+        queues = _ensure_queues(places)
+        write = partial(insert.insert_places, places, partial(check_payloads, calls))
+        return _stored(admission.store(places, write, outside=False), queues)
 
 
 def _store(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:
@@ -79,10 +88,13 @@ def _store(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:
 def _store_all(rows: list[TaskRow], *, outside: bool) -> list[Enqueued]:
     queues = _ensure_queues(rows)
     if all(row.spec.idempotency_key is None for row in rows):
-        stored = admission.store(rows, partial(insert.insert_many, rows), outside=outside)
-        _announce(stored, queues)
-        return [Enqueued(item.row.id, item.status, item.created_at) for item in stored]
+        return _stored(admission.store(rows, partial(insert.insert_many, rows), outside=outside), queues)
     return admission.store(rows, partial(_store_with_keys, rows, queues), outside=outside)
+
+
+def _stored(stored: list[Stored], queues: set[QueueKey]) -> list[Enqueued]:
+    _announce(stored, queues)
+    return [Enqueued(item.row.id, item.status, item.created_at) for item in stored]
 
 
 def _insert_one(row: TaskRow, *, admitted: bool = False) -> Stored | None:
@@ -150,7 +162,7 @@ def _entries(stored: list[Stored]) -> list[Entry]:
     return entries
 
 
-def _ensure_queues(rows: Sequence[TaskRow]) -> set[QueueKey]:
+def _ensure_queues(rows: Sequence[Place | TaskRow]) -> set[QueueKey]:
     """Create queues that are named for the first time, with the defaults; return those that were looked up."""
     database = alias()
     if len(rows) == 1 and (database, rows[0].spec.queue) in _known_queues:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.utils.json import normalize_json
 
 from queue_app import conf
-from queue_app.core.ids import uuid7s
+from queue_app.core.ids import uuid7
 from queue_app.core.lanes import lane_name
 from queue_app.core.payload import PayloadLimits, dump_json
 from queue_app.core.priorities import parse_band
@@ -67,19 +67,17 @@ def check_spec(new: NewTask) -> TaskSpec:
 
 def check_call(spec: TaskSpec, args: Sequence[Any], parameters: dict[str, Any]) -> TaskRow:
     """Return the row of one call of a checked task; raise ``InvalidTaskData`` for bad parameters."""
-    return check_calls(spec, [(args, parameters)])[0]
+    return TaskRow(uuid7(), spec, *next(check_payloads([(args, parameters)])))
 
 
-def check_calls(spec: TaskSpec, calls: Sequence[tuple[Sequence[Any], dict[str, Any]]]) -> list[TaskRow]:
-    """Return the rows of many calls of a checked task, their ids in their order; as ``check_call``."""
+def check_payloads(calls: Iterable[tuple[Sequence[Any], dict[str, Any]]]) -> Iterator[tuple[str, str]]:
+    """Yield (args, parameters) of each call as JSON text; raise ``InvalidTaskData`` at one that must not be stored."""
     limits = conf.get().payload
-    rows: list[TaskRow] = []
-    for task_id, (args, parameters) in zip(uuid7s(len(calls)), calls, strict=True):
+    for args, parameters in calls:
         text = _parameters_text(parameters, limits)
         if type(args) not in (list, tuple):
             raise InvalidTaskData("args", "args must be a list.", code="list_expected")
-        rows.append(TaskRow(task_id, spec, dump_json(list(args), field="args", limits=limits) if args else "[]", text))
-    return rows
+        yield dump_json(list(args), field="args", limits=limits) if args else "[]", text
 
 
 def check_parameters(parameters: Any) -> str:

@@ -6,7 +6,7 @@ import uuid
 
 import psycopg
 import pytest
-from django.db import DataError, connection, transaction
+from django.db import DataError, ProgrammingError, connection, transaction
 
 from queue_app.rows import prepared
 from queue_app.rows.database import execute, fetch_all, fetch_prepared, fetch_together
@@ -101,6 +101,35 @@ def test_a_server_that_was_told_to_forget_is_told_again(raw):
     execute("DISCARD ALL")
     assert fetch_prepared("SELECT %s::int", [2]) == [(2,)]
     assert warmed("SELECT %s::int", [3]) == [(3,)]
+
+
+@pytest.mark.parametrize("prepares", [None, 2], ids=["ours", "the driver's own"])
+def test_it_outlives_a_rollback(raw, prepares):
+    """After one the driver has the server forget all that is prepared, if it prepared something itself."""
+    raw.prepare_threshold = prepares
+    warmed("SELECT %s::int", [1])
+    for _ in range(PREPARE_AFTER):
+        psycopg.Cursor(raw).execute("SELECT %s::text", ["by the driver"])
+    with transaction.atomic():
+        fetch_all("SELECT 1")
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        fetch_all("SELECT 1")
+        assert fetch_prepared("SELECT %s::int", [2]) == [(2,)]
+    assert len(names()) == (prepares is None)
+
+
+def test_whoever_makes_the_server_forget_breaks_one_transaction_at_most(raw):
+    warmed("SELECT %s::int", [1])
+    execute("DEALLOCATE ALL")
+    with transaction.atomic():
+        fetch_all("SELECT 1")
+        with pytest.raises(ProgrammingError, match="does not exist"):
+            fetch_prepared("SELECT %s::int", [2])
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        fetch_all("SELECT 1")
+        assert fetch_prepared("SELECT %s::int", [3]) == [(3,)]
 
 
 def test_a_table_that_changed_under_a_statement_is_read_as_it_is_now(raw):
