@@ -37,6 +37,7 @@ def main() -> int:
         "enqueue",
         "drain",
         "counting",
+        "connections",
         "pickup",
         "idle",
         "reconcile",
