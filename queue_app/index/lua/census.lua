@@ -9,7 +9,8 @@
 --          or empty
 --
 -- A lane mostly holds one band, the same as the lane before it, and nothing older than what was
--- seen: two reads tell so, of which neither makes a text.
+-- seen. That takes three reads which neither make a text nor walk: a count of what lies beyond
+-- an end of a sorted set is 0 after a look at that end, whatever lies within.
 --! include keys
 local about = {}
 if ARGV[1] == '' then
@@ -47,7 +48,8 @@ local function count_lanes(lanes, counts, oldest)
   for _, lane in ipairs(lanes) do
     local key = lane_key(lane)
     local n = call('ZCARD', key)
-    if band and call('ZCOUNT', key, oldest[band + 1], '(' .. above[band]) == n then
+    if band and call('ZCOUNT', key, above[band], '+inf') == 0
+        and call('ZCOUNT', key, '-inf', '(' .. oldest[band + 1]) == 0 then
       counts[band + 1] = counts[band + 1] + n
     else
       band = count_bands(key, n, counts, oldest) or band
