@@ -40,6 +40,7 @@ def main() -> int:
         "pickup",
         "idle",
         "reconcile",
+        "rebuild",
         "scrape",
         "growth",
         "soak",
