@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from django.utils import timezone
 
 from queue_app.core.priorities import Band
 from queue_app.dashboard.cache import Shared
+from queue_app.dashboard.history import add_history
+from queue_app.dashboard.history import forget as forget_history
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.census import Census
 from queue_app.index.depth import QueueDepth
 from queue_app.models import DeadLetter, PriorityPolicy, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import WorkerStatus
-from queue_app.rows import charts
 
 #: Seconds for which viewers share one look.
 FRESH: Final = 1.5
-#: Seconds for which they share the snapshots, which come once a minute.
-FRESH_HISTORY: Final = 15.0
-HISTORY: Final = timedelta(minutes=60)
 MAX_WORKERS: Final = 2000
 #: Counting stops there.
 MAX_DEAD: Final = 1000
@@ -55,7 +53,7 @@ class QueueRow:
     bands: list[BandRow] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)  # of the last hour, one a minute
     ended: list[int] = field(default_factory=list)
-    completed: int | None = None  # in the last full minute; None: no snapshot yet
+    completed: int | None = None  # in a minute, see ``history``; None: not known
     failed: int | None = None
     workers: int = 0  # active ones that serve it
     slots: int = 0
@@ -120,7 +118,7 @@ class Live:
 
     @property
     def completed(self) -> int:
-        """What was completed in the last full minute."""
+        """What was completed in a minute, the last one that is known."""
         return sum(row.completed or 0 for row in self.queues)
 
     @property
@@ -165,7 +163,7 @@ def _look(_key: str) -> Live:
     depths = {} if census is None else {depth.queue: depth for depth in census.queues}
     workers = _workers(now)
     rows = [_row(queue, _depth(queue, depths, error), targets, workers, now) for queue in queues]
-    _add_history(rows, history.get(",".join(queue.name for queue in queues)), now)
+    add_history(rows, now)
     return Live(
         at=now,
         index="unreachable" if census is None else census.state,
@@ -227,23 +225,6 @@ def _age(since: datetime | None, now: datetime) -> float | None:
     return None if since is None else max(0.0, (now - since).total_seconds())
 
 
-def _read_history(names: str) -> dict[str, list[charts.Recent]]:
-    found: dict[str, list[charts.Recent]] = {}
-    for item in charts.recent(names.split(","), timezone.now() - HISTORY):
-        found.setdefault(item.queue, []).append(item)
-    return found
-
-
-def _add_history(rows: Sequence[QueueRow], known: dict[str, list[charts.Recent]], now: datetime) -> None:
-    for row in rows:
-        past = known.get(row.queue.name, [])
-        row.depths = [item.depth or 0 for item in past]
-        row.ended = [item.completed + item.failed for item in past]
-        if past and now - past[-1].taken_at < timedelta(minutes=3):
-            row.completed, row.failed = past[-1].completed, past[-1].failed
-
-
-history: Final = Shared(_read_history, lambda _: FRESH_HISTORY)
 shared: Final = Shared(_look, lambda _: FRESH)
 
 
@@ -255,4 +236,4 @@ def look() -> Live:
 def forget() -> None:
     """Make the next look a new one."""
     shared.forget()
-    history.forget()
+    forget_history()

@@ -58,8 +58,11 @@ def families(figures: Figures) -> Iterator[Family]:
     index, rows = figures.index, figures.rows
     answers = {"redis": index, "postgresql": rows}
     yield _family("up", {(name,): float(answer is not None) for name, answer in answers.items()})
+    shown: dict[str, str] = {}
     if index is not None:
-        yield from _of_index(index, _shown(index))
+        counts = _sorted_out(index.counts)
+        shown = _shown(index, counts)
+        yield from _of_index(index, counts, shown)
         yield _family("scheduler_leading", {(): float(index.leader_lapses is not None)})
         if figures.leader_age is not None:
             yield _family("scheduler_leader_age_seconds", {(): figures.leader_age})
@@ -69,23 +72,38 @@ def families(figures: Figures) -> Iterator[Family]:
         active = sum(queue.active for queue in index.queues)
         yield _family("worker_capacity_used_ratio", {(): active / rows.slots if rows.slots else 0.0})
         yield _family("index_ready", {(): float(bool(figures.ready))})
-        shown = _shown(index)
         paused = {(name,): float(value) for name, value in rows.paused.items() if shown.get(name) == name}
         yield _family("queue_paused", paused)
 
 
-def _shown(index: Census) -> dict[str, str]:
+class _Counts(NamedTuple):
+    """The counts with their names taken apart: all but the kind, and how often."""
+
+    events: list[tuple[list[str], int]]  # [event, queue, band, status, reason]
+    times: dict[str, list[tuple[list[str], int]]]  # wait or run -> [queue, band, status, place]
+
+
+def _sorted_out(counts: Mapping[str, int]) -> _Counts:
+    """Take the names apart, once for all metrics: there are thousands."""
+    found: dict[str, list[tuple[list[str], int]]] = {"event": [], WAIT: [], RUN: []}
+    for field, count in counts.items():
+        kind, *parts = field.split(":", 5)
+        if kind in found:
+            found[kind].append((parts, count))
+    return _Counts(found.pop("event"), found)
+
+
+def _shown(index: Census, counts: _Counts) -> dict[str, str]:
     """Return the label of each queue: its name for as many as allowed, those with most tasks first."""
-    weight = Counter({queue.queue: queue.total + queue.active for queue in index.queues})
-    for field in index.counts:
-        kind, _, rest = field.partition(":")
-        if kind in {"event", WAIT, RUN}:
-            weight[rest.split(":")[1 if kind == "event" else 0]] += 0
+    weight = {queue.queue: queue.total + queue.active for queue in index.queues}
+    counted = {parts[1] for parts, _ in counts.events}
+    counted.update(parts[0] for each in counts.times.values() for parts, _ in each)
+    weight |= dict.fromkeys(counted - weight.keys(), 0)
     first = set(sorted(weight, key=lambda name: (-weight[name], name))[: conf.get().metrics.max_queues])
     return {name: name if name in first else OTHER for name in weight}
 
 
-def _of_index(index: Census, shown: dict[str, str]) -> Iterator[Family]:
+def _of_index(index: Census, sorted_out: _Counts, shown: dict[str, str]) -> Iterator[Family]:
     now = datetime.now(UTC)
     depth: Counter[Labels] = Counter()
     ages: dict[Labels, float] = {}
@@ -102,10 +120,10 @@ def _of_index(index: Census, shown: dict[str, str]) -> Iterator[Family]:
     yield _family("queue_depth", depth)
     yield _family("queue_oldest_age_seconds", ages)
     yield _family("queue_active", active)
-    yield from _of_events(index.counts, shown)
-    yield from _of_failures(index.counts)
-    yield from _of_times(index.counts, shown)
     counts = index.counts
+    yield from _of_events(sorted_out, counts.get("due", 0), shown)
+    yield from _of_failures(sorted_out, counts.get("retry:worker_died", 0))
+    yield from _of_times(sorted_out, shown)
     yield _family(
         "tasks_promoted_total",
         {(band.label, Band(band - 1).label): counts.get(f"promoted:{band.label}:{Band(band - 1).label}", 0)
@@ -115,14 +133,14 @@ def _of_index(index: Census, shown: dict[str, str]) -> Iterator[Family]:
     yield _family("index_repairs_total", {(kind,): counts.get(f"repair:{kind}", 0) for kind in REPAIRS})
 
 
-def _of_events(counts: dict[str, int], shown: dict[str, str]) -> Iterator[Family]:
+def _of_events(counts: _Counts, due: int, shown: dict[str, str]) -> Iterator[Family]:
     names = sorted(set(shown.values()))
     nothing: dict[Labels, int] = {(name, band.label): 0 for name in names for band in Band}
     enqueued = Counter(nothing)
     scheduled = Counter(nothing)
     started = Counter(nothing)
     states = Counter({(status.value,): 0 for status in Status})
-    for event, queue, band, status, reason, count in _events(counts):
+    for (event, queue, band, status, reason), count in counts.events:
         labels = (shown[queue], band)
         if event not in NO_CHANGE and _is_change(event, reason):
             states[status,] += count
@@ -132,7 +150,7 @@ def _of_events(counts: dict[str, int], shown: dict[str, str]) -> Iterator[Family
             started[labels] += count
         if status == Status.SCHEDULED:
             scheduled[labels] += count
-    states[Status.QUEUED.value,] += counts.get("due", 0)
+    states[Status.QUEUED.value,] += due
     yield _family("queue_enqueued_total", enqueued)
     yield _family("queue_scheduled_total", scheduled)
     yield _family("queue_started_total", started)
@@ -144,45 +162,33 @@ def _is_change(event: str, reason: str) -> bool:
     return event != EventName.DEAD_LETTERED or reason == CRASH_LOOP
 
 
-def _of_failures(counts: dict[str, int]) -> Iterator[Family]:
+def _of_failures(counts: _Counts, died: int) -> Iterator[Family]:
     retries = Counter({(reason,): 0 for reason in RETRY_REASONS})
     failed = Counter({(reason,): 0 for reason in FAILURE_REASONS})
     dead = Counter({(reason,): 0 for reason in DEATH_REASONS})
-    for event, _queue, _band, status, reason, count in _events(counts):
+    for (event, _queue, _band, status, reason), count in counts.events:
         if event == EventName.DEAD_LETTERED:
             dead[reason if reason in DEATH_REASONS else OTHER,] += count
         elif event in FAILURES:
             failed[FAILURES[event],] += count
             if status == Status.SCHEDULED:
                 retries[FAILURES[event],] += count
-    retries["worker_died",] += counts.get("retry:worker_died", 0)
+    retries["worker_died",] += died
     yield _family("task_retries_total", retries)
     yield _family("tasks_failed_total", failed)
     yield _family("tasks_dlq_total", dead)
 
 
-def _events(counts: dict[str, int]) -> Iterator[tuple[str, str, str, str, str, int]]:
-    """Yield (event, queue, band, status, reason, count)."""
-    for field, count in counts.items():
-        if field.startswith("event:"):
-            _, event, queue, band, status, reason = field.split(":", 5)
-            yield event, queue, band, status, reason, count
-
-
-def _of_times(counts: dict[str, int], shown: dict[str, str]) -> Iterator[Family]:
-    found: dict[str, dict[Labels, list[int]]] = {WAIT: defaultdict(_no_times), RUN: defaultdict(_no_times)}
-    for field, count in counts.items():
-        kind, _, rest = field.partition(":")
-        if kind in found:
-            queue, band, status, place = rest.split(":")
-            times = found[kind][shown[queue], band, status]
-            times[-1 if place == SUM else int(place)] += count
+def _of_times(counts: _Counts, shown: dict[str, str]) -> Iterator[Family]:
     for kind, name in ((WAIT, "queue_wait_seconds"), (RUN, "task_duration_seconds")):
+        found: dict[Labels, list[int]] = defaultdict(_no_times)
+        for (queue, band, status, place), count in counts.times[kind]:
+            found[shown[queue], band, status][-1 if place == SUM else int(place)] += count
         yield _family(
             name,
             {
                 labels: Times(list(accumulate(buckets)), total / 1_000_000)
-                for labels, (*buckets, total) in found[kind].items()
+                for labels, (*buckets, total) in found.items()
             },
         )
 

@@ -72,9 +72,11 @@ class Task(models.Model):
             models.Index(fields=["queued_at", "id"], condition=Q(status=Status.QUEUED), name="taskqueue_waiting"),
             # services.reap, rebuild (leases) and the worker page: what runs, and where
             models.Index(fields=["worker_id"], condition=Q(status=Status.EXECUTING), name="taskqueue_executing"),
-            # services.purge and statistics: what ended when
+            # services.purge (successes) and statistics: what ended when
             models.Index(fields=["finished_at"], condition=Q(finished_at__isnull=False), name="taskqueue_finished"),
-            # the lists of what went wrong, newest first; what completes never enters it
+            # services.purge: what went wrong, by its end; what completes never enters it
+            models.Index(fields=["finished_at"], condition=Q(status__in=FRUITLESS), name="taskqueue_fruitless_ends"),
+            # the lists of what went wrong, newest first
             models.Index(fields=["status", "id"], condition=Q(status__in=FRUITLESS), name="taskqueue_fruitless"),
             # the API's lists and counts by type: entered once, when the task ends, so that only the finish pays
             models.Index(fields=["task_type", "id"], condition=Q(finished_at__isnull=False), name="taskqueue_by_type"),

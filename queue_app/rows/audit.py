@@ -30,10 +30,10 @@ def queued_page(after: Cursor | None, limit: int = PAGE) -> list[TaskRef]:
     return [TaskRef.from_row(row) for row in fetch_all(_QUEUED, params)]
 
 
-def queued_pages() -> Iterator[list[TaskRef]]:
+def queued_pages(limit: int = PAGE) -> Iterator[list[TaskRef]]:
     """Yield all queued tasks in pages, oldest first."""
     cursor: Cursor | None = None
-    while page := queued_page(cursor):
+    while page := queued_page(cursor, limit):
         yield page
         cursor = (page[-1].queued_at, page[-1].id)
 

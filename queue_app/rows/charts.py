@@ -35,6 +35,11 @@ SELECT queue, taken_at, completed, failed,
 FROM queue_app_queuestats WHERE queue = ANY(%s) AND taken_at >= %s ORDER BY queue, taken_at
 """
 
+_ENDED = """
+SELECT queue, count(*) FILTER (WHERE status = 'completed'), count(*) FILTER (WHERE status IN ('failed', 'dead_letter'))
+FROM queue_app_task WHERE finished_at >= statement_timestamp() - make_interval(secs => 60) GROUP BY queue
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -66,3 +71,8 @@ def series(queues: Sequence[str], since: datetime, step: float) -> Series:
 def recent(queues: Sequence[str], since: datetime) -> list[Recent]:
     """Return the snapshots of the queues since a time, by queue, oldest first."""
     return [Recent(*row) for row in fetch_all(_RECENT, [list(queues), since])]
+
+
+def ended_lately() -> dict[str, tuple[int, int]]:
+    """Return {queue: (completed, failed)} of the last 60 seconds, counted from the tasks that ended in them."""
+    return {queue: (completed, failed) for queue, completed, failed in fetch_all(_ENDED)}

@@ -6,21 +6,27 @@ from datetime import UTC, datetime, timedelta
 
 from queue_app.rows.database import execute, fetch_all
 
+# Each kind of end is read along an index, up to its own retention: so a run reads what it deletes, and not what is kept
+# for longer. Only that of the successes holds both kinds: failures that are kept are read over, from `after` on.
+_COMPLETED = """
+    status = 'completed' AND finished_at >= COALESCE(%(after)s::timestamptz, '-infinity')
+    AND finished_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+"""
+# A task stays as long as its dead letter can be replayed, whatever the retention of failures says.
+_FRUITLESS = """
+    status IN ('cancelled', 'dead_letter', 'expired', 'failed')
+    AND finished_at >= COALESCE(%(after)s::timestamptz, '-infinity')
+    AND finished_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND (status <> 'dead_letter' OR NOT EXISTS (
+        SELECT 1 FROM queue_app_deadletter AS letter
+        WHERE letter.task_id = queue_app_task.id AND letter.replayed_at IS NULL AND letter.discarded_at IS NULL))
+"""
+# It also stays as long as it stands for its idempotency key.
+_UNKEYED = "(idempotency_key IS NULL OR created_at < statement_timestamp() - make_interval(secs => %(key)s))"
 # The children go in the same statement: they carry no foreign key that would do it.
-# A task stays as long as its dead letter can be replayed, whatever the retention of failures says, and as long as it
-# stands for its idempotency key.
-_PURGE_TASKS = """
+_PURGE = """
 WITH doomed AS (
-    SELECT id FROM queue_app_task
-    WHERE finished_at >= COALESCE(%(after)s::timestamptz, '-infinity')
-        AND finished_at < statement_timestamp() - make_interval(secs => LEAST(%(success)s, %(failure)s))
-        AND finished_at < statement_timestamp() - make_interval(
-            secs => CASE WHEN status = 'completed' THEN %(success)s ELSE %(failure)s END)
-        AND status IN ('completed', 'failed', 'cancelled', 'expired', 'dead_letter')
-        AND (idempotency_key IS NULL OR created_at < statement_timestamp() - make_interval(secs => %(key)s))
-        AND (status <> 'dead_letter' OR NOT EXISTS (
-            SELECT 1 FROM queue_app_deadletter AS letter
-            WHERE letter.task_id = queue_app_task.id AND letter.replayed_at IS NULL AND letter.discarded_at IS NULL))
+    SELECT id FROM queue_app_task WHERE {which} AND {unkeyed}
     ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), payloads AS (DELETE FROM queue_app_taskpayload USING doomed WHERE task_id = doomed.id),
 results AS (DELETE FROM queue_app_taskresult USING doomed WHERE task_id = doomed.id),
@@ -29,6 +35,7 @@ progress AS (DELETE FROM queue_app_taskprogress USING doomed WHERE task_id = doo
 logs AS (DELETE FROM queue_app_tasklog USING doomed WHERE task_id = doomed.id)
 DELETE FROM queue_app_task AS t USING doomed WHERE t.id = doomed.id RETURNING t.finished_at
 """
+_PURGE_COMPLETED, _PURGE_FRUITLESS = (_PURGE.format(which=each, unkeyed=_UNKEYED) for each in (_COMPLETED, _FRUITLESS))
 
 _COUNTS = """
 SELECT queue, sum(enqueued)::int, sum(completed)::int, sum(failed)::int FROM (
@@ -70,23 +77,28 @@ def purge_audit(seconds: float, limit: int) -> int:
 
 
 def count_purgeable(success_seconds: float, failure_seconds: float, key_seconds: float) -> int:
-    """Return how many tasks ``purge_tasks`` would delete by now, called until nothing is left."""
-    which = _PURGE_TASKS[_PURGE_TASKS.index("FROM queue_app_task\n") : _PURGE_TASKS.index("ORDER BY finished_at")]
-    params = {"success": success_seconds, "failure": failure_seconds, "key": key_seconds, "after": None}
-    return int(fetch_all(f"SELECT count(*) {which}", params)[0][0])
+    """Return how many tasks would be deleted by now, called until nothing is left."""
+    count = 0
+    for which, seconds in ((_COMPLETED, success_seconds), (_FRUITLESS, failure_seconds)):
+        params = {"seconds": seconds, "key": key_seconds, "after": None}
+        count += fetch_all(f"SELECT count(*) FROM queue_app_task WHERE {which} AND {_UNKEYED}", params)[0][0]
+    return count
 
 
-def purge_tasks(
-    success_seconds: float, failure_seconds: float, key_seconds: float, limit: int, after: datetime | None = None
-) -> list[datetime]:
-    """Delete at most ``limit`` ended tasks that are past their retention, oldest first; return when they ended.
+def purge_completed(seconds: float, key_seconds: float, limit: int, after: datetime | None = None) -> list[datetime]:
+    """Delete at most ``limit`` completed tasks that are past their retention, oldest first; return when they ended.
 
     One that carries an idempotency key stays at least ``key_seconds`` from its creation on.
-    Nothing that ended before ``after`` is looked at: failures are kept for longer, and the
-    next batch need not read over them again.
+    Nothing that ended before ``after`` is looked at.
     """
-    params = {"success": success_seconds, "failure": failure_seconds, "key": key_seconds, "limit": limit}
-    return [row[0] for row in fetch_all(_PURGE_TASKS, params | {"after": after})]
+    params = {"seconds": seconds, "key": key_seconds, "limit": limit, "after": after}
+    return [row[0] for row in fetch_all(_PURGE_COMPLETED, params)]
+
+
+def purge_fruitless(seconds: float, key_seconds: float, limit: int, after: datetime | None = None) -> list[datetime]:
+    """Delete tasks that ended without a result; otherwise as ``purge_completed``."""
+    params = {"seconds": seconds, "key": key_seconds, "limit": limit, "after": after}
+    return [row[0] for row in fetch_all(_PURGE_FRUITLESS, params)]
 
 
 def purge_dead_letters(limit: int) -> int:

@@ -93,9 +93,9 @@ class _Gates:
                 self._active["user", found.user] += found.tasks
         self._limits = {(limit.scope, limit.name): limit for limit in Limit.objects.using(alias()).all()}
         overall = RuntimeSettings.objects.using(alias()).filter(pk=1).first()
-        self._made: dict[tuple[str, str], Gate] = {("queue", ""): self._gate(queue, "queue", "")}
+        self._made: dict[tuple[str, str], Gate] = {("queue", ""): self._gate([queue], "queue", "")}
         if overall is not None:
-            self._made["all", ""] = self._gate(overall, "all", "")
+            self._made["all", ""] = self._gate([overall], "all", "")
 
     def all(self) -> list[Gate]:
         """Return all that were made."""
@@ -104,11 +104,8 @@ class _Gates:
     def of(self, lane: Lane) -> list[Gate]:
         """Return the gates that the tasks of a lane pass."""
         found = [self._made[name] for name in (("all", ""), ("queue", "")) if name in self._made]
-        found += self._limited(Scope.TYPE, lane.task_type, lane.task_type)
-        if lane.key:
-            family = lane.key.partition(":")[0]
-            own = lane.key if (Scope.KEY, lane.key) in self._limits else family
-            found += self._limited(Scope.KEY, own, lane.key)
+        found += self._limited(Scope.TYPE, lane.task_type)
+        found += self._limited(Scope.KEY, lane.key)
         most = self._queue.max_concurrent_per_user
         if lane.user and most is not None:
             name = ("user", lane.user)
@@ -117,22 +114,39 @@ class _Gates:
             found.append(self._made[name])
         return found
 
-    def _limited(self, scope: Scope, row: str, name: str) -> list[Gate]:
-        limit = self._limits.get((scope.value, row))
-        if limit is None:
-            return []
+    def _limited(self, scope: Scope, name: str) -> list[Gate]:
         if (scope.value, name) not in self._made:
-            self._made[scope.value, name] = self._gate(limit, scope.value, name)
+            rows = [self._limits[scope.value, row] for row in _named(scope, name) if (scope.value, row) in self._limits]
+            if not rows:
+                return []
+            self._made[scope.value, name] = self._gate(rows, scope.value, name)
         return [self._made[scope.value, name]]
 
-    def _gate(self, row: Any, scope: str, name: str) -> Gate:
-        """Return the gate of a row; runtime settings know no rates."""
-        cap, count = row.max_concurrent, getattr(row, "rate_count", None)
-        delay, until = getattr(row, "min_delay_seconds", None), getattr(row, "throttled_until", None)
-        rates = [count / row.rate_seconds] if count else []
-        rates += [1 / delay] if delay else []
+    def _gate(self, rows: Sequence[Any], scope: str, name: str) -> Gate:
+        """Return the gate of its own row and that of its family; runtime settings know no rates.
+
+        As in the index (``lua/lib/limits.lua``): any row shuts it, and cap and rate are those
+        of the first row that has some.
+        """
+        paced = next((row for row in rows if row.max_concurrent is not None or _rates(row)), rows[0])
         return Gate(
-            free=None if cap is None else cap - self._active[scope, name],
-            rate=min(rates, default=None),
-            shut=bool(row.paused or (until is not None and until > self._now)),
+            free=None if paced.max_concurrent is None else paced.max_concurrent - self._active[scope, name],
+            rate=min(_rates(paced), default=None),
+            shut=any(self._is_shut(row) for row in rows),
         )
+
+    def _is_shut(self, row: Any) -> bool:
+        until = getattr(row, "throttled_until", None)
+        return bool(row.paused or (until is not None and until > self._now))
+
+
+def _named(scope: Scope, name: str) -> list[str]:
+    """Return the rows that may limit a type or key, its own first; a key also belongs to a family."""
+    family, colon, _ = name.partition(":")
+    return [name, family] if scope == Scope.KEY and family and colon else [name]
+
+
+def _rates(row: Any) -> list[float]:
+    """Return how many a second may start by rate, and by delay."""
+    count, delay = getattr(row, "rate_count", None), getattr(row, "min_delay_seconds", None)
+    return ([count / row.rate_seconds] if count else []) + ([1 / delay] if delay else [])

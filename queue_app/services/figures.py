@@ -8,16 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from django.db import connections
+from django.db import InterfaceError, OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 
 from queue_app import conf
 from queue_app.index import Census, get_index
 from queue_app.rows import figures as rows
 from queue_app.rows.database import alias
 from queue_app.rows.figures import RowFigures
-from queue_app.services.health import Probe
+from queue_app.services.probe import Probe
 
 WITHIN_SECONDS: Final = 5.0
+#: A connection that nobody asked anything for so long is closed. Several processes may share the scrapes.
+KEEP_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +47,37 @@ class Figures:
 
 
 def _read_rows() -> RowFigures:
+    """Read the rows on this thread's connection, which is kept as long as the project keeps its own.
+
+    To connect takes ten times as long as to read. One that has broken since the last time
+    says nothing about the server now, so a new one is tried.
+    """
+    database = connections[alias()]
+    was_open = database.connection is not None
     try:
         return rows.read()
+    except (OperationalError, InterfaceError):
+        if not was_open:
+            raise
+        database.close()
+        return rows.read()
     finally:
-        connections[alias()].close()  # this thread's own
+        database.close_if_unusable_or_obsolete()
+        if _is_for_tests(database):
+            database.close()
 
 
-_rows = Probe(_read_rows)
+def _is_for_tests(database: BaseDatabaseWrapper) -> bool:
+    """Whether the database is one of Django's for tests, which cannot be dropped while somebody is connected."""
+    name = str(database.settings_dict["NAME"])
+    return name.startswith(TEST_DATABASE_PREFIX) or name == database.settings_dict["TEST"]["NAME"]
+
+
+def _let_go() -> None:
+    connections[alias()].close()
+
+
+_rows = Probe(_read_rows, linger=KEEP_SECONDS, goodbye=_let_go)
 _index = Probe(lambda: get_index().census())
 
 

@@ -20,6 +20,8 @@ from queue_app.services import jobs
 from queue_app.services.expire import expire_eager
 from queue_app.services.promote import JOB as PROMOTE
 from queue_app.services.promote import promote as promote_aged
+from queue_app.services.purge import JOB as PURGE
+from queue_app.services.purge import purge_tasks
 from queue_app.services.snapshot import take_snapshot
 
 logger = logging.getLogger("taskqueue")
@@ -44,7 +46,7 @@ def expire() -> int:
     return expire_eager()
 
 
-@jobs.recorded("purge")
+@jobs.recorded(PURGE)
 def purge(*, seconds: float = PURGE_SECONDS) -> int:
     """Delete ended tasks past their retention, in small batches for at most about ``seconds``; return how many.
 
@@ -52,14 +54,7 @@ def purge(*, seconds: float = PURGE_SECONDS) -> int:
     go with their own too.
     """
     retention = conf.get().retention
-    times = (retention.success_seconds, retention.failure_seconds, retention.idempotency_seconds)
-    until = time.monotonic() + seconds
-    deleted, batch = 0, upkeep.purge_tasks(*times, PURGE_BATCH)
-    while batch:
-        deleted += len(batch)
-        if len(batch) < PURGE_BATCH or time.monotonic() >= until:
-            break
-        batch = upkeep.purge_tasks(*times, PURGE_BATCH, after=max(batch))
+    deleted = purge_tasks(retention, PURGE_BATCH, time.monotonic() + seconds)
     upkeep.purge_dead_letters(PURGE_BATCH)
     upkeep.purge_audit(retention.audit_seconds, PURGE_BATCH)
     upkeep.purge_operations(retention.dead_letter_seconds, PURGE_BATCH)
@@ -75,7 +70,7 @@ def snapshot() -> int:
     return take_snapshot(timezone.now().replace(second=0, microsecond=0))
 
 
-JOBS: dict[str, Callable[[], int]] = {"promote": promote, "expire": expire, "snapshot": snapshot, "purge": purge}
+JOBS: dict[str, Callable[[], int]] = {"promote": promote, "expire": expire, "snapshot": snapshot, PURGE: purge}
 
 
 def run_overdue(*names: str, every: bool = False) -> list[str]:

@@ -41,6 +41,7 @@ def main() -> int:
         "pickup",
         "idle",
         "reconcile",
+        "rebuild",
         "scrape",
         "growth",
         "soak",

@@ -8,7 +8,9 @@
 --          `about` is {generation, state, ms until the leadership lapses (< 0: nobody leads), name, count, ...},
 --          or empty
 --
--- A lane mostly holds one band: three reads a lane then, instead of ten.
+-- A lane mostly holds one band, the same as the lane before it, and nothing older than what was
+-- seen. That takes three reads which neither make a text nor walk: a count of what lies beyond
+-- an end of a sorted set is 0 after a look at that end, whatever lies within.
 --! include keys
 local about = {}
 if ARGV[1] == '' then
@@ -23,17 +25,34 @@ end
 local call, above = redis.call, {}
 for band = 0, 4 do above[band] = string.format('%.0f', (band + 1) * 1e13) end
 
-local function count_lane(lane, counts, oldest)
-  local key = lane_key(lane)
-  local first, rest = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]), call('ZCARD', key)
+-- Counts a lane band by band; returns the band of its first task.
+local function count_bands(key, rest, counts, oldest)
+  local score = call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]
+  local first_band
   while rest > 0 do
-    local band = math.floor(first / 1e13)
+    local band = math.floor(tonumber(score) / 1e13)
     local further = rest > 1 and band < 4 and call('ZCOUNT', key, above[band], '+inf') or 0
     counts[band + 1] = counts[band + 1] + rest - further
-    oldest[band + 1] = math.min(first, oldest[band + 1] or first)
-    rest = further
+    local known = oldest[band + 1]
+    if not known or tonumber(score) < tonumber(known) then oldest[band + 1] = score end
+    first_band, rest = first_band or band, further
     if rest > 0 then
-      first = tonumber(call('ZRANGEBYSCORE', key, above[band], '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
+      score = call('ZRANGEBYSCORE', key, above[band], '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2]
+    end
+  end
+  return first_band
+end
+
+local function count_lanes(lanes, counts, oldest)
+  local band
+  for _, lane in ipairs(lanes) do
+    local key = lane_key(lane)
+    local n = call('ZCARD', key)
+    if band and call('ZCOUNT', key, above[band], '+inf') == 0
+        and call('ZCOUNT', key, '-inf', '(' .. oldest[band + 1]) == 0 then
+      counts[band + 1] = counts[band + 1] + n
+    else
+      band = count_bands(key, n, counts, oldest) or band
     end
   end
 end
@@ -49,12 +68,12 @@ for _, q in ipairs(queues) do
     end
     local page = redis.call('SSCAN', lanes_key(q), q == ARGV[1] and cursor or '0', 'COUNT', 5000)
     local counts, oldest = { 0, 0, 0, 0, 0 }, {}
-    for _, lane in ipairs(page[2]) do count_lane(lane, counts, oldest) end
+    count_lanes(page[2], counts, oldest)
     reply[#reply + 1] = q
     reply[#reply + 1] = redis.call('ZCARD', queue_leases_key(q))
     for band = 1, 5 do
       reply[#reply + 1] = counts[band]
-      reply[#reply + 1] = oldest[band] and string.format('%.17g', oldest[band]) or ''
+      reply[#reply + 1] = oldest[band] or ''
     end
     seen = seen + #page[2]
     if page[1] ~= '0' then

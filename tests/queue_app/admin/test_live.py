@@ -25,6 +25,7 @@ def said():
 
 def test_a_look_costs_the_same_however_many_tasks_there_are_and_is_shared(make_task, make_worker, monkeypatch):
     monkeypatch.setattr(live, "FRESH", 600.0)  # however slow this machine is
+    QueueStats.objects.create(queue="default", taken_at=timezone.now(), completed=1)
     costs = []
     for count in (1, 10):
         for _ in range(count):
@@ -39,6 +40,30 @@ def test_a_look_costs_the_same_however_many_tasks_there_are_and_is_shared(make_t
         costs.append(len(queries))
     assert costs[0] == costs[1] <= 6
     assert not any("queue_app_task" in query["sql"] for query in queries)
+
+
+def tiles(staff):
+    live.forget()
+    found = live.look()
+    assert staff.get("/admin/queue_app/queue/live/").status_code == 200
+    return found.completed, found.failed
+
+
+def test_before_the_first_snapshot_that_knows_of_it_the_rows_say_what_ended(staff, make_task):
+    assert tiles(staff) == (0, 0)
+    now = timezone.now()
+    for status, ago in (("completed", 1), ("completed", 50), ("completed", 70), ("dead_letter", 5), ("cancelled", 5)):
+        task = make_task(queue="mail")
+        Task.objects.filter(pk=task.pk).update(status=status, finished_at=now - timedelta(seconds=ago))
+    assert tiles(staff) == (2, 1)
+    minute = now.replace(second=0, microsecond=0)
+    QueueStats.objects.create(queue="mail", taken_at=minute)  # of the minute before anything ran
+    QueueStats.objects.create(queue="default", taken_at=minute)
+    assert tiles(staff) == (2, 1)
+    QueueStats.objects.filter(queue="mail").update(completed=3)
+    assert tiles(staff) == (3, 0), "of the last full minute"
+    QueueStats.objects.update(taken_at=now - timedelta(minutes=5))
+    assert tiles(staff) == (2, 1), "nobody takes snapshots any more"
 
 
 def test_many_viewers_at_once_cost_one_look():

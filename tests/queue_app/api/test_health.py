@@ -12,8 +12,8 @@ from django.db import connections
 
 from queue_app.rows import audit
 from queue_app.services import health
-from queue_app.services.health import Probe
 from queue_app.services.leader import take_lead
+from queue_app.services.probe import Probe
 from queue_app.services.rebuild import rebuild
 
 LIMIT = 5.0
@@ -109,25 +109,3 @@ def test_a_database_that_hangs_is_not_ready(anonymous, settings, silent_port, mo
     assert time.monotonic() - began < LIMIT
     assert (response.status_code, response.json()["database"]) == (503, "not ok")
     assert response.json()["reasons"][0] == "The database does not answer, or lacks the tables."
-
-
-class TestProbe:
-    def test_is_put_once_for_all_who_ask(self):
-        release, calls = threading.Event(), []
-        probe = Probe(lambda: (calls.append(1), release.wait(LIMIT)))
-        assert [probe.answers(0.01) for _ in range(3)] == [False] * 3
-        assert len(calls) == 1
-        release.set()
-        assert probe.answers(LIMIT)
-
-    def test_is_given_up_and_put_again(self, monkeypatch):
-        monkeypatch.setattr(health, "ABANDON_SECONDS", 0.0)
-        release, calls = threading.Event(), []
-        probe = Probe(lambda: (calls.append(1), release.wait(LIMIT)))
-        probe.answers(0.01)
-        probe.answers(0.01)
-        assert len(calls) == 2
-        release.set()
-
-    def test_an_error_is_no(self):
-        assert not Probe(lambda: 1 / 0).answers(LIMIT)

@@ -3,7 +3,7 @@
 import pytest
 
 from queue_app.services import figures
-from queue_app.services.health import Probe
+from queue_app.services.probe import Probe
 
 ELSEWHERE = {"REMOTE_ADDR": "203.0.113.9"}
 

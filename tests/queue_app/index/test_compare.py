@@ -1,5 +1,6 @@
 """compare.lua: which queued rows are not where they belong, told without changing anything."""
 
+import random
 import struct
 
 import pytest
@@ -80,3 +81,53 @@ def test_more_than_one_call(scene: Scene):
     missing = tasks[:: CHUNK // 2]
     scene.index.push([task for task in tasks if task not in missing])
     assert sorted(scene.index.misplaced(packed(*tasks))) == sorted(task.id for task in missing)
+
+
+FAULTS = ("none", "missing", "leased", "late", "early", "lower band", "higher band", "no row", "not risen")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_walk_along_a_lane_says_what_looking_up_each_says(scene: Scene, seed: int):
+    """A few faults among many tasks that stand right, in the order of their age or not, risen or not."""
+    chance = random.Random(seed)
+    rises, in_order, kinds = seed % 2, seed % 3, chance.sample(FAULTS, k=seed % 4)
+    count, wrong, rows = 200, [], []
+    faults = {chance.randrange(count): kind for kind in kinds} | ({0: kinds[0]} if kinds and seed % 5 == 0 else {})
+    for n in range(count):
+        row = scene.task(f"t{n}", 1000 + n + n % 3 / 1000, band=Band.LOW)
+        match faults.get(n, "none"):
+            case "not risen":
+                scene.index.push([row])
+    if rises:
+        scene.index.set_thresholds({Band.LOW: 60.0})
+    for n in range(count):
+        row = scene.task(f"t{n}", 1000 + n + n % 3 / 1000, band=Band.LOW)
+        rows.append(row)
+        standing = {
+            "none": row,
+            "late": scene.task(f"t{n}", 1000.3 + n, band=Band.LOW),
+            "early": scene.task(f"t{n}", 999.7 + n, band=Band.LOW),
+            "lower band": scene.task(f"t{n}", 1000 + n + n % 3 / 1000, band=Band.BACKGROUND),
+            "higher band": scene.task(f"t{n}", 1000 + n + n % 3 / 1000, band=Band.HIGH),
+        }
+        match faults.get(n, "none"):
+            case "missing":
+                wrong.append(row.id)
+            case "leased":
+                scene.index.restore_leases([(row.id, row.lane)])
+            case "no row":
+                scene.index.push([rows.pop()])
+            case "not risen":
+                pass
+            case kind:
+                scene.index.push([standing[kind]])
+                wrong += [row.id] if kind != "none" else []
+    if not in_order:
+        chance.shuffle(rows)
+    assert sorted(scene.index.misplaced(packed(*rows))) == sorted(wrong)
+
+
+def test_another_task_at_the_place_of_a_missing_one_does_not_hide_it(scene: Scene):
+    rows = [scene.task(f"t{n}", n) for n in range(9)]
+    scene.index.push([*rows[:4], scene.task("other", 4), *rows[5:]])
+    assert scene.index.misplaced(packed(*rows)) == [rows[4].id]

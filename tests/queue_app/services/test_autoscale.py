@@ -93,3 +93,27 @@ def test_what_limits_hold_back(scene, limited):  # noqa: C901 - a table
     assert found.queued >= 99
     expected = 1 if limited == "rate" else 0
     assert (found.runnable, found.desired_workers - found.active_slots) == (expected, expected)
+
+
+@pytest.mark.parametrize(
+    ("own", "family", "runnable"),
+    [
+        ({}, {"max_concurrent": 3}, 3),
+        ({"max_concurrent": 2}, {"max_concurrent": 1}, 2),
+        ({"max_concurrent": 2}, {"rate_count": 1, "rate_seconds": 1}, 2),
+        ({"rate_count": 2, "rate_seconds": 1}, {"max_concurrent": 1}, 2),
+        ({}, {"min_delay_seconds": 1}, 1),
+        ({"max_concurrent": 2}, {"paused": True, "paused_at": timezone.now()}, 0),
+        ({"paused": True, "paused_at": timezone.now()}, {"max_concurrent": 1}, 0),
+        ({"throttled_until": timezone.now() + timedelta(hours=1)}, {"max_concurrent": 1}, 0),
+        ({"max_concurrent": 2}, {"throttled_until": timezone.now() + timedelta(hours=1)}, 0),
+    ],
+)
+def test_a_key_with_a_row_of_its_own_still_belongs_to_its_family(scene, own, family, runnable):
+    Limit.objects.create(scope=Scope.KEY, name="customer:1", **own)
+    Limit.objects.create(scope=Scope.KEY, name="customer", **family)
+    put_many(10, concurrency_key="customer:1")
+    rebuild()
+    assert demand(slots=1, seconds=1).runnable == runnable
+    if not {"rate_count", "min_delay_seconds"} & (own | family).keys():  # whose first start is a while away
+        assert len(take(scene.worker(), 10)) == runnable, "claims say the same"

@@ -1,0 +1,55 @@
+"""The index built anew from a million queued rows, by a process of its own: seconds, processor time, memory."""
+
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import psutil
+from bench import ROOT, Table, analyze, fill, reset
+from django_redis import get_redis_connection
+from growth import MB, processor_seconds
+
+from queue_app.rows import figures
+
+LANES = (10, 5_000)
+
+
+def run(table: Table) -> None:
+    """Empty Redis and rebuild: with few lanes, and with many."""
+    n = table.sized(1_000_000)
+    for lanes in (LANES[0], table.sized(LANES[1])):
+        reset()
+        fill(n, types=lanes)
+        analyze()
+        redis = get_redis_connection("default")
+        redis.execute_command("FLUSHDB", "SYNC")  # else its memory is given back later, and counts as used before
+        before = redis.info("memory")["used_memory"]
+        peak, spent = _rebuild()
+        used = redis.info("memory")["used_memory"] - before
+        seconds = figures.read().rebuild_seconds
+        waiting = sum(redis.zcard(key) for key in redis.scan_iter(match="*:lane:*", count=1000))
+        assert waiting == n, f"{waiting} of {n} are in the index"
+        what = f"rebuild of the index from {n:,} queued rows in {lanes:,} lanes"
+        table.add(what, "< 60 s", f"{seconds:.1f} s")
+        table.add("the same: processor time of the process and both servers", "-", f"{spent:.1f} s")
+        table.add(
+            "the same: most memory of the process, and what Redis holds after",
+            "-",
+            f"{peak:.0f} MB, {used / MB:.0f} MB",
+        )
+
+
+def _rebuild() -> tuple[float, float]:
+    """Run the command; return the most memory that it held, in MB, and the seconds of processors that it took."""
+    servers, peak, own = processor_seconds(), 0.0, 0.0
+    command = [sys.executable, "manage.py", "taskqueue", "rebuild"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as child:
+        watched = psutil.Process(child.pid)
+        while child.poll() is None:
+            with suppress(psutil.Error):  # it may end in this moment
+                times = watched.cpu_times()
+                peak, own = max(peak, watched.memory_info().rss / MB), times.user + times.system
+            time.sleep(0.02)
+    assert child.returncode == 0
+    return peak, own + processor_seconds() - servers
