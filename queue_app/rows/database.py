@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, cast
 
 import psycopg
@@ -17,9 +18,8 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from queue_app import conf
+from queue_app.rows.pipeline import fetch_last_prepared
 
-#: A statement is prepared once it has run so often on a connection.
-PREPARE_AFTER = 5
 #: Shared by every claim until it commits, taken alone by a rebuild when it raises the
 #: generation: so no claim of the old generation can commit after the rebuild has read.
 GENERATION_LOCK = 0x7461736B_71000001
@@ -73,9 +73,8 @@ def fetch_prepared(sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
     database = connection()
     if not _may_prepare(database):
         return fetch_all(sql, params)
-    with database.wrap_database_errors, psycopg.Cursor(_driver(database)) as cursor:
-        cursor.execute(sql, params)
-        return cursor.fetchall()
+    with database.wrap_database_errors:
+        return fetch_last_prepared(_driver(database), [(sql, params)])
 
 
 def fetch_together(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
@@ -88,22 +87,27 @@ def fetch_together(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ..
     if database.queries_logged:
         with atomic():
             return [fetch_all(sql, params) for sql, params in statements][-1]
-    if not (_may_prepare(database) and psycopg.Pipeline.is_supported()):
+    if not _may_prepare(database):
         texts, params = zip(*statements, strict=True)
         return fetch_last(";".join(texts), [param for some in params for param in some])
     with database.wrap_database_errors:
-        raw = _driver(database)
-        with raw.pipeline():  # left before anything is fetched: it is then that all goes out, and is committed
-            cursors = [psycopg.Cursor(raw).execute(sql, params) for sql, params in statements]
-        return cursors[-1].fetchall()
+        return fetch_last_prepared(_driver(database), statements)
 
 
 def _may_prepare(database: BaseDatabaseWrapper) -> bool:
-    return not (database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or database.queries_logged)
+    if database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or database.queries_logged:
+        return False
+    return _can_pipeline()
+
+
+@cache
+def _can_pipeline() -> bool:
+    """Whether the libpq that is installed can; asking it takes longer than one would think."""
+    return psycopg.Pipeline.is_supported()
 
 
 def _driver(database: BaseDatabaseWrapper) -> psycopg.Connection[Any]:
-    """Return the connection below Django's, which prepares what it often runs.
+    """Return the connection below Django's.
 
     Where the project wants connections to be checked at their first use in a request, one on
     which nothing has come since the last answer is good: a server that ends one says so, or
@@ -113,10 +117,7 @@ def _driver(database: BaseDatabaseWrapper) -> psycopg.Connection[Any]:
         database.close_if_health_check_failed()  # where they are to be checked, and this one was not yet
     database.ensure_connection()
     database.validate_no_broken_transaction()
-    raw = cast("psycopg.Connection[Any]", database.connection)
-    if raw.prepare_threshold is None:  # Django's default; its own cursors never prepare
-        raw.prepare_threshold = PREPARE_AFTER
-    return raw
+    return cast("psycopg.Connection[Any]", database.connection)
 
 
 def _has_news(raw: psycopg.Connection[Any]) -> bool:
