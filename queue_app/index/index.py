@@ -84,6 +84,12 @@ class Index(Leases):
         with translated("push", self.alias):
             self._poster.post(entries, told)
 
+    def post_and_locate(self, entry: Entry, told: Sequence[Run] = ()) -> int | None:
+        """As ``post_entries``, of one task, and ``position`` in the same round trip."""
+        lane, _score, task_id = entry
+        with translated("push", self.alias):
+            return _place(self._poster.ask(self._script("position"), (lane, task_id.bytes), (entry,), told))
+
     def announce_entries(self, entries: Sequence[Entry], told: Sequence[Run]) -> None:
         """Tell events and put tasks at their places, many of both; the server works while the next are written."""
         with translated("push", self.alias):
@@ -270,14 +276,14 @@ class Index(Leases):
         """Allow claims, if the index is still this generation; return whether it is."""
         return bool(self._call("finish_generation", number))
 
-    def count_call(self, name: str, seconds: int) -> int:
-        """Add one to a count that is gone after so many seconds; return it. One round trip.
+    def count_calls(self, name: str, calls: int, seconds: int) -> int:
+        """Add to a count that is gone after so many seconds; return it. One round trip.
 
         Between the two commands of one write nothing of ours can end.
         """
         key = self.keys.throttle(name)
         with translated("count", self.alias):
-            return int(in_one_write(self._client, ("INCR", key), ("EXPIRE", key, seconds))[0])
+            return int(in_one_write(self._client, ("INCRBY", key, calls), ("EXPIRE", key, seconds))[0])
 
     def hold(self, lock: str, token: str, seconds: float) -> bool:
         """Take or renew a lock for so long; 0 seconds gives it up. Return whether ``token`` holds it."""
@@ -292,8 +298,7 @@ class Index(Leases):
 
     def position(self, task: TaskRef) -> int | None:
         """Return how many tasks run before this one, itself counted; ``None`` when it does not wait here."""
-        reply = self._call("position", task.lane, task.id.bytes)
-        return None if reply is None else int(reply)
+        return _place(self._call("position", task.lane, task.id.bytes))
 
     def explain(self, task: TaskRef) -> Standing:
         """Tell where a task stands, and which gates its start would pass."""
@@ -363,3 +368,7 @@ class Index(Leases):
 
 def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+def _place(reply: Any) -> int | None:
+    return None if reply is None else int(reply)

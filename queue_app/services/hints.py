@@ -72,6 +72,7 @@ class PushHook:
         self.entries: list[Entry] = []
         self.events: list[Run] = []
         self.notes: list[Callable[[], object]] = []
+        self.asked: list[Callable[[int | None], object]] = []  # who wants to know the place of the only entry
         self.ran = False  # a test may run the hooks of a transaction that goes on
 
     def __call__(self) -> None:
@@ -81,20 +82,27 @@ class PushHook:
             note()
         if self.events and journal.enabled():
             journal.told(self.events)
-        if len(self.entries) <= 1 and len(self.events) <= 1:
+        if self.asked and len(self.entries) == 1:
+            tell_index(lambda index: self.asked[0](index.post_and_locate(self.entries[0], self.events)), "push")
+        elif len(self.entries) <= 1 and len(self.events) <= 1:
             tell_index(lambda index: index.post_entries(self.entries, self.events), "push")
         else:
             tell_index(lambda index: index.announce_entries(self.entries, self.events), "push")
 
 
 def push_on_commit(
-    entries: Sequence[Entry], note: Callable[[], object] | None = None, *, events: Sequence[Run] = ()
+    entries: Sequence[Entry],
+    note: Callable[[], object] | None = None,
+    *,
+    events: Sequence[Run] = (),
+    place: Callable[[int | None], object] | None = None,
 ) -> None:
     """Push tasks, given by their places, once the caller's transaction has committed; at once when there is none.
 
     Tasks of one transaction are gathered in one hook, as long as no savepoint lies between
     them that could be rolled back alone. ``note`` is called with the push, whether it arrives
-    or not; ``events`` are told before it.
+    or not; ``events`` are told before it. ``place`` is called with the place that a task has then,
+    where it is the only one: asked in the same round trip.
     """
     if not (entries or events):
         return
@@ -112,6 +120,7 @@ def push_on_commit(
     hook.entries.extend(entries)
     hook.events.extend(events)
     hook.notes.extend(notes)
+    hook.asked.extend([place] if place else [])
     transaction.on_commit(hook, using=alias(), robust=True)
 
 
