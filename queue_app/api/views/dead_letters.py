@@ -169,7 +169,7 @@ class ReplayManyView(_ManyLettersView):
                 selection.wanted, selection.options, by=self.username(request), reason=selection.reason
             )
         base = request.path.rstrip("/").removesuffix("/dlq/replay")
-        location = {"Location": request.build_absolute_uri(f"{base}/operations/{operation.id}")}
+        location = {"Location": self.address(request, f"{base}/operations/{operation.id}")}
         return Response(representation.operation(operation, request.user), status=HTTPStatus.ACCEPTED, headers=location)
 
 

@@ -37,7 +37,9 @@ def test_a_process_asks_for_many_calls_at_once_and_the_limit_holds_all_the_same(
     monkeypatch.setattr(throttles, "BLOCKS", 4)
     index, asked = get_index(), []
     count = index.count_calls
-    monkeypatch.setattr(index, "count_calls", lambda name, calls, seconds: asked.append(calls) or count(name, calls, 60))
+    monkeypatch.setattr(
+        index, "count_calls", lambda name, calls, seconds: asked.append(calls) or count(name, calls, 60)
+    )
     name = f"alice-{uuid.uuid4()}"
     here, there = throttles.Blocks(), throttles.Blocks()
     assert [there.take("reads", name, 1, 10), here.take("reads", name, 1, 10)] == [True, True]
