@@ -37,7 +37,7 @@ class KeyAuthentication(BaseAuthentication):
 
 
 def _own_copy(user: Any) -> Any:
-    """Return the user without what others asked of him meanwhile; ``copy.copy`` of a model takes several times as long."""
+    """Return the user without what others asked of him meanwhile; ``copy.copy`` takes several times as long."""
     found: Any = object.__new__(type(user))
     found.__dict__ |= user.__dict__
     found._state = state = ModelState()  # noqa: SLF001 - Django documents it
