@@ -59,10 +59,13 @@ def fetch_last_prepared(raw: psycopg.Connection[Any], statements: Sequence[State
 def _run(raw: psycopg.Connection[Any], statements: Sequence[Statement], known: _Prepared) -> Rows:
     transformer = Transformer(raw)
     fresh: dict[Key, bytes] = {}
+    begin = _begin(raw)
     with raw.lock:
         connection = raw.pgconn
         try:
             connection.enter_pipeline_mode()
+            if begin:
+                connection.send_query_params(begin, None)
             for statement in statements:
                 _send(connection, transformer, statement, known, fresh)
             connection.pipeline_sync()
@@ -77,6 +80,20 @@ def _run(raw: psycopg.Connection[Any], statements: Sequence[Statement], known: _
     known.names |= fresh
     transformer.set_pgresult(answers[-1])
     return transformer.load_rows(0, answers[-1].ntuples, tuple) if answers[-1].nfields else []
+
+
+def _begin(raw: psycopg.Connection[Any]) -> bytes:
+    """Return what begins the transaction that the caller is in and of which these are the first statements.
+
+    Outside of autocommit psycopg begins one before whatever its cursors send first; in its own words where it is to
+    be of another kind than usual.
+    """
+    if raw.autocommit or raw.pgconn.transaction_status != pq.TransactionStatus.IDLE:
+        return b""
+    if (raw.isolation_level, raw.read_only, raw.deferrable) == (None, None, None):
+        return b"BEGIN"
+    raw.execute("SELECT")
+    return b""
 
 
 def _send(

@@ -51,6 +51,21 @@ def test_what_others_made_the_server_forget_is_prepared_again(raw):
     assert fetch_last_prepared(raw, ask) == [(2,)]
 
 
+@pytest.mark.parametrize("level", [None, psycopg.IsolationLevel.REPEATABLE_READ])
+def test_outside_of_autocommit_they_are_part_of_a_transaction_that_begins_with_them(raw, level):
+    isolation = [("SELECT current_setting('transaction_isolation')", ())]
+    raw.isolation_level = level
+    raw.autocommit = False
+    made = [("CREATE TEMPORARY TABLE tq_made ()", ()), ("SELECT to_regclass('tq_made') IS NOT NULL", ())]
+    assert fetch_last_prepared(raw, made) == [(True,)]
+    assert raw.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+    assert fetch_last_prepared(raw, isolation) == [("read committed" if level is None else "repeatable read",)]
+    raw.rollback()
+    assert fetch_last_prepared(raw, made[1:]) == [(False,)]
+    raw.rollback()
+    raw.autocommit = True
+
+
 def test_a_statement_behind_one_that_was_refused_is_good_the_next_time(raw):
     second = ("SELECT %s::int", [7])
     for _ in range(2):
