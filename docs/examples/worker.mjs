@@ -4,7 +4,12 @@
 const [server, token, ...queues] = process.argv.slice(2);
 const SLOTS = 4;
 const held = new Map(); // task_id -> {task, stop: AbortController}
-let worker, draining = false, done = 0;
+let worker, draining = false, done = 0, learnt = false;
+
+// Thrown by a function: not now, and for so many seconds none of this type (or queue, or key) either. No failure.
+class Throttle extends Error {
+  constructor(seconds, scope = "type") { super(`throttled for ${seconds} s`); this.throttle = { seconds, scope }; }
+}
 
 // The functions by task type. Each gets (parameters, args, task, signal) and returns what JSON can hold.
 const handlers = {
@@ -12,7 +17,10 @@ const handlers = {
   "tests.integration.app.tasks.fail": (parameters, args) => { throw new Error(parameters.message ?? args[0]); },
   "tests.integration.app.tasks.hold": (_parameters, _args, _task, signal) =>
     new Promise((_, reject) => signal.addEventListener("abort", () => reject(new Error("cancelled")))),
+  "tests.integration.app.tasks.told_to_wait": () => { throw new Throttle(60); },
 };
+// Functions to load when tasks of their type wait and nobody serves it; elsewhere this might be an import().
+const loaders = { "tests.integration.app.late.found": async () => () => "found" };
 
 async function call(path, body) {
   const response = await fetch(`${server}/internal/workers/${path}`, {
@@ -35,7 +43,8 @@ async function run(task) {
     Object.assign(report, { status: "completed", result: result ?? null });
   } catch (error) {
     const reason = stop.signal.aborted ? (stop.signal.reason === "timeout" ? "timeout" : "cancelled") : "error";
-    Object.assign(report, { status: "failed", error: { class: error.name, message: error.message, reason } });
+    Object.assign(report, error instanceof Throttle ? { status: "throttled", throttle: error.throttle }
+      : { status: "failed", error: { class: error.name, message: error.message, reason } });
   }
   clearTimeout(timer);
   while (held.has(task.task_id)) { // the result may be sent twice: the second is refused, and nothing happens
@@ -46,9 +55,16 @@ async function run(task) {
 
 async function beat() {
   const running = [...held.values()].map(({ task }) => ({ task_id: task.task_id, attempt: task.attempt }));
-  const answer = await call(`${worker}/heartbeat`, { running, draining, tasks_done: done });
+  const said = { running, draining, tasks_done: done, ...(learnt && { task_types: Object.keys(handlers) }) };
+  const answer = await call(`${worker}/heartbeat`, said);
+  if (said.task_types) learnt = false;
   for (const id of answer.cancel) held.get(id)?.stop.abort("cancelled");
   if (answer.drain) draining = true;
+  for (const type of answer.unserved) {
+    if (!(type in loaders) || type in handlers) continue;
+    handlers[type] = await loaders[type]();
+    learnt = true;
+  }
 }
 
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));

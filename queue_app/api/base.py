@@ -16,6 +16,7 @@ from django.apps import apps
 from django.db import transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.utils.encoding import iri_to_uri
 from rest_framework import exceptions, negotiation
 from rest_framework.authentication import (
     BaseAuthentication,
@@ -204,6 +205,10 @@ class ApiView(APIView):
         body = read_object(request._request, required=required, factor=self.body_factor)  # noqa: SLF001 - unparsed
         self._body = body
         return body
+
+    def address(self, request: Request, path: str) -> str:
+        """Return the absolute address of a path from the root, as ``build_absolute_uri`` does for any address."""
+        return str(iri_to_uri(f"{request.scheme}://{request.get_host()}{path}"))
 
     def username(self, request: Request) -> str:
         """Return the name under which the caller's tasks are kept."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
+from django.db.models.base import ModelState
 from rest_framework import exceptions
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
 from rest_framework.request import Request
@@ -26,7 +26,7 @@ class KeyAuthentication(BaseAuthentication):
         key = find_key(secret.strip().decode("latin-1"))
         if key is None:
             raise exceptions.AuthenticationFailed
-        user = copy.copy(key.user)
+        user = _own_copy(key.user)
         if key.scopes:
             _limit(user, frozenset(f"{APP}{scope}" for scope in key.scopes))
         return user, key
@@ -34,6 +34,15 @@ class KeyAuthentication(BaseAuthentication):
     def authenticate_header(self, request: Request) -> str:
         """Return the scheme to name in a 401."""
         return 'Bearer realm="task queue"'
+
+
+def _own_copy(user: Any) -> Any:
+    """Return the user without what others asked of him meanwhile; ``copy.copy`` takes several times as long."""
+    found: Any = object.__new__(type(user))
+    found.__dict__ |= user.__dict__
+    found._state = state = ModelState()  # noqa: SLF001 - Django documents it
+    state.db, state.adding = user._state.db, user._state.adding  # noqa: SLF001 - as above
+    return found
 
 
 def _limit(user: Any, scopes: frozenset[str]) -> None:

@@ -16,7 +16,6 @@ from queue_app.models import (
     Task,
     TaskAttempt,
     TaskLog,
-    TaskPayload,
     TaskProgress,
     Worker,
 )
@@ -98,8 +97,7 @@ def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
     """
     shown = may_view_payload(user, found.task.user)
     inside = shown and user.is_staff
-    payload = TaskPayload(task_id=found.task.id, args=found.args, parameters=found.parameters)
-    secrets, args, parameters = shown_payload(found.task.task_type, payload)
+    secrets, args, parameters = shown_payload(found.task.task_type, found)
     return summary(found.task) | {
         "queue_position": found.queue_position,
         "idempotency_key": found.task.idempotency_key,

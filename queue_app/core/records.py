@@ -100,12 +100,16 @@ class TaskRef:
 
 
 class Enqueued(NamedTuple):
-    """The answer to an enqueue; ``created`` is false for a replayed idempotency key."""
+    """The answer to an enqueue; ``created`` is false for a replayed idempotency key.
+
+    ``queue_position`` is only known where it was asked for, the task waits and the index told it.
+    """
 
     id: uuid.UUID
     status: Status
     enqueued_at: datetime
     created: bool = True
+    queue_position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

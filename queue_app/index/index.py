@@ -60,6 +60,16 @@ class Index(Leases):
                 return self._poster.ask(self._script(name), args)
             return self._script(name)(keys=[self.keys.prefix], args=args)
 
+    def _ask_once(self, name: str, *args: Any) -> Any:
+        """As ``_call``, for a short question: without what the client adds to each call, as much as the call itself."""
+        if not self._poster.owes_hints:
+            try:
+                script = self._script(name)
+                return in_one_write(self._client, ("EVALSHA", script.sha, 1, self.keys.prefix, *args))[0]
+            except (redis.exceptions.NoScriptError, redis.ConnectionError):
+                pass  # the client's way loads the script, and connects anew
+        return self._call(name, *args)
+
     def _script(self, name: str) -> redis.commands.core.Script:
         script = self._scripts.get(name)
         if script is None:
@@ -83,6 +93,12 @@ class Index(Leases):
         """Tell events and put tasks at their places without waiting for the answer; an error shows at the next one."""
         with translated("push", self.alias):
             self._poster.post(entries, told)
+
+    def post_and_locate(self, entry: Entry, told: Sequence[Run] = ()) -> int | None:
+        """As ``post_entries``, of one task, and ``position`` in the same round trip."""
+        lane, _score, task_id = entry
+        with translated("push", self.alias):
+            return _place(self._poster.ask(self._script("position"), (lane, task_id.bytes), (entry,), told))
 
     def announce_entries(self, entries: Sequence[Entry], told: Sequence[Run]) -> None:
         """Tell events and put tasks at their places, many of both; the server works while the next are written."""
@@ -270,14 +286,14 @@ class Index(Leases):
         """Allow claims, if the index is still this generation; return whether it is."""
         return bool(self._call("finish_generation", number))
 
-    def count_call(self, name: str, seconds: int) -> int:
-        """Add one to a count that is gone after so many seconds; return it. One round trip.
+    def count_calls(self, name: str, calls: int, seconds: int) -> int:
+        """Add to a count that is gone after so many seconds; return it. One round trip.
 
         Between the two commands of one write nothing of ours can end.
         """
         key = self.keys.throttle(name)
         with translated("count", self.alias):
-            return int(in_one_write(self._client, ("INCR", key), ("EXPIRE", key, seconds))[0])
+            return int(in_one_write(self._client, ("INCRBY", key, calls), ("EXPIRE", key, seconds))[0])
 
     def hold(self, lock: str, token: str, seconds: float) -> bool:
         """Take or renew a lock for so long; 0 seconds gives it up. Return whether ``token`` holds it."""
@@ -292,8 +308,8 @@ class Index(Leases):
 
     def position(self, task: TaskRef) -> int | None:
         """Return how many tasks run before this one, itself counted; ``None`` when it does not wait here."""
-        reply = self._call("position", task.lane, task.id.bytes)
-        return None if reply is None else int(reply)
+        with translated("position", self.alias):
+            return _place(self._ask_once("position", task.lane, task.id.bytes))
 
     def explain(self, task: TaskRef) -> Standing:
         """Tell where a task stands, and which gates its start would pass."""
@@ -363,3 +379,7 @@ class Index(Leases):
 
 def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+def _place(reply: Any) -> int | None:
+    return None if reply is None else int(reply)

@@ -122,15 +122,23 @@ class Poster:
         if self._count or self._outstanding:
             self._settle()
 
-    def ask(self, script: redis.commands.core.Script, arguments: Sequence[Any]) -> Any:
-        """Call a script behind everything that was posted, and return its answer: one round trip for all.
+    def ask(
+        self,
+        script: redis.commands.core.Script,
+        arguments: Sequence[Any],
+        entries: Sequence[Entry] = (),
+        events: Sequence[Run] = (),
+    ) -> Any:
+        """Call a script behind everything that was posted, and these; return its answer: one round trip for all.
 
         A server that had forgotten the scripts may answer before it has seen the hints.
         """
-        return self._settle(Call(script, arguments))
+        return self._settle(Call(script, arguments), entries, events)
 
-    def _settle(self, call: Call | None = None) -> Any:
+    def _settle(self, call: Call | None = None, entries: Sequence[Entry] = (), events: Sequence[Run] = ()) -> Any:
         with self._turn():
+            self._gathered += entries
+            self._events += events
             self._send_gathered(time.monotonic(), *([call] if call else []))
             try:
                 return self._read(all_of_them=True, wanted=call)

@@ -17,7 +17,7 @@ from django.db.models import F, Q
 from queue_app.core.ids import uuid7
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING, TERMINAL, Status
-from queue_app.models.fields import ContainmentIndex, NamesField
+from queue_app.models.fields import BlockIndex, ContainmentIndex, NamesField
 from queue_app.models.querysets import TaskQuerySet
 
 STATUS_CHOICES = [(status.value, status.value.replace("_", " ")) for status in Status]
@@ -32,6 +32,8 @@ MAX_WEIGHT = 1000
 
 #: How a task can end without a result; sorted, as it stands in a migration.
 FRUITLESS = sorted(TERMINAL - {Status.COMPLETED})
+#: So many values are expected in 32 pages: 120 bytes to tell them apart.
+_FEW = "n_distinct_per_range=100"
 
 
 class Task(models.Model):
@@ -80,6 +82,26 @@ class Task(models.Model):
             models.Index(fields=["status", "id"], condition=Q(status__in=FRUITLESS), name="taskqueue_fruitless"),
             # the API's lists and counts by type: entered once, when the task ends, so that only the finish pays
             models.Index(fields=["task_type", "id"], condition=Q(finished_at__isnull=False), name="taskqueue_by_type"),
+            # lists and counts by what is rare, or missing, among what has ended: which pages need not be read. An entry
+            # stands for 32 pages, so that a finish hardly pays for it, as it would for four indexes of the usual kind
+            BlockIndex(
+                fields=["created_at", "queue", "worker_id", "priority"],
+                opclasses=[
+                    "timestamptz_minmax_ops",
+                    f"text_bloom_ops({_FEW})",
+                    f"uuid_bloom_ops({_FEW})",
+                    "int2_minmax_ops",
+                ],
+                pages_per_range=32,
+                condition=Q(finished_at__isnull=False),
+                name="taskqueue_ended_pages",
+            ),
+            # the same by capabilities: only tasks that need some are in it
+            ContainmentIndex(
+                fields=["capabilities"],
+                condition=Q(finished_at__isnull=False) & ~Q(capabilities=[]),
+                name="taskqueue_by_capability",
+            ),
             # the API's list of one user's own tasks, newest first
             models.Index(fields=["user", "id"], condition=~Q(user=""), name="taskqueue_by_user"),
             # services.admission: how many wait in a queue, which of them longest, and how many a user has pending

@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, cast
 
 import psycopg
@@ -92,7 +93,7 @@ def fetch_together(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ..
     if database.queries_logged:
         with atomic():
             return [fetch_all(sql, params) for sql, params in statements][-1]
-    if not (_may_prepare(database) and psycopg.Pipeline.is_supported()):
+    if not (_may_prepare(database) and _can_pipeline()):
         texts, params = zip(*statements, strict=True)
         return fetch_last(";".join(texts), [param for some in params for param in some])
     with database.wrap_database_errors:
@@ -108,6 +109,12 @@ def fetch_together(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ..
 
 def _may_prepare(database: BaseDatabaseWrapper) -> bool:
     return not (database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or database.queries_logged)
+
+
+@cache
+def _can_pipeline() -> bool:
+    """Whether the libpq that is installed can; asking it takes longer than one would think."""
+    return psycopg.Pipeline.is_supported()
 
 
 def _driver(database: BaseDatabaseWrapper) -> psycopg.Connection[Any]:

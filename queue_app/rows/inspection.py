@@ -7,7 +7,7 @@ import uuid
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from queue_app.models import Queue, Task
+from queue_app.models import Task
 from queue_app.rows.database import alias, fetch_prepared
 
 _COLUMNS: Final = [field.column for field in Task._meta.concrete_fields]  # noqa: SLF001 - Django documents it
@@ -36,6 +36,13 @@ class BandPolicy(NamedTuple):
     promote_after_seconds: float | None
 
 
+class QueueOptions(NamedTuple):
+    """What holds for a queue, likewise."""
+
+    timeout_seconds: float | None
+    max_retries: int | None
+
+
 class Inspected(NamedTuple):
     """A task, what lies beside it, and what holds for its queue and for the bands, at one instant."""
 
@@ -44,7 +51,7 @@ class Inspected(NamedTuple):
     args: list[Any]
     parameters: dict[str, Any]
     result: Any
-    queue: Queue
+    queue: QueueOptions
     policies: dict[int, BandPolicy]
     has_failed: bool  # whether an attempt is recorded
 
@@ -66,7 +73,7 @@ def inspect(task_id: uuid.UUID, user: str | None) -> Inspected | None:
         args=json.loads(args) if args else [],
         parameters=json.loads(parameters) if parameters else {},
         result=None if result is None else json.loads(result),
-        queue=Queue(name=task.queue, timeout_seconds=timeout, max_retries=retries),
+        queue=QueueOptions(timeout, retries),
         policies={band: BandPolicy(*rest) for band, *rest in json.loads(policies or "[]")},
         has_failed=has_failed,
     )

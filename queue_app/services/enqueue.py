@@ -7,7 +7,7 @@ queued but not indexed, and the reconciler pushes them.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,8 +29,10 @@ QueueKey = tuple[str, str]  # database alias, queue
 _known_queues: set[QueueKey] = set()
 
 
-def enqueue(new: NewTask, *, tell: bool = True, outside: bool = False) -> Enqueued:
+def enqueue(new: NewTask, *, tell: bool = True, outside: bool = False, locate: bool = False) -> Enqueued:
     """Store one task; without ``tell`` the caller writes the event that it was accepted, or refused.
+
+    With ``locate`` its place in the queue is asked for, unless the caller's transaction goes on.
 
     ``outside`` says that the task comes over the API or the request stream, where limits hold
     by default (``services.admission``). Returns the stored task, or with ``created=False`` the
@@ -39,7 +41,7 @@ def enqueue(new: NewTask, *, tell: bool = True, outside: bool = False) -> Enqueu
     not be stored, ``IdempotencyConflict`` for a key that was used for something else, and
     ``QueueFull`` or ``UserLimitExceeded`` where there is no room.
     """
-    return _enqueue(check_task(new), tell=tell, outside=outside)
+    return _enqueue(check_task(new), tell=tell, outside=outside, locate=locate)
 
 
 def enqueue_call(spec: TaskSpec, args: Sequence[Any], parameters: dict[str, Any]) -> Enqueued:
@@ -47,14 +49,15 @@ def enqueue_call(spec: TaskSpec, args: Sequence[Any], parameters: dict[str, Any]
     return _enqueue(check_call(spec, args, parameters))
 
 
-def _enqueue(row: TaskRow, *, tell: bool = True, outside: bool = False) -> Enqueued:
+def _enqueue(row: TaskRow, *, tell: bool = True, outside: bool = False, locate: bool = False) -> Enqueued:
     with tracing.enqueueing([row]):
         queues = _ensure_queues([row])
         stored = admission.store_one(row, partial(_insert_one, row), outside=outside, tell=tell)
         if stored is None:
             return _replayed(row)
-        _announce([stored], queues, tell=tell)
-    return Enqueued(row.id, stored.status, stored.created_at)
+        place: list[int | None] = []
+        _announce([stored], queues, tell=tell, place=place.append if locate else None)
+    return Enqueued(row.id, stored.status, stored.created_at, queue_position=place[0] if place else None)
 
 
 def enqueue_many(tasks: Iterable[NewTask], *, outside: bool = False) -> list[Enqueued]:
@@ -141,9 +144,15 @@ def _replayed(row: TaskRow) -> Enqueued:
     return Enqueued(task_id, status, created_at, created=False)
 
 
-def _announce(stored: list[Stored], queues: set[QueueKey], *, tell: bool = True) -> None:
+def _announce(
+    stored: list[Stored],
+    queues: set[QueueKey],
+    *,
+    tell: bool = True,
+    place: Callable[[int | None], object] | None = None,
+) -> None:
     note = partial(_known_queues.update, queues) if queues else None
-    push_on_commit(_entries(stored), note, events=events.of_stored(stored) if tell else ())
+    push_on_commit(_entries(stored), note, events=events.of_stored(stored) if tell else (), place=place)
     if stored and signals.tasks_enqueued.has_listeners():
         signals.tasks_enqueued.send(None, queue=stored[0].row.spec.queue, count=len(stored))
 

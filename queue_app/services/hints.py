@@ -23,6 +23,9 @@ from queue_app.index import Index, get_index
 from queue_app.rows.database import alias, connection
 from queue_app.services import journal
 
+#: Wants to know the place that the only entry has in its queue then.
+type Asker = Callable[[int | None], object]
+
 #: Seconds without hints after one failed, at least.
 HOLD_BACK_SECONDS = 2.0
 #: The same as a multiple of the time that the failure took: callers spend a fifth of theirs waiting at most.
@@ -74,6 +77,7 @@ class PushHook:
         self.entries: list[Entry] = []
         self.events: list[Run] = []
         self.notes: list[Callable[[], object]] = []
+        self.asked: list[Asker] = []
         self.ran = False  # a test may run the hooks of a transaction that goes on
 
     def __call__(self) -> None:
@@ -81,23 +85,28 @@ class PushHook:
         self.ran = True
         for note in self.notes:
             note()
-        _push(self.entries, self.events)
+        _push(self.entries, self.events, *self.asked)
 
 
 def push_on_commit(
-    entries: Sequence[Entry], note: Callable[[], object] | None = None, *, events: Sequence[Run] = ()
+    entries: Sequence[Entry],
+    note: Callable[[], object] | None = None,
+    *,
+    events: Sequence[Run] = (),
+    place: Asker | None = None,
 ) -> None:
     """Push tasks, given by their places, once the caller's transaction has committed; at once when there is none.
 
     Tasks of one transaction are gathered in one hook, as long as no savepoint lies between
     them that could be rolled back alone. ``note`` is called with the push, whether it arrives
-    or not; ``events`` are told before it.
+    or not; ``events`` are told before it. ``place`` is called with the place that a task has then,
+    where it is the only one: asked in the same round trip.
     """
     if not (entries or events):
         return
     database = connection()
     if not database.in_atomic_block and database.get_autocommit():
-        _push_now(entries, note, events)
+        _push_now(entries, note, events, *([place] if place else []))
         return
     notes = [note] if note else []
     if database.run_on_commit:
@@ -112,23 +121,28 @@ def push_on_commit(
     hook.entries.extend(entries)
     hook.events.extend(events)
     hook.notes.extend(notes)
+    hook.asked.extend([place] if place else [])
     transaction.on_commit(hook, using=alias(), robust=True)
 
 
-def _push_now(entries: Sequence[Entry], note: Callable[[], object] | None, events: Sequence[Run]) -> None:
+def _push_now(
+    entries: Sequence[Entry], note: Callable[[], object] | None, events: Sequence[Run], *asked: Asker
+) -> None:
     """Push what is committed; like a robust hook it raises nothing."""
     try:
         if note:
             note()
-        _push(entries, events)
+        _push(entries, events, *asked)
     except Exception:  # noqa: BLE001
         _log.exception("tasks were stored, and could not be told to the index; the reconciler will find them")
 
 
-def _push(entries: Sequence[Entry], events: Sequence[Run]) -> None:
+def _push(entries: Sequence[Entry], events: Sequence[Run], *asked: Asker) -> None:
     if events and journal.enabled():
         journal.told(events)
-    if len(entries) <= 1 and len(events) <= 1:
+    if asked and len(entries) == 1:
+        tell_index(lambda index: asked[0](index.post_and_locate(entries[0], events)), "push")
+    elif len(entries) <= 1 and len(events) <= 1:
         tell_index(lambda index: index.post_entries(entries, events), "push")
     else:
         tell_index(lambda index: index.announce_entries(entries, events), "push")

@@ -188,7 +188,9 @@ def effective_options(task: Task) -> EffectiveOptions:
     return _options(task, queue, policy)
 
 
-def _options(task: Task, queue: Queue, policy: PriorityPolicy | rows.BandPolicy) -> EffectiveOptions:
+def _options(
+    task: Task, queue: Queue | rows.QueueOptions, policy: PriorityPolicy | rows.BandPolicy
+) -> EffectiveOptions:
     return EffectiveOptions(
         timeout=_first(task.timeout, queue.timeout_seconds, policy.timeout_seconds),
         max_retries=int(_first(task.max_retries, queue.max_retries, policy.max_retries)),

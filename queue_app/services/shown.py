@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import inspect
 import json
-from typing import Any
+from typing import Any, Protocol
 
 from queue_app import registry
 from queue_app.core.masking import is_secret
 from queue_app.core.records import ClaimedTask
 from queue_app.core.redaction import Secrets, redact_value, secrets_of
-from queue_app.models import TaskPayload
 
 
-def shown_payload(task_type: str, payload: TaskPayload | None) -> tuple[Secrets, Any, dict[str, Any]]:
+class Payload(Protocol):
+    """What a task was called with: a ``TaskPayload``, or the same without the cost of a model."""
+
+    @property
+    def args(self) -> Any:
+        """Return the positional arguments."""
+
+    @property
+    def parameters(self) -> Any:
+        """Return the parameters."""
+
+
+def shown_payload(task_type: str, payload: Payload | None) -> tuple[Secrets, Any, dict[str, Any]]:
     """Return the secrets of a task, to be hidden in its texts, and its arguments and parameters without them."""
     names = registry.sensitive_names(task_type)
     if payload is None:

@@ -16,13 +16,13 @@ from django.tasks.base import Task as RegisteredTask
 
 from queue_app import registry
 from queue_app.core.priorities import Band, band_from_django
-from queue_app.core.records import Enqueued, NewTask, TaskRef
+from queue_app.core.records import Enqueued, NewTask
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.models import Queue, Task
 from queue_app.rows.database import fetch_all
 from queue_app.services.enqueue import enqueue, enqueue_many
-from queue_app.services.inspect import get_task, position_of, queue_position
+from queue_app.services.inspect import get_task, position_of
 from queue_app.services.validate import MAX_DELAY, check_capabilities, check_queue_name, check_task, check_task_type
 
 
@@ -70,7 +70,7 @@ def submit(submission: Submission, *, tell: bool = True, outside: bool = True) -
     registered = registry.get(check_task_type(submission.task_type))
     new = _with_defaults(submission, registered)
     _check_queue(new.queue, registered.queue_name)
-    enqueued = enqueue(new, tell=tell, outside=outside)
+    enqueued = enqueue(new, tell=tell, outside=outside, locate=True)
     return _created(new, enqueued) if enqueued.created else _replayed(enqueued.id)
 
 
@@ -157,17 +157,6 @@ def _check_queue(name: Any, own_queue: str) -> None:
 
 
 def _created(new: NewTask, enqueued: Enqueued) -> Submitted:
-    ref = TaskRef(
-        enqueued.id,
-        new.task_type,
-        new.queue,
-        new.priority,
-        new.capabilities,
-        enqueued.enqueued_at,
-        new.user,
-        new.concurrency_key,
-        new.weight,
-    )
     return Submitted(
         id=enqueued.id,
         status=enqueued.status,
@@ -177,7 +166,7 @@ def _created(new: NewTask, enqueued: Enqueued) -> Submitted:
         capabilities=new.capabilities,
         created_at=enqueued.enqueued_at,
         replayed=False,
-        queue_position=queue_position(ref) if enqueued.status is Status.QUEUED else None,
+        queue_position=enqueued.queue_position,
     )
 
 

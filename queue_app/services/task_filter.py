@@ -26,6 +26,10 @@ _COLUMNS: Final = {"run": "run_after"}
 #: What nothing that happens to a task comes before; clocks of databases may differ by so much after a failover.
 _ENDED_AFTER: Final = ("created", "queued", "started")
 _CLOCKS: Final = timedelta(minutes=10)
+#: What there is an index of, among what has ended only.
+_INDEXED_ENDED: Final = frozenset(
+    {"task_types", "effective_bands", "bands", "queues", "worker_id", "capabilities", "created_before"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +110,10 @@ def is_one_type(wanted: TaskFilter) -> bool:
 def parts(wanted: TaskFilter, tasks: TaskQuerySet) -> list[TaskQuerySet]:
     """Return those of ``tasks`` that a filter means, in two parts where that helps: what goes on, and what has ended.
 
-    There is an index of the types of what has ended; and its band is its own, which need not be derived.
+    There are indexes of what has ended, and of what has not; and the band of what has is its own, which need not be
+    derived.
     """
-    if not wanted.task_types and not wanted.effective_bands:
+    if not _given(wanted) & _INDEXED_ENDED:
         return [matching(wanted, tasks)]
     statuses = expand_statuses(wanted.statuses) or frozenset(Status)
     found = [matching(wanted, tasks).pending()] if statuses & PENDING else []
@@ -141,7 +146,7 @@ def _plain_conditions(wanted: TaskFilter) -> Iterator[Q]:
         if value is not None:
             yield Q(**{column: value})
     if wanted.capabilities:
-        yield Q(capabilities__contains=list(wanted.capabilities))
+        yield Q(capabilities__contains=list(wanted.capabilities)) & ~Q(capabilities=[])  # as the index says it
     yield from _times(wanted)
 
 

@@ -27,7 +27,7 @@ def run(table: Table) -> None:
         done, after = _look()
         assert done == n, f"{done} of {n} were completed"
         table.add(
-            f"connections of a worker, {pool}, {SLOTS} slots: in the first tenth, in all of {n:,} tasks, after it ended",
+            f"connections of a worker, {pool}, {SLOTS} slots: first tenth, all of {n:,} tasks, after its end",
             "the same, the same, 0",
             f"{early}, {late}, {after}",
         )

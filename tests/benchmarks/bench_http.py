@@ -50,6 +50,7 @@ def run(table: Table) -> None:
                 caller.posts(0.5)
                 bare = caller.rate(caller.bare, seconds, server)
                 posts = caller.rate(caller.submit, seconds, server)
+                gets = caller.rate(caller.read, seconds, server)
                 pace = min(PACE, 0.6 * posts.per_second)
                 reads = caller.reads_beside_posts(seconds, pace)
             table.add(f"POST /tasks, {name}, one process, tasks/s", asked[0], f"{posts.per_second:,.0f}")
@@ -57,6 +58,7 @@ def run(table: Table) -> None:
                 f"the same / a view that does one INSERT, {name}", "-", f"{posts.per_second / bare.per_second:.2f}"
             )
             table.add(f"processor time of a POST /tasks, {name}", "-", f"{posts.cpu * 1000:.2f} ms")
+            table.add(f"processor time of a GET by id, {name}", "-", f"{gets.cpu * 1000:.2f} ms")
             table.add(f"processor time of a view that does one INSERT, {name}", "-", f"{bare.cpu * 1000:.2f} ms")
             p99 = quantiles(reads, n=100)[98]
             table.add(f"p99 of GET by id beside {pace:.0f} POSTs a second, {name}", asked[1], f"{p99 * 1000:.1f} ms")
@@ -161,6 +163,10 @@ class Caller:
     def submit(self, connection: Connection) -> None:
         """Submit a task."""
         self._newest = json.loads(connection.call(self._submission, b"201"))["task_id"]
+
+    def read(self, connection: Connection) -> None:
+        """Read the newest task."""
+        connection.call(self._request(f"GET /api/v1/tasks/{self._newest}"), b"200")
 
     def bare(self, connection: Connection) -> None:
         """Let a view insert a row."""

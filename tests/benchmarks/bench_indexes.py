@@ -20,7 +20,7 @@ from queue_app.models import Task, TaskPayload
 FILLED = 100_000
 TASKS = 10_000
 ROUNDS = 6
-INDEXES = {"taskqueue_parameters": TaskPayload, "taskqueue_by_type": Task}
+INDEXES = {"taskqueue_parameters": TaskPayload, "taskqueue_by_type": Task, "taskqueue_ended_pages": Task}
 
 
 class Round(NamedTuple):

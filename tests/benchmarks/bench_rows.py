@@ -39,7 +39,8 @@ SELECT id, 1, created_at, created_at, 'shop.errors.Declined',
     CASE WHEN n % 10000 = 0 THEN 'no route to host-' || n ELSE 'declined for order ' || n END, repeat('x', 500)
 FROM (SELECT id, created_at, row_number() OVER (ORDER BY id) AS n FROM queue_app_task) AS made WHERE n % 20 = 0
 """
-#: What is listed and counted; {old}, {new}: ten minutes after the first task, and before the last one.
+#: What is listed and counted; {old}, {new}: ten minutes after the first task, and before the last one;
+#: {middle} is halfway.
 FILTERS = {
     "no filter": "",
     "status=pending": "status=pending",
@@ -58,6 +59,7 @@ FILTERS = {
     "a capability, of 1 %": "capability=gpu",
     "created in the last ten minutes": "created_after={new}",
     "created in the first ten minutes": "created_before={old}",
+    "created before the middle": "created_before={middle}",
     "finished in the first ten minutes": "finished_before={old}",
     "a type, of 0.01 %, created in the last ten minutes": "task_type=shop.tasks.rare&created_after={new}",
     "an error, of 5 %": "error=declined",
@@ -95,6 +97,7 @@ def run(table: Table) -> None:
             deep = cursor.fetchone()[0].hex
         first, last = Task.objects.aggregate(Min("created_at"), Max("created_at")).values()
         times = {"old": _text(first + timedelta(minutes=10)), "new": _text(last - timedelta(minutes=10))}
+        times["middle"] = _text(first + (last - first) / 2)
         for name, query in FILTERS.items():
             for what, path in (("list", "tasks"), ("count", "tasks/count")):
                 _add(table, client, f"{what}, {name}", f"/api/v1/{path}?{query.format(**times)}")

@@ -50,7 +50,7 @@ def start(fleet, live_server, tmp_path):
     ["python", pytest.param("node", marks=pytest.mark.skipif(NODE is None, reason="no node (Debian: nodejs)"))],
 )
 def test_conformance(start, kind, tmp_path):
-    """Results, failures, cancellation, a drain: by a process that cannot reach PostgreSQL or Redis."""
+    """Results, failures, cancellation, types to learn, throttles, a drain: by a process that reaches neither server."""
     sums = [put(type_of(tasks.add), args=[n, 1]) for n in range(6)]
     bad = put(type_of(tasks.fail), args=["no good"])
     held = put(type_of(tasks.hold), args=[str(tmp_path / "log"), "a", str(tmp_path / "gate")])
@@ -64,12 +64,11 @@ def test_conformance(start, kind, tmp_path):
     eventually(lambda: row(held).status == Status.CANCELLED, "its cancellation")
     late = put(type_of(tasks.add), args=[20, 1])
     eventually(lambda: row(late).status == Status.COMPLETED, "a task that comes while it waits")
-    if kind == "python":
-        new = put("tests.integration.app.late.found")
-        eventually(lambda: row(new).status == Status.COMPLETED, "a task of a type that it learns of")
-        slow = put(type_of(tasks.told_to_wait))
-        eventually(lambda: (row(slow).status, row(slow).attempt) == (Status.QUEUED, 1), "a task that is put off")
-        assert row(slow).failures == 0
+    new = put("tests.integration.app.late.found")
+    eventually(lambda: row(new).status == Status.COMPLETED, "a task of a type that it learns of")
+    slow = put(type_of(tasks.told_to_wait))
+    eventually(lambda: (row(slow).status, row(slow).attempt) == (Status.QUEUED, 1), "a task that is put off")
+    assert row(slow).failures == 0
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0, log.read_text()
     assert [(worker.status, worker.pid) for worker in Worker.objects.all()] == [("stopped", 0)]

@@ -66,6 +66,10 @@ def page(schema: Schema) -> Schema:
     return record({"results": listed(schema), "next_cursor": maybe(TEXT), "next": maybe(TEXT)})
 
 
+_ARGS: Final[Schema] = {
+    "anyOf": [listed(ANYTHING), OBJECT],
+    "description": "Positional arguments: a list, or by name, an object, where one of them is secret, and masked.",
+}
 _SUMMARY: Final = {
     "task_id": UUID,
     "task_type": TEXT,
@@ -193,7 +197,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "idempotency_key": maybe(TEXT),
             "payload_hidden": HIDDEN,
             "parameters": maybe(OBJECT),
-            "args": maybe(listed(ANYTHING)),
+            "args": maybe(_ARGS),
             "options": record({"timeout": NUMBER, "max_retries": COUNT, "retry_delay": NUMBER}),
             "attempts": listed(_ATTEMPT),
             "progress": maybe(
@@ -256,6 +260,6 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "DeadLetter": record(_LETTER),
     "DeadLetterDetail": record(
-        _LETTER | {"task_status": maybe(TEXT), "args": maybe(listed(ANYTHING)), "parameters": maybe(OBJECT)}
+        _LETTER | {"task_status": maybe(TEXT), "args": maybe(_ARGS), "parameters": maybe(OBJECT)}
     ),
 }

@@ -230,7 +230,8 @@ OPERATIONS: Final[dict[tuple[Any, str], Endpoint]] = {
         id="replay_dead_letter", summary="Queue the task of a dead letter again", tag="dead letters",
         problems=(403, 404, 409, 413, 415), parameters=(within("letter_id"),),
         responses={200: record({"id": UUID, "task_id": UUID, "status": TEXT, "queue_position": maybe(COUNT)})},
-        request=record({"parameters": OBJECT}, optional=("parameters",)), example={"parameters": {"order_id": 43}},
+        request=record({"parameters": OBJECT, "reason": TEXT}, optional=("parameters", "reason")),
+        example={"parameters": {"order_id": 43}, "reason": "the address was wrong"},
     ),
     (dead_letters.ReplayManyView, "POST"): Endpoint(
         id="replay_dead_letters", summary="Replay many dead letters", tag="dead letters", problems=(403, 413, 415),

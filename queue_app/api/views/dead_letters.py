@@ -131,10 +131,11 @@ class ReplayView(_OneLetterView):
     """Replay one dead letter."""
 
     def post(self, request: Request, letter_id: str) -> Response:
-        """Queue the task of a dead letter again. The body may give other ``parameters``; masked values stay."""
+        """Queue the task of a dead letter again; the body may give ``parameters`` (masks stay), and a ``reason``."""
         reader = Reader(self.json_body(request, required=False))
-        reader.refuse_others(("parameters",))
+        reader.refuse_others(("parameters", "reason"))
         parameters = reader.optional("parameters", json_object)
+        reader.optional("reason", reason_text)  # which goes to the record with the rest of what was asked
         reader.finish()
         letter = self.letter(request, letter_id, REPLAY)
         if parameters is not None:
@@ -169,7 +170,7 @@ class ReplayManyView(_ManyLettersView):
                 selection.wanted, selection.options, by=self.username(request), reason=selection.reason
             )
         base = request.path.rstrip("/").removesuffix("/dlq/replay")
-        location = {"Location": request.build_absolute_uri(f"{base}/operations/{operation.id}")}
+        location = {"Location": self.address(request, f"{base}/operations/{operation.id}")}
         return Response(representation.operation(operation, request.user), status=HTTPStatus.ACCEPTED, headers=location)
 
 

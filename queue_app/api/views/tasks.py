@@ -78,7 +78,7 @@ class TaskListView(ApiView):
         )
         task = submit(submission)
         status = HTTPStatus.OK if task.replayed else HTTPStatus.CREATED
-        location = {"Location": request.build_absolute_uri(f"{request.path.rstrip('/')}/{task.id}")}
+        location = {"Location": self.address(request, f"{request.path.rstrip('/')}/{task.id}")}
         return Response(representation.submitted(task), status=status, headers=location)
 
 
@@ -153,7 +153,7 @@ class BulkActionView(ApiView):
             )
         operation = advance_for(operation.id, AT_ONCE_SECONDS)
         base = request.path.rstrip("/").removesuffix("/tasks/bulk-actions")
-        location = {"Location": request.build_absolute_uri(f"{base}/operations/{operation.id}")}
+        location = {"Location": self.address(request, f"{base}/operations/{operation.id}")}
         return Response(representation.operation(operation, request.user), status=HTTPStatus.ACCEPTED, headers=location)
 
     def _allowed(self, request: Request, asked: BulkAction) -> TaskFilter:

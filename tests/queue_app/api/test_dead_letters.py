@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from queue_app.core.ids import uuid7
 from queue_app.core.masking import MASK
-from queue_app.models import DeadLetter, Operation, Task, TaskPayload
+from queue_app.models import AuditEntry, DeadLetter, Operation, Task, TaskPayload
 from queue_app.services import discard, replay
 from queue_app.services.replay_many import start_replay
 
@@ -253,9 +253,23 @@ def test_replay_with_other_parameters(operator, dead):
     assert operator.get(f"{DLQ}/{letter.id}").data["parameters_edited"] is True
 
 
+def test_why_one_is_replayed_stands_in_the_audit_log(operator, dead):
+    letter = dead()
+    assert operator.post(f"{DLQ}/{letter.id}/replay", {"reason": "the mail server is back"}).status_code == 200
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.reason, entry.by) == (
+        "letter-replay.post",
+        "the mail server is back",
+        operator.user.username,
+    )
+
+
 @pytest.mark.parametrize(
     ("body", "status", "field", "code"),
     [
+        ({"reason": "x" * 201}, 400, "reason", "invalid"),
+        ({"reason": "a\nb"}, 400, "reason", "invalid_characters"),
+        ({"reason": 5}, 400, "reason", "string_expected"),
         ({"parameters": [1]}, 400, "parameters", "object_expected"),
         ({"parameters": {"x": MASK}}, 400, "parameters.x", "masked_value"),
         ({"parameters": {"x": "\x00"}}, 400, "parameters.x", "nul_not_allowed"),

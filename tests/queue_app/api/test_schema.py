@@ -12,6 +12,7 @@ from django.urls import get_resolver
 from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.validation import validate_schema
 from hypothesis import HealthCheck, given, settings
+from jsonschema import Draft202012Validator
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -19,9 +20,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from queue_app import registry, task
 from queue_app.api.base import NotFoundView
 from queue_app.api.views import docs, events, metrics
 from queue_app.api.views.docs import document
+from queue_app.core.masking import MASK
 from queue_app.services import tokens
 from queue_app.services.api_keys import create_key, forget_keys
 
@@ -63,6 +66,22 @@ def test_the_page_has_nothing_inline(client, db):
     assert all("src=" in tag for tag in text.split("<script")[1:])
     assert "script-src 'self'" in response.headers["Content-Security-Policy"]
     assert client.get("/api/schema").json()["openapi"] == "3.1.0"
+
+
+@pytest.mark.parametrize(("secret", "shown"), [([], [17, "4111"]), (["card"], {"order": 17, "card": MASK})])
+def test_positional_parameters_are_described_as_they_are_answered(alice, stored, monkeypatch, secret, shown):
+    """By name where one of them is secret."""
+
+    def charge(order, card):
+        """Stand for a task function."""
+
+    charge.__qualname__ = "charge"
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    found = stored(task_type=registry.type_of(task(sensitive=secret)(charge)), args=[17, "4111"])
+    answer = alice.get(f"/api/v1/tasks/{found.id}").json()
+    assert answer["args"] == shown
+    described = document()["components"]["schemas"]["TaskDetail"]["properties"]["args"]
+    Draft202012Validator(described).validate(answer["args"])
 
 
 @pytest.fixture

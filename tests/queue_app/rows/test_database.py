@@ -1,7 +1,7 @@
 """Statements below Django's cursors, and the connections that they go over."""
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.db.utils import DataError
 
 from queue_app.rows.database import fetch_all, fetch_prepared, fetch_together
@@ -49,3 +49,13 @@ def test_what_goes_together_is_done_together_or_not_at_all(pooled, monkeypatch):
     fetch_together(("CREATE TEMPORARY TABLE tq_made ()", []), (made, []))
     assert fetch_all(made) == [(True,)]
     connection.close()
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["pipelined", "as one text"])
+def test_what_goes_together_is_part_of_the_callers_transaction(pooled, monkeypatch):
+    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", pooled)
+    made = "SELECT to_regclass('tq_made') IS NOT NULL"
+    with transaction.atomic():
+        fetch_together(("CREATE TEMPORARY TABLE tq_made ()", []), (made, []))
+        transaction.set_rollback(True)
+    assert fetch_all(made) == [(False,)]

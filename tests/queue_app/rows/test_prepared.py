@@ -6,7 +6,7 @@ import uuid
 
 import psycopg
 import pytest
-from django.db import DataError, ProgrammingError, connection, transaction
+from django.db import DataError, OperationalError, ProgrammingError, connection, transaction
 
 from queue_app.rows import prepared
 from queue_app.rows.database import execute, fetch_all, fetch_prepared, fetch_together
@@ -186,6 +186,24 @@ def test_whoever_is_interrupted_while_waiting_ends_the_statement(raw, together):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert nap(0.0) == [(1,)]
+
+
+def test_more_than_a_socket_holds_goes_both_ways(raw):
+    text = "x" * 20_000_000
+    ask = ("SELECT %s::text", [text]), ("SELECT %s::text || 'y'", [text])
+    for _ in range(PREPARE_AFTER):
+        fetch_together(("SELECT %s::text", ["a"]), ("SELECT %s::text || 'y'", ["b"]))
+    assert fetch_together(*ask) == [(text + "y",)]
+    assert len(names()) == 2
+
+
+def test_a_connection_that_is_cut_off_in_the_middle_is_closed(raw):
+    ask = ("SELECT pg_terminate_backend(CASE WHEN %s THEN pg_backend_pid() ELSE 0 END)", [False]), ("SELECT 1", [])
+    for _ in range(PREPARE_AFTER + 1):
+        fetch_together(*ask)
+    with pytest.raises(OperationalError):
+        fetch_together((ask[0][0], [True]), ask[1])
+    assert raw.closed
 
 
 def test_a_driver_that_works_in_another_way_does_it_by_cursors(raw, monkeypatch):

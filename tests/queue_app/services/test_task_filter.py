@@ -1,6 +1,7 @@
 """task_filter: what the lists ask PostgreSQL, so that its indexes answer."""
 
 from datetime import UTC, datetime
+from uuid import UUID
 
 import pytest
 from django.db import connection
@@ -28,10 +29,36 @@ def test_what_has_ended_is_found_by_its_type(plan):
     assert "taskqueue_by_type" not in plan(waiting)
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        TaskFilter(queues=["nowhere"]),
+        TaskFilter(bands=[Band.BACKGROUND]),
+        TaskFilter(worker_id=UUID(int=7)),
+        TaskFilter(created_before=NOW),
+    ],
+)
+def test_what_is_rare_among_what_has_ended_is_found_by_the_pages_that_may_hold_it(plan, wanted):
+    waiting, ended = parts(wanted, Task.objects.all())
+    with connection.cursor() as cursor:  # which on an empty table are as good
+        cursor.execute("SET LOCAL enable_indexscan = off")
+        cursor.execute("DROP INDEX taskqueue_by_type, taskqueue_finished, taskqueue_by_capability")
+    assert "taskqueue_ended_pages" in plan(ended)
+    assert "taskqueue_ended_pages" not in plan(waiting)
+
+
+def test_what_needs_a_capability_is_found_by_it(plan):
+    waiting, ended = parts(TaskFilter(capabilities=["gpu"]), Task.objects.all())
+    with connection.cursor() as cursor:
+        cursor.execute("DROP INDEX taskqueue_by_type, taskqueue_finished, taskqueue_ended_pages")
+    assert "taskqueue_by_capability" in plan(ended)
+    assert "taskqueue_by_capability" not in plan(waiting)
+
+
 @pytest.mark.parametrize("time", ["created", "queued", "started"])
 def test_what_began_after_a_time_has_ended_after_it_or_not_at_all(plan, time):
     with connection.cursor() as cursor:  # which on an empty table is as good
-        cursor.execute("DROP INDEX taskqueue_by_type")
+        cursor.execute("DROP INDEX taskqueue_by_type, taskqueue_ended_pages")
     told = plan(matching(TaskFilter(**{f"{time}_after": NOW})))
     assert "taskqueue_finished" in told
     assert "taskqueue_waiting" in told or "taskqueue_length" in told
