@@ -2,11 +2,11 @@
 
 Several may run; one leads by a lock that lapses. Every job is idempotent and safe twice at
 once, so leadership only spares work: while Redis is away there is no lock to hold, and the
-jobs on the rows go on. The lock is renewed a few times before it lapses; whoever lost it before that leads
-beside another for so long, which costs work and nothing else.
+jobs on the rows go on. The lock is renewed a few times before it would lapse; a leader that
+lost it goes on until then, beside another, which costs work and nothing else.
 
-Jobs that are due at about the same time have one turn, and what most of them find, nothing, is asked of the rows
-at once (``services.look``).
+Jobs that are due at about the same time have one turn. Most find nothing most of the time, and
+one look at the rows says so for all of them (``services.look``).
 """
 
 from __future__ import annotations

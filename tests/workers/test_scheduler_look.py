@@ -1,6 +1,7 @@
 """What a look must not hide: for each job that asks first, every state in which it would do something."""
 
 import math
+import os
 import subprocess
 import sys
 import uuid
@@ -9,12 +10,14 @@ from datetime import timedelta
 from typing import NamedTuple
 
 import pytest
+from django.db import connection, connections
 from django.utils import timezone
 
 from queue_app.core.process import process_identity
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.models.operation import OperationKind
 from queue_app.rows import audit, look, workers
+from queue_app.services import look as module
 from queue_app.services.advance import run_operations
 from queue_app.services.due import make_due
 from queue_app.services.look import look as ask
@@ -174,6 +177,26 @@ def test_a_question_that_asks_for_less_would_be_found_out(scene, monkeypatch, na
         assert not wants(CASES[name].job)
     finally:
         look.statement.cache_clear()
+
+
+@pytest.mark.parametrize("way", ["prepared", "behind a pooler", "logged"])
+def test_the_answers_are_the_same_however_the_statements_go(scene, monkeypatch, way):
+    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", way == "behind a pooler")
+    monkeypatch.setattr(connections["default"], "force_debug_cursor", way == "logged")
+    one_is_due(scene)
+    one_is_overdue(scene)
+    me = process_identity(os.getpid())
+    enlist(scene, me, os.getpid())
+    said = dict.fromkeys(("silent", "orphans", "pauses", "operations"), False)
+    said |= {"due": True, "overdue": True, "generation": audit.generation(), "neighbours": [f"{os.getpid()} {me}"]}
+    for _ in range(8):
+        assert ask(look.QUESTIONS) == said
+
+
+def test_where_processes_cannot_be_told_apart_there_are_no_neighbours(scene, monkeypatch):
+    one_lost_its_process(scene)
+    monkeypatch.setattr(module, "machine_identity", lambda: "")
+    assert ask(["neighbours"]) == {"neighbours": []}
 
 
 def test_every_job_that_asks_first_has_its_cases(scene):
