@@ -2,7 +2,11 @@
 
 Several may run; one leads by a lock that lapses. Every job is idempotent and safe twice at
 once, so leadership only spares work: while Redis is away there is no lock to hold, and the
-jobs on the rows go on.
+jobs on the rows go on. The lock is renewed a few times before it would lapse; a leader that
+lost it goes on until then, beside another, which costs work and nothing else.
+
+Jobs that are due at about the same time have one turn. Most find nothing most of the time, and
+one look at the rows says so for all of them (``services.look``).
 """
 
 from __future__ import annotations
@@ -11,10 +15,7 @@ import logging
 import signal
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from django.db import Error as DatabaseError
 from django.db import connections
 
 from queue_app import conf
@@ -23,12 +24,15 @@ from queue_app.services import requests
 from queue_app.services.advance import run_operations
 from queue_app.services.due import BATCH, make_due
 from queue_app.services.leader import resign, take_lead, wake_forgotten
+from queue_app.services.look import Answers, look
 from queue_app.services.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.pause import resume_due
 from queue_app.services.reap import Reaper, reap_overdue
+from queue_app.services.rebuild import is_needed as rebuild_is_needed
 from queue_app.services.rebuild import rebuild_if_needed
 from queue_app.services.reconcile import Reconciler
 from workers.bell import Bell
+from workers.job import Job
 from workers.lifecycle import Exit, on_signals
 from workers.vitals import Pulse
 
@@ -42,45 +46,10 @@ STALE_SECONDS = 900.0
 DUE_SECONDS = 1.0
 #: So long the scheduler deletes in one turn: what is due meanwhile waits.
 PURGE_SECONDS = 0.3
-
-
-@dataclass(slots=True)
-class Job:
-    """Something to do every ``interval`` seconds; ``due_at`` is monotonic time.
-
-    An action that returns ``True`` has left work, and has its next turn once the others had theirs.
-    """
-
-    name: str
-    interval: float
-    action: Callable[[], object]
-    due_at: float = 0.0
-    failing: bool = field(default=False)
-    needs_index: bool = False  # nothing can be done without Redis
-    has_more: bool = field(default=False)
-
-    def run_once(self) -> bool:
-        """Run the job; return whether the index answered, as far as it was asked.
-
-        A failure is logged once, and the job is tried again at its next turn.
-        """
-        self.has_more = False
-        try:
-            self.has_more = self.action() is True
-        except (IndexUnavailable, DatabaseError) as error:
-            if not self.failing:
-                logger.warning("%s failed: %s", self.name, " ".join(str(error).split()))
-            self.failing = True
-            if isinstance(error, IndexUnavailable):
-                return False
-            connections.close_all()
-        except Exception:
-            if not self.failing:
-                logger.exception("%s failed", self.name)
-            self.failing = True
-        else:
-            self.failing = False
-        return True
+#: What is due so soon has its turn now: one look for many, and no turn for each.
+TOGETHER_SECONDS = 0.1
+#: So often the leader renews its lock in the time after which it would lapse.
+RENEWALS = 5
 
 
 class Scheduler:
@@ -96,17 +65,28 @@ class Scheduler:
         self._stopping = False
         self._index_is_away = False
         self._index_back_at = 0.0  # monotonic time before which nothing is asked of the index
+        self._renew_at = 0.0  # monotonic time at which the lock is to be renewed
+        self._answers: Answers | None = None  # of the look of this turn
+        self._questions: set[str] = set()
+        self._look = Job("look", 0.0, self._look_around)  # never due by itself
         self._bell = Bell()
         self.pulse = Pulse()
-        reconciler = Reconciler()
+        reconciler, reaper = Reconciler(), Reaper()
         self.jobs = [
-            Job("rebuild", settings.due_seconds, rebuild_if_needed, needs_index=True),
-            Job("due", settings.due_seconds, _make_all_due),
+            Job(
+                "rebuild",
+                settings.due_seconds,
+                self._rebuild,
+                needs_index=True,
+                asks=("generation",),
+                is_wanted=lambda answers: rebuild_is_needed(answers["generation"]),
+            ),
+            Job("due", settings.due_seconds, _make_all_due, asks=("due",)),
             Job("requests", settings.due_seconds, requests.consume, needs_index=True),
-            Job("reap", settings.reap_seconds, Reaper().run_once),
-            Job("overdue", settings.reap_seconds, reap_overdue),
-            Job("resume", settings.reap_seconds, resume_due),
-            Job("operations", settings.reap_seconds, run_operations),
+            Job("reap", settings.reap_seconds, reaper.run_once, asks=reaper.ASKS, is_wanted=reaper.is_wanted),
+            Job("overdue", settings.reap_seconds, reap_overdue, asks=("overdue",)),
+            Job("resume", settings.reap_seconds, resume_due, asks=("pauses",)),
+            Job("operations", settings.reap_seconds, run_operations, asks=("operations",)),
             Job("reconcile", settings.reconcile_seconds, reconciler.run_once, needs_index=True),
             Job("fallback", settings.fallback_seconds, wake_forgotten, needs_index=True),
             Job("maintenance", settings.maintenance_seconds, self._maintain),
@@ -134,19 +114,32 @@ class Scheduler:
         ran: list[str] = []
         if not self._lead():
             return ran
-        for job in self.jobs:
+        soon = time.monotonic() + TOGETHER_SECONDS
+        due = [job for job in self.jobs if job.due_at <= soon]
+        self._questions = {name for job in due for name in job.asks}
+        self._answers = None
+        self._look.run_once()  # where it fails nothing is known, and every job looks for itself
+        for job in due:
             began = time.monotonic()
-            if job.due_at > began or self._stopping:
-                continue
+            if self._stopping:
+                break
             if job.needs_index and self._index_back_at > began:
                 job.due_at = self._index_back_at
                 continue
-            if not job.run_once():
+            if not job.run_once(self._answers):
                 self._miss_index(began)
             self.pulse.beat()
             job.due_at = time.monotonic() + (0 if job.has_more else job.interval)
             ran.append(job.name)
         return ran
+
+    def _look_around(self) -> None:
+        if self._questions:
+            self._answers = look(self._questions)
+
+    def _rebuild(self) -> None:
+        rebuild_if_needed()
+        self._renew_at = 0.0  # an index that was lost had the lock in it
 
     def _maintain(self) -> None:
         run_overdue("promote", "expire", "snapshot", every=self._with_maintenance)
@@ -166,6 +159,7 @@ class Scheduler:
         """
         now = time.monotonic()
         self._index_back_at = now + max(INDEX_RETRY_SECONDS, 2 * (now - since))
+        self._renew_at = 0.0  # who leads may be another by then, and is the first question
 
     def _next_at(self) -> float:
         if not self.leads:
@@ -174,7 +168,7 @@ class Scheduler:
 
     def _lead(self) -> bool:
         began = time.monotonic()
-        if self._index_back_at > began:
+        if self._index_back_at > began or (self.leads and self._renew_at > began + TOGETHER_SECONDS):
             return True
         try:
             leads = take_lead(self.token, self.leader_seconds)
@@ -186,6 +180,7 @@ class Scheduler:
             leads = True
         else:
             self._index_is_away = False
+            self._renew_at = began + self.leader_seconds / RENEWALS
         if leads != self.leads:
             logger.info("scheduler %s %s", self.token[:8], "leads" if leads else "stands by")
             self.leads = leads

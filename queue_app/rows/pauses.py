@@ -5,7 +5,8 @@ from __future__ import annotations
 from queue_app.rows.database import fetch_all
 
 _DUE = "SELECT FROM {table} WHERE paused AND resume_at <= statement_timestamp()"
-_ANY_DUE = "SELECT " + " OR ".join(
+#: Whether there is one, as an expression.
+ANY_DUE = " OR ".join(
     f"EXISTS ({_DUE.format(table=table)})"
     for table in ("queue_app_queue", "queue_app_limit", "queue_app_runtimesettings")
 )
@@ -13,4 +14,4 @@ _ANY_DUE = "SELECT " + " OR ".join(
 
 def any_due() -> bool:
     """Whether something was paused until now."""
-    return bool(fetch_all(_ANY_DUE)[0][0])
+    return bool(fetch_all(f"SELECT {ANY_DUE}")[0][0])

@@ -83,15 +83,16 @@ def reap_orphans(limit: int, *, max_crashes: int, dead_letter_seconds: float) ->
     return [Reaped(Status(row[0]), TaskRef.from_row(row[1:])) for row in fetch_all(_ORPHANS, params)]
 
 
-_OVERDUE = """
+OVERDUE = "t.status = 'executing' AND t.deadline < statement_timestamp() - make_interval(secs => %s)"
+_OVERDUE = f"""
 SELECT t.id, t.attempt, t.task_type, t.queue, t.priority, t.capabilities, t."user", t.created_at, t.queued_at,
     t.started_at, EXTRACT(EPOCH FROM t.deadline - t.started_at)::float8,
-    COALESCE(t.max_retries, queue.max_retries, policy.max_retries, 3), t.retry_delay, t.failures, '[]', '{}',
+    COALESCE(t.max_retries, queue.max_retries, policy.max_retries, 3), t.retry_delay, t.failures, '[]', '{{}}',
     t.concurrency_key, t.weight, t.worker_id
 FROM queue_app_task AS t
     LEFT JOIN queue_app_prioritypolicy AS policy ON policy.priority = t.priority
     LEFT JOIN queue_app_queue AS queue ON queue.name = t.queue
-WHERE t.status = 'executing' AND t.deadline < statement_timestamp() - make_interval(secs => %s)
+WHERE {OVERDUE}
 LIMIT %s
 """
 

@@ -12,15 +12,21 @@ UPDATE queue_app_worker SET last_heartbeat_at = clock_timestamp(), status = %s, 
 WHERE id = %s AND status IN ('active', 'draining')
 """
 
+#: Silent for so many of its beats.
+SILENT = """
+status IN ('active', 'draining')
+    AND last_heartbeat_at < statement_timestamp() - make_interval(secs => heartbeat_seconds * %s)
+"""
+#: On the machine that is the beginning of their identity.
+NEIGHBOURS = "status IN ('active', 'draining') AND starts_with(process_identity, %s)"
+
 # A worker that has been silent for its whole budget is declared dead, once; whoever says so must have listened for a
 # beat and a half of it, as while PostgreSQL is away nobody is heard.
-_BURY = """
+_BURY = f"""
 UPDATE queue_app_worker SET status = 'dead', stopped_at = clock_timestamp()
 WHERE status IN ('active', 'draining') AND id IN (
     SELECT id FROM queue_app_worker
-    WHERE status IN ('active', 'draining')
-        AND last_heartbeat_at < statement_timestamp() - make_interval(secs => heartbeat_seconds * %s)
-        AND heartbeat_seconds * 1.5 < %s
+    WHERE {SILENT} AND heartbeat_seconds * 1.5 < %s
     LIMIT %s FOR UPDATE SKIP LOCKED
 )
 RETURNING id, profile
@@ -62,8 +68,7 @@ def bury_silent(missed_heartbeats: int, listened: float, limit: int) -> list[tup
 def on_this_machine(machine: str, limit: int) -> list[tuple[uuid.UUID, int, str]]:
     """Return (id, pid, process identity) of live workers whose identity begins with ``machine``."""
     found = fetch_all(
-        "SELECT id, pid, process_identity FROM queue_app_worker"
-        " WHERE status IN ('active', 'draining') AND starts_with(process_identity, %s) LIMIT %s",
+        f"SELECT id, pid, process_identity FROM queue_app_worker WHERE {NEIGHBOURS} LIMIT %s",
         [machine, limit],
     )
     return [(row[0], row[1], row[2]) for row in found]

@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 from queue_app import conf, signals
 from queue_app.core.clock import now
@@ -30,6 +31,7 @@ from queue_app.services import events
 from queue_app.services.claim import withdraw_last
 from queue_app.services.finish import finish
 from queue_app.services.hints import tell_index
+from queue_app.services.look import Answers
 
 BATCH = 500
 #: Who has not looked for so long does not know why nobody was heard; less would take a busy scheduler for deaf.
@@ -49,6 +51,8 @@ def reap(listened: float = math.inf) -> int:
 class Reaper:
     """Reaps every second or so, and knows since when it has seen every heartbeat."""
 
+    ASKS: ClassVar = ("silent", "neighbours", "orphans")
+
     def __init__(self) -> None:
         self._listens_since = self._looked_at = -math.inf  # monotonic
 
@@ -60,6 +64,14 @@ class Reaper:
         reaped = reap(now - self._listens_since)
         self._looked_at = now
         return reaped
+
+    def is_wanted(self, answers: Answers) -> bool:
+        """Whether a look found something to reap; none is no reason to take this scheduler for deaf."""
+        now = time.monotonic()
+        if now - self._looked_at > DEAF_SECONDS:
+            self._listens_since = now
+        self._looked_at = now
+        return answers["silent"] or answers["orphans"] or any(map(_is_gone, answers["neighbours"]))
 
 
 def reap_orphans() -> int:
@@ -129,6 +141,11 @@ def bury_dead_neighbours() -> int:
     for worker_id in gone:
         _announce(workers.bury(worker_id))
     return len(gone)
+
+
+def _is_gone(neighbour: str) -> bool:
+    pid, _, identity = neighbour.partition(" ")
+    return process_identity(int(pid)) != identity
 
 
 def _announce(buried: list[tuple[uuid.UUID, str]]) -> None:

@@ -42,6 +42,15 @@ class Rebuilt:
     seconds: float
 
 
+def is_needed(generation: int) -> bool:
+    """Whether the index is not ready, or not of the generation that the rows had a moment ago.
+
+    By then they may have another: ``rebuild_if_needed`` asks again.
+    """
+    found = get_index().generation()
+    return found.state != "ready" or found.number != generation
+
+
 def rebuild_if_needed() -> Rebuilt | None:
     """Rebuild the index unless it is ready and of the rows' generation; ``None`` when nothing was done."""
     found = get_index().generation()

@@ -2,11 +2,14 @@
 
 import logging
 import signal
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.utils import timezone
 
 from queue_app.core.states import Status
@@ -18,9 +21,10 @@ from queue_app.services import maintenance
 from queue_app.services import workers as service
 from tests.integration.app import tasks
 from tests.integration.processes import eventually
-from tests.support.engine import assert_index_agrees, index_away, put, put_many, status
+from tests.support.engine import assert_index_agrees, counted_calls, index_away, put, put_many, status
 from tests.workers import chores
 from workers import scheduler as module
+from workers.job import Job
 from workers.lifecycle import Exit
 from workers.scheduler import Scheduler
 
@@ -40,6 +44,11 @@ def make(engine, settings):
         return made
 
     return make
+
+
+def replace(job: Job, action: Callable[[], object]) -> None:
+    """Let a job do something else at each of its turns, whatever there is to be done."""
+    job.action, job.asks = action, ()
 
 
 def tick(scheduler: Scheduler, *names: str) -> list[str]:
@@ -176,6 +185,60 @@ def test_a_long_purge_leaves_the_others_their_turns(make, hire, monkeypatch):
     assert [scheduler.run_once(), scheduler.run_once()] == [["purge"], []]
 
 
+# -- the look -------------------------------------------------------------------------------------------
+
+
+def asking(scheduler: Scheduler) -> tuple[list[str], list[str]]:
+    """Let the jobs that ask first only note that they were called; return their names, and those called."""
+    called: list[str] = []
+    jobs = [job for job in scheduler.jobs if job.asks]
+    for job in jobs:
+        job.action = lambda name=job.name: called.append(name)
+    return [job.name for job in jobs], called
+
+
+def test_where_nothing_is_to_be_done_the_rows_are_asked_once(make, monkeypatch):
+    scheduler = make()
+    names, called = asking(scheduler)
+    for _ in range(8):  # until the statement is prepared
+        assert tick(scheduler, *names) == names
+    with connection.execute_wrapper(lambda *_: pytest.fail("a statement of its own")):
+        monkeypatch.setattr(module, "look", spy := Mock(wraps=module.look))
+        assert tick(scheduler, *names) == names
+    assert spy.call_count == 1
+    assert called == []
+
+
+def test_no_more_is_asked_than_the_jobs_want_to_know(make, monkeypatch):
+    """Who lets the jobs that read more rows run seldom has them look seldom."""
+    monkeypatch.setattr(module, "look", spy := Mock(wraps=module.look))
+    scheduler = make()
+    tick(scheduler, "rebuild", "due", "requests")
+    tick(scheduler, "requests", "maintenance")
+    assert [call.args for call in spy.call_args_list] == [({"generation", "due"},)]
+
+
+@pytest.mark.parametrize("error", [OperationalError("gone"), RuntimeError("a bug")])
+def test_when_the_look_fails_every_job_looks_for_itself(make, monkeypatch, error, caplog):
+    scheduler = make()
+    names, called = asking(scheduler)
+    tick(scheduler, *names)
+    monkeypatch.setattr(module, "look", Mock(side_effect=error))
+    for _ in range(2):
+        tick(scheduler, *names)
+    assert called == names * 2
+    assert caplog.text.count("look failed") == 1
+
+
+def test_what_is_due_soon_has_its_turn_with_what_is_due_now(make):
+    scheduler = make()
+    scheduler.run_once()
+    now = time.monotonic()
+    for job, seconds in zip(scheduler.jobs, (0, 0.05, 60, 0.02), strict=False):
+        job.due_at = now + seconds
+    assert scheduler.run_once() == ["rebuild", "due", "reap"]
+
+
 # -- leadership -----------------------------------------------------------------------------------------
 
 
@@ -193,8 +256,46 @@ def test_the_other_takes_over_when_the_lock_has_lapsed(make, index):
     first.run_once()
     index._client.delete(f"{index.keys.prefix}:lock:scheduler")  # what its expiry does
     assert second.run_once()
+    assert tick(first, "due") == ["due"], "for a moment both do"
+    first._renew_at = 0
     assert tick(first, "due") == []
     assert (first.leads, second.leads) == (False, True)
+
+
+def test_the_lead_is_renewed_five_times_before_it_lapses(make, monkeypatch, index):
+    clock = [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    scheduler = make(leader_seconds=15)
+    scheduler.run_once()
+    renewed = []
+    with counted_calls(index) as calls:
+        for _ in range(30):
+            clock[0] += 0.5
+            before = len(calls)
+            tick(scheduler, "requests")
+            renewed += [clock[0]] if "hold" in calls[before:] else []
+    assert renewed == [1003, 1006, 1009, 1012, 1015]
+
+
+def test_who_rebuilt_a_lost_index_leads_again(make, index):
+    scheduler = make()
+    scheduler.run_once()
+    index._client.delete(*index._client.keys(index.keys.everything))
+    tick(scheduler, "rebuild")
+    assert nobody_leads()
+    tick(scheduler, "due")
+    assert not nobody_leads()
+
+
+def test_who_could_not_reach_the_index_asks_first_who_leads(make):
+    first, second = make(), make()
+    first.run_once()
+    with index_away():
+        tick(first, "rebuild")
+    first._index_back_at = 0
+    get_index()._client.delete(f"{get_index().keys.prefix}:lock:scheduler")
+    second.run_once()
+    assert tick(first, "due") == []
 
 
 def test_the_lock_lapses_by_itself(make, index):
@@ -250,7 +351,7 @@ def test_a_failing_job_does_not_stop_the_others(make, error, caplog):
         raise error
 
     scheduler = make()
-    scheduler.jobs[0].action = fail
+    replace(scheduler.jobs[0], fail)
     needing_redis = {"reconcile", "fallback"} if isinstance(error, IndexUnavailable) else set()
     assert [name for name in tick(scheduler) if name in JOBS] == [name for name in JOBS if name not in needing_redis]
     assert scheduler.jobs[0].failing
@@ -267,7 +368,7 @@ def test_a_job_that_fails_always_is_logged_once(make, caplog):
         raise RuntimeError("gone")
 
     scheduler = make()
-    scheduler.jobs[0].action = fail
+    replace(scheduler.jobs[0], fail)
     for _ in range(3):
         tick(scheduler, "rebuild")
     assert caplog.text.count("rebuild failed") == 1
@@ -275,7 +376,7 @@ def test_a_job_that_fails_always_is_logged_once(make, caplog):
 
 def test_it_stops_between_jobs(make):
     scheduler = make()
-    scheduler.jobs[1].action = scheduler.stop
+    replace(scheduler.jobs[1], scheduler.stop)
     assert tick(scheduler) == JOBS[:2]
 
 
@@ -283,7 +384,7 @@ def test_it_runs_until_it_is_stopped_and_gives_up_the_lead(make):
     scheduler = make()
     ran = []
     for job in scheduler.jobs:
-        job.action = lambda: ran.append(1) or (signal.raise_signal(signal.SIGTERM) if len(ran) == 3 else None)
+        replace(job, lambda: ran.append(1) or (signal.raise_signal(signal.SIGTERM) if len(ran) == 3 else None))
     assert scheduler.run() is Exit.OK
     assert len(ran) == 3
     assert make().run_once()
@@ -306,10 +407,10 @@ def test_two_processes(fleet):
     second.send(signal.SIGTERM)
     assert second.exit_code() == 0
     assert "Traceback" not in second.log
-    assert make_leader_free()
+    assert nobody_leads()
 
 
-def make_leader_free() -> bool:
+def nobody_leads() -> bool:
     """Whether nobody holds the lead."""
     return get_index()._client.exists(f"{get_index().keys.prefix}:lock:scheduler") == 0
 

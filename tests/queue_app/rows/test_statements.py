@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 
 from queue_app import rows
-from queue_app.rows import claim, finish, waiting
+from queue_app.rows import claim, finish, look, waiting
 from queue_app.rows.database import connection, fetch_all
 
 MODULES = sorted(Path(rows.__file__).parent.glob("*.py"))
@@ -55,3 +55,32 @@ def test_what_was_planned_when_the_tables_were_empty_suits_full_ones(db, prelude
     assert "Seq Scan on queue_app_task" not in plan
     assert "Hash" not in plan
     assert "Merge" not in plan
+
+
+#: What each question of a look reads, as long as it is there, and nothing else of these tables.
+OF_A_LOOK = {
+    "due": r"Index (Only )?Scan using taskqueue_due on queue_app_task\b",
+    "silent": "(using|on) taskqueue_live_workers",
+    "neighbours": "(using|on) taskqueue_live_workers",
+    "orphans": r"using taskqueue_executing on queue_app_task\b[\s\S]*hashed SubPlan[\s\S]* taskqueue_live_workers",
+    "overdue": "(using|on) taskqueue_executing",
+    "operations": "(using|on) taskqueue_operations_run",
+    "generation": "queue_app_indexgeneration_pkey",
+}
+
+
+@pytest.mark.parametrize(
+    "question", sorted(set(look.QUESTIONS) - {"pauses"})
+)  # it reads all queues and limits, which are few
+def test_a_look_reads_only_what_could_be_meant(db, question):
+    """As it was planned when the tables were empty: what waits, and what ended, may be millions."""
+    params = look.QUESTIONS[question].count("%s")
+    with transaction.atomic(), connection().cursor() as cursor:
+        cursor.execute(look._PRELUDE)
+        cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        cursor.execute("PREPARE of_this_test AS " + look.statement((question,)).replace("%s", "$1"))
+        cursor.execute("EXPLAIN EXECUTE of_this_test" + "(NULL)" * params)
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+        cursor.execute("DEALLOCATE of_this_test")
+    assert re.search(OF_A_LOOK[question], plan), plan
+    assert "Seq Scan" not in plan
