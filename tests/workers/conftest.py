@@ -10,12 +10,27 @@ from tests.integration.processes import Fleet, fleet_on
 from tests.queue_app.conftest import engine, forgetful_process, history, index, rows, scene
 from tests.queue_app.services.conftest import transactional_db
 from tests.workers.stage import StillWorker
+from workers.scheduler import Scheduler
 
 
 @pytest.fixture
 def hire(engine) -> Callable[..., StillWorker]:
     """Return a function that makes registered workers whose slots move only when told."""
     return StillWorker
+
+
+@pytest.fixture
+def make(engine, settings):
+    """Make schedulers whose leadership lapses in no time, or after so many seconds; a test says when a job is due."""
+
+    def make(leader_seconds: float = 30, **options) -> Scheduler:
+        settings.TASKQUEUE = {**settings.TASKQUEUE, "SCHEDULER": {"LEADER_SECONDS": leader_seconds}}
+        made = Scheduler(**options)
+        for job in made.jobs:
+            job.interval = 3600.0
+        return made
+
+    return make
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 from django.db import OperationalError
 
 from queue_app.core.records import Outcome
+from queue_app.index import get_index
 from queue_app.registry import type_of
 from queue_app.services import workers as service
 from tests.support.engine import status
@@ -18,6 +19,7 @@ from workers.context import Held
 from workers.executor import Executor
 from workers.identity import identify
 from workers.options import WorkerOptions
+from workers.scheduler import Scheduler
 from workers.worker import Worker
 
 QUICK, SLOW, ECHO, RAISES = (type_of(t) for t in (chores.quick, chores.slow, chores.echo, chores.raises))
@@ -138,3 +140,15 @@ class StillWorker(Worker):
             if not self._hands:
                 return self._hands.done
             self.pool.finish()
+
+
+def tick(scheduler: Scheduler, *names: str) -> list[str]:
+    """Run these jobs (none: all) now."""
+    for job in scheduler.jobs:
+        job.due_at = 0 if not names or job.name in names else float("inf")
+    return scheduler.run_once()
+
+
+def nobody_leads() -> bool:
+    """Whether nobody holds the lead."""
+    return get_index()._client.exists(f"{get_index().keys.prefix}:lock:scheduler") == 0

@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -21,8 +20,9 @@ from queue_app.services import maintenance
 from queue_app.services import workers as service
 from tests.integration.app import tasks
 from tests.integration.processes import eventually
-from tests.support.engine import assert_index_agrees, counted_calls, index_away, put, put_many, status
+from tests.support.engine import assert_index_agrees, index_away, put, put_many, status
 from tests.workers import chores
+from tests.workers.stage import nobody_leads, tick
 from workers import scheduler as module
 from workers.job import Job
 from workers.lifecycle import Exit
@@ -32,30 +32,9 @@ QUICK = type_of(chores.quick)
 JOBS = ["rebuild", "due", "reap", "reconcile", "fallback", "maintenance"]
 
 
-@pytest.fixture
-def make(engine, settings):
-    """Make schedulers whose leadership lapses in no time, or after so many seconds; a test says when a job is due."""
-
-    def make(leader_seconds: float = 30, **options) -> Scheduler:
-        settings.TASKQUEUE = {**settings.TASKQUEUE, "SCHEDULER": {"LEADER_SECONDS": leader_seconds}}
-        made = Scheduler(**options)
-        for job in made.jobs:
-            job.interval = 3600.0
-        return made
-
-    return make
-
-
 def replace(job: Job, action: Callable[[], object]) -> None:
     """Let a job do something else at each of its turns, whatever there is to be done."""
     job.action, job.asks = action, ()
-
-
-def tick(scheduler: Scheduler, *names: str) -> list[str]:
-    """Run these jobs (none: all) now."""
-    for job in scheduler.jobs:
-        job.due_at = 0 if not names or job.name in names else float("inf")
-    return scheduler.run_once()
 
 
 def bide(seconds: float = 10) -> dict[str, object]:
@@ -239,92 +218,6 @@ def test_what_is_due_soon_has_its_turn_with_what_is_due_now(make):
     assert scheduler.run_once() == ["rebuild", "due", "reap"]
 
 
-# -- leadership -----------------------------------------------------------------------------------------
-
-
-def test_one_leads(make):
-    first, second = make(), make()
-    assert first.run_once()
-    assert second.run_once() == []
-    assert (first.leads, second.leads) == (True, False)
-    assert tick(first, "due") == ["due"]
-    assert tick(second, "due") == []
-
-
-def test_the_other_takes_over_when_the_lock_has_lapsed(make, index):
-    first, second = make(), make()
-    first.run_once()
-    index._client.delete(f"{index.keys.prefix}:lock:scheduler")  # what its expiry does
-    assert second.run_once()
-    assert tick(first, "due") == ["due"], "for a moment both do"
-    first._renew_at = 0
-    assert tick(first, "due") == []
-    assert (first.leads, second.leads) == (False, True)
-
-
-def test_the_lead_is_renewed_five_times_before_it_lapses(make, monkeypatch, index):
-    clock = [1000.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    scheduler = make(leader_seconds=15)
-    scheduler.run_once()
-    renewed = []
-    with counted_calls(index) as calls:
-        for _ in range(30):
-            clock[0] += 0.5
-            before = len(calls)
-            tick(scheduler, "requests")
-            renewed += [clock[0]] if "hold" in calls[before:] else []
-    assert renewed == [1003, 1006, 1009, 1012, 1015]
-
-
-def test_who_rebuilt_a_lost_index_leads_again(make, index):
-    scheduler = make()
-    scheduler.run_once()
-    index._client.delete(*index._client.keys(index.keys.everything))
-    tick(scheduler, "rebuild")
-    assert nobody_leads()
-    tick(scheduler, "due")
-    assert not nobody_leads()
-
-
-def test_who_could_not_reach_the_index_asks_first_who_leads(make):
-    first, second = make(), make()
-    first.run_once()
-    with index_away():
-        tick(first, "rebuild")
-    first._index_back_at = 0
-    get_index()._client.delete(f"{get_index().keys.prefix}:lock:scheduler")
-    second.run_once()
-    assert tick(first, "due") == []
-
-
-def test_the_lock_lapses_by_itself(make, index):
-    make(leader_seconds=2).run_once()
-    assert 0 < index._client.pttl(f"{index.keys.prefix}:lock:scheduler") <= 2000
-
-
-def test_the_other_takes_over_at_once_when_the_first_leaves(make):
-    first, second = make(), make()
-    first.run_once()
-    first._resign()
-    assert second.run_once()
-
-
-def test_who_does_not_lead_cannot_resign_for_the_leader(make):
-    first, second, third = make(), make(), make()
-    first.run_once()
-    second._resign()
-    assert third.run_once() == []
-
-
-def test_who_stands_by_looks_often_enough(make, monkeypatch):
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 1000.0))
-    make().run_once()
-    second = make(leader_seconds=30)
-    second.run_once()
-    assert second._next_at() == 1010
-
-
 # -- trouble --------------------------------------------------------------------------------------------
 
 
@@ -408,11 +301,6 @@ def test_two_processes(fleet):
     assert second.exit_code() == 0
     assert "Traceback" not in second.log
     assert nobody_leads()
-
-
-def nobody_leads() -> bool:
-    """Whether nobody holds the lead."""
-    return get_index()._client.exists(f"{get_index().keys.prefix}:lock:scheduler") == 0
 
 
 def test_its_pulse_tells_that_the_loop_turns(make):

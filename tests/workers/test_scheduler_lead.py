@@ -1,0 +1,91 @@
+"""Which scheduler leads: one at a time, renewed before it lapses, and given up at the end."""
+
+from types import SimpleNamespace
+
+from queue_app.index import get_index
+from tests.support.engine import counted_calls, index_away
+from tests.workers.stage import nobody_leads, tick
+from workers import scheduler as module
+
+
+def test_one_leads(make):
+    first, second = make(), make()
+    assert first.run_once()
+    assert second.run_once() == []
+    assert (first.leads, second.leads) == (True, False)
+    assert tick(first, "due") == ["due"]
+    assert tick(second, "due") == []
+
+
+def test_the_other_takes_over_when_the_lock_has_lapsed(make, index):
+    first, second = make(), make()
+    first.run_once()
+    index._client.delete(f"{index.keys.prefix}:lock:scheduler")  # what its expiry does
+    assert second.run_once()
+    assert tick(first, "due") == ["due"], "for a moment both do"
+    first._renew_at = 0
+    assert tick(first, "due") == []
+    assert (first.leads, second.leads) == (False, True)
+
+
+def test_the_lead_is_renewed_five_times_before_it_lapses(make, monkeypatch, index):
+    clock = [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    scheduler = make(leader_seconds=15)
+    scheduler.run_once()
+    renewed = []
+    with counted_calls(index) as calls:
+        for _ in range(30):
+            clock[0] += 0.5
+            before = len(calls)
+            tick(scheduler, "requests")
+            renewed += [clock[0]] if "hold" in calls[before:] else []
+    assert renewed == [1003, 1006, 1009, 1012, 1015]
+
+
+def test_who_rebuilt_a_lost_index_leads_again(make, index):
+    scheduler = make()
+    scheduler.run_once()
+    index._client.delete(*index._client.keys(index.keys.everything))
+    tick(scheduler, "rebuild")
+    assert nobody_leads()
+    tick(scheduler, "due")
+    assert not nobody_leads()
+
+
+def test_who_could_not_reach_the_index_asks_first_who_leads(make):
+    first, second = make(), make()
+    first.run_once()
+    with index_away():
+        tick(first, "rebuild")
+    first._index_back_at = 0
+    get_index()._client.delete(f"{get_index().keys.prefix}:lock:scheduler")
+    second.run_once()
+    assert tick(first, "due") == []
+
+
+def test_the_lock_lapses_by_itself(make, index):
+    make(leader_seconds=2).run_once()
+    assert 0 < index._client.pttl(f"{index.keys.prefix}:lock:scheduler") <= 2000
+
+
+def test_the_other_takes_over_at_once_when_the_first_leaves(make):
+    first, second = make(), make()
+    first.run_once()
+    first._resign()
+    assert second.run_once()
+
+
+def test_who_does_not_lead_cannot_resign_for_the_leader(make):
+    first, second, third = make(), make(), make()
+    first.run_once()
+    second._resign()
+    assert third.run_once() == []
+
+
+def test_who_stands_by_looks_often_enough(make, monkeypatch):
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    make().run_once()
+    second = make(leader_seconds=30)
+    second.run_once()
+    assert second._next_at() == 1010
