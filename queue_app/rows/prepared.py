@@ -56,14 +56,19 @@ class _Known:
         ).startswith(b"ISO")
         self.names: dict[str, bytes] = {}
         self.uses: dict[str, int] = {}
-        self.transformer = Transformer(_Context(raw))
+        self.transformer: Transformer | None = None  # made once something is prepared: many connections are short
 
 
 class _Context:
-    """How the values of a connection are read: as its cursors do, times apart."""
+    """How the values of a connection are read: as its cursors do, times apart.
+
+    It must not know the connection. What is remembered of one would keep it open for ever, where it should
+    close as it is forgotten: with the thread that Django gives to a request under ASGI.
+    """
+
+    connection = None
 
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
-        self.connection = raw
         self.adapters = AdaptersMap(raw.adapters)
         self.adapters.register_loader("timestamptz", _Time)
 
@@ -108,7 +113,7 @@ def run(raw: psycopg.Connection[Any], statements: Sequence[Statement]) -> list[R
             results = _pipelined(raw, names, values)
         last = results[-1]
         if last.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-            transformer = known.transformer
+            transformer = known.transformer = known.transformer or Transformer(_Context(raw))
             transformer.set_pgresult(last)
             return transformer.load_rows(0, last.ntuples, tuple)
     error = errors.error_from_result(next(result for result in results if result.status == pq.ExecStatus.FATAL_ERROR))

@@ -1,8 +1,10 @@
 """Statements run below the driver's cursors: the same answers and errors, prepared, and nothing left behind."""
 
 import datetime as dt
+import gc
 import signal
 import uuid
+import weakref
 
 import psycopg
 import pytest
@@ -210,6 +212,21 @@ def test_a_driver_that_works_in_another_way_does_it_by_cursors(raw, monkeypatch)
     monkeypatch.setattr(prepared, "_execute", None)
     assert warmed("SELECT %s::int", [1]) == [(1,)]
     assert not names()
+
+
+def test_what_is_remembered_of_a_connection_does_not_keep_it():
+    """Under ASGI each request has a thread and a connection, which closes as both are forgotten."""
+    other = connection.get_new_connection(connection.get_connection_params())
+    other.autocommit = True
+    for _ in range(PREPARE_AFTER):
+        with pytest.raises(Declined):
+            prepared.run(other, [("SELECT %s::timestamptz", [NOW])])
+    assert prepared.run(other, [("SELECT %s::timestamptz", [NOW])]) == [(NOW,)]
+    seen = weakref.ref(other)
+    other.close()
+    del other
+    gc.collect()
+    assert seen() is None
 
 
 def test_what_was_prepared_is_forgotten_with_its_connection(raw):
