@@ -22,7 +22,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import psycopg
-from psycopg import errors, pq
+from psycopg import abc, errors, pq
 from psycopg.adapt import AdaptersMap, Loader, Transformer
 
 try:  # what psycopg's own cursors are made of; where a version has it no more, they do the work
@@ -56,7 +56,7 @@ class _Known:
         ).startswith(b"ISO")
         self.names: dict[str, bytes] = {}
         self.uses: dict[str, int] = {}
-        self.transformer: Transformer | None = None  # made once something is prepared: many connections are short
+        self.transformer: abc.Transformer | None = None  # made once something is prepared: many connections are short
 
 
 class _Context:
