@@ -48,12 +48,9 @@ class Declined(Exception):
 class _Known:
     """What is prepared on one connection."""
 
-    __slots__ = ("is_usual", "names", "transformer", "uses")
+    __slots__ = ("names", "transformer", "uses")
 
-    def __init__(self, raw: psycopg.Connection[Any]) -> None:
-        self.is_usual = raw.pgconn.parameter_status(b"client_encoding") == b"UTF8" and (
-            raw.pgconn.parameter_status(b"DateStyle") or b""
-        ).startswith(b"ISO")
+    def __init__(self) -> None:
         self.names: dict[str, bytes] = {}
         self.uses: dict[str, int] = {}
         self.transformer: abc.Transformer | None = None  # made once something is prepared: many connections are short
@@ -96,11 +93,11 @@ def run(raw: psycopg.Connection[Any], statements: Sequence[Statement]) -> list[R
     is_idle = status == pq.TransactionStatus.IDLE
     if pgconn.pipeline_status or not ((is_idle and raw.autocommit) or status == pq.TransactionStatus.INTRANS):
         raise Declined
+    if not _speaks_plainly(pgconn):
+        raise Declined
     known = _known.get(raw)
     if known is None:
-        known = _known[raw] = _Known(raw)
-    if not known.is_usual:
-        raise Declined
+        known = _known[raw] = _Known()
     values = [_texts(params) for _sql, params in statements]
     with raw.lock:
         if any(sql not in known.names for sql, _params in statements):
@@ -122,6 +119,12 @@ def run(raw: psycopg.Connection[Any], statements: Sequence[Statement]) -> list[R
         if is_idle:
             raise Declined
     raise error
+
+
+def _speaks_plainly(pgconn: pq.abc.PGconn) -> bool:
+    """Whether texts are UTF-8 and times are written as ISO 8601, as long as nobody sets it otherwise."""
+    style = pgconn.parameter_status(b"DateStyle")
+    return style is not None and style.startswith(b"ISO") and pgconn.parameter_status(b"client_encoding") == b"UTF8"
 
 
 def _prepare(raw: psycopg.Connection[Any], known: _Known, statements: Sequence[Statement]) -> None:

@@ -168,6 +168,17 @@ def test_an_error_is_the_same_as_through_a_cursor_and_the_connection_is_good_for
     assert len(names()) == 1 + together
 
 
+@pytest.mark.parametrize(("name", "value"), [("datestyle", "German"), ("client_encoding", "latin1")])
+def test_a_connection_that_was_told_to_write_otherwise_is_read_by_cursors(raw, name, value):
+    assert warmed("SELECT %s::timestamptz, %s::text", [NOW, "ü"]) == [(NOW, "ü")]
+    execute("SELECT set_config(%s, %s, false)", [name, value])
+    with pytest.raises(Declined):
+        prepared.run(raw, [("SELECT %s::timestamptz, %s::text", [NOW, "ü"])])
+    assert fetch_prepared("SELECT %s::text", ["ü"]) == [("ü",)]
+    execute("SELECT set_config('datestyle', 'ISO', false), set_config('client_encoding', 'UTF8', false)")
+    assert fetch_prepared("SELECT %s::timestamptz, %s::text", [NOW, "ü"]) == [(NOW, "ü")]
+
+
 @pytest.mark.parametrize("together", [False, True], ids=["one", "together"])
 def test_whoever_is_interrupted_while_waiting_ends_the_statement(raw, together):
     def nap(seconds):
