@@ -1,7 +1,7 @@
 """What the tests of the engine share: the rows, the index, the history of transitions."""
 
 # ruff: noqa: E402 - models can be imported once Django is set up, and this file may be read before pytest-django does it
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import django
 import pytest
@@ -55,3 +55,14 @@ def engine(history: History, scene: Scene) -> Scene:
     """Rows with their history, and an index that was built from them: the whole engine, empty and ready."""
     assert rebuild() is not None
     return scene
+
+
+@pytest.fixture
+def retention(settings) -> Callable[..., None]:
+    """Set how long things are kept, in days."""
+
+    def keep(**days: float) -> None:
+        seconds = {f"{name.upper()}_SECONDS": value * 86_400 for name, value in days.items()}
+        settings.TASKQUEUE = {**settings.TASKQUEUE, "RETENTION": seconds}
+
+    return keep

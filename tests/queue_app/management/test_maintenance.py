@@ -28,17 +28,6 @@ from tests.support.engine import at_once, done, failed, index_away, put, put_man
 DAY = 86_400
 
 
-@pytest.fixture
-def retention(settings):
-    """Set how long things are kept, in days."""
-
-    def keep(**days: float) -> None:
-        seconds = {f"{name.upper()}_SECONDS": value * DAY for name, value in days.items()}
-        settings.TASKQUEUE = {**settings.TASKQUEUE, "RETENTION": seconds}
-
-    return keep
-
-
 def ended(status: Status = Status.COMPLETED, *, days_ago: float = 0, count: int = 1) -> list[uuid.UUID]:
     """Make tasks that ended so long ago, with all their children."""
     ids = put_many(count)

@@ -6,6 +6,7 @@ import pytest
 from django.db import connections
 
 from tests.support.rows import reset_rows
+from tests.support.scene import Hand
 
 
 @pytest.fixture
@@ -15,3 +16,9 @@ def transactional_db(django_db_setup: None, django_db_blocker) -> Iterator[None]
         yield
         reset_rows()
         connections.close_all()
+
+
+@pytest.fixture
+def hand(engine) -> Hand:
+    """A worker that has not taken anything yet."""
+    return engine.worker()

@@ -1,6 +1,5 @@
 """A worker that dies between index and row: what it was proposed is free, what it was granted is not."""
 
-import pytest
 from django.db import transaction
 from django.utils import timezone
 
@@ -18,11 +17,6 @@ from tests.support.engine import (
     take_ids,
     until,
 )
-
-
-@pytest.fixture
-def hand(engine):
-    return engine.worker()
 
 
 def registered(engine, hand) -> Worker:

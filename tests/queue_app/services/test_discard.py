@@ -18,11 +18,6 @@ from tests.support.graves import bury, bury_many
 MODULE = import_module("queue_app.services.discard")  # the package has the function under this name
 
 
-@pytest.fixture
-def hand(engine):
-    return engine.worker()
-
-
 def test_the_record_says_who_and_why(engine, hand):
     letter = bury(hand)
     heard = []

@@ -21,11 +21,6 @@ from queue_app.services.reconcile import Reconciler
 from tests.support.engine import assert_index_agrees, done, failed, flush, index_away, put, put_many, row, status, take
 
 
-@pytest.fixture
-def hand(engine):
-    return engine.worker()
-
-
 def test_a_completed_task_keeps_its_result(engine, hand, history):
     put()
     [task] = take(hand)

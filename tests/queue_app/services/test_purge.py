@@ -24,15 +24,6 @@ def ended(count: int, status: Status = Status.COMPLETED, **ago: float) -> list:
 
 
 @pytest.fixture
-def retention(settings):
-    def keep(**days: float) -> None:
-        seconds = {f"{name.upper()}_SECONDS": value * DAY for name, value in days.items()}
-        settings.TASKQUEUE = {**settings.TASKQUEUE, "RETENTION": seconds}
-
-    return keep
-
-
-@pytest.fixture
 def read(monkeypatch):
     """Purge, and say how many tasks each statement read to find those that it deletes."""
     counts = {}

@@ -36,11 +36,6 @@ from tests.support.engine import (
 from tests.support.graves import bury, bury_many, kill, letter_of
 
 
-@pytest.fixture
-def hand(engine):
-    return engine.worker()
-
-
 def test_the_task_is_queued_again_with_a_fresh_budget(engine, hand, history):
     letter = bury(hand, max_retries=1)
     before = row(letter.task_id)

@@ -26,11 +26,6 @@ from tests.support.graves import bury, bury_many, kill
 
 
 @pytest.fixture
-def hand(engine):
-    return engine.worker()
-
-
-@pytest.fixture
 def no_retention(settings):
     """Tasks that failed are purged at once; dead letters are kept."""
     settings.TASKQUEUE = {**settings.TASKQUEUE, "RETENTION": {"FAILURE_SECONDS": 0.01, "SUCCESS_SECONDS": 0.01}}
