@@ -60,14 +60,16 @@ def _roll_up(workload: Workload) -> Finding:
 
 
 def _flaky(row: TaskRow | None) -> Finding:
-    true = row is not None and row.status == "completed" and row.attempt == tasks.SUCCEEDS_ON_ATTEMPT
-    return Finding("flaky task", true, f"{_status(row)} on attempt {row.attempt if row else '-'}")
+    # Not by the number of the row's attempt, which counts claims: a worker may have given one back unbegun.
+    attempt = row.failures + 1 if row else 0
+    true = row is not None and row.status == "completed" and attempt == tasks.SUCCEEDS_ON_ATTEMPT
+    return Finding("flaky task", true, f"{_status(row)} on attempt {attempt or '-'}")
 
 
 def _broken(row: TaskRow | None) -> Finding:
     letter = DeadLetter.objects.filter(task_id=row.pk).first() if row else None
     true = row is not None and row.status == "dead_letter" and letter is not None
-    detail = f"{_status(row)} after {row.attempt if row else 0} attempts"
+    detail = f"{_status(row)} after {row.failures if row else 0} attempts"
     return Finding("failing task", true, f"{detail}: {letter.message}" if letter else detail)
 
 
