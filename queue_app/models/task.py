@@ -16,7 +16,7 @@ from django.db.models import F, Q
 
 from queue_app.core.ids import uuid7
 from queue_app.core.priorities import Band
-from queue_app.core.states import PENDING, TERMINAL, Status
+from queue_app.core.states import TERMINAL, Status
 from queue_app.models.fields import BlockIndex, ContainmentIndex, NamesField
 from queue_app.models.querysets import TaskQuerySet
 
@@ -123,34 +123,33 @@ class Task(models.Model):
                 condition=Q(idempotency_key__isnull=False),
                 name="taskqueue_idempotency",
             ),
-            models.CheckConstraint(condition=Q(status__in=list(Status)), name="taskqueue_status_known"),
-            models.CheckConstraint(condition=Q(priority__in=list(Band)), name="taskqueue_priority_known"),
+            # Two checks, not one for each rule: PostgreSQL reads every check anew for every statement that writes a row,
+            # and ten of them took a third of the time of an insert.
             models.CheckConstraint(
-                condition=Q(attempt__gte=0, failures__gte=0, crashes__gte=0)
-                & Q(failures__lte=F("attempt"), crashes__lte=F("attempt")),
-                name="taskqueue_attempt_counts",
+                condition=(
+                    Q(finished_at__isnull=True)
+                    & (
+                        Q(status=Status.QUEUED, queued_at__isnull=False)
+                        | Q(status=Status.SCHEDULED, run_after__isnull=False)
+                        | Q(
+                            status=Status.EXECUTING,
+                            queued_at__isnull=False,
+                            started_at__isnull=False,
+                            deadline__isnull=False,
+                            worker_id__isnull=False,
+                            attempt__gte=1,
+                        )
+                    )
+                )
+                | Q(finished_at__isnull=False, status__in=sorted(TERMINAL)),
+                name="taskqueue_lifecycle",
             ),
             models.CheckConstraint(
-                condition=Q(max_retries__isnull=True) | Q(max_retries__gte=0), name="taskqueue_max_retries"
-            ),
-            models.CheckConstraint(condition=Q(timeout__isnull=True) | Q(timeout__gt=0), name="taskqueue_timeout"),
-            models.CheckConstraint(condition=Q(weight__gte=1, weight__lte=MAX_WEIGHT), name="taskqueue_weight"),
-            models.CheckConstraint(
-                condition=~Q(status=Status.SCHEDULED) | Q(run_after__isnull=False), name="taskqueue_scheduled_time"
-            ),
-            models.CheckConstraint(
-                condition=~Q(status__in=[Status.QUEUED, Status.EXECUTING]) | Q(queued_at__isnull=False),
-                name="taskqueue_queued_time",
-            ),
-            models.CheckConstraint(
-                condition=~Q(status=Status.EXECUTING)
-                | Q(started_at__isnull=False, deadline__isnull=False, worker_id__isnull=False, attempt__gte=1),
-                name="taskqueue_executing_lease",
-            ),
-            models.CheckConstraint(
-                condition=Q(status__in=sorted(PENDING), finished_at__isnull=True)
-                | Q(status__in=sorted(TERMINAL), finished_at__isnull=False),
-                name="taskqueue_finished_time",
+                condition=Q(priority__gte=min(Band), priority__lte=max(Band))
+                & Q(failures__gte=0, failures__lte=F("attempt"), crashes__gte=0, crashes__lte=F("attempt"))
+                & Q(weight__gte=1, weight__lte=MAX_WEIGHT)
+                & Q(max_retries__gte=0, timeout__gt=0),  # null, of neither, is no violation
+                name="taskqueue_numbers",
             ),
         ]
         permissions: ClassVar = [
