@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import struct
 import threading
 import time
 import weakref
@@ -47,13 +48,18 @@ MAX_OUTSTANDING = 64
 
 
 def push_arguments(entries: Iterable[Entry]) -> list[Any]:
-    """Return the arguments of ``lua/push.lua`` for these entries."""
-    lanes: dict[str, list[Any]] = {}
+    """Return the arguments of ``lua/push.lua`` for these entries: packed, lane by lane."""
+    lanes: dict[str, tuple[list[bytes], list[float]]] = {}
     for lane, score, task_id in entries:
-        lanes.setdefault(lane, []).extend((score, task_id.bytes))
+        found = lanes.get(lane)
+        if found is None:
+            found = lanes[lane] = [], []
+        found[0].append(task_id.bytes)
+        found[1].append(score)
     arguments: list[Any] = []
-    for lane, pairs in lanes.items():
-        arguments += (lane, len(pairs) // 2, *pairs)
+    for lane, (ids, scores) in lanes.items():
+        places = scores if len(set(scores)) > 1 else scores[:1]
+        arguments += (lane, b"".join(ids), struct.pack(f">{len(places)}d", *places))
     return arguments
 
 

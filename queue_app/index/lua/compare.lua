@@ -14,6 +14,7 @@
 -- Rows come in the order of their age, and mostly stand in that order, all as high above their
 -- own place: then one walk along the lane tells, for half of what looking each up takes.
 --! include keys
+--! include packed
 --! include limits
 --! include promotion
 local TOLERANCE = 0.02
@@ -39,8 +40,7 @@ local function all_stand(lane, packed, places)
 end
 
 local function look_up_each(lane, packed, places)
-  local ids, absent = {}, {}
-  for i = 1, #packed, 16 do ids[#ids + 1] = string.sub(packed, i, i + 15) end
+  local ids, absent = unpack_ids(packed), {}
   local standing = redis.call('ZMSCORE', lane_key(lane), unpack(ids))
   for i = 1, #ids do
     local stands = tonumber(standing[i] or nil)
@@ -66,9 +66,7 @@ local function look_up_each(lane, packed, places)
 end
 
 for at = 1, #ARGV, 3 do
-  local lane, packed = lane_of(ARGV[at]), ARGV[at + 1]
-  local places = { struct.unpack('>' .. string.rep('d', #packed / 16), ARGV[at + 2]) }
-  places[#places] = nil  -- where the next would begin
+  local lane, packed, places = lane_of(ARGV[at]), ARGV[at + 1], unpack_places(ARGV[at + 2])
   if #places > 0 and not all_stand(lane, packed, places) then look_up_each(lane, packed, places) end
 end
 return wrong

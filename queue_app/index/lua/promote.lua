@@ -2,20 +2,21 @@
 -- which band their own; only what still waits, at one of its places, moves.
 --
 -- KEYS[1]  prefix (hash tag) of all keys
--- ARGV     lane, n, own place, id, own place, id, ... (n pairs, at most 1000), lane, n, ...
+-- ARGV     as for push
 -- Returns  {id, from, to, id, from, to, ...}: what rose, and between which bands
 --
 -- Idempotent. What is leased, gone or not indexed stays as it is; nobody is woken, for there
 -- is no more work than before.
 --! include keys
+--! include packed
 --! include limits
 --! include heads
 --! include promotion
-local risen, at = {}, 1
-while at < #ARGV do
-  local lane, n, rose = lane_of(ARGV[at]), tonumber(ARGV[at + 1]), 0
-  for i = 1, n do
-    local own, id = tonumber(ARGV[at + 2 * i]), ARGV[at + 1 + 2 * i]
+local risen = {}
+for at = 1, #ARGV, 3 do
+  local lane, ids, places, rose = lane_of(ARGV[at]), unpack_ids(ARGV[at + 1]), unpack_places(ARGV[at + 2]), 0
+  for i = 1, #ids do
+    local id, own = ids[i], places[i] or places[1]
     local place = effective(own)
     local bands = rise(lane, id, own, place) or 0
     if bands > 0 then
@@ -25,7 +26,6 @@ while at < #ARGV do
       rose = rose + bands
     end
   end
-  at = at + 2 + 2 * n
   if rose > 0 then refresh_lane(lane) end
 end
 refresh_touched()

@@ -2,7 +2,8 @@
 -- a change of priority, and when the reconciler or a rebuild finds one missing or misplaced.
 --
 -- KEYS[1]  prefix (hash tag) of all keys
--- ARGV     lane, n, own place, id, own place, id, ... (n pairs, at most 1000), lane, n, ...
+-- ARGV     lane, ids, own places, lane, ids, own places, ...: packed as for compare, at most 1000
+--          of a lane; one place alone is that of all of them
 --          a lane names the user always; the queue decides whether it has lanes for each
 -- Returns  how many ids were missing or misplaced
 --
@@ -10,30 +11,33 @@
 -- The own place is band * 10^13 + queued_at; an aged task is put as high as its age gives it.
 -- One that waits below that, because its promotion has not come yet, rises, and is no repair.
 --! include keys
+--! include packed
 --! include limits
 --! include heads
 --! include wake
 --! include promotion
-local changed, at = 0, 1
-while at < #ARGV do
-  local lane, n, rose = lane_of(ARGV[at]), tonumber(ARGV[at + 1]), 0
-  local ids, pairs_to_add = {}, {}
-  for i = 1, n do ids[i] = ARGV[at + 1 + 2 * i] end
+local changed = 0
+for at = 1, #ARGV, 3 do
+  local lane, ids, places, rose = lane_of(ARGV[at]), unpack_ids(ARGV[at + 1]), unpack_places(ARGV[at + 2]), 0
+  local pairs_to_add = {}
   local leased = redis.call('HMGET', LEASES, unpack(ids))
-  for i = 1, n do
+  local own, place, text
+  for i = 1, #ids do
+    if places[i] then
+      own = places[i]
+      place = effective(own)
+      text = string.format('%.17g', place)
+    end
     if not leased[i] then
-      local own = tonumber(ARGV[at + 2 * i])
-      local place = effective(own)
       local risen = place ~= own and rise(lane, ids[i], own, place)
       if risen then
         rose = rose + risen
       else
-        pairs_to_add[#pairs_to_add + 1] = place == own and ARGV[at + 2 * i] or string.format('%.17g', place)
+        pairs_to_add[#pairs_to_add + 1] = text
         pairs_to_add[#pairs_to_add + 1] = ids[i]
       end
     end
   end
-  at = at + 2 + 2 * n
   if rose > 0 and #pairs_to_add == 0 then
     refresh_lane(lane)
     refresh_touched()

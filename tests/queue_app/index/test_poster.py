@@ -1,5 +1,6 @@
 """Hints that nobody waits for: gathered, sent again, never lost in silence."""
 
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -41,11 +42,12 @@ def eventually(condition):
         time.sleep(0.001)
 
 
-def test_arguments_are_grouped_by_lane():
+def test_arguments_are_packed_lane_by_lane():
     one, two, other = entry(), entry(), Entry("other\x1fapp.task\x1f", 1.5, uuid7())
-    assert push_arguments([one, other, two]) == [
-        *(LANE, 2, 2e13, one.id.bytes, 2e13, two.id.bytes),
-        *("other\x1fapp.task\x1f", 1, 1.5, other.id.bytes),
+    late = Entry(other.lane, 2.5, uuid7())
+    assert push_arguments([one, other, two, late]) == [
+        *(LANE, one.id.bytes + two.id.bytes, struct.pack(">d", 2e13)),  # one place for both
+        *(other.lane, other.id.bytes + late.id.bytes, struct.pack(">2d", 1.5, 2.5)),
     ]
 
 
