@@ -250,8 +250,8 @@ def settings() -> str:
 
 def states() -> str:
     """Return the table of states."""
-    from queue_app.backend import RESULT_STATUS  # noqa: PLC0415 - needs Django
     from queue_app.core.states import PENDING, Status  # noqa: PLC0415
+    from queue_app.results import RESULT_STATUS  # noqa: PLC0415 - needs Django
 
     rows = (
         (

@@ -12,9 +12,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from datetime import timedelta
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from asgiref.sync import sync_to_async
@@ -22,23 +20,21 @@ from django.apps import apps
 from django.core import checks as django_checks
 from django.dispatch import Signal
 from django.tasks.backends.base import BaseTaskBackend
-from django.tasks.base import TaskResult, TaskResultStatus
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 from django.utils.json import normalize_json
 
 from queue_app import registry
 from queue_app.core.ids import as_texts
-from queue_app.core.priorities import band_from_django, django_priority
-from queue_app.core.records import Enqueued, NewTask
-from queue_app.core.states import Status
+from queue_app.core.priorities import band_from_django
+from queue_app.core.records import NewTask
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters
 from queue_app.registry import AnyTask
+from queue_app.results import new_result, stored_result
 from queue_app.tasks import AnyResult, QueueTask, Seconds
 
 if TYPE_CHECKING:
     from queue_app.rows.insert import TaskSpec
-    from queue_app.services.results import StoredResult
 
 _django_log = logging.getLogger("django.tasks")
 
@@ -46,27 +42,6 @@ type Call = tuple[Sequence[Any], dict[str, Any]]
 
 #: So many checked tasks are remembered; a project that makes new ones all the time begins anew then.
 MAX_SPECS: Final = 512
-# A new result is made of its slots: Django's constructor takes three times as long, for each task of a bulk.
-_IN_NEW_RESULT: Final = ("task", "id", "status", "enqueued_at", "args", "kwargs", "backend", "errors", "worker_ids")
-(
-    _put_task, _put_id, _put_status, _put_enqueued_at, _put_args, _put_kwargs, _put_backend, _put_errors,
-    _put_worker_ids,
-) = (getattr(TaskResult, name).__set__ for name in _IN_NEW_RESULT)  # fmt: skip
-_PUT_NOTHING: Final = [
-    getattr(TaskResult, field.name).__set__ for field in fields(TaskResult) if field.name not in _IN_NEW_RESULT
-]
-_SCALARS: Final = frozenset({str, int, float, bool, NoneType})
-
-RESULT_STATUS: dict[Status, TaskResultStatus] = {
-    Status.SCHEDULED: TaskResultStatus.READY,
-    Status.QUEUED: TaskResultStatus.READY,
-    Status.EXECUTING: TaskResultStatus.RUNNING,
-    Status.COMPLETED: TaskResultStatus.SUCCESSFUL,
-    Status.FAILED: TaskResultStatus.FAILED,
-    Status.CANCELLED: TaskResultStatus.FAILED,
-    Status.DEAD_LETTER: TaskResultStatus.FAILED,
-    Status.EXPIRED: TaskResultStatus.FAILED,
-}
 
 
 class TaskQueueBackend(BaseTaskBackend):
@@ -107,7 +82,7 @@ class TaskQueueBackend(BaseTaskBackend):
             stored = enqueue_call(spec, args, kwargs)
         if not stored.created:  # a replayed idempotency key: what became of the first one
             return self.get_result(str(stored.id))
-        result = self._ready(task, args, kwargs, stored, str(stored.id))
+        result = new_result(task, (args, kwargs), stored, str(stored.id), self.alias)
         if has_audience(task_enqueued, logging.DEBUG):
             task_enqueued.send(type(self), task_result=result)
         return result
@@ -127,8 +102,8 @@ class TaskQueueBackend(BaseTaskBackend):
             calls = [_normalised(call, refused) for call in calls]
             stored = enqueue_calls(spec, calls)
         results = [
-            self._ready(task, args, kwargs, item, text) if item.created else self.get_result(text)
-            for (args, kwargs), item, text in zip(calls, stored, as_texts([item.id for item in stored]), strict=True)
+            new_result(task, call, item, text, self.alias) if item.created else self.get_result(text)
+            for call, item, text in zip(calls, stored, as_texts([item.id for item in stored]), strict=True)
         ]
         if has_audience(task_enqueued, logging.DEBUG):
             for result, item in zip(results, stored, strict=True):
@@ -159,25 +134,6 @@ class TaskQueueBackend(BaseTaskBackend):
         """Do what ``enqueue_many`` does, from a coroutine."""
         return await sync_to_async(self.enqueue_many)(task, calls)
 
-    def _ready(
-        self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any], stored: Enqueued, text: str
-    ) -> AnyResult:
-        # Django walks through all values again; it is spared what was found plain when it was stored.
-        plain = _SCALARS.issuperset(map(type, kwargs.values()))
-        result: AnyResult = object.__new__(TaskResult)
-        for put in _PUT_NOTHING:
-            put(result, None)
-        _put_task(result, task)
-        _put_id(result, text)
-        _put_status(result, TaskResultStatus.READY)
-        _put_enqueued_at(result, stored.enqueued_at)
-        _put_args(result, normalize_json(args) if args else [])
-        _put_kwargs(result, dict(kwargs) if plain else normalize_json(kwargs))
-        _put_backend(result, self.alias)
-        _put_errors(result, [])
-        _put_worker_ids(result, [])
-        return result
-
     def get_result(self, result_id: str) -> AnyResult:
         """Return what is known of a task; raise ``TaskResultDoesNotExist`` for an unknown id.
 
@@ -193,24 +149,7 @@ class TaskQueueBackend(BaseTaskBackend):
         found = load_result(task_id)
         if found is None:
             raise TaskResultDoesNotExist(result_id)
-        status = RESULT_STATUS[found.status]
-        result: AnyResult = TaskResult(
-            task=_restored(found, self.alias),
-            id=str(task_id),
-            status=status,
-            enqueued_at=found.created_at,
-            started_at=found.first_started_at,
-            finished_at=found.finished_at,
-            last_attempted_at=found.started_at,
-            args=found.args,
-            kwargs=found.parameters,
-            backend=self.alias,
-            errors=found.errors,
-            worker_ids=found.worker_ids,
-        )
-        if status is TaskResultStatus.SUCCESSFUL:
-            object.__setattr__(result, "_return_value", found.value)  # as Django's own backends do
-        return result
+        return stored_result(found, self.alias)
 
     def check(self, **kwargs: Any) -> list[django_checks.CheckMessage]:
         """Return what is wrong with this entry of ``TASKS``."""
@@ -278,43 +217,6 @@ def _normalised(call: Call, refused: UnserializableParameters) -> Call:
         return cast("Call", (normalize_json(list(args)), normalize_json(kwargs)))
     except (TypeError, ValueError, RecursionError):
         raise refused from None
-
-
-def _restored(found: StoredResult, alias: str) -> AnyTask:
-    """Return the task of a stored call: the registered one with the options of the row.
-
-    Nothing is validated, so that what was stored can be read whatever has changed since. A row
-    knows bands: the number of the priority is the registered one while it lies in the row's
-    band, else the one that stands for the band.
-    """
-    registered = registry.find(found.task_type)
-    own: dict[str, Any] = {}
-    if registered is None:
-        own = {"func": registry.stand_in(found.task_type), "takes_context": False}
-    else:
-        own = {field.name: getattr(registered, field.name) for field in fields(registered)}
-    if registered is None or band_from_django(registered.priority) is not found.band:
-        own["priority"] = django_priority(found.band)
-    own |= {"queue_name": found.queue, "run_after": found.run_after, "backend": alias}
-    for name, value in found.options.items():
-        if name not in own or _plain_option(own[name]) != value:
-            own[name] = value
-    retries = own["max_retries"]
-    if retries is None or own.get("max_attempts") != retries + 1:
-        own["max_attempts"] = None
-    restored = object.__new__(QueueTask)
-    for field in fields(QueueTask):
-        object.__setattr__(restored, field.name, own.get(field.name, field.default))
-    return restored
-
-
-def _plain_option(value: Any) -> Any:
-    """Return an option as a row holds it."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, list | tuple | set | frozenset):
-        return tuple(sorted(set(value)))
-    return value
 
 
 def has_audience(signal: Signal, level: int) -> bool:

@@ -4,6 +4,9 @@ Batches form by themselves: while one write is under way, the next outcomes gath
 system answers at once, a busy one commits in groups. The loop sleeps until a slot ends, a
 wake-up call arrives, or a signal. Other threads only leave word and ring the bell: whatever
 is written or claimed is by the loop.
+
+What the steps do is in modules of their own; here is their order, and the few marks by which one
+step knows of another. So it is one piece, though a long one.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ socket. The replies are read before the next one is sent. The first hint after a
 out at once; those that follow within ``GATHER_SECONDS`` gather and go together, sent by the
 next caller after that time, or by a thread when there is none.
 
-What the server refused because it did not know the script is sent again, as is everything
-unanswered on a connection that broke: a push is idempotent, and an event may be told twice.
-A hint that is lost all the same (the process ends, the server restarts) is the reconciler's,
-like every other.
+What the server refused because it did not know the script, and what a connection that broke left
+unanswered, is sent again (``index.line``): a push is idempotent, and an event may be told twice.
+A hint that is lost all the same (the process ends, the server restarts) is the reconciler's, like
+every other.
 
 Events travel with the hints, before them: what became of a task never stands in the stream
 before it was accepted.
@@ -22,15 +22,15 @@ import struct
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import batched
-from typing import Any, NamedTuple
+from typing import Any
 
 from queue_app.core.events import Run
 from queue_app.core.records import Entry
 from queue_app.index.lazy import redis
+from queue_app.index.line import Call, Line
 from queue_app.index.publishing import publish_arguments, split
 
 #: Hints that follow one another more closely than this go together.
@@ -43,8 +43,6 @@ MAX_EVENTS = 2000
 MAX_ENTRIES = 500
 #: So many calls go to the socket at once: a burst's events and hints, and the question behind them, in one write.
 TOGETHER = 3
-#: So many replies may be outstanding; then the sender waits for the first of them.
-MAX_OUTSTANDING = 64
 
 
 def push_arguments(entries: Iterable[Entry]) -> list[Any]:
@@ -63,31 +61,22 @@ def push_arguments(entries: Iterable[Entry]) -> list[Any]:
     return arguments
 
 
-class Call(NamedTuple):
-    """A script and its arguments, sent and not yet answered."""
-
-    script: redis.commands.core.Script
-    arguments: Sequence[Any]
-
-
 class Poster:
-    """One connection for all threads of a process, taken from the client's pool when first used."""
+    """One line for all threads of a process."""
 
     def __init__(
         self, client: redis.Redis, prefix: str, push: redis.commands.core.Script, publish: redis.commands.core.Script
     ) -> None:
-        self._client = client
-        self._prefix = prefix
         self._push = push
         self._publish = publish
+        self._line = Line(client, prefix, (push, publish))
         self.forget()
         _posters.add(self)
 
     def forget(self) -> None:
         """Start afresh without closing: a forked child must not touch its parent's connection."""
         self._lock = threading.Lock()
-        self._connection: Any = None
-        self._outstanding: deque[Call] = deque()
+        self._line.forget()
         self._gathered: list[Entry] = []
         self._events: list[Run] = []
         self._count = 0  # of what has gathered
@@ -125,7 +114,7 @@ class Poster:
 
     def flush(self) -> None:
         """Send what has gathered and wait until everything has been answered."""
-        if self._count or self._outstanding:
+        if self._count or self._line.outstanding:
             self._settle()
 
     def ask(
@@ -147,10 +136,10 @@ class Poster:
             self._events += events
             self._send_gathered(time.monotonic(), *([call] if call else []))
             try:
-                return self._read(all_of_them=True, wanted=call)
+                return self._line.read(all_of_them=True, wanted=call)
             except redis.ConnectionError:
-                self._again([])
-                return self._read(all_of_them=True, wanted=call)
+                self._line.send_again([])
+                return self._line.read(all_of_them=True, wanted=call)
             finally:
                 self.owes_hints = False
 
@@ -167,7 +156,7 @@ class Poster:
             try:
                 yield
             except (redis.TimeoutError, redis.ReadOnlyError):
-                self._drop()
+                self._line.drop()
                 self._gave_up_at = time.monotonic()
                 raise
 
@@ -180,73 +169,10 @@ class Poster:
         for at in range(0, len(calls), TOGETHER):
             together = calls[at : at + TOGETHER]
             try:
-                self._read(all_of_them=False)
-                self._send(together)
+                self._line.read(all_of_them=False)
+                self._line.send(together)
             except redis.ConnectionError:
-                self._again(together)
-
-    def _again(self, calls: list[Call]) -> None:
-        """Send the unanswered calls, and these, on a new connection."""
-        unanswered = [*self._outstanding, *calls]
-        self._drop()
-        self._send(unanswered)
-
-    def _send(self, calls: list[Call]) -> None:
-        if self._connection is None:
-            self._connection = self._client.connection_pool.get_connection()
-            self._teach(self._connection)
-        connection = self._connection
-        packed = [
-            part
-            for script, arguments in calls
-            for part in connection.pack_command("EVALSHA", script.sha, 1, self._prefix, *arguments)
-        ]
-        connection.send_packed_command([b"".join(packed)])  # each part would be a write of its own
-        self._outstanding.extend(calls)
-
-    def _teach(self, connection: Any) -> None:
-        """Make the scripts known.
-
-        A new connection may lead to a new server, whose refusal of a hint would be read only
-        with the next one.
-        """
-        scripts = (self._push, self._publish)
-        connection.send_packed_command(
-            [part for script in scripts for part in connection.pack_command("SCRIPT", "LOAD", script.script)]
-        )
-        try:
-            for _ in scripts:
-                connection.read_response()
-        except redis.ResponseError:
-            self._drop()  # the second answer must not be taken for that of a hint
-            raise
-
-    def _read(self, *, all_of_them: bool, wanted: Call | None = None) -> Any:
-        """Read answers, those that have come or all; return the one to ``wanted``."""
-        answer = None
-        while self._outstanding and (
-            all_of_them or len(self._outstanding) >= MAX_OUTSTANDING or self._connection.can_read(timeout=0)
-        ):
-            try:
-                response = self._connection.read_response()
-            except redis.exceptions.NoScriptError:
-                call = self._outstanding.popleft()
-                self._client.script_load(call.script.script)
-                self._send([call])
-            except redis.ResponseError:
-                self._outstanding.popleft()
-                raise
-            else:
-                if self._outstanding.popleft() is wanted:
-                    answer = response
-        return answer
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        self._outstanding.clear()
-        if connection is not None:
-            connection.disconnect()
-            self._client.connection_pool.release(connection)
+                self._line.send_again(together)
 
     def _start_thread(self) -> None:
         if self._thread is None or not self._thread.is_alive():

@@ -19,6 +19,7 @@ from queue_app.exceptions import IdempotencyConflict
 from queue_app.rows import insert
 from queue_app.rows.database import alias, atomic
 from queue_app.rows.insert import Place, Stored, TaskRow, TaskSpec
+from queue_app.rows.insert_many import insert_many, insert_places
 from queue_app.services import admission, events
 from queue_app.services.hints import push_on_commit
 from queue_app.services.validate import check_call, check_payloads, check_task
@@ -77,7 +78,7 @@ def enqueue_calls(spec: TaskSpec, calls: Sequence[tuple[Sequence[Any], dict[str,
         return []
     with tracing.enqueueing(places):
         queues = _ensure_queues(places)
-        write = partial(insert.insert_places, places, partial(check_payloads, calls))
+        write = partial(insert_places, places, partial(check_payloads, calls))
         return _stored(admission.store(places, write, outside=False), queues)
 
 
@@ -91,7 +92,7 @@ def _store(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:
 def _store_all(rows: list[TaskRow], *, outside: bool) -> list[Enqueued]:
     queues = _ensure_queues(rows)
     if all(row.spec.idempotency_key is None for row in rows):
-        return _stored(admission.store(rows, partial(insert.insert_many, rows), outside=outside), queues)
+        return _stored(admission.store(rows, partial(insert_many, rows), outside=outside), queues)
     return admission.store(rows, partial(_store_with_keys, rows, queues), outside=outside)
 
 
@@ -118,7 +119,7 @@ def _insert_one(row: TaskRow, *, admitted: bool = False) -> Stored | None:
 def _store_with_keys(rows: list[TaskRow], queues: set[QueueKey], *, admitted: bool = False) -> list[Enqueued]:
     """Store tasks of which some carry idempotency keys: those one by one, the others by COPY."""
     with atomic():
-        stored = insert.insert_many([row for row in rows if row.spec.idempotency_key is None], admitted=admitted)
+        stored = insert_many([row for row in rows if row.spec.idempotency_key is None], admitted=admitted)
         results: dict[uuid.UUID, Enqueued] = {}
         for row in rows:
             if row.spec.idempotency_key is not None:

@@ -85,7 +85,7 @@ class PushHook:
         self.ran = True
         for note in self.notes:
             note()
-        _push(self.entries, self.events, *self.asked)
+        _push(self.entries, self.events, self.asked)
 
 
 def push_on_commit(
@@ -106,7 +106,7 @@ def push_on_commit(
         return
     database = connection()
     if not database.in_atomic_block and database.get_autocommit():
-        _push_now(entries, note, events, *([place] if place else []))
+        _push_now(entries, note, events, [place] if place else ())
         return
     notes = [note] if note else []
     if database.run_on_commit:
@@ -126,18 +126,18 @@ def push_on_commit(
 
 
 def _push_now(
-    entries: Sequence[Entry], note: Callable[[], object] | None, events: Sequence[Run], *asked: Asker
+    entries: Sequence[Entry], note: Callable[[], object] | None, events: Sequence[Run], asked: Sequence[Asker]
 ) -> None:
     """Push what is committed; like a robust hook it raises nothing."""
     try:
         if note:
             note()
-        _push(entries, events, *asked)
+        _push(entries, events, asked)
     except Exception:  # noqa: BLE001
         _log.exception("tasks were stored, and could not be told to the index; the reconciler will find them")
 
 
-def _push(entries: Sequence[Entry], events: Sequence[Run], *asked: Asker) -> None:
+def _push(entries: Sequence[Entry], events: Sequence[Run], asked: Sequence[Asker]) -> None:
     if events and journal.enabled():
         journal.told(events)
     if asked and len(entries) == 1:

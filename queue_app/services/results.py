@@ -18,6 +18,7 @@ from queue_app.models import Task, TaskAttempt, TaskPayload, TaskResult
 class StoredResult:
     """A task's row with its payload, result and failed attempts."""
 
+    id: uuid.UUID
     task_type: str
     status: Status
     created_at: datetime
@@ -47,6 +48,7 @@ def load_result(task_id: uuid.UUID) -> StoredResult | None:
     if task.worker_id is not None and task.attempt not in recorded:
         workers.append(str(task.worker_id))
     return StoredResult(
+        id=task_id,
         task_type=task.task_type,
         status=Status(task.status),
         created_at=task.created_at,

@@ -110,8 +110,8 @@ def test_a_question_goes_with_the_hints_before_it_and_gets_its_own_answer(index,
     index.post_entries([entry()])
     index.flush()
     sent = []
-    send = index._poster._send
-    monkeypatch.setattr(index._poster, "_send", lambda calls: sent.append(len(calls)) or send(calls))
+    send = index._poster._line.send
+    monkeypatch.setattr(index._poster._line, "send", lambda calls: sent.append(len(calls)) or send(calls))
     for place in (2, 3):
         posted = entry()
         index.post_entries([posted])
@@ -131,7 +131,7 @@ def test_a_server_that_forgot_its_scripts_learns_them_again(index):
 
 def test_the_first_hint_arrives_at_a_server_that_knows_no_script(index):
     """As one that has just been started: nobody may come after it who would read the refusal."""
-    index._poster._drop()
+    index._poster._line.drop()
     index._client.script_flush()
     index.post_entries([entry()])
     eventually(lambda: index._client.exists(f"{index.keys.prefix}:queues"))
@@ -154,7 +154,7 @@ def test_a_failure_in_the_thread_reaches_the_next_caller(index, monkeypatch):
     def refuse(*_):
         raise redis.ConnectionError("gone")
 
-    monkeypatch.setattr(index._poster, "_send", refuse)
+    monkeypatch.setattr(index._poster._line, "send", refuse)
     index._poster._sent_at = time.monotonic() + 1000  # so that it gathers
     index.post_entries([entry()])
     eventually(lambda: index._poster._failure is not None)
@@ -188,7 +188,7 @@ def test_a_server_that_does_not_answer_costs_the_threads_that_wait_one_timeout(i
         assert release.wait(10)
         raise redis.TimeoutError("no answer")
 
-    monkeypatch.setattr(index._poster, "_send", never)
+    monkeypatch.setattr(index._poster._line, "send", never)
     monkeypatch.setattr(index._poster, "_lock", lock)
     with ThreadPoolExecutor(8) as threads:
         posts = [threads.submit(index.post_entries, [entry()])]
@@ -214,13 +214,13 @@ def test_a_connection_to_a_server_that_became_a_replica_is_given_up(index, ask):
     before = index._client.client_id()
     with pytest.raises(IndexUnavailable, match="replica"):
         ask(index)
-    assert index._poster._connection is None
+    assert index._poster._line.connection is None
     assert index._client.client_id() != before
 
 
 def test_a_child_does_not_touch_its_parents_connection(index):
     index.post_entries([entry()])
-    inherited = index._poster._connection
+    inherited = index._poster._line.connection
     index._poster.forget()
     index.post_entries([entry()])
-    assert index._poster._connection is not inherited
+    assert index._poster._line.connection is not inherited

@@ -83,8 +83,8 @@ def test_an_event_stands_before_the_hint_that_lets_the_task_start(index, monkeyp
     monkeypatch.setattr(poster, "GATHER_SECONDS", 1000.0)
     index._poster._sent_at = time.monotonic()
     sent = []
-    plain = index._poster._send
-    monkeypatch.setattr(index._poster, "_send", lambda calls: sent.append(calls) or plain(calls))
+    plain = index._poster._line.send
+    monkeypatch.setattr(index._poster._line, "send", lambda calls: sent.append(calls) or plain(calls))
     told = run(2)
     index.announce_entries([Entry(LANE, 2e13, task_id) for task_id in told.task_ids], [told])
     index.flush()
