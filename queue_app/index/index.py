@@ -18,15 +18,14 @@ from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED, Risen, Thresholds
 from queue_app.core.records import Entry, PackedLane, Proposal, TaskRef
 from queue_app.exceptions import IndexNotReady, UnknownProfile
-from queue_app.index import events, scripts
+from queue_app.index import events, packed, scripts
 from queue_app.index.census import Census, take_census
 from queue_app.index.client import connect, in_one_write, longest_wait, translated
-from queue_app.index.comparison import misplaced
 from queue_app.index.depth import QueueDepth
 from queue_app.index.keys import Keys
 from queue_app.index.lazy import redis
 from queue_app.index.leases import BATCH, Leases
-from queue_app.index.poster import Poster, push_arguments
+from queue_app.index.poster import Poster
 from queue_app.index.profile import Profile
 from queue_app.index.publishing import publish_arguments, split
 from queue_app.index.requests import RequestStream
@@ -86,8 +85,12 @@ class Index(Leases):
         """Put queued tasks at their places, given as lane, score and id; as ``push``."""
         changed = 0
         for batch in batched(entries, BATCH):
-            changed += self._call("push", *push_arguments(batch))
+            changed += self._call("push", *packed.pack(batch))
         return changed
+
+    def push_lanes(self, lanes: Iterable[PackedLane]) -> int:
+        """Put queued tasks at their places, given as the database packs them; as ``push``."""
+        return packed.push_lanes(self._call, lanes)
 
     def post_entries(self, entries: Sequence[Entry], told: Sequence[Run] = ()) -> None:
         """Tell events and put tasks at their places without waiting for the answer; an error shows at the next one."""
@@ -153,7 +156,7 @@ class Index(Leases):
         """Let those of the tasks that wait rise as their age allows; return which did, and between which bands."""
         risen: list[Risen] = []
         for batch in batched((task.entry for task in tasks), BATCH):
-            found = batched(self._call("promote", *push_arguments(batch)), 3)
+            found = batched(self._call("promote", *packed.pack(batch)), 3)
             risen += [Risen(uuid.UUID(bytes=task_id), Band(left), Band(to)) for task_id, left, to in found]
         return risen
 
@@ -330,7 +333,7 @@ class Index(Leases):
 
     def misplaced(self, lanes: Iterable[PackedLane]) -> list[uuid.UUID]:
         """Return those of the queued tasks that are missing or stand at a wrong place; repairs nothing."""
-        return misplaced(self._call, lanes)
+        return packed.misplaced(self._call, lanes)
 
     def lane_sizes(self, queue: str | None = None) -> Iterator[tuple[str, int]]:
         """Yield each lane, of one queue or of all, that holds tasks, and how many; one may come twice."""

@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import atexit
 import os
-import struct
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import batched
 from typing import Any
@@ -31,6 +30,7 @@ from queue_app.core.events import Run
 from queue_app.core.records import Entry
 from queue_app.index.lazy import redis
 from queue_app.index.line import Call, Line
+from queue_app.index.packed import pack
 from queue_app.index.publishing import publish_arguments, split
 
 #: Hints that follow one another more closely than this go together.
@@ -43,22 +43,6 @@ MAX_EVENTS = 2000
 MAX_ENTRIES = 500
 #: So many calls go to the socket at once: a burst's events and hints, and the question behind them, in one write.
 TOGETHER = 3
-
-
-def push_arguments(entries: Iterable[Entry]) -> list[Any]:
-    """Return the arguments of ``lua/push.lua`` for these entries: packed, lane by lane."""
-    lanes: dict[str, tuple[list[bytes], list[float]]] = {}
-    for lane, score, task_id in entries:
-        found = lanes.get(lane)
-        if found is None:
-            found = lanes[lane] = [], []
-        found[0].append(task_id.bytes)
-        found[1].append(score)
-    arguments: list[Any] = []
-    for lane, (ids, scores) in lanes.items():
-        places = scores if len(set(scores)) > 1 else scores[:1]
-        arguments += (lane, b"".join(ids), struct.pack(f">{len(places)}d", *places))
-    return arguments
 
 
 class Poster:
@@ -164,7 +148,7 @@ class Poster:
         entries, events, self._sent_at = self._gathered, self._events, now
         self._gathered, self._events, self._count = [], [], 0
         calls = [Call(self._publish, publish_arguments(part)) for part in split(events, MAX_ENTRIES)]
-        calls += [Call(self._push, push_arguments(part)) for part in batched(entries, MAX_ENTRIES)]
+        calls += [Call(self._push, pack(part)) for part in batched(entries, MAX_ENTRIES)]
         calls += further
         for at in range(0, len(calls), TOGETHER):
             together = calls[at : at + TOGETHER]

@@ -1,41 +1,16 @@
-"""Read the rows that the index must agree with, in pages."""
+"""Read the rows that the index must agree with."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Any
 
 from queue_app.core.lanes import lane_name
 from queue_app.core.limits import EVERYTHING, Limits, Scope, gate_of
 from queue_app.core.records import TaskRef
 from queue_app.rows.database import GENERATION_LOCK, atomic, execute, fetch_all
-
-PAGE = 5000
-
-_QUEUED = """
-SELECT id, task_type, queue, priority, capabilities, queued_at, "user", concurrency_key, weight FROM queue_app_task
-WHERE status = 'queued' AND (queued_at, id) > (%s, %s)
-ORDER BY queued_at, id LIMIT %s
-"""
-Cursor = tuple[datetime, uuid.UUID]
-_NIL = uuid.UUID(int=0)
-
-
-def queued_page(after: Cursor | None, limit: int = PAGE) -> list[TaskRef]:
-    """Return the queued tasks that follow the cursor (queued_at, id), oldest first."""
-    params = [*(after or ("-infinity", _NIL)), limit]
-    return [TaskRef.from_row(row) for row in fetch_all(_QUEUED, params)]
-
-
-def queued_pages(limit: int = PAGE) -> Iterator[list[TaskRef]]:
-    """Yield all queued tasks in pages, oldest first."""
-    cursor: Cursor | None = None
-    while page := queued_page(cursor, limit):
-        yield page
-        cursor = (page[-1].queued_at, page[-1].id)
 
 
 def queued_estimate() -> int:

@@ -1,12 +1,13 @@
-"""Read the queued rows as the index compares them: packed by the database, lane by lane.
+"""Read the queued rows as the index takes them: packed by the database, lane by lane.
 
-A rolling comparison of a million rows would otherwise make a million records of them, only
-to find that all is well.
+A rebuild and a rolling comparison of a million rows would otherwise make a million records of them,
+the latter only to find that all is well.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -23,17 +24,19 @@ SELECT queued_at, id FROM queue_app_task WHERE status = 'queued' AND {after}
 ORDER BY queued_at, id OFFSET %(limit)s - 1 LIMIT 1
 """
 
-# Users matter only where the queue keeps them apart: else each would make a lane of its own here.
-# The place is that of core.lanes.score, but for a last bit: the database rounds in other steps.
+# A comparison asks for users only where the queue keeps them apart: else each would make a lane of its own here.
+_USER_THAT_MATTERS = """CASE WHEN queue = ANY(ARRAY(
+    SELECT name FROM queue_app_queue WHERE "order" = 'fair' OR max_concurrent_per_user IS NOT NULL
+)) THEN "user" ELSE '' END"""
+# The place is that of core.lanes.score to the last bit: whole milliseconds are exact in a double, so that only the last
+# addition rounds. A time as a double is exact once it is rounded to microseconds, until 2106.
 # Both packs of a lane are made in the same pass, so they are in the same order, whichever that is.
 _PACKED = """
-SELECT queue, task_type, capabilities,
-    CASE WHEN queue = ANY(ARRAY(
-        SELECT name FROM queue_app_queue WHERE "order" = 'fair' OR max_concurrent_per_user IS NOT NULL
-    )) THEN "user" ELSE '' END, concurrency_key, weight,
+SELECT queue, task_type, capabilities, {user}, concurrency_key, weight,
     string_agg(uuid_send(id), ''::bytea),
-    string_agg(float8send(priority * 1e13::float8 + date_part('epoch', queued_at) * 1000), ''::bytea)
-FROM queue_app_task WHERE status = 'queued' AND {after} AND {until}
+    string_agg(float8send(priority * 1e13::float8 + us / 1000 + (us %% 1000) / 1e3::float8), ''::bytea)
+FROM queue_app_task, LATERAL (SELECT round(date_part('epoch', queued_at) * 1e6)::bigint) AS at (us)
+WHERE status = 'queued' AND {after} AND {until}
 GROUP BY 1, 2, 3, 4, 5, 6
 """
 
@@ -50,29 +53,45 @@ class Page(NamedTuple):
         return sum(lane.size for lane in self.lanes)
 
 
-def packed_page(after: Cursor | None, limit: int) -> Page:
-    """Return about ``limit`` queued tasks that follow the cursor, the oldest."""
+def packed_page(after: Cursor | None, limit: int, *, with_users: bool = False) -> Page:
+    """Return about ``limit`` queued tasks that follow the cursor, the oldest.
+
+    Lanes name their users ``with_users``, else only where the queue keeps them apart by now.
+    """
     queued_at, task_id = after or ("-infinity", _NIL)
     return _packed(
+        '"user"' if with_users else _USER_THAT_MATTERS,
         "queued_at >= %(queued_at)s AND (queued_at, id) > (%(queued_at)s, %(id)s)",
         {"queued_at": queued_at, "id": task_id},
         limit,
     )
 
 
+def packed_pages(limit: int) -> Iterator[Page]:
+    """Yield all queued tasks in pages of about ``limit``, oldest first, with their users."""
+    page = packed_page(None, limit, with_users=True)
+    yield page
+    while page.end:
+        page = packed_page(page.end, limit, with_users=True)
+        yield page
+
+
 def packed_recent(seconds: float, limit: int) -> Page:
     """Return about ``limit`` tasks that became queued within the last ``seconds``, the oldest of them."""
     return _packed(
-        "queued_at > statement_timestamp() - make_interval(secs => %(seconds)s)", {"seconds": seconds}, limit
+        _USER_THAT_MATTERS,
+        "queued_at > statement_timestamp() - make_interval(secs => %(seconds)s)",
+        {"seconds": seconds},
+        limit,
     )
 
 
-def _packed(after: str, parameters: dict[str, Any], limit: int) -> Page:
+def _packed(user: str, after: str, parameters: dict[str, Any], limit: int) -> Page:
     ends = fetch_all(_END.format(after=after), parameters | {"limit": limit})
     until = "true"
     if ends:
         until = "queued_at <= %(end_at)s AND (queued_at, id) <= (%(end_at)s, %(end_id)s)"
         parameters |= {"end_at": ends[0][0], "end_id": ends[0][1]}
-    found = fetch_all(_PACKED.format(after=after, until=until), parameters)
+    found = fetch_all(_PACKED.format(user=user, after=after, until=until), parameters)
     lanes = [PackedLane(lane_name(*row[:6]), bytes(row[6]), bytes(row[7])) for row in found]
     return Page(lanes, (ends[0][0], ends[0][1]) if ends else None)

@@ -6,7 +6,7 @@ import uuid
 from datetime import datetime
 
 from queue_app.core.records import TaskRef
-from queue_app.rows.audit import Cursor
+from queue_app.rows.comparison import Cursor
 from queue_app.rows.database import fetch_all
 
 # By the index of queued rows; what is read beyond the band is what was queued in the same time.

@@ -30,7 +30,7 @@ from queue_app.core.states import Status
 from queue_app.index import Index, get_index
 from queue_app.models import PriorityPolicy
 from queue_app.rows import promotion as rows
-from queue_app.rows.audit import Cursor
+from queue_app.rows.comparison import Cursor
 from queue_app.rows.database import alias
 from queue_app.services import events, jobs
 

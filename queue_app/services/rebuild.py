@@ -15,21 +15,18 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass
-from itertools import batched
-from operator import itemgetter
 
 from queue_app import signals
 from queue_app.index import get_index
 from queue_app.models import PriorityPolicy
-from queue_app.rows import audit, workers
+from queue_app.rows import audit, comparison, workers
 from queue_app.rows.database import alias
 
 #: The lock of a rebuilder that died lapses after this; each step renews it.
 LOCK_SECONDS = 10.0
-#: So many rows are read at a time: the more, the more tasks of a lane come together where there are thousands of lanes.
+#: So many rows are read at a time, and pushed between two renewals of the lock: the more, the more tasks of a lane come
+#: together where there are thousands of lanes.
 PAGE = 40_000
-#: So many are pushed between two renewals of the lock.
-STEP = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +73,10 @@ def rebuild() -> Rebuilt | None:
             return None
         leases = index.restore_leases(audit.executing())
         tasks = 0
-        for page in audit.queued_pages(PAGE):
-            tasks += len(page)
-            # Lane by lane: a call takes the same steps for a lane, however many of its tasks it brings.
-            for part in batched(sorted((task.entry for task in page), key=itemgetter(0)), STEP):
-                index.push_entries(part)
-                index.hold("rebuild", token, LOCK_SECONDS)
+        for page in comparison.packed_pages(PAGE):
+            tasks += page.size
+            index.push_lanes(page.lanes)
+            index.hold("rebuild", token, LOCK_SECONDS)
         if not index.finish_generation(number):
             return None
     finally:

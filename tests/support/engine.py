@@ -21,7 +21,7 @@ from queue_app.core.records import ClaimedTask, Entry, NewTask, Outcome, TaskFai
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
-from queue_app.index.poster import push_arguments
+from queue_app.index.packed import pack
 from queue_app.models import PriorityPolicy, Task
 from queue_app.rows import audit
 from queue_app.services.claim import claim
@@ -94,14 +94,14 @@ def assert_index_agrees() -> index_state.IndexState:
     state = index_state.check(get_index())
     lanes: dict[str, dict[uuid.UUID, float]] = defaultdict(dict)
     thresholds, now = PriorityPolicy.thresholds(), datetime.now(UTC)
-    for page in audit.queued_pages():
-        for ref in page:
-            own = Band(ref.priority)
-            highest = effective_band(own, ref.queued_at, now, thresholds)
-            places = [ref.score - rise * BAND_WIDTH for rise in range(own - highest + 1)]
-            lane = lane_in_index(state, ref)
-            standing = state.lanes.get(lane, {}).get(ref.id)
-            lanes[lane][ref.id] = standing if standing in places else ref.score
+    queued = list(Task.objects.filter(status="queued").values_list("id", flat=True))
+    for ref in audit.refs(queued):
+        own = Band(ref.priority)
+        highest = effective_band(own, ref.queued_at, now, thresholds)
+        places = [ref.score - rise * BAND_WIDTH for rise in range(own - highest + 1)]
+        lane = lane_in_index(state, ref)
+        standing = state.lanes.get(lane, {}).get(ref.id)
+        lanes[lane][ref.id] = standing if standing in places else ref.score
     for band, seconds in thresholds.items():
         if band in PROMOTED:
             assert state.overall.get(f"promote_{band}") == (None if seconds is None else str(seconds))
@@ -144,7 +144,7 @@ def _instead(index: Index, call: Callable[..., Any]) -> Iterator[None]:
 
     def push(entries: Sequence[Entry], told: object = ()) -> None:
         for batch in batched(entries, 500):
-            call("push", *push_arguments(batch))
+            call("push", *pack(batch))
 
     index.post_entries = index.announce_entries = push  # type: ignore[method-assign]
     try:

@@ -8,8 +8,8 @@
 --
 -- The same judgement as push, for rows that the database has packed: a rolling comparison
 -- costs nobody a step for each row but the two servers. A place may differ by less than two
--- steps of a double, as the database rounds twice; a task that has not been promoted yet
--- stands right.
+-- steps of a double: from 2106 on a time in seconds has no exact microseconds there. A task that
+-- has not been promoted yet stands right.
 --
 -- Rows come in the order of their age, and mostly stand in that order, all as high above their
 -- own place: then one walk along the lane tells, for half of what looking each up takes.

@@ -7,7 +7,7 @@ import pytest
 
 from queue_app.core.priorities import Band
 from queue_app.core.records import PackedLane, TaskRef
-from queue_app.index.comparison import CHUNK
+from queue_app.index.packed import CHUNK
 from tests.support.scene import Scene
 
 

@@ -1,6 +1,5 @@
 """Hints that nobody waits for: gathered, sent again, never lost in silence."""
 
-import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,6 @@ from queue_app.core.ids import uuid7
 from queue_app.core.records import Entry
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, poster
-from queue_app.index.poster import push_arguments
 
 LANE = "default\x1fapp.task\x1f"
 
@@ -40,15 +38,6 @@ def eventually(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
-
-
-def test_arguments_are_packed_lane_by_lane():
-    one, two, other = entry(), entry(), Entry("other\x1fapp.task\x1f", 1.5, uuid7())
-    late = Entry(other.lane, 2.5, uuid7())
-    assert push_arguments([one, other, two, late]) == [
-        *(LANE, one.id.bytes + two.id.bytes, struct.pack(">d", 2e13)),  # one place for both
-        *(other.lane, other.id.bytes + late.id.bytes, struct.pack(">2d", 1.5, 2.5)),
-    ]
 
 
 def test_the_first_hint_goes_out_at_once_and_a_burst_gathers(index, monkeypatch):

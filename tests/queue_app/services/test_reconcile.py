@@ -219,13 +219,13 @@ def test_the_rolling_pass_is_as_fast_as_it_promises(engine, settings, monkeypatc
     assert len(ids) == 12
 
 
-INSTANTS = st.integers(946_684_800_000_000, 9_900_000_000_000_000)  # µs: from the year 2000 to 2283
+INSTANTS = st.integers(946_684_800_000_000, 4_290_000_000_000_000)  # µs: from the year 2000 to 2105
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(Band)), INSTANTS), min_size=1, max_size=20))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_database_packs_the_places_that_the_index_holds(engine, made):
-    """The same number but for its last bit, in the same order as the ids, for any band and instant."""
+    """The same number to its last bit, in the same order as the ids, for any band and instant."""
     Task.objects.all()._raw_delete(using="default")
     ids = put_many(len(made))
     made = [(band, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)) for band, at in made]
@@ -235,7 +235,7 @@ def test_the_database_packs_the_places_that_the_index_holds(engine, made):
     [lane] = page.lanes
     places = dict(zip(_split(lane.ids, 16), (place for (place,) in struct.iter_unpack(">d", lane.scores)), strict=True))
     wanted = {task_id.bytes: score(band, at) for task_id, (band, at) in zip(ids, made, strict=True)}
-    assert places == pytest.approx(wanted, rel=0, abs=0.01)
+    assert places == wanted
     assert page.end is None
 
 

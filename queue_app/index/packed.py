@@ -1,0 +1,57 @@
+"""How queued tasks travel to the index: to be put at their places, or compared with them; packed, lane by lane."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from queue_app.core.records import Entry, PackedLane
+
+#: So many ids of a lane go into one call at most, and about so many of all lanes.
+CHUNK = 1000
+
+
+def pack(entries: Iterable[Entry]) -> list[Any]:
+    """Return the arguments of ``lua/push.lua`` for these entries: packed, lane by lane."""
+    lanes: dict[str, tuple[list[bytes], list[float]]] = {}
+    for lane, score, task_id in entries:
+        found = lanes.get(lane)
+        if found is None:
+            found = lanes[lane] = [], []
+        found[0].append(task_id.bytes)
+        found[1].append(score)
+    arguments: list[Any] = []
+    for lane, (ids, scores) in lanes.items():
+        places = scores if len(set(scores)) > 1 else scores[:1]
+        arguments += (lane, b"".join(ids), struct.pack(f">{len(places)}d", *places))
+    return arguments
+
+
+def misplaced(call: Callable[..., Any], lanes: Iterable[PackedLane]) -> list[uuid.UUID]:
+    """Return the tasks that are missing or stand at a wrong place; ``call`` runs a script by its name."""
+    found: list[bytes] = []
+    for arguments in _calls(lanes):
+        found += call("compare", *arguments)
+    return [uuid.UUID(bytes=task_id) for task_id in found]
+
+
+def push_lanes(call: Callable[..., Any], lanes: Iterable[PackedLane]) -> int:
+    """Put tasks at their places; return how many were missing or misplaced."""
+    return sum(int(call("push", *arguments)) for arguments in _calls(lanes))
+
+
+def _calls(lanes: Iterable[PackedLane]) -> Iterator[list[str | bytes]]:
+    arguments: list[str | bytes] = []
+    count = 0
+    for lane in lanes:
+        for start in range(0, lane.size, CHUNK):
+            part = lane.part(start, start + CHUNK)
+            arguments += part
+            count += part.size
+            if count >= CHUNK:
+                yield arguments
+                arguments, count = [], 0
+    if arguments:
+        yield arguments
