@@ -27,7 +27,7 @@ from django.utils.json import normalize_json
 from queue_app import registry
 from queue_app.core.ids import as_texts
 from queue_app.core.priorities import band_from_django
-from queue_app.core.records import NewTask
+from queue_app.core.records import Enqueued, NewTask
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters
 from queue_app.registry import AnyTask
 from queue_app.results import new_result, stored_result
@@ -96,20 +96,27 @@ class TaskQueueBackend(BaseTaskBackend):
 
         spec = self._spec_of(task)
         calls = list(calls)
+        created: list[AnyResult] = []
+
+        def results(stored: list[Enqueued]) -> list[AnyResult]:
+            found = []
+            for call, item, text in zip(calls, stored, as_texts([item.id for item in stored]), strict=True):
+                if item.created:
+                    found.append(new_result(task, call, item, text, self.alias))
+                    created.append(found[-1])
+                else:  # a replayed idempotency key: what became of the first one
+                    found.append(self.get_result(text))
+            return found
+
         try:
-            stored = enqueue_calls(spec, calls)
+            made = enqueue_calls(spec, calls, results)
         except UnserializableParameters as refused:
             calls = [_normalised(call, refused) for call in calls]
-            stored = enqueue_calls(spec, calls)
-        results = [
-            new_result(task, call, item, text, self.alias) if item.created else self.get_result(text)
-            for call, item, text in zip(calls, stored, as_texts([item.id for item in stored]), strict=True)
-        ]
+            made = enqueue_calls(spec, calls, results)
         if has_audience(task_enqueued, logging.DEBUG):
-            for result, item in zip(results, stored, strict=True):
-                if item.created:
-                    task_enqueued.send(type(self), task_result=result)
-        return results
+            for result in created:
+                task_enqueued.send(type(self), task_result=result)
+        return made
 
     def _spec_of(self, task: AnyTask) -> TaskSpec:
         """Return what all calls of a task share, checked when it is enqueued for the first time; raise as ``enqueue``.

@@ -123,8 +123,8 @@ class Task(models.Model):
                 condition=Q(idempotency_key__isnull=False),
                 name="taskqueue_idempotency",
             ),
-            # Two checks, not one for each rule: PostgreSQL reads every check anew for every statement that writes a row,
-            # and ten of them took a third of the time of an insert.
+            # Two checks, not one for each rule: PostgreSQL reads every check anew for every statement that writes a
+            # row, and ten of them took a third of the time of an insert.
             models.CheckConstraint(
                 condition=(
                     Q(finished_at__isnull=True)

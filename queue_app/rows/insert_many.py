@@ -27,17 +27,22 @@ _COPY_CHUNK = 200
 
 def insert_many(rows: Sequence[TaskRow], *, admitted: bool = False) -> list[Stored]:
     """Store many tasks without idempotency keys, all or nothing, in order; as ``insert_places``."""
-    return insert_places(rows, lambda: ((args, parameters) for _id, _spec, args, parameters in rows), admitted=admitted)
+    payloads = ((args, parameters) for _id, _spec, args, parameters in rows)
+    return insert_places(rows, lambda: payloads, lambda stored: stored, admitted=admitted)
 
 
-def insert_places(
-    rows: Sequence[Place | TaskRow], payloads: Callable[[], Iterable[tuple[str, str]]], *, admitted: bool = False
-) -> list[Stored]:
-    """Store many tasks without idempotency keys, all or nothing, in order; ``LimitApplies`` as ``insert_one``.
+def insert_places[T](
+    rows: Sequence[Place | TaskRow],
+    payloads: Callable[[], Iterable[tuple[str, str]]],
+    make: Callable[[list[Stored]], T],
+    *,
+    admitted: bool = False,
+) -> T:
+    """Store many tasks without idempotency keys, all or nothing, in order; return what ``make`` makes of them.
 
-    ``payloads`` returns (args, parameters) of each as JSON text. It is asked once the tasks are under way
-    to the server, which stores them while the payloads are written out; what it raises stores
-    nothing.
+    The server works while the caller does: ``payloads`` is asked for (args, parameters) of each, as
+    JSON text, once the tasks are under way, and ``make`` once the payloads are. What either raises
+    stores nothing; neither may use the database. Raises ``LimitApplies`` as ``insert_one`` does.
 
     Tasks of one lane share the instant, their ids keep the order. Over several lanes each
     is queued 8 µs after the one before: the step that a score can still tell apart. The
@@ -45,7 +50,7 @@ def insert_places(
     before them; what others enqueue meanwhile may come in between.
     """
     if not rows:
-        return []
+        return make([])
     with atomic():
         clock, is_limited = look(rows)
         if is_limited and not admitted:
@@ -66,7 +71,8 @@ def insert_places(
             with cursor.copy(_COPY_PAYLOAD if traceparent is None else _COPY_TRACED_PAYLOAD) as copy:
                 for text in texts:
                     copy.write(text)
-    return stored
+                made = make(stored)
+    return made
 
 
 def _instants(clock: datetime, step: timedelta) -> Iterator[datetime]:

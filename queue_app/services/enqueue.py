@@ -9,9 +9,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from queue_app import conf, signals, tracing
+from queue_app.core.events import Run
 from queue_app.core.ids import uuid7s
 from queue_app.core.lanes import score
 from queue_app.core.records import Enqueued, Entry, NewTask
@@ -57,7 +58,7 @@ def _enqueue(row: TaskRow, *, tell: bool = True, outside: bool = False, locate: 
         if stored is None:
             return _replayed(row)
         place: list[int | None] = []
-        _announce([stored], queues, tell=tell, place=place.append if locate else None)
+        _announce(_told([stored], tell=tell), queues, place=place.append if locate else None)
     return Enqueued(row.id, stored.status, stored.created_at, queue_position=place[0] if place else None)
 
 
@@ -69,17 +70,30 @@ def enqueue_many(tasks: Iterable[NewTask], *, outside: bool = False) -> list[Enq
     return _store([check_task(new) for new in tasks], outside=outside)
 
 
-def enqueue_calls(spec: TaskSpec, calls: Sequence[tuple[Sequence[Any], dict[str, Any]]]) -> list[Enqueued]:
-    """Store one task for each (args, parameters) of a task that was checked; as ``enqueue_many``."""
+def enqueue_calls[T](
+    spec: TaskSpec, calls: Sequence[tuple[Sequence[Any], dict[str, Any]]], make: Callable[[list[Enqueued]], T]
+) -> T:
+    """Store one task for each (args, parameters) of a task that was checked; return what ``make`` makes of the results.
+
+    Otherwise as ``enqueue_many``. Without an idempotency key ``make`` is called while PostgreSQL
+    stores the tasks: what it raises stores nothing, and all of them are ``created``.
+    """
     if spec.idempotency_key is not None:
-        return _store([check_call(spec, *call) for call in calls])
+        return make(_store([check_call(spec, *call) for call in calls]))
     places = [Place(task_id, spec) for task_id in uuid7s(len(calls))]
     if not places:
-        return []
+        return make([])
     with tracing.enqueueing(places):
         queues = _ensure_queues(places)
-        write = partial(insert_places, places, partial(check_payloads, calls))
-        return _stored(admission.store(places, write, outside=False), queues)
+        write = partial(
+            insert_places,
+            places,
+            partial(check_payloads, calls),
+            lambda stored: (make(_results(stored)), _told(stored)),
+        )
+        made, told = admission.store(places, write, outside=False)
+        _announce(told, queues)
+    return made
 
 
 def _store(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:
@@ -92,12 +106,13 @@ def _store(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:
 def _store_all(rows: list[TaskRow], *, outside: bool) -> list[Enqueued]:
     queues = _ensure_queues(rows)
     if all(row.spec.idempotency_key is None for row in rows):
-        return _stored(admission.store(rows, partial(insert_many, rows), outside=outside), queues)
+        stored = admission.store(rows, partial(insert_many, rows), outside=outside)
+        _announce(_told(stored), queues)
+        return _results(stored)
     return admission.store(rows, partial(_store_with_keys, rows, queues), outside=outside)
 
 
-def _stored(stored: list[Stored], queues: set[QueueKey]) -> list[Enqueued]:
-    _announce(stored, queues)
+def _results(stored: list[Stored]) -> list[Enqueued]:
     return [Enqueued(item.row.id, item.status, item.created_at) for item in stored]
 
 
@@ -128,8 +143,8 @@ def _store_with_keys(rows: list[TaskRow], queues: set[QueueKey], *, admitted: bo
                     results[row.id] = _replayed(row)
                 else:
                     stored.append(item)
-        results |= {item.row.id: Enqueued(item.row.id, item.status, item.created_at) for item in stored}
-        _announce(stored, queues)
+        results |= {result.id: result for result in _results(stored)}
+        _announce(_told(stored), queues)
     return [results[row.id] for row in rows]
 
 
@@ -145,17 +160,25 @@ def _replayed(row: TaskRow) -> Enqueued:
     return Enqueued(task_id, status, created_at, created=False)
 
 
-def _announce(
-    stored: list[Stored],
-    queues: set[QueueKey],
-    *,
-    tell: bool = True,
-    place: Callable[[int | None], object] | None = None,
-) -> None:
+class _Told(NamedTuple):
+    """What is told of stored tasks: to the index their places and events, to listeners a queue and how many."""
+
+    entries: list[Entry]
+    events: Sequence[Run]
+    queue: str
+    count: int
+
+
+def _told(stored: list[Stored], *, tell: bool = True) -> _Told:
+    queue = stored[0].row.spec.queue if stored else ""
+    return _Told(_entries(stored), events.of_stored(stored) if tell else (), queue, len(stored))
+
+
+def _announce(told: _Told, queues: set[QueueKey], *, place: Callable[[int | None], object] | None = None) -> None:
     note = partial(_known_queues.update, queues) if queues else None
-    push_on_commit(_entries(stored), note, events=events.of_stored(stored) if tell else (), place=place)
-    if stored and signals.tasks_enqueued.has_listeners():
-        signals.tasks_enqueued.send(None, queue=stored[0].row.spec.queue, count=len(stored))
+    push_on_commit(told.entries, note, events=told.events, place=place)
+    if told.count and signals.tasks_enqueued.has_listeners():
+        signals.tasks_enqueued.send(None, queue=told.queue, count=told.count)
 
 
 def _entries(stored: list[Stored]) -> list[Entry]:

@@ -90,7 +90,7 @@ def flush_to_claims(run: Run, queued: int) -> float:
     uncapped()
     for start in range(0, queued, 5000):
         calls = [([run.log, str(number)], {}) for number in range(start, min(start + 5000, queued))]
-        enqueue_calls(check_spec(NewTask(task_type=type_of(tasks.note))), calls)
+        enqueue_calls(check_spec(NewTask(task_type=type_of(tasks.note))), calls, len)
     scheduler(run)
     run.fleet.start("runworker", "--processes", "2")
     eventually(lambda: len(lines(run.log)) >= 200, "tasks end", PATIENCE)

@@ -6,7 +6,8 @@ import pytest
 
 from queue_app.core.priorities import Band
 from queue_app.models import Task, TaskPayload
-from queue_app.services.enqueue import enqueue, enqueue_many
+from queue_app.services.enqueue import enqueue, enqueue_calls, enqueue_many
+from queue_app.services.validate import check_spec
 from tests.support.engine import new, put, row, take_ids
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
@@ -58,3 +59,18 @@ def test_what_is_enqueued_after_a_bulk_comes_after_it(engine, kinds):
     after = put("a")
     newest = Task.objects.filter(pk__in=[one.id for one in many]).order_by("-queued_at").first().queued_at
     assert row(after).queued_at > newest
+
+
+def test_results_that_cannot_be_made_store_nothing(engine):
+    """They are made while the server stores the tasks, so the COPY is under way by then."""
+
+    def fail(results):
+        assert [result.created for result in results] == [True] * 3
+        raise RuntimeError("no result")
+
+    with pytest.raises(RuntimeError, match="no result"):
+        enqueue_calls(check_spec(new("a")), [([], {})] * 3, fail)
+    assert not Task.objects.exists()
+    assert not TaskPayload.objects.exists()
+    assert engine.check().waiting == set()
+    assert enqueue_calls(check_spec(new("a")), [([], {})] * 3, len) == 3  # the connection serves on
