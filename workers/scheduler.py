@@ -46,6 +46,8 @@ STALE_SECONDS = 900.0
 DUE_SECONDS = 1.0
 #: So long the scheduler deletes in one turn: what is due meanwhile waits.
 PURGE_SECONDS = 0.3
+#: So long a new leader leaves upkeep alone: it reads much, and a start or a failover has more urgent work.
+UPKEEP_AFTER_SECONDS = 10.0
 #: What is due so soon has its turn now: one look for many, and no turn for each.
 TOGETHER_SECONDS = 0.1
 #: So often the leader renews its lock in the time after which it would lapse.
@@ -72,6 +74,10 @@ class Scheduler:
         self._bell = Bell()
         self.pulse = Pulse()
         reconciler, reaper = Reconciler(), Reaper()
+        self._upkeep = [
+            Job("maintenance", settings.maintenance_seconds, self._maintain),
+            Job("purge", settings.maintenance_seconds, self._purge),
+        ]
         self.jobs = [
             Job(
                 "rebuild",
@@ -89,8 +95,7 @@ class Scheduler:
             Job("operations", settings.reap_seconds, run_operations, asks=("operations",)),
             Job("reconcile", settings.reconcile_seconds, reconciler.run_once, needs_index=True),
             Job("fallback", settings.fallback_seconds, wake_forgotten, needs_index=True),
-            Job("maintenance", settings.maintenance_seconds, self._maintain),
-            Job("purge", settings.maintenance_seconds, self._purge),
+            *self._upkeep,
         ]
 
     def run(self) -> Exit:
@@ -184,6 +189,8 @@ class Scheduler:
         if leads != self.leads:
             logger.info("scheduler %s %s", self.token[:8], "leads" if leads else "stands by")
             self.leads = leads
+            for job in self._upkeep:
+                job.due_at = max(job.due_at, began + UPKEEP_AFTER_SECONDS)
         return leads
 
     def _resign(self) -> None:

@@ -143,7 +143,9 @@ class StillWorker(Worker):
 
 
 def tick(scheduler: Scheduler, *names: str) -> list[str]:
-    """Run these jobs (none: all) now."""
+    """Run these jobs (none: all) now; upkeep too, which a new leader puts off."""
+    if not scheduler.leads:
+        scheduler._lead()
     for job in scheduler.jobs:
         job.due_at = 0 if not names or job.name in names else float("inf")
     return scheduler.run_once()

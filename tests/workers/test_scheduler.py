@@ -29,7 +29,7 @@ from workers.lifecycle import Exit
 from workers.scheduler import Scheduler
 
 QUICK = type_of(chores.quick)
-JOBS = ["rebuild", "due", "reap", "reconcile", "fallback", "maintenance"]
+JOBS = ["rebuild", "due", "reap", "reconcile", "fallback"]
 
 
 def replace(job: Job, action: Callable[[], object]) -> None:
@@ -48,6 +48,20 @@ def test_every_job_runs_at_first_and_then_at_its_time(make):
     assert scheduler.run_once() == []
     assert tick(scheduler, "due", "reap") == ["due", "reap"]
     assert scheduler._next_at() == min(job.due_at for job in scheduler.jobs)
+
+
+def test_upkeep_waits_for_a_moment_when_a_scheduler_takes_the_lead(make):
+    """A start or a failover has more urgent work. What stands by for long is not behind when it takes over."""
+    leader, standby = make(), make()
+    assert not {"maintenance", "purge"} & {*leader.run_once(), *standby.run_once()}
+    leader._resign()
+    for job in standby.jobs:
+        job.due_at = 0.0
+    began = time.monotonic()
+    assert not {"maintenance", "purge"} & set(standby.run_once())
+    for job in standby._upkeep:
+        assert 0 <= job.due_at - began - module.UPKEEP_AFTER_SECONDS < 5
+    assert tick(standby, "maintenance", "purge") == ["maintenance", "purge"]
 
 
 def test_due_tasks_are_queued(make, hire):
