@@ -1,4 +1,4 @@
-"""The rules of a task's row in two checks: ten of them took a third of the time of an insert."""
+"""The rules of a task's row in two checks instead of ten: each takes its time in every statement."""
 
 import queue_app.core.priorities
 import queue_app.core.states
@@ -54,7 +54,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='task',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', True), models.Q(models.Q(('queued_at__isnull', False), ('status', queue_app.core.states.Status['QUEUED'])), models.Q(('run_after__isnull', False), ('status', queue_app.core.states.Status['SCHEDULED'])), models.Q(('attempt__gte', 1), ('deadline__isnull', False), ('queued_at__isnull', False), ('started_at__isnull', False), ('status', queue_app.core.states.Status['EXECUTING']), ('worker_id__isnull', False)), _connector='OR')), models.Q(('finished_at__isnull', False), ('status__in', [queue_app.core.states.Status['CANCELLED'], queue_app.core.states.Status['COMPLETED'], queue_app.core.states.Status['DEAD_LETTER'], queue_app.core.states.Status['EXPIRED'], queue_app.core.states.Status['FAILED']])), _connector='OR'), name='taskqueue_lifecycle'),
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', True), models.Q(models.Q(('queued_at__isnull', False), ('status', queue_app.core.states.Status['QUEUED'])), models.Q(('run_after__isnull', False), ('status', queue_app.core.states.Status['SCHEDULED'])), models.Q(('attempt__gte', 1), ('deadline__isnull', False), ('queued_at__isnull', False), ('started_at__isnull', False), ('status', queue_app.core.states.Status['EXECUTING']), ('worker_id__isnull', False)), _connector='OR')), models.Q(('finished_at__isnull', False), ('status__regex', '^(cancelled|completed|dead_letter|expired|failed)$')), _connector='OR'), name='taskqueue_lifecycle'),
         ),
         migrations.AddConstraint(
             model_name='task',
