@@ -199,17 +199,18 @@ class Caller:
         return times
 
     def _calls(self, call: Callable[[Connection], None], seconds: float, *, pace: float = 0.0) -> int:
-        with ThreadPoolExecutor(CONNECTIONS) as pool:
-            until = time.monotonic() + seconds
-            return sum(pool.map(lambda _: self._until(call, until, pace / CONNECTIONS), range(CONNECTIONS)))
+        began = time.monotonic()
 
-    def _until(self, call: Callable[[Connection], None], until: float, pace: float) -> int:
-        connection = Connection(self._port)
-        count, due = 0, time.monotonic()
-        while time.monotonic() < until:
-            call(connection)
-            count += 1
-            if pace:
-                due += 1 / pace
+        def calls(number: int) -> int:
+            """Call on one connection; with a pace in turn with the others, or they would all come at once."""
+            connection = Connection(self._port)
+            count, due = 0, began + (number / pace if pace else 0.0)
+            while time.monotonic() < began + seconds:
                 time.sleep(max(0.0, due - time.monotonic()))
-        return count
+                call(connection)
+                count += 1
+                due += CONNECTIONS / pace if pace else 0.0
+            return count
+
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            return sum(pool.map(calls, range(CONNECTIONS)))
