@@ -24,7 +24,7 @@ from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 from django.utils.json import normalize_json
 
-from queue_app import registry
+from queue_app import conf, registry
 from queue_app.core.ids import as_texts
 from queue_app.core.priorities import band_from_django
 from queue_app.core.records import Enqueued, NewTask
@@ -57,6 +57,11 @@ class TaskQueueBackend(BaseTaskBackend):
         super().__init__(alias, params)
         self._given_queues = params.get("QUEUES")
         self._specs: dict[int, tuple[AnyTask, TaskSpec]] = {}  # by identity, which holds as long as the task is kept
+
+    @property
+    def stores_tasks_in(self) -> str:
+        """The alias of the database in whose transactions tasks are stored."""
+        return conf.get().database_alias
 
     def validate_task(self, task: AnyTask) -> None:
         """Raise ``InvalidTask`` for a task that this backend cannot take; called when it is made and when enqueued."""

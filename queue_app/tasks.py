@@ -27,7 +27,7 @@ from django.tasks.base import (
 )
 from django.tasks.exceptions import InvalidTask
 
-from queue_app import conf, registry
+from queue_app import registry
 from queue_app.exceptions import Retry
 
 if TYPE_CHECKING:
@@ -161,9 +161,7 @@ class QueueTask[**P, R](_Base[P, R]):
         the commit, and is lost if the process dies in between. Bad parameters raise at once in
         the first case, in the hook in the second.
         """
-        from queue_app.backend import TaskQueueBackend  # noqa: PLC0415 - it imports this module
-
-        if isinstance(self.get_backend(), TaskQueueBackend) and conf.get().database_alias == DEFAULT_DB_ALIAS:
+        if getattr(self.get_backend(), "stores_tasks_in", None) == DEFAULT_DB_ALIAS:
             self.enqueue(*args, **kwargs)
         else:
             transaction.on_commit(partial(self.enqueue, *args, **kwargs))

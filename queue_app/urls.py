@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from django.urls import URLPattern, URLResolver, re_path
 
-from queue_app.api.base import NotFoundView
+from queue_app.api.base import ApiView, NotFoundView
 from queue_app.api.internal.urls import patterns as internal_patterns
+from queue_app.api.page import PageRenderer
 from queue_app.api.views.autoscale import AutoscaleView
 from queue_app.api.views.dead_letters import (
     DeadLetterListView,
@@ -41,6 +42,8 @@ from queue_app.api.views.tasks import (
     TaskPriorityView,
     TaskView,
 )
+
+ApiView.page_class = PageRenderer
 
 app_name = "queue_app"
 urlpatterns: list[URLPattern | URLResolver] = [

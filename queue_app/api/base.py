@@ -37,7 +37,6 @@ from queue_app import conf
 from queue_app.api import errors
 from queue_app.api.body import check_headers, read_object
 from queue_app.api.keys import KeyAuthentication, check_scope
-from queue_app.api.page import PageRenderer
 from queue_app.api.throttles import ScopedThrottle
 from queue_app.api.visibility import without_payload
 from queue_app.core import trace
@@ -117,6 +116,8 @@ class ApiView(APIView):
     throttle_scopes: Mapping[str, str] = MappingProxyType({})
     #: What a key that is limited must be allowed, method by method; staff's views ask for permissions by themselves.
     key_scopes: Mapping[str, str] = MappingProxyType({})
+    #: Shows answers to people; ``queue_app.urls`` names it, for a page knows what all the views offer.
+    page_class: type[BaseRenderer] | None = None
     versioning_class = None
     #: Whether what it changes goes to the audit log; a task that is submitted is its own record.
     records_actions = True
@@ -145,8 +146,10 @@ class ApiView(APIView):
 
     def get_renderers(self) -> list[Any]:
         """Return JSON, and where somebody looks at what is not open to all, a page for people too."""
-        pages = [PageRenderer()] if self.request.method == "GET" and self.authentication_classes else []
-        return [*super().get_renderers(), *pages]
+        renderers = super().get_renderers()
+        if self.page_class is not None and self.request.method == "GET" and self.authentication_classes:
+            renderers.append(self.page_class())
+        return renderers
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Answer within the trace that the caller names, so that tasks which it submits belong to it."""
@@ -171,7 +174,8 @@ class ApiView(APIView):
         changed = request.method not in SAFE_METHODS and HTTPStatus(response.status_code).is_success
         if changed and self.records_actions and not audit.has_recorded():
             self._record(request)
-        if isinstance(getattr(request, "accepted_renderer", None), PageRenderer) and isinstance(response, Response):
+        is_page = isinstance(getattr(request, "accepted_renderer", None), self.page_class or ())
+        if is_page and isinstance(response, Response):
             response.content_type = None  # that of the page, also for a problem
         return super().finalize_response(request, response, *args, **kwargs)
 

@@ -13,15 +13,12 @@ from typing import Any, Final
 
 from django.apps import apps
 from django.template.loader import render_to_string
+from django.urls import resolve
 from rest_framework.renderers import BaseRenderer
 from rest_framework.utils.encoders import JSONEncoder
 
-#: Name of a view -> what its page offers beside its own methods: (end of the address, name of the address).
-RELATED: Final = {
-    "task": (("priority", "task-priority"),),
-    "queue": (("pause", "queue-pause"), ("resume", "queue-resume")),
-    "dead-letter": (("replay", "dead-letter-replay"),),
-}
+#: Name of an address -> the ends of those below it whose methods its page offers too.
+RELATED: Final = {"task": ("priority",), "queue": ("pause", "resume"), "dead-letter": ("replay",)}
 ROOT: Final = "/api/v1/"
 PLACES: Final = (
     "tasks", "tasks/count", "queue/stats", "queues", "policies", "limits", "dlq", "workers",
@@ -64,7 +61,8 @@ def _forms(view: Any, request: Any) -> list[dict[str, Any]]:
     path = request.path.rstrip("/")
     found = [(path, view)]
     name = request.resolver_match.url_name if request.resolver_match else ""
-    found += [(f"{path}/{end}", _view_of(other)) for end, other in RELATED.get(name, ())]
+    below = request.path_info.rstrip("/")
+    found += [(f"{path}/{end}", _view_at(f"{below}/{end}")) for end in RELATED.get(name, ())]
     return [
         {"method": method, "path": address, "about": _about(each, method.lower()), "body": _example(each, method)}
         for address, each in found
@@ -73,10 +71,8 @@ def _forms(view: Any, request: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _view_of(name: str) -> Any:
-    from queue_app.urls import urlpatterns  # noqa: PLC0415 - they name the views, which name this
-
-    callback: Any = next(found.callback for found in urlpatterns if getattr(found, "name", "") == name)
+def _view_at(path: str) -> Any:
+    callback: Any = resolve(path).func
     return callback.view_class
 
 

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from django.utils import timezone
 
 from queue_app.dashboard.cache import Shared
+from queue_app.dashboard.queue_row import QueueRow
 from queue_app.rows import charts
-
-if TYPE_CHECKING:
-    from queue_app.dashboard.live import QueueRow
 
 HISTORY: Final = timedelta(minutes=60)
 #: What a snapshot that is older than this tells of is no longer the last minute.

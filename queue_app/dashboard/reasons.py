@@ -11,7 +11,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from queue_app.dashboard import labels
-from queue_app.dashboard.live import Live, QueueRow
+from queue_app.dashboard.live import Live
+from queue_app.dashboard.queue_row import QueueRow
 
 
 @dataclass(frozen=True, slots=True)
