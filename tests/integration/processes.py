@@ -16,6 +16,8 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SETTINGS = "tests.integration.settings"
+#: The same for processes that serve no pages.
+LEAN = "tests.integration.lean"
 #: How long any condition may take on a slow machine; none takes a tenth of it on a usual one.
 PATIENCE = 60.0
 
@@ -116,8 +118,8 @@ class Fleet:
         self.processes: list[Process] = []
 
     def start(self, *arguments: str, **env: str) -> Process:
-        """Start a ``manage.py`` command; keywords go into its environment."""
-        return self._add(Process(self.env | env, self._next_log(), *arguments))
+        """Start a worker or a scheduler by its ``manage.py`` command; keywords go into its environment."""
+        return self._add(Process(self.env | {"DJANGO_SETTINGS_MODULE": LEAN} | env, self._next_log(), *arguments))
 
     def _next_log(self) -> Path:
         return self.folder / f"process-{len(self.processes)}.log"

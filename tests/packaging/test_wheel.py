@@ -151,7 +151,8 @@ class Stranger:
     def __init__(self, python, folder, database):
         self.python = python
         self.folder = folder
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO", "TASKQUEUE"))}
+        left_out = ("DJANGO", "TASKQUEUE", "PYTHONDONTWRITEBYTECODE")  # each command would compile all anew
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         self.environment = kept | {
             "DATABASE_URL": database,
             "KEY_PREFIX": settings.TASKQUEUE["KEY_PREFIX"],

@@ -51,10 +51,10 @@ def history(rows: None) -> Iterator[History]:
 
 
 @pytest.fixture
-def engine(history: History, scene: Scene) -> Scene:
+def engine(history: History, index: Index) -> Scene:
     """Rows with their history, and an index that was built from them: the whole engine, empty and ready."""
     assert rebuild() is not None
-    return scene
+    return Scene(index)
 
 
 @pytest.fixture

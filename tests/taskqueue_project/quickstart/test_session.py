@@ -1,0 +1,30 @@
+"""What ends a session."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from taskqueue_project.quickstart.session import _signals_as_interrupts
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def ended_by(number: signal.Signals) -> None:
+    """Be told to end, and while ending be told again in every way."""
+    with _signals_as_interrupts():
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(10)  # the signal ends it
+        finally:
+            for again in SIGNALS:
+                os.kill(os.getpid(), again)
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_every_way_to_end_it_counts_as_ctrl_c_and_a_second_one_is_ignored(number):
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt):
+        ended_by(number)
+    assert signal.getsignal(number) is before
