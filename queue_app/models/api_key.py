@@ -8,8 +8,8 @@ from django.conf import settings
 from django.db import models
 
 from queue_app.core.ids import uuid7
+from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
 from queue_app.models.fields import NamesField
-from queue_app.models.task import NAME_LENGTH, USER_LENGTH
 
 
 class ApiKey(models.Model):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from django.db import models
 
 from queue_app.core.ids import uuid7
-from queue_app.models.task import TYPE_LENGTH, USER_LENGTH
+from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
 
 REASON_LENGTH = 200  # of what somebody gives for what he does
 

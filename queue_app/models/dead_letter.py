@@ -9,7 +9,7 @@ from django.db.models import Q
 
 from queue_app.core.ids import uuid7
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.task import NAME_LENGTH, PRIORITY_CHOICES, TYPE_LENGTH, USER_LENGTH
+from queue_app.models.columns import NAME_LENGTH, PRIORITY_CHOICES, TYPE_LENGTH, USER_LENGTH
 
 #: One that can be replayed: neither replayed nor discarded yet.
 OPEN = Q(replayed_at__isnull=True, discarded_at__isnull=True)

@@ -10,8 +10,8 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 
+from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, TYPE_LENGTH
 from queue_app.models.limited import Capped, Paced, Pausable, constraints_of
-from queue_app.models.task import CONCURRENCY_KEY_LENGTH, TYPE_LENGTH
 
 
 class Scope(StrEnum):

@@ -12,7 +12,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.task import USER_LENGTH
+from queue_app.models.columns import USER_LENGTH
 
 #: Larger numbers than these are a slip of the keyboard, and would not limit anything.
 MAX_CAP = 1_000_000

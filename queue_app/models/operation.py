@@ -10,7 +10,7 @@ from django.db.models import Q
 
 from queue_app.core.ids import uuid7
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.task import USER_LENGTH
+from queue_app.models.columns import USER_LENGTH
 
 
 class OperationKind(StrEnum):

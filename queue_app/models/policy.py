@@ -10,8 +10,8 @@ from django.db.models import Q
 
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import Thresholds
+from queue_app.models.columns import PRIORITY_CHOICES
 from queue_app.models.limited import Capped, Pausable, constraints_of
-from queue_app.models.task import PRIORITY_CHOICES
 
 
 class PriorityPolicy(models.Model):

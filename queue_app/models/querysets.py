@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED, Thresholds, rises
 from queue_app.core.states import PENDING, PENDING_NAME, TERMINAL, Status
+from queue_app.models.policy import PriorityPolicy
 
 
 def expand_statuses(names: Iterable[str]) -> frozenset[Status]:
@@ -69,8 +70,6 @@ class TaskQuerySet(models.QuerySet[Any]):
         By the policies of the bands, which cost one more query unless ``thresholds`` are given.
         """
         if thresholds is None:
-            from queue_app.models.policy import PriorityPolicy  # noqa: PLC0415 - it imports the tasks
-
             thresholds = PriorityPolicy.thresholds(self.db)
         risen = [
             When(

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from django.db import models
 
-from queue_app.models.task import NAME_LENGTH
+from queue_app.models.columns import NAME_LENGTH
 
 
 class QueueStats(models.Model):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from django.db import models
 
 from queue_app.core.ids import uuid7
-from queue_app.models.task import USER_LENGTH
+from queue_app.models.columns import USER_LENGTH
 
 MAX_QUERY = 1000
 

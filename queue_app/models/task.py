@@ -17,18 +17,18 @@ from django.db.models import F, Q
 from queue_app.core.ids import uuid7
 from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL, Status
+from queue_app.models.columns import (
+    CONCURRENCY_KEY_LENGTH,
+    KEY_LENGTH,
+    MAX_WEIGHT,
+    NAME_LENGTH,
+    PRIORITY_CHOICES,
+    STATUS_CHOICES,
+    TYPE_LENGTH,
+    USER_LENGTH,
+)
 from queue_app.models.fields import BlockIndex, ContainmentIndex, NamesField
 from queue_app.models.querysets import TaskQuerySet
-
-STATUS_CHOICES = [(status.value, status.value.replace("_", " ")) for status in Status]
-PRIORITY_CHOICES = [(band.value, band.label) for band in Band]
-NAME_LENGTH = 100
-TYPE_LENGTH = 255
-USER_LENGTH = 150  # as long as Django's usernames
-KEY_LENGTH = 64
-CONCURRENCY_KEY_LENGTH = 128
-MAX_WEIGHT = 1000
-
 
 #: How a task can end without a result; sorted, as it stands in a migration.
 FRUITLESS = sorted(TERMINAL - {Status.COMPLETED})

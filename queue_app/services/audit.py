@@ -15,7 +15,7 @@ from queue_app.core.clock import now
 from queue_app.core.masking import mask
 from queue_app.models import AuditEntry
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.task import TYPE_LENGTH, USER_LENGTH
+from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
 from queue_app.rows.database import alias
 
 ADMIN, API, COMMAND = "admin", "api", "command"

@@ -13,7 +13,7 @@ import uuid
 
 from queue_app import signals
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.task import USER_LENGTH
+from queue_app.models.columns import USER_LENGTH
 from queue_app.rows import dead_letters as rows
 from queue_app.services.dead_letters import DeadLetterFilter, matching, refusal
 from queue_app.services.validate import check_reason

@@ -166,7 +166,7 @@ class _Told(NamedTuple):
     entries: list[Entry]
     events: Sequence[Run]
     queue: str
-    count: int
+    tasks: int
 
 
 def _told(stored: list[Stored], *, tell: bool = True) -> _Told:
@@ -177,8 +177,8 @@ def _told(stored: list[Stored], *, tell: bool = True) -> _Told:
 def _announce(told: _Told, queues: set[QueueKey], *, place: Callable[[int | None], object] | None = None) -> None:
     note = partial(_known_queues.update, queues) if queues else None
     push_on_commit(told.entries, note, events=told.events, place=place)
-    if told.count and signals.tasks_enqueued.has_listeners():
-        signals.tasks_enqueued.send(None, queue=told.queue, count=told.count)
+    if told.tasks and signals.tasks_enqueued.has_listeners():
+        signals.tasks_enqueued.send(None, queue=told.queue, count=told.tasks)
 
 
 def _entries(stored: list[Stored]) -> list[Entry]:

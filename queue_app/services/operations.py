@@ -18,9 +18,9 @@ from queue_app.core.states import PENDING_NAME, Status
 from queue_app.exceptions import InvalidTaskData, OperationEnded, OperationNotFound
 from queue_app.models import Operation
 from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.models.columns import USER_LENGTH
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
 from queue_app.models.querysets import TaskQuerySet
-from queue_app.models.task import USER_LENGTH
 from queue_app.rows import dead_letters as rows
 from queue_app.rows.database import atomic
 from queue_app.services import dead_letters

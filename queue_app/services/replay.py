@@ -17,7 +17,7 @@ from queue_app import signals
 from queue_app.core.records import TaskRef
 from queue_app.core.unmasking import same, unmask
 from queue_app.models import DeadLetter, TaskPayload
-from queue_app.models.task import USER_LENGTH
+from queue_app.models.columns import USER_LENGTH
 from queue_app.rows import dead_letters as rows
 from queue_app.rows.database import atomic
 from queue_app.services import events

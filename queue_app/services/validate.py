@@ -17,8 +17,7 @@ from queue_app.core.payload import PayloadLimits, dump_json
 from queue_app.core.priorities import parse_band
 from queue_app.core.records import NewTask
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters
-from queue_app.models.queue import NAME_PATTERN
-from queue_app.models.task import (
+from queue_app.models.columns import (
     CONCURRENCY_KEY_LENGTH,
     KEY_LENGTH,
     MAX_WEIGHT,
@@ -26,6 +25,7 @@ from queue_app.models.task import (
     TYPE_LENGTH,
     USER_LENGTH,
 )
+from queue_app.models.queue import NAME_PATTERN
 from queue_app.rows.insert import TaskRow, TaskSpec
 
 MAX_CAPABILITIES = 20

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 from queue_app.exceptions import InvalidTransition
 from queue_app.index import Profile, get_index
 from queue_app.models import Worker
-from queue_app.models.task import USER_LENGTH
+from queue_app.models.columns import USER_LENGTH
 from queue_app.models.worker import WorkerStatus
 from queue_app.rows import workers as worker_rows
 from queue_app.services.hints import on_commit, tell_index

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
+from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, MAX_WEIGHT
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
-from queue_app.models.task import CONCURRENCY_KEY_LENGTH, MAX_WEIGHT
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.validate import MAX_RETRIES, MAX_TIMEOUT_SECONDS
 

@@ -1,0 +1,17 @@
+"""What columns of several tables have in common: lengths, bounds and choices."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queue_app.core.priorities import Band
+from queue_app.core.states import Status
+
+STATUS_CHOICES: Final = [(status.value, status.value.replace("_", " ")) for status in Status]
+PRIORITY_CHOICES: Final = [(band.value, band.label) for band in Band]
+NAME_LENGTH: Final = 100
+TYPE_LENGTH: Final = 255
+USER_LENGTH: Final = 150  # as long as Django's usernames
+KEY_LENGTH: Final = 64
+CONCURRENCY_KEY_LENGTH: Final = 128
+MAX_WEIGHT: Final = 1000
