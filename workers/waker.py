@@ -14,6 +14,8 @@ from workers.transport import wait_for_wake
 #: The wait ends by itself after so long, and the worker looks once whether it missed a call.
 WAIT_SECONDS = 10.0
 RETRY_SECONDS = 1.0
+#: So long this thread rests after a call: Python runs one thread at a time, and the one that claims shall be first.
+REST_SECONDS = 0.001
 
 logger = logging.getLogger("taskqueue")
 
@@ -53,6 +55,8 @@ class Waker:
             logger.exception("waiting for a wake-up call failed")
             time.sleep(RETRY_SECONDS)
         self._on_wake(called=called)
+        if called:
+            time.sleep(REST_SECONDS)
 
     def _run(self) -> None:
         while not self._stopping:
