@@ -16,8 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from asgiref.sync import sync_to_async
-from django.apps import apps
-from django.core import checks as django_checks
+from django.core.checks import CheckMessage
 from django.dispatch import Signal
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
@@ -28,7 +27,7 @@ from queue_app import conf, registry
 from queue_app.core.ids import as_texts
 from queue_app.core.priorities import band_from_django
 from queue_app.core.records import Enqueued, NewTask
-from queue_app.exceptions import InvalidTaskData, UnserializableParameters
+from queue_app.exceptions import UnserializableParameters
 from queue_app.registry import AnyTask
 from queue_app.results import new_result, stored_result
 from queue_app.tasks import AnyResult, QueueTask, Seconds
@@ -163,59 +162,11 @@ class TaskQueueBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(result_id)
         return stored_result(found, self.alias)
 
-    def check(self, **kwargs: Any) -> list[django_checks.CheckMessage]:
+    def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Return what is wrong with this entry of ``TASKS``."""
-        problems: list[django_checks.CheckMessage] = list(super().check(**kwargs))
-        where = f"TASKS[{self.alias!r}]"
-        if self.options:
-            problems.append(
-                django_checks.Error(
-                    f"The task queue has no OPTIONS ({', '.join(sorted(map(str, self.options)))}).",
-                    hint="Settings of the queue belong into TASKQUEUE.",
-                    obj=where,
-                    id="queue_app.E005",
-                )
-            )
-        if not apps.is_installed("queue_app"):
-            problems.append(
-                django_checks.Error(
-                    "TASKS uses the task queue, but its app is not installed.",
-                    hint='Add "queue_app" to INSTALLED_APPS and run migrate.',
-                    obj=where,
-                    id="queue_app.E020",
-                )
-            )
-            return problems
-        problems += [
-            django_checks.Error(
-                f"QUEUES names {name!r}, which cannot be the name of a queue.",
-                hint="Make QUEUES a list of names of letters, digits, dots, dashes and underscores; [] allows all.",
-                obj=where,
-                id="queue_app.E021",
-            )
-            for name in sorted(self.queues, key=str)
-            if not _is_queue_name(name)
-        ]
-        if isinstance(self._given_queues, str):  # each letter is a fine name
-            problems.append(
-                django_checks.Error(
-                    f"QUEUES is the string {self._given_queues!r}, so every letter of it is a queue.",
-                    hint=f"Use [{self._given_queues!r}], or [] to allow every name.",
-                    obj=where,
-                    id="queue_app.E021",
-                )
-            )
-        return problems
+        from queue_app.checks import entry_problems  # noqa: PLC0415 - it imports the driver
 
-
-def _is_queue_name(name: object) -> bool:
-    from queue_app.services.validate import check_queue_name  # noqa: PLC0415 - it needs the models
-
-    try:
-        check_queue_name(name)
-    except InvalidTaskData:
-        return False
-    return True
+        return [*super().check(**kwargs), *entry_problems(self.alias, self.options, self._given_queues)]
 
 
 def _normalised(call: Call, refused: UnserializableParameters) -> Call:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - Django's name
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -11,6 +13,7 @@ from django.utils.module_loading import import_string
 from psycopg import IsolationLevel
 
 from queue_app import conf
+from queue_app.exceptions import InvalidTaskData
 
 MINIMUM_POSTGRESQL = (14, 0)
 READ_COMMITTED = "read committed"
@@ -138,3 +141,58 @@ def _is_django_redis(backend: str) -> bool:
     except ImportError:
         return False
     return any(base.__module__.startswith("django_redis.") for base in getattr(found, "__mro__", ()))
+
+
+def entry_problems(alias: str, options: Mapping[str, Any], queues: Any) -> list[CheckMessage]:
+    """Return what is wrong with an entry of ``TASKS`` that uses this queue (E005, E020, E021)."""
+    problems: list[CheckMessage] = []
+    where = f"TASKS[{alias!r}]"
+    if options:
+        problems.append(
+            Error(
+                f"The task queue has no OPTIONS ({', '.join(sorted(map(str, options)))}).",
+                hint="Settings of the queue belong into TASKQUEUE.",
+                obj=where,
+                id="queue_app.E005",
+            )
+        )
+    if not apps.is_installed("queue_app"):
+        problems.append(
+            Error(
+                "TASKS uses the task queue, but its app is not installed.",
+                hint='Add "queue_app" to INSTALLED_APPS and run migrate.',
+                obj=where,
+                id="queue_app.E020",
+            )
+        )
+        return problems
+    problems += [
+        Error(
+            f"QUEUES names {name!r}, which cannot be the name of a queue.",
+            hint="Make QUEUES a list of names of letters, digits, dots, dashes and underscores; [] allows all.",
+            obj=where,
+            id="queue_app.E021",
+        )
+        for name in sorted(set(queues or ()), key=str)
+        if not _is_queue_name(name)
+    ]
+    if isinstance(queues, str):  # each letter is a fine name
+        problems.append(
+            Error(
+                f"QUEUES is the string {queues!r}, so every letter of it is a queue.",
+                hint=f"Use [{queues!r}], or [] to allow every name.",
+                obj=where,
+                id="queue_app.E021",
+            )
+        )
+    return problems
+
+
+def _is_queue_name(name: object) -> bool:
+    from queue_app.services.validate import check_queue_name  # noqa: PLC0415 - it needs the models
+
+    try:
+        check_queue_name(name)
+    except InvalidTaskData:
+        return False
+    return True
