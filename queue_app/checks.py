@@ -14,8 +14,8 @@ from psycopg import IsolationLevel
 
 from queue_app import conf
 from queue_app.exceptions import InvalidTaskData
+from queue_app.rows.database import MINIMUM_POSTGRESQL
 
-MINIMUM_POSTGRESQL = (14, 0)
 READ_COMMITTED = "read committed"
 #: What ``OPTIONS["isolation_level"]`` may hold, by name; PostgreSQL treats read uncommitted as read committed.
 _ISOLATION: dict[Any, str] = {

@@ -20,6 +20,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from queue_app import conf
 from queue_app.rows import prepared
 
+MINIMUM_POSTGRESQL = (14, 0)
 #: Shared by every claim until it commits, taken alone by a rebuild when it raises the
 #: generation: so no claim of the old generation can commit after the rebuild has read.
 GENERATION_LOCK = 0x7461736B_71000001

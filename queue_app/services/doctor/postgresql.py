@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from queue_app.checks import MINIMUM_POSTGRESQL
 from queue_app.rows import doctor as rows
-from queue_app.rows.database import connection
+from queue_app.rows.database import MINIMUM_POSTGRESQL, connection
 from queue_app.services.doctor.finding import Finding, fail, ok, warn
 
 SNAPSHOT_WARN, SNAPSHOT_FAIL = 60.0, 600.0
