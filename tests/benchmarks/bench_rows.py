@@ -88,7 +88,7 @@ def run(table: Table) -> None:
         cursor.execute(_ATTEMPTS)
     analyze()
     user = User.objects.create_user(f"bench-{time.time_ns()}", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename="view_task"))
+    user.user_permissions.set(Permission.objects.filter(codename__in=["view_task", "view_payload"]))
     client = Client()
     client.force_login(user)
     try:
