@@ -98,7 +98,7 @@ class ThreadPool:
         (a long query, ``time.sleep``) ends first.
         """
         with self._lock:
-            for slot, (running, _) in self._running.items():
+            for slot, (running, _) in list(self._running.items()):  # threads add what they begin meanwhile
                 if running is held and slot not in self._interrupted:
                     self._interrupted.add(slot)
                     note_interruption(held, interruption)
@@ -114,7 +114,7 @@ class ThreadPool:
         Returns the attempt's outcome as a failure, or ``None`` when it has ended meanwhile.
         """
         with self._lock:
-            for slot, (running, since) in self._running.items():
+            for slot, (running, since) in list(self._running.items()):
                 if running is held:
                     del self._running[slot]
                     self._add_slot()

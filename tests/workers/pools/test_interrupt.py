@@ -1,7 +1,9 @@
 """Attempts that are interrupted end; nothing else in their thread or beside it does."""
 
+import sys
 import threading
 import uuid
+from collections.abc import Iterator
 
 import pytest
 
@@ -57,7 +59,16 @@ def test_the_thread_goes_on_with_the_next_task(pool):
     assert [outcome.failure for outcome in ended[1:]] == [None] * 200
 
 
-def test_an_interruption_never_meets_the_wrong_attempt():
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Let Python change from one thread to the next as often as it can, so that each meets the others half-way."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_an_interruption_never_meets_the_wrong_attempt(hasty_threads):
     """Tasks of microseconds, interrupted as they end: each ends by itself or by its own interruption."""
     pool = ThreadPool(2, Executor(uuid.uuid4()), lambda: None)
     pool.start()
