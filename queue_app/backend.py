@@ -33,7 +33,7 @@ from queue_app.results import new_result, stored_result
 from queue_app.tasks import AnyResult, QueueTask, Seconds
 
 if TYPE_CHECKING:
-    from queue_app.rows.insert import TaskSpec
+    from queue_app.sql.insert import TaskSpec
 
 _django_log = logging.getLogger("django.tasks")
 
@@ -76,7 +76,7 @@ class TaskQueueBackend(BaseTaskBackend):
         Raises ``InvalidTask`` for a task that this backend cannot take, ``InvalidTaskData``
         for parameters that must not be stored, ``IdempotencyConflict`` for a reused key.
         """
-        from queue_app.services.enqueue import enqueue_call  # noqa: PLC0415 - it needs the models
+        from queue_app.services.enqueue.store import enqueue_call  # noqa: PLC0415 - it needs the models
 
         spec = self._spec_of(task)
         try:
@@ -96,7 +96,7 @@ class TaskQueueBackend(BaseTaskBackend):
 
         One COPY and one push, in the caller's transaction. Raises as ``enqueue`` does.
         """
-        from queue_app.services.enqueue import enqueue_calls  # noqa: PLC0415 - it needs the models
+        from queue_app.services.enqueue.store import enqueue_calls  # noqa: PLC0415 - it needs the models
 
         spec = self._spec_of(task)
         calls = list(calls)
@@ -131,7 +131,7 @@ class TaskQueueBackend(BaseTaskBackend):
         known = self._specs.get(id(task))
         if known is not None and known[0] is task:
             return known[1]
-        from queue_app.services.validate import check_spec  # noqa: PLC0415 - it needs the models
+        from queue_app.services.enqueue.validate import check_spec  # noqa: PLC0415 - it needs the models
 
         self.validate_task(task)
         spec = check_spec(_new_task(task))
@@ -151,7 +151,7 @@ class TaskQueueBackend(BaseTaskBackend):
         A task whose function or queue is gone can be read as well: its ``task`` then bears the
         name of the function, and cannot be enqueued.
         """
-        from queue_app.services.results import load_result  # noqa: PLC0415 - it needs the models
+        from queue_app.services.read.results import load_result  # noqa: PLC0415 - it needs the models
 
         try:
             task_id = uuid.UUID(result_id)

@@ -14,7 +14,7 @@ from psycopg import IsolationLevel
 
 from queue_app import conf
 from queue_app.exceptions import InvalidTaskData
-from queue_app.rows.database import MINIMUM_POSTGRESQL
+from queue_app.sql.database import MINIMUM_POSTGRESQL
 
 READ_COMMITTED = "read committed"
 #: What ``OPTIONS["isolation_level"]`` may hold, by name; PostgreSQL treats read uncommitted as read committed.
@@ -189,7 +189,7 @@ def entry_problems(alias: str, options: Mapping[str, Any], queues: Any) -> list[
 
 
 def _is_queue_name(name: object) -> bool:
-    from queue_app.services.validate import check_queue_name  # noqa: PLC0415 - it needs the models
+    from queue_app.services.enqueue.validate import check_queue_name  # noqa: PLC0415 - it needs the models
 
     try:
         check_queue_name(name)

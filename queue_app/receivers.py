@@ -8,7 +8,7 @@ from django.db.models.signals import post_delete, post_save
 from django.dispatch import receiver
 
 from queue_app.models import Limit, PriorityPolicy, Queue, RuntimeSettings
-from queue_app.services.queues import copy_global_limits, copy_limit, copy_queue_limits, copy_thresholds
+from queue_app.services.control.queues import copy_global_limits, copy_limit, copy_queue_limits, copy_thresholds
 
 
 @receiver(post_save, sender=Queue, dispatch_uid="queue_app.queue_saved")

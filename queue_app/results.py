@@ -23,7 +23,7 @@ from queue_app.registry import AnyTask
 from queue_app.tasks import AnyResult, QueueTask
 
 if TYPE_CHECKING:
-    from queue_app.services.results import StoredResult
+    from queue_app.services.read.results import StoredResult
 
 RESULT_STATUS: dict[Status, TaskResultStatus] = {
     Status.SCHEDULED: TaskResultStatus.READY,

@@ -98,7 +98,7 @@ def operation_ended(operation: Any, **_: Any) -> None:
 
 
 def _secrets_of(outcome: Outcome) -> Secrets:
-    from queue_app.services.shown import secrets_of_call  # noqa: PLC0415 - it needs the models
+    from queue_app.displayed_payload import secrets_of_call  # noqa: PLC0415 - it needs the models
 
     return secrets_of_call(outcome.task)
 

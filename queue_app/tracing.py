@@ -21,7 +21,7 @@ from typing import Any, Final
 from queue_app.core import trace
 from queue_app.core.records import ClaimedTask
 from queue_app.exceptions import Snooze, Throttle
-from queue_app.rows.insert import Place, TaskRow
+from queue_app.sql.insert import Place, TaskRow
 
 SYSTEM: Final = "taskqueue"
 _NOTHING: Final[AbstractContextManager[None]] = nullcontext()

@@ -132,7 +132,7 @@ def _remove_index() -> None:
 @pytest.fixture(autouse=True)
 def hints_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send each hint at once: many tests look into Redis themselves, right after an enqueue."""
-    monkeypatch.setattr("queue_app.index.poster.GATHER_SECONDS", 0.0)
+    monkeypatch.setattr("queue_app.index.notifier.GATHER_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from queue_app import conf
 from queue_app.core import trace
-from workers.context import Board, Held
+from queue_app.workers.context import Board, ClaimedAttempt
 
-_running: Final[ContextVar[tuple[Held, Board] | None]] = ContextVar("taskqueue_attempt", default=None)
+_running: Final[ContextVar[tuple[ClaimedAttempt, Board] | None]] = ContextVar("taskqueue_attempt", default=None)
 _OWN: Final = "taskqueue"  # what the runtime says about a task is not said by the task
 _FORMAT: Final = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 _plain_factory = logging.getLogRecordFactory()
 
-type Tokens = tuple[Token[tuple[Held, Board] | None], Token[str | None]]
+type Tokens = tuple[Token[tuple[ClaimedAttempt, Board] | None], Token[str | None]]
 
 
 class Capture(logging.Handler):
@@ -62,7 +62,7 @@ def install() -> None:
         logging.setLogRecordFactory(_make_record)
 
 
-def enter(held: Held, board: Board) -> Tokens:
+def enter(held: ClaimedAttempt, board: Board) -> Tokens:
     """Let what is logged from here on count as logged by the attempt, and belong to its trace."""
     parent = held.task.trace
     return _running.set((held, board)), trace.current.set(parent and trace.child(parent))

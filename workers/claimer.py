@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
+from collections.abc import Callable
 
 from django.db import Error as DatabaseError
 
+from queue_app import registry
 from queue_app.index import MAX_CLAIM, Profile
-from workers.context import Held
-from workers.hands import Hands
-from workers.look_ahead import LookAhead
-from workers.options import WorkerOptions
-from workers.pools.base import Pool
-from workers.transport import claim
+from queue_app.registry import AnyTask
+from queue_app.workers import transport
+from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.in_flight import Hands
+from queue_app.workers.options import WorkerOptions
+from queue_app.workers.pools.base import Pool
+from queue_app.workers.transport import claim
+
+logger = logging.getLogger("taskqueue")
 
 #: A burst waits for what a limit lets start so long after it was given its last task.
 BURST_SECONDS = 10.0
@@ -84,7 +90,7 @@ class Claimer:
             self.hungry = True
         if not self._pool.unstarted:  # else what waits has waited since then already
             self._last_progress = now
-        held = [Held(task, now) for task in tasks]
+        held = [ClaimedAttempt(task, now) for task in tasks]
         self._hands.take(held)
         ahead = _beyond(held, free)
         is_heavy = any(task.weight > 1 for task in tasks)  # then what waits in here could take slots that are taken
@@ -113,10 +119,106 @@ class Claimer:
             self._strays = False
 
 
-def _beyond(held: list[Held], free: int) -> list[Held]:
+def _beyond(held: list[ClaimedAttempt], free: int) -> list[ClaimedAttempt]:
     """Return what does not fit in so many free slots."""
     for position, item in enumerate(held):
         free -= item.task.weight
         if free < 0:
             return held[position:]
     return []
+
+
+class Learner:
+    """Keeps the worker's profile, and widens it by types that wait and that the code turns out to have."""
+
+    def __init__(
+        self, options: WorkerOptions, worker_id: uuid.UUID, can_run: Callable[[AnyTask], bool] = lambda _task: True
+    ) -> None:
+        self.curious = False  # whether to look for unknown task types that wait
+        self._options = options
+        self._can_run = can_run
+        self.refused: list[str] = []  # known types that the pool of this worker cannot run
+        self._worker_id = worker_id
+        self._unlearnable: set[str] = set()  # types whose modules break when imported
+        self.profile = self._make_profile()
+
+    def learn(self) -> bool:
+        """Look for waiting types that are not known here yet, if curious; return whether some were learnt."""
+        if not self.curious:
+            return False
+        self.curious = False
+        learnt = [name for name in sorted(transport.unserved_types(self.profile)) if self._import(name)]
+        if learnt:
+            before, self.profile = self.profile, self._make_profile()
+            transport.change_profile(self._worker_id, before, self.profile)
+            logger.info("worker %s learnt %s", self._options.name, ", ".join(learnt))
+        return bool(learnt)
+
+    def _import(self, task_type: str) -> bool:
+        if task_type in self._unlearnable or task_type in self.refused:
+            return False
+        try:
+            return registry.learn(task_type)
+        except Exception:
+            logger.exception("the module of %s cannot be imported", task_type)
+            self._unlearnable.add(task_type)
+            return False
+
+    def _make_profile(self) -> Profile:
+        types = registry.known_types()
+        self.refused = [name for name in types if not self._can_run(registry.get(name))]
+        served = [name for name in types if name not in self.refused]
+        return Profile.of(self._options.queues, served, self._options.capabilities, self._options.concurrency)
+
+
+#: A type that has not run for so many seconds no longer says anything.
+FORGET_SECONDS = 60.0
+#: Weight of the newest run time in the running mean.
+WEIGHT = 0.1
+#: The least run time assumed, so that the allowance stays finite.
+FLOOR_SECONDS = 0.000_05
+
+
+class LookAhead:
+    """Remembers recent run times by task type."""
+
+    def __init__(self, budget_ms: float, slots: int) -> None:
+        self.budget = budget_ms / 1000
+        self.slots = slots
+        self._means: dict[str, tuple[float, float]] = {}  # type -> (mean seconds, when last run)
+        self._unproven: dict[str, float] = {}  # type -> when it was met without having run here
+
+    def observe(self, task_type: str, seconds: float) -> None:
+        """Learn from one run; a run slower than the mean counts in full at once."""
+        self._unproven.pop(task_type, None)
+        mean = self._means.get(task_type, (seconds, 0.0))[0]
+        mean = seconds if seconds > 10 * mean else mean + WEIGHT * (seconds - mean)
+        self._means[task_type] = (mean, time.monotonic())
+
+    def distrust(self, task_type: str) -> None:
+        """Claim nothing ahead until this type has run here, or was not met for a while."""
+        self._means.pop(task_type, None)
+        self._unproven[task_type] = time.monotonic()
+
+    def allowance(self) -> int:
+        """Return how many tasks may be claimed beyond the free slots."""
+        if not self.budget or not self._means:
+            return 0
+        cutoff = time.monotonic() - FORGET_SECONDS
+        if any(met >= cutoff for met in self._unproven.values()):
+            return 0
+        recent = [mean for mean, seen in self._means.values() if seen >= cutoff]
+        if not recent:
+            self._means.clear()
+            return 0
+        return min(MAX_CLAIM, int(self.slots * self.budget / max([FLOOR_SECONDS, *recent])))
+
+    def is_quick(self, task_type: str) -> bool:
+        """Whether a task of this type may wait in this worker behind others."""
+        known = self._means.get(task_type)
+        return known is not None and known[0] <= self.budget
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which tasks that wait for a slot are given back."""
+        return max(0.25, 10 * self.budget)

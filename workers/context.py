@@ -32,26 +32,26 @@ shields = threading.Lock()
 class Board(Protocol):
     """Takes what attempts say while they run; the worker's loop stores it."""
 
-    def progress(self, held: Held, fraction: float, message: str) -> None:
+    def progress(self, held: ClaimedAttempt, fraction: float, message: str) -> None:
         """Take how far the attempt has come."""
 
-    def extend(self, held: Held, seconds: float) -> None:
+    def extend(self, held: ClaimedAttempt, seconds: float) -> None:
         """Take that the attempt needs so many more seconds."""
 
-    def log(self, held: Held, line: str) -> None:
+    def log(self, held: ClaimedAttempt, line: str) -> None:
         """Take a line that the attempt logged."""
 
 
 class _Deaf:
     """A board that takes no notice, for executors in tests."""
 
-    def progress(self, held: Held, fraction: float, message: str) -> None:
+    def progress(self, held: ClaimedAttempt, fraction: float, message: str) -> None:
         """Drop it."""
 
-    def extend(self, held: Held, seconds: float) -> None:
+    def extend(self, held: ClaimedAttempt, seconds: float) -> None:
         """Drop it."""
 
-    def log(self, held: Held, line: str) -> None:
+    def log(self, held: ClaimedAttempt, line: str) -> None:
         """Drop it."""
 
 
@@ -59,7 +59,7 @@ DEAF: Final[Board] = _Deaf()
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class ClaimedAttempt:
     """A task in this worker's hands, and when the claim's answer arrived (monotonic, s)."""
 
     task: ClaimedTask
@@ -79,7 +79,7 @@ class Held:
         return self.task.timeout + self.extended
 
 
-def note_interruption(held: Held, interruption: type[Interruption]) -> None:
+def note_interruption(held: ClaimedAttempt, interruption: type[Interruption]) -> None:
     """Note why and when an attempt is asked to end."""
     held.interruption, held.interrupted_at = interruption, time.monotonic()
 
@@ -89,7 +89,7 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
     """What a task sees of its own run, when it takes a ``context``."""
 
     attempt_number: int = field(default=1)
-    held: Held | None = field(default=None, repr=False)
+    held: ClaimedAttempt | None = field(default=None, repr=False)
     board: Board = field(default=DEAF, repr=False)
 
     @property

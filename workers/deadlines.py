@@ -9,8 +9,8 @@ from collections.abc import Set as AbstractSet
 
 from queue_app.core.records import Outcome
 from queue_app.exceptions import TaskCancelled, TaskTimeout
-from workers.context import Held
-from workers.pools.base import Pool
+from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.pools.base import Pool
 
 logger = logging.getLogger("taskqueue")
 
@@ -47,7 +47,7 @@ def next_due(pool: Pool) -> float | None:
     return max(LEAST_SECONDS, min(times)) if times else None
 
 
-def _seconds_left(pool: Pool, held: Held, seconds: float) -> float:
+def _seconds_left(pool: Pool, held: ClaimedAttempt, seconds: float) -> float:
     """Return how long an attempt may still run before it is ended by force."""
     left = held.timeout + STUCK_SECONDS - seconds
     if pool.kill_after is None or held.interruption is None:

@@ -21,11 +21,11 @@ from queue_app.backend import has_audience
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Snooze, Throttle
 from queue_app.registry import AnyTask
-from queue_app.services.validate import result_text
+from queue_app.services.enqueue.validate import result_text
 from queue_app.tasks import AnyResult
-from workers import capture
-from workers.context import DEAF, Board, Held, QueueTaskContext
-from workers.outcomes import describe, ended, has_backoff, note_failure, seen_result
+from queue_app.workers import capture
+from queue_app.workers.context import DEAF, Board, ClaimedAttempt, QueueTaskContext
+from queue_app.workers.outcomes import describe, ended, has_backoff, note_failure, seen_result
 
 
 class Executor:
@@ -35,7 +35,7 @@ class Executor:
         self.worker_id = worker_id
         self.board = board
 
-    def run(self, held: Held) -> Outcome:
+    def run(self, held: ClaimedAttempt) -> Outcome:
         """Run one attempt and return how it ended; never raises."""
         began = time.monotonic()
         tokens = capture.enter(held, self.board)
@@ -49,7 +49,7 @@ class Executor:
             capture.leave(tokens)
         return Outcome(held.task, held.row_time(began), held.row_time(time.monotonic()), result)
 
-    async def arun(self, held: Held) -> Outcome:
+    async def arun(self, held: ClaimedAttempt) -> Outcome:
         """Run one attempt of a coroutine function on the running loop; as ``run``, in a task of its own.
 
         What may block (the look-up of earlier attempts, listeners, a backoff of the project)
@@ -71,7 +71,7 @@ class Executor:
             return await _end_aside(held, began, error)
         return Outcome(held.task, held.row_time(began), held.row_time(time.monotonic()), text)
 
-    def _prepare(self, held: Held) -> _Call:
+    def _prepare(self, held: ClaimedAttempt) -> _Call:
         """Find the function and decode what it is called with; tell listeners that it starts."""
         claimed = held.task
         task = registry.get(claimed.task_type)
@@ -84,7 +84,7 @@ class Executor:
             args = [QueueTaskContext(task_result=seen, attempt_number=number, held=held, board=self.board), *args]
         return _Call(task, args, kwargs, seen)
 
-    def _complete(self, held: Held, call: _Call, function: Callable[[], Any]) -> str | None:
+    def _complete(self, held: ClaimedAttempt, call: _Call, function: Callable[[], Any]) -> str | None:
         """Call the function; return its result as JSON text, ``None`` for null."""
         try:
             text = result_text(function())
@@ -96,7 +96,7 @@ class Executor:
         self._tell_completed(held, call, text)
         return text
 
-    async def _acomplete(self, held: Held, call: _Call) -> str | None:
+    async def _acomplete(self, held: ClaimedAttempt, call: _Call) -> str | None:
         """As ``_complete``, for a coroutine function."""
         may_block = call.seen is not None and has_audience(task_finished, logging.INFO)
         try:
@@ -109,12 +109,12 @@ class Executor:
         await _aside(may_block, self._tell_completed, held, call, text)
         return text
 
-    def _tell_failed(self, held: Held, call: _Call, error: BaseException) -> None:
+    def _tell_failed(self, held: ClaimedAttempt, call: _Call, error: BaseException) -> None:
         if call.seen is not None:
             note_failure(call.seen, describe(error), held.row_time(time.monotonic()))
             _send(task_finished, call.task, call.seen)
 
-    def _tell_completed(self, held: Held, call: _Call, text: str | None) -> None:
+    def _tell_completed(self, held: ClaimedAttempt, call: _Call, text: str | None) -> None:
         if call.seen is not None:
             object.__setattr__(call.seen, "status", TaskResultStatus.SUCCESSFUL)
             object.__setattr__(call.seen, "finished_at", held.row_time(time.monotonic()))
@@ -146,7 +146,7 @@ async def _aside[**P, T](blocks: object, function: Callable[P, T], *args: P.args
     return await sync_to_async(function)(*args, **kwargs) if blocks else function(*args, **kwargs)
 
 
-async def _end_aside(held: Held, began: float, error: BaseException) -> Outcome:
+async def _end_aside(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
     """As ``ended``; an interruption that comes now is too late, and must not keep the outcome from the pool."""
     if not has_backoff(held):
         return ended(held, began, error)

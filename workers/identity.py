@@ -8,7 +8,7 @@ import uuid
 from importlib.metadata import PackageNotFoundError, version
 
 from queue_app.core.process import process_identity
-from queue_app.services.workers import WorkerIdentity
+from queue_app.services.repair.workers import WorkerIdentity
 
 DISTRIBUTION = "django-priority-taskqueue"
 

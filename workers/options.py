@@ -7,8 +7,8 @@ import socket
 from dataclasses import dataclass, field
 
 from queue_app.exceptions import InvalidTaskData
-from queue_app.services.validate import check_capabilities, check_queue_name
-from workers.limits import Limits
+from queue_app.services.enqueue.validate import check_capabilities, check_queue_name
+from queue_app.workers.rlimits import Limits
 
 MAX_CONCURRENCY = 1000
 MAX_PROCESSES = 256

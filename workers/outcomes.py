@@ -17,8 +17,8 @@ from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, Throttling
 from queue_app.exceptions import Discard, Retry, Snooze, TaskCancelled, TaskTimeout, Throttle
 from queue_app.registry import AnyTask
 from queue_app.tasks import AnyResult, next_try
-from workers.context import Held
-from workers.transport import earlier_attempts
+from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.transport import earlier_attempts
 
 _log = logging.getLogger("taskqueue")
 
@@ -65,7 +65,7 @@ def note_failure(result: AnyResult, failure: TaskFailure, finished_at: Any) -> N
     object.__setattr__(result, "finished_at", finished_at)
 
 
-def ended(held: Held, began: float, error: BaseException) -> Outcome:
+def ended(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
     """Return the outcome of an attempt that raised ``error``, which may have put it off."""
     if isinstance(error, Snooze):
         return Outcome(held.task, held.row_time(began), held.row_time(time.monotonic()), snooze=error.seconds)
@@ -80,7 +80,7 @@ def ended(held: Held, began: float, error: BaseException) -> Outcome:
     return failed(held, began, error)
 
 
-def failed(held: Held, began: float, error: BaseException) -> Outcome:
+def failed(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
     """Return the outcome of an attempt that began at ``began`` (monotonic) and raised ``error``."""
     failure = describe(error)
     match error:
@@ -104,12 +104,12 @@ def failed(held: Held, began: float, error: BaseException) -> Outcome:
     )
 
 
-def has_backoff(held: Held) -> bool:
+def has_backoff(held: ClaimedAttempt) -> bool:
     """Return whether the task has a function of the project that says when it is tried again."""
     return getattr(registry.known(held.task.task_type), "backoff", None) is not None
 
 
-def _by_own_backoff(held: Held, failure: TaskFailure, error: BaseException) -> TaskFailure:
+def _by_own_backoff(held: ClaimedAttempt, failure: TaskFailure, error: BaseException) -> TaskFailure:
     """Let the task's ``backoff`` say when it is tried again; what the attempt itself said comes before it."""
     claimed = held.task
     task = registry.known(claimed.task_type)

@@ -15,26 +15,26 @@ import logging
 import signal
 import time
 import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from django.db import Error as DatabaseError
 from django.db import connections
 
 from queue_app import conf
 from queue_app.exceptions import IndexUnavailable
 from queue_app.services import requests
-from queue_app.services.advance import run_operations
-from queue_app.services.due import BATCH, make_due
-from queue_app.services.leader import resign, take_lead, wake_forgotten
-from queue_app.services.look import Answers, look
-from queue_app.services.maintenance import is_overdue, purge, run_overdue
-from queue_app.services.pause import resume_due
-from queue_app.services.reap import Reaper, reap_overdue
-from queue_app.services.rebuild import is_needed as rebuild_is_needed
-from queue_app.services.rebuild import rebuild_if_needed
-from queue_app.services.reconcile import Reconciler
-from workers.bell import Bell
-from workers.job import Job
-from workers.lifecycle import Exit, on_signals
-from workers.vitals import Pulse
+from queue_app.services.control.pause import resume_due
+from queue_app.services.operations.advance import run_operations
+from queue_app.services.repair.reap import Reaper, reap_overdue
+from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed
+from queue_app.services.repair.rebuild import rebuild_if_needed
+from queue_app.services.repair.reconcile import Reconciler
+from queue_app.services.upkeep.jobs import Answers, look, resign, take_lead, wake_forgotten
+from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
+from queue_app.services.upkeep.promote import DUE_BATCH, make_due
+from queue_app.workers.health import Pulse
+from queue_app.workers.lifecycle import Bell, Exit, on_signals
 
 logger = logging.getLogger("taskqueue")
 
@@ -52,6 +52,53 @@ UPKEEP_AFTER_SECONDS = 10.0
 TOGETHER_SECONDS = 0.1
 #: So often the leader renews its lock in the time after which it would lapse.
 RENEWALS = 5
+
+
+@dataclass(slots=True)
+class Job:
+    """Something to do every ``interval`` seconds; ``due_at`` is monotonic time.
+
+    An action that returns ``True`` has left work, and has its next turn once the others had theirs.
+    One that would find nothing, by the answers to what the job asks of a look, is not called.
+    """
+
+    name: str
+    interval: float
+    action: Callable[[], object]
+    due_at: float = 0.0
+    failing: bool = field(default=False)
+    needs_index: bool = False  # nothing can be done without Redis
+    has_more: bool = field(default=False)
+    asks: tuple[str, ...] = ()  # questions of a look; the action is called when one is answered with yes,
+    is_wanted: Callable[[Answers], bool] | None = None  # or by what this makes of the answers
+
+    def run_once(self, answers: Answers | None = None) -> bool:
+        """Run the job, without answers in any case; return whether the index answered, as far as it was asked.
+
+        A failure is logged once, and the job is tried again at its next turn.
+        """
+        self.has_more = False
+        try:
+            self.has_more = self._may_find_work(answers) and self.action() is True
+        except (IndexUnavailable, DatabaseError) as error:
+            if not self.failing:
+                logger.warning("%s failed: %s", self.name, " ".join(str(error).split()))
+            self.failing = True
+            if isinstance(error, IndexUnavailable):
+                return False
+            connections.close_all()
+        except Exception:
+            if not self.failing:
+                logger.exception("%s failed", self.name)
+            self.failing = True
+        else:
+            self.failing = False
+        return True
+
+    def _may_find_work(self, answers: Answers | None) -> bool:
+        if answers is None or not self.asks:
+            return True
+        return self.is_wanted(answers) if self.is_wanted else any(answers[name] for name in self.asks)
 
 
 class Scheduler:
@@ -203,7 +250,7 @@ class Scheduler:
 def _make_all_due() -> bool:
     """Queue what is due, for a moment; return whether there may be more."""
     until = time.monotonic() + DUE_SECONDS
-    while make_due() == BATCH:
+    while make_due() == DUE_BATCH:
         if time.monotonic() >= until:
             return True
     return False

@@ -20,14 +20,13 @@ from typing import NoReturn
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from queue_app.services.reap import bury
-from workers import transport
-from workers.bell import Bell
-from workers.lifecycle import DUMP, HURRY, QUIET, Exit, leave_group_of_parent, on_signals, signals_held
-from workers.options import WorkerOptions, numbered_name
-from workers.reload import Reloader, start_again
-from workers.vitals import Pulse, Vitals, notify
-from workers.worker import Worker
+from queue_app.services.repair.reap import bury
+from queue_app.workers import transport
+from queue_app.workers.health import Pulse, Vitals, notify
+from queue_app.workers.lifecycle import DUMP, HURRY, QUIET, Bell, Exit, leave_group_of_parent, on_signals, signals_held
+from queue_app.workers.options import WorkerOptions, numbered_name
+from queue_app.workers.reload import Reloader, start_again
+from queue_app.workers.worker import Worker
 
 logger = logging.getLogger("taskqueue")
 

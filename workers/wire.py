@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, Throttling
-from workers.context import Held
+from queue_app.workers.context import ClaimedAttempt
 
 _SIZE: Final = struct.Struct("!I")
 _TIMES: Final = ("created_at", "queued_at", "started_at")
@@ -49,7 +49,7 @@ def outcome_form(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def outcome_of(form: dict[str, Any], held: Held, began: float, ended: float) -> Outcome:
+def outcome_of(form: dict[str, Any], held: ClaimedAttempt, began: float, ended: float) -> Outcome:
     """Return the outcome that ``outcome_form`` described, of an attempt between two monotonic times."""
     failure = None if form["failure"] is None else TaskFailure(**form["failure"])
     throttle = form.get("throttle")

@@ -18,30 +18,26 @@ from collections.abc import Callable
 
 from django.db import connections
 
-from queue_app.core.records import AttemptNote
+from queue_app.core.records import ProgressReport
 from queue_app.exceptions import IndexNotReady, UnknownProfile
 from queue_app.index import Profile
-from workers import capture, transport
-from workers.bell import Bell
-from workers.claimer import Claimer
-from workers.deadlines import enforce, next_due
-from workers.dump import dump
-from workers.ending import Ending
-from workers.executor import Executor
-from workers.forks import guard
-from workers.hands import Hands
-from workers.heartbeat import Heartbeat
-from workers.identity import identify
-from workers.learner import Learner
-from workers.lifecycle import DUMP, HURRY, QUIET, Exit, on_signals
-from workers.notes import Attempt, Notes
-from workers.options import WorkerOptions
-from workers.pools import make_pool
-from workers.pools.base import Pool
-from workers.transport import make_due, rebuild_if_needed, wake_forgotten
-from workers.trouble import Trouble
-from workers.vitals import Pulse
-from workers.waker import Waker
+from queue_app.workers import capture, transport
+from queue_app.workers.backoff import Trouble
+from queue_app.workers.claimer import Claimer, Learner
+from queue_app.workers.deadlines import enforce, next_due
+from queue_app.workers.executor import Executor
+from queue_app.workers.health import Pulse
+from queue_app.workers.heartbeat import Heartbeat
+from queue_app.workers.identity import identify
+from queue_app.workers.in_flight import Hands
+from queue_app.workers.lifecycle import DUMP, HURRY, QUIET, Bell, Exit, dump, guard, on_signals
+from queue_app.workers.options import WorkerOptions
+from queue_app.workers.pools import make_pool
+from queue_app.workers.pools.base import Pool
+from queue_app.workers.progress import Attempt, Notes
+from queue_app.workers.shutdown import Ending
+from queue_app.workers.transport import make_due, rebuild_if_needed, wake_forgotten
+from queue_app.workers.wake_listener import Waker
 
 logger = logging.getLogger("taskqueue")
 
@@ -64,7 +60,7 @@ class Worker:
         self._hands = Hands()
         self._notes = Notes(self._bell.ring)
         self._ended: set[Attempt] = set()  # attempts that may have left something on the board
-        self._unsaid: list[AttemptNote] = []  # taken from there, and not yet stored
+        self._unsaid: list[ProgressReport] = []  # taken from there, and not yet stored
         self._pool = self._make_pool()
         self._learner = Learner(options, self.id, self._pool.can_run)
         self._claimer = Claimer(options, self.id, self._hands, self._pool)

@@ -23,7 +23,7 @@ from queue_app.admin.dead_letter_form import DeadLetterActionForm
 from queue_app.admin.dead_letter_groups import DeadLetterGroupsMixin
 from queue_app.admin.mixins import CappedPaginator, ReadOnlyAdmin, time_of
 from queue_app.admin.saved_views import SavedViewsMixin
-from queue_app.admin.task_detail import pretty, shown_payload
+from queue_app.admin.task_detail import displayed_payload, pretty
 from queue_app.admin.task_list import LETTER_SEARCH_HELP, BandFilter, QueueFilter, search
 from queue_app.core.redaction import redact
 from queue_app.dashboard import labels
@@ -62,7 +62,7 @@ class DeadLetterChangeList(ChangeList):
         may_view = request.user.has_perm("queue_app.view_payload")
         payloads = TaskPayload.objects.in_bulk([letter.task_id for letter in letters]) if may_view else {}
         for letter in letters:
-            letter.secrets = shown_payload(letter.task_type, payloads.get(letter.task_id))[0]  # type: ignore[attr-defined]
+            letter.secrets = displayed_payload(letter.task_type, payloads.get(letter.task_id))[0]  # type: ignore[attr-defined]
             if not may_view:
                 letter.message = ""
         self.result_list = letters
@@ -148,19 +148,19 @@ class DeadLetterAdmin(
     @admin.display(description=_lazy("message"))
     def masked_message(self, letter: DeadLetter) -> SafeString:
         """Return the last error's text without secrets."""
-        secrets = shown_payload(letter.task_type, _payload(letter))[0]
+        secrets = displayed_payload(letter.task_type, _payload(letter))[0]
         return format_html('<pre class="tq-pre">{}</pre>', redact(letter.message, secrets))
 
     @admin.display(description=_lazy("positional arguments"))
     def masked_args(self, letter: DeadLetter) -> SafeString | str:
         """Return the arguments without secrets."""
-        args = shown_payload(letter.task_type, _payload(letter))[1]
+        args = displayed_payload(letter.task_type, _payload(letter))[1]
         return format_html('<pre class="tq-pre">{}</pre>', pretty(args)) if args else _("none")
 
     @admin.display(description=_lazy("parameters"))
     def masked_parameters(self, letter: DeadLetter) -> SafeString | str:
         """Return the parameters without secrets."""
-        parameters = shown_payload(letter.task_type, _payload(letter))[2]
+        parameters = displayed_payload(letter.task_type, _payload(letter))[2]
         return format_html('<pre class="tq-pre">{}</pre>', pretty(parameters)) if parameters else _("none")
 
     @admin.display(description=_lazy("died, expires"))

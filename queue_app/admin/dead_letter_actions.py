@@ -18,18 +18,17 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.dead_letter_form import EditForm, read_action
 from queue_app.admin.mixins import COUNT_LIMIT, QueueAppAdmin
-from queue_app.admin.task_detail import pretty, shown_payload
+from queue_app.admin.task_detail import displayed_payload, pretty
 from queue_app.exceptions import DeadLetterNotFound, InvalidTaskData, InvalidTransition
 from queue_app.models import DeadLetter, TaskPayload
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.dead_letter import OPEN_NAME
-from queue_app.rows.database import atomic
-from queue_app.services.audit import ADMIN, record
-from queue_app.services.dead_letters import DeadLetterFilter, shown_parameters
-from queue_app.services.discard import discard, discard_open
-from queue_app.services.replay import replay, replay_open
-from queue_app.services.replay_many import ReplayOptions, start_replay
-from queue_app.services.validate import check_reason
+from queue_app.services.control.audit import ADMIN, record
+from queue_app.services.enqueue.validate import check_reason
+from queue_app.services.lifecycle.replay import discard, discard_open, replay, replay_open
+from queue_app.services.operations.request import ReplayOptions, start_replay
+from queue_app.services.read.dead_letters import DeadLetterFilter, shown_parameters
+from queue_app.sql.database import atomic
 
 #: More than these are replayed as an operation, whose first ones go ahead.
 AT_ONCE = 100
@@ -183,7 +182,7 @@ class DeadLetterActionsMixin(QueueAppAdmin[DeadLetter]):
             else:
                 self.message_user(request, "The task is queued again, with these parameters.", messages.SUCCESS)
                 return HttpResponseRedirect(self.url_of("change", letter_id))
-        args = shown_payload(letter.task_type, TaskPayload.objects.filter(pk=letter.task_id).first())[1]
+        args = displayed_payload(letter.task_type, TaskPayload.objects.filter(pk=letter.task_id).first())[1]
         context = self.admin_site.each_context(request) | {
             "title": "Replay with edited parameters",
             "opts": self.opts,

@@ -15,9 +15,8 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.masking import MASK
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.services.operations import MAX_RATE, MIN_RATE, check_options
-from queue_app.services.replay_many import ReplayOptions
-from queue_app.services.validate import check_reason
+from queue_app.services.enqueue.validate import check_reason
+from queue_app.services.operations.request import MAX_RATE, MIN_RATE, ReplayOptions, check_options
 
 
 class DeadLetterActionForm(ActionForm):

@@ -13,17 +13,16 @@ from django.utils.translation import ngettext
 
 from queue_app.admin.dead_letter_actions import DeadLetterActionsMixin
 from queue_app.admin.dead_letter_form import read_action
-from queue_app.admin.task_detail import shown_payload
+from queue_app.admin.task_detail import displayed_payload
 from queue_app.core.redaction import redact
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import DeadLetter, TaskPayload
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.rows.database import atomic
-from queue_app.services.audit import ADMIN, record
-from queue_app.services.dead_letter_groups import groups
-from queue_app.services.dead_letters import DeadLetterFilter, preview
-from queue_app.services.discard import discard_many
-from queue_app.services.operations import MAX_RATE, MIN_RATE
+from queue_app.services.control.audit import ADMIN, record
+from queue_app.services.lifecycle.replay import discard_many
+from queue_app.services.operations.request import MAX_RATE, MIN_RATE
+from queue_app.services.read.dead_letters import DeadLetterFilter, groups, preview
+from queue_app.sql.database import atomic
 
 #: Fields of a filter that the form offers beside the cause.
 _FIELDS = ("fingerprint", "queue", "task_type", "exception_class", "user", "text")
@@ -50,7 +49,7 @@ class DeadLetterGroupsMixin(DeadLetterActionsMixin):
         payloads = TaskPayload.objects.in_bulk([group.latest.task_id for group in found]) if may_view else {}
         rows = []
         for group in found:
-            secrets = shown_payload(group.latest.task_type, payloads.get(group.latest.task_id))[0]
+            secrets = displayed_payload(group.latest.task_type, payloads.get(group.latest.task_id))[0]
             rows.append((group, redact(group.latest.message, secrets)[:200] if may_view else ""))
         context = self.admin_site.each_context(request) | {
             "title": _("Dead letters by cause"),

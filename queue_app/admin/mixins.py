@@ -24,8 +24,8 @@ from django.utils.translation import gettext_lazy as _
 from queue_app.dashboard import labels, live
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.services.audit import ADMIN, record
-from queue_app.services.validate import check_reason
+from queue_app.services.control.audit import ADMIN, record
+from queue_app.services.enqueue.validate import check_reason
 
 if TYPE_CHECKING:
 

@@ -23,8 +23,8 @@ from queue_app.exceptions import OperationEnded, OperationNotFound
 from queue_app.models import Operation
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationState
 from queue_app.registry import all_sensitive_names
-from queue_app.rows.database import atomic
-from queue_app.services.operations import cancel_operation, get_operation
+from queue_app.services.operations.request import cancel_operation, get_operation
+from queue_app.sql.database import atomic
 
 MAX_SHOWN_IDS: Final = 20
 #: Shown of replays only.

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from queue_app.models import Task
 from queue_app.models.querysets import TaskQuerySet
-from queue_app.services.task_filter import TaskFilter, matching
+from queue_app.services.read.task_filter import TaskFilter, matching
 
 
 class TaskPanelMixin:

@@ -23,8 +23,7 @@ from queue_app.admin.mixins import QueueAppAdmin
 from queue_app.dashboard import labels
 from queue_app.models import Limit, Queue, RuntimeSettings
 from queue_app.models.limit import Scope
-from queue_app.rows.database import atomic
-from queue_app.services.pause import (
+from queue_app.services.control.pause import (
     pause,
     pause_everything,
     pause_key,
@@ -34,6 +33,7 @@ from queue_app.services.pause import (
     resume_key,
     resume_type,
 )
+from queue_app.sql.database import atomic
 
 REASON_LENGTH = 200  # as long as paused_reason
 #: After so many seconds a pause ends by itself.

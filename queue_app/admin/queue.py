@@ -22,7 +22,7 @@ from queue_app.core.states import PENDING
 from queue_app.dashboard import labels
 from queue_app.dashboard.overview import oldest_seconds, summaries
 from queue_app.models import Queue, Task
-from queue_app.services.stats import QueueSummary
+from queue_app.services.read.stats import QueueSummary
 
 UNREACHABLE = _lazy(
     "Depth and activity are not known: Redis cannot be reached. Queues and tasks are safe in PostgreSQL."

@@ -16,8 +16,8 @@ from django.utils.translation import gettext as _
 from queue_app.admin.mixins import PlainModelForm, QueueAppAdmin
 from queue_app.models import SavedView
 from queue_app.models.saved_view import MAX_QUERY
-from queue_app.rows.database import atomic
-from queue_app.services.audit import ADMIN, record
+from queue_app.services.control.audit import ADMIN, record
+from queue_app.sql.database import atomic
 
 #: Parameters of the address that say where in the list one is, not what it shows.
 _PLACE = ("p", "e", "_changelist_filters", "_facets")

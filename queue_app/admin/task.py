@@ -34,7 +34,7 @@ from queue_app.dashboard import labels
 from queue_app.models import Task
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.querysets import TaskQuerySet
-from queue_app.services.task_filter import matching
+from queue_app.services.read.task_filter import matching
 
 
 @admin.register(Task)

@@ -15,17 +15,17 @@ from django.utils.translation import gettext as _
 
 from queue_app.admin.dead_letter_form import EditForm
 from queue_app.admin.task_bulk import PRIORITY_ACTIONS, TaskBulkMixin, priority_changed
-from queue_app.admin.task_detail import pretty, shown_payload
+from queue_app.admin.task_detail import displayed_payload, pretty
 from queue_app.core.priorities import parse_band
 from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskNotFound
 from queue_app.models import Task, TaskPayload
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.rows.database import atomic
 from queue_app.services import cancel, reprioritise
-from queue_app.services.dead_letters import shown_parameters
-from queue_app.services.retry import RETRIABLE, retry, run_again, run_now
-from queue_app.services.validate import check_reason
+from queue_app.services.enqueue.validate import check_reason
+from queue_app.services.lifecycle.retry import RETRIABLE, retry, run_again, run_now
+from queue_app.services.read.dead_letters import shown_parameters
+from queue_app.sql.database import atomic
 
 __all__ = ["PRIORITY_ACTIONS", "TaskActionsMixin"]
 
@@ -122,7 +122,7 @@ class TaskActionsMixin(TaskBulkMixin):
             else:
                 self.message_user(request, _("A new task like that one is enqueued. This is it."), messages.SUCCESS)
                 return HttpResponseRedirect(self.url_of("change", new.id))
-        args = shown_payload(task.task_type, TaskPayload.objects.filter(pk=task_id).first())[1]
+        args = displayed_payload(task.task_type, TaskPayload.objects.filter(pk=task_id).first())[1]
         context = self.admin_site.each_context(request) | {
             "title": _("Run again with edited parameters"),
             "opts": self.opts,

@@ -29,12 +29,13 @@ from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Task
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.operation import OperationKind, OperationState
-from queue_app.rows.database import atomic
-from queue_app.services import audit, cancel_many, reprioritise_many
-from queue_app.services.advance import advance_for
-from queue_app.services.operations import Action, start_operation
-from queue_app.services.retry import RETRIABLE, retry_many, run_now_many
-from queue_app.services.validate import check_reason
+from queue_app.services import cancel_many, reprioritise_many
+from queue_app.services.control import audit
+from queue_app.services.enqueue.validate import check_reason
+from queue_app.services.lifecycle.retry import RETRIABLE, retry_many, run_now_many
+from queue_app.services.operations.advance import advance_for
+from queue_app.services.operations.request import Action, start_operation
+from queue_app.sql.database import atomic
 
 BATCH: Final = 500
 SAMPLE: Final = 10

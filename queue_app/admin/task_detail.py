@@ -13,6 +13,7 @@ from queue_app.admin.task_timeline import Event, bar, pieces, timeline, waited_a
 from queue_app.core.redaction import redact, redact_value
 from queue_app.core.states import WAITING
 from queue_app.dashboard import labels
+from queue_app.displayed_payload import displayed_payload
 from queue_app.models import (
     DeadLetter,
     Task,
@@ -22,18 +23,17 @@ from queue_app.models import (
     Worker,
 )
 from queue_app.models.running import TaskLog, TaskProgress
-from queue_app.services.explain import explain_task
-from queue_app.services.inspect import effective_options
-from queue_app.services.shown import shown_payload
+from queue_app.services.read.explain import explain_task
+from queue_app.services.read.inspect import effective_options
 
-__all__ = ["TaskPage", "load_detail", "pretty", "shown_payload"]
+__all__ = ["TaskPage", "displayed_payload", "load_detail", "pretty"]
 
 MAX_ATTEMPTS = 25
 MAX_WORKERS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class ShownAttempt:
+class DisplayedAttempt:
     """A failed attempt without its secrets."""
 
     row: TaskAttempt
@@ -56,7 +56,7 @@ class TaskPage:
     parameters: str = ""
     args: str = ""
     result: str | None = None
-    attempts: list[ShownAttempt] = field(default_factory=list)
+    attempts: list[DisplayedAttempt] = field(default_factory=list)
     more_attempts: bool = False
     options: list[tuple[str, str, str]] = field(default_factory=list)  # (name, value, where it comes from)
     timeline: list[Event] = field(default_factory=list)
@@ -76,7 +76,7 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
     detail = TaskPage(task, now, may_view_payload=may_view_payload)
     secrets: frozenset[str] = frozenset()
     if may_view_payload:
-        secrets, args, parameters = shown_payload(task.task_type, TaskPayload.objects.filter(pk=task.pk).first())
+        secrets, args, parameters = displayed_payload(task.task_type, TaskPayload.objects.filter(pk=task.pk).first())
         detail.parameters = pretty(parameters) if parameters else ""
         detail.args = pretty(args) if args else ""
         outcome = TaskResult.objects.filter(pk=task.pk).first()
@@ -90,7 +90,7 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
     workers = Worker.objects.in_bulk(list(ids)) if ids else {}
     detail.worker = workers.get(task.worker_id) if task.worker_id else None
     detail.attempts = [
-        ShownAttempt(
+        DisplayedAttempt(
             row,
             redact(row.message, secrets) if may_view_payload else "",
             redact(row.traceback, secrets) if may_view_payload else "",

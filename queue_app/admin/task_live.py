@@ -12,7 +12,7 @@ from django.shortcuts import render
 from django.urls import URLPattern, path
 
 from queue_app.admin.mixins import QueueAppAdmin
-from queue_app.admin.task_detail import extras, shown_payload
+from queue_app.admin.task_detail import displayed_payload, extras
 from queue_app.models import Task, TaskPayload
 
 
@@ -34,7 +34,7 @@ class TaskLiveMixin(QueueAppAdmin[Task]):
             raise Http404
         if not self.has_view_permission(request, task) or not request.user.has_perm("queue_app.view_payload"):
             raise PermissionDenied
-        secrets, _args, _parameters = shown_payload(task.task_type, TaskPayload.objects.filter(pk=task.pk).first())
+        secrets, _args, _parameters = displayed_payload(task.task_type, TaskPayload.objects.filter(pk=task.pk).first())
         progress, logs = extras(task, secrets)
         context: dict[str, Any] = {"detail": {"progress": progress, "logs": logs}}
         response = render(request, "admin/queue_app/includes/task_progress.html", context)

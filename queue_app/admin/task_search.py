@@ -15,7 +15,7 @@ from queue_app import registry
 from queue_app.core.priorities import Band
 from queue_app.models import Worker
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.task_filter import TaskFilter, seeks_hidden
+from queue_app.services.read.task_filter import TaskFilter, seeks_hidden
 
 SEARCH_HELP = (
     "A task id, the beginning of a task type, or a user name. Several at once: user:NAME type:NAME error:TEXT"

@@ -26,9 +26,9 @@ from queue_app.exceptions import InvalidTaskData, InvalidTransition
 from queue_app.models import Task, Worker
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.worker import WorkerStatus
-from queue_app.rows.database import atomic
-from queue_app.services.validate import check_reason
-from queue_app.services.workers import request_drain
+from queue_app.services.enqueue.validate import check_reason
+from queue_app.services.repair.workers import request_drain
+from queue_app.sql.database import atomic
 
 MAX_RUNNING = 200
 LIVE = (WorkerStatus.ACTIVE, WorkerStatus.DRAINING)

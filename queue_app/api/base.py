@@ -40,8 +40,8 @@ from queue_app.api.keys import KeyAuthentication, check_scope
 from queue_app.api.throttles import ScopedThrottle
 from queue_app.api.visibility import without_payload
 from queue_app.core import trace
-from queue_app.rows.database import atomic
-from queue_app.services import audit
+from queue_app.services.control import audit
+from queue_app.sql.database import atomic
 
 ANYTHING: Final = "*/*"
 

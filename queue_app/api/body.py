@@ -12,8 +12,8 @@ from django.http import HttpRequest
 from rest_framework.exceptions import UnsupportedMediaType
 
 from queue_app import conf
+from queue_app.core.parsing import decode_text, load_json
 from queue_app.core.payload import BESIDE_BYTES
-from queue_app.core.wire import decode_text, load_json
 from queue_app.exceptions import InvalidTaskData, PayloadTooLarge
 
 FIELD: Final = "body"

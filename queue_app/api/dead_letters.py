@@ -14,14 +14,13 @@ from django.http import QueryDict
 from queue_app.api.fields import Reader, switch, task_id, text, whole_number
 from queue_app.api.listing import MAX_PAGE_SIZE, PAGE_SIZE
 from queue_app.api.task_filters import once
-from queue_app.core.wire import timestamp
+from queue_app.core.parsing import timestamp
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES
-from queue_app.services.dead_letters import DeadLetterFilter, DeathCursor
-from queue_app.services.operations import Options, check_options
-from queue_app.services.replay_many import ReplayOptions
-from queue_app.services.validate import check_queue_name, check_reason
+from queue_app.services.enqueue.validate import check_queue_name, check_reason
+from queue_app.services.operations.request import Options, ReplayOptions, check_options
+from queue_app.services.read.dead_letters import DeadLetterFilter, DeathCursor
 
 MAX_IDS: Final = 1000
 ALL: Final = "all"

@@ -45,7 +45,7 @@ from queue_app.exceptions import (
     WorkerLost,
     WorkerNotFound,
 )
-from queue_app.services.limits import InvalidLimits
+from queue_app.services.control.limits import InvalidLimits
 
 CONTENT_TYPE: Final = "application/problem+json"
 TITLES: Final = {413: "Content Too Large"}  # its name in older versions of Python is another

@@ -10,7 +10,7 @@ from rest_framework.authentication import BaseAuthentication, get_authorization_
 from rest_framework.request import Request
 
 from queue_app.models import ApiKey
-from queue_app.services.api_keys import find_key
+from queue_app.services.control.api_keys import find_key
 
 APP = "queue_app."
 

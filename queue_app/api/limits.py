@@ -10,14 +10,14 @@ from typing import Any, Final
 from django.db import models
 
 from queue_app.api.fields import Reader, integer, number, text
-from queue_app.core.wire import timestamp
+from queue_app.core.parsing import timestamp
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Limit, RuntimeSettings
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.limit import Scope
-from queue_app.services.limits import PACE
-from queue_app.services.pause import check_resume_at
-from queue_app.services.validate import check_reason
+from queue_app.services.control.limits import PACE
+from queue_app.services.control.pause import check_resume_at
+from queue_app.services.enqueue.validate import check_reason
 
 EVERYTHING: Final = "everything"
 LIMIT_READ_ONLY: Final = ("id", "paused", "paused_at", "paused_by", "paused_reason", "resume_at", "updated_at")

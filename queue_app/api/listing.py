@@ -14,7 +14,7 @@ from queue_app.api.fields import Reader, task_id, whole_number
 from queue_app.api.representation import SUMMARY_FIELDS
 from queue_app.api.task_filters import NAMES, PARAMETERS_PREFIX, once, read_filter, several
 from queue_app.exceptions import InvalidTaskData, near_matches
-from queue_app.services.task_filter import TaskFilter
+from queue_app.services.read.task_filter import TaskFilter
 
 PAGE_SIZE: Final = 50
 MAX_PAGE_SIZE: Final = 200

@@ -12,8 +12,8 @@ from queue_app.api.submission import priority
 from queue_app.api.task_filters import read_body_filter
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models.operation import OperationKind
-from queue_app.services.operations import Action, Options
-from queue_app.services.task_filter import TaskFilter
+from queue_app.services.operations.request import Action, Options
+from queue_app.services.read.task_filter import TaskFilter
 
 ACTIONS: Final = tuple(kind.value for kind in OperationKind)
 

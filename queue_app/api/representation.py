@@ -8,6 +8,7 @@ from queue_app.api.visibility import PAYLOAD_FILTERS, may_view_payload
 from queue_app.core.masking import mask
 from queue_app.core.priorities import Band
 from queue_app.core.redaction import redact, redact_value
+from queue_app.displayed_payload import displayed_payload
 from queue_app.models import (
     DeadLetter,
     Operation,
@@ -21,10 +22,9 @@ from queue_app.models import (
 )
 from queue_app.models.operation import OperationKind
 from queue_app.registry import all_sensitive_names
-from queue_app.services.edit import POLICY_FIELDS, QUEUE_FIELDS
-from queue_app.services.inspect import TaskDetail
-from queue_app.services.shown import shown_payload
-from queue_app.services.submit import Submitted
+from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS
+from queue_app.services.enqueue.submit import Submitted
+from queue_app.services.read.inspect import TaskDetail
 
 
 def submitted(task: Submitted) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
     """
     shown = may_view_payload(user, found.task.user)
     inside = shown and user.is_staff
-    secrets, args, parameters = shown_payload(found.task.task_type, found)
+    secrets, args, parameters = displayed_payload(found.task.task_type, found)
     return summary(found.task) | {
         "queue_position": found.queue_position,
         "idempotency_key": found.task.idempotency_key,

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from queue_app.api.errors import InvalidInput
 from queue_app.api.fields import Reader, json_object, text
+from queue_app.core.parsing import timestamp
 from queue_app.core.priorities import Band, parse_band
-from queue_app.core.wire import timestamp
 from queue_app.exceptions import InvalidTaskData
-from queue_app.services.submit import Submission
-from queue_app.services.validate import check_capabilities, check_queue_name
+from queue_app.services.enqueue.submit import Submission
+from queue_app.services.enqueue.validate import check_capabilities, check_queue_name
 
 #: The header that may carry the idempotency key instead of the body.
 KEY_HEADER: Final = "Idempotency-Key"

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from queue_app import conf
 from queue_app.api.fields import Reader, json_object, task_id, text
+from queue_app.core.parsing import timestamp
 from queue_app.core.payload import MAX_SAFE_INTEGER, dump_json
 from queue_app.core.priorities import Band, parse_band
 from queue_app.core.states import PENDING_NAME, Status
-from queue_app.core.wire import timestamp
 from queue_app.exceptions import InvalidTaskData
-from queue_app.services.task_filter import TIMES, TaskFilter, seeks_hidden
-from queue_app.services.validate import check_queue_name
+from queue_app.services.enqueue.validate import check_queue_name
+from queue_app.services.read.task_filter import TIMES, TaskFilter, seeks_hidden
 
 MAX_CHOICES: Final = 20
 MAX_PARAMETERS: Final = 5

@@ -21,7 +21,7 @@ from rest_framework.throttling import BaseThrottle
 from queue_app import conf
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
-from queue_app.services.hints import breaker
+from queue_app.services.notify.index import breaker
 
 WINDOW_SECONDS: Final = 60
 #: A limit is given out in so many parts.

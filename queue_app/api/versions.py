@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from queue_app.api.errors import PreconditionRequired
 from queue_app.exceptions import ChangedMeanwhile
-from queue_app.services.edit import version_of
+from queue_app.services.control.queues import version_of
 
 
 def with_version(row: models.Model, shown: dict[str, Any]) -> Response:

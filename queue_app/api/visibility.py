@@ -16,9 +16,9 @@ from queue_app.core.masking import MASK
 from queue_app.models import DeadLetter, Task
 from queue_app.models.dead_letter import DeadLetterQuerySet, letters_seen_as
 from queue_app.models.querysets import TaskQuerySet, seen_as
-from queue_app.services import audit
-from queue_app.services.dead_letters import DeadLetterFilter
-from queue_app.services.task_filter import TaskFilter
+from queue_app.services.control import audit
+from queue_app.services.read.dead_letters import DeadLetterFilter
+from queue_app.services.read.task_filter import TaskFilter
 
 VIEW_PAYLOAD: Final = "queue_app.view_payload"
 #: What a filter of tasks or dead letters can ask of their payloads.

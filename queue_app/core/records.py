@@ -219,7 +219,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptNote:
+class ProgressReport:
     """What one attempt said since its last note: how far it is, what it logged, how much longer it needs."""
 
     task_id: uuid.UUID

@@ -11,7 +11,7 @@ from queue_app.core.priorities import Band
 from queue_app.dashboard import live
 from queue_app.dashboard.cache import Shared
 from queue_app.models import Queue
-from queue_app.rows import charts as rows
+from queue_app.sql import charts as rows
 
 
 class Range(NamedTuple):

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.queue_row import QueueRow
-from queue_app.rows import charts
+from queue_app.sql import charts
 
 HISTORY: Final = timedelta(minutes=60)
 #: What a snapshot that is older than this tells of is no longer the last minute.

@@ -16,8 +16,7 @@ from queue_app.dashboard.history import forget as forget_history
 from queue_app.dashboard.queue_row import BandRow, QueueRow
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
-from queue_app.index.census import Census
-from queue_app.index.depth import QueueDepth
+from queue_app.index.stats import IndexStats, QueueDepth
 from queue_app.models import DeadLetter, PriorityPolicy, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import WorkerStatus
 
@@ -109,16 +108,16 @@ def _look(_key: str) -> Live:
     now = timezone.now()
     queues = list(Queue.objects.order_by("name"))
     targets = dict(PriorityPolicy.objects.values_list("priority", "target_seconds"))
-    census, error = _census()
-    depths = {} if census is None else {depth.queue: depth for depth in census.queues}
+    stats, error = _stats()
+    depths = {} if stats is None else {depth.queue: depth for depth in stats.queues}
     workers = _workers(now)
     rows = [_row(queue, _depth(queue, depths, error), targets, workers, now) for queue in queues]
     add_history(rows, now)
     return Live(
         at=now,
-        index="unreachable" if census is None else census.state,
+        index="unreachable" if stats is None else stats.state,
         error=error,
-        has_leader=None if census is None else census.leader_lapses is not None,
+        has_leader=None if stats is None else stats.leader_lapses is not None,
         settings=RuntimeSettings.objects.first() or RuntimeSettings(),
         queues=rows,
         workers=workers,
@@ -126,10 +125,10 @@ def _look(_key: str) -> Live:
     )
 
 
-def _census() -> tuple[Census | None, str]:
+def _stats() -> tuple[IndexStats | None, str]:
     """Ask the index once about everything."""
     try:
-        return get_index().census(), ""
+        return get_index().stats(), ""
     except IndexUnavailable as failure:
         return None, str(failure)
 

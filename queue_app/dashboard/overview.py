@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.models import Queue
-from queue_app.services.stats import QueueSummary, queue_summary
+from queue_app.services.read.stats import QueueSummary, queue_summary
 
 
 def oldest_seconds(summary: QueueSummary | None) -> float | None:

@@ -13,23 +13,22 @@ from typing import Any, NamedTuple
 
 from queue_app.core.events import Event, Run, counted
 from queue_app.core.lanes import queued_at_of
-from queue_app.core.limits import EVERYTHING, Limits, Scope, gate_of
+from queue_app.core.limit_values import EVERYTHING, Limits, Scope, gate_of
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED, Risen, Thresholds
 from queue_app.core.records import Entry, PackedLane, Proposal, TaskRef
 from queue_app.exceptions import IndexNotReady, UnknownProfile
 from queue_app.index import events, packed, scripts
-from queue_app.index.census import Census, take_census
 from queue_app.index.client import connect, in_one_write, longest_wait, translated
-from queue_app.index.depth import QueueDepth
 from queue_app.index.keys import Keys
 from queue_app.index.lazy import redis
 from queue_app.index.leases import BATCH, Leases
-from queue_app.index.poster import Poster
+from queue_app.index.notifier import Poster
+from queue_app.index.placement import Standing
 from queue_app.index.profile import Profile
 from queue_app.index.publishing import publish_arguments, split
 from queue_app.index.requests import RequestStream
-from queue_app.index.standing import Standing
+from queue_app.index.stats import IndexStats, QueueDepth, take_census
 
 MAX_CLAIM = 500
 #: So many hints are posted before other threads of the process have their turn.
@@ -346,7 +345,7 @@ class Index(Leases):
         following, *ids = self._call("entries", lane, cursor)
         return int(following), [uuid.UUID(bytes=task_id) for task_id in ids]
 
-    def census(self) -> Census:
+    def stats(self) -> IndexStats:
         """Count all queues, and return what was counted since Redis was emptied."""
         self.flush()
         return take_census(self._call)

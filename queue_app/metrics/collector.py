@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from queue_app.metrics.exposition import BOUNDS, Family, Times, families
 from queue_app.metrics.names import COUNTER, HISTOGRAM
-from queue_app.services.figures import collect
+from queue_app.services.read.metrics import collect
 
 
 class QueueCollector:

@@ -13,16 +13,16 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from queue_app import conf
+from queue_app.core.counters import BUCKETS, RUN, SUM, WAIT
 from queue_app.core.events import EventName
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED
 from queue_app.core.states import Status
-from queue_app.core.tally import BUCKETS, RUN, SUM, WAIT
-from queue_app.index import Census
+from queue_app.index import IndexStats
 from queue_app.metrics.names import BY_NAME, Metric
 from queue_app.models.worker import WorkerStatus
-from queue_app.rows.figures import RowFigures
-from queue_app.services.figures import Figures
+from queue_app.services.read.metrics import Metrics
+from queue_app.sql.stats import RowStats
 
 OTHER: Final = "other"
 FAILURES: Final = {EventName.FAILED.value: "error", EventName.TIMED_OUT.value: "timeout"}
@@ -53,7 +53,7 @@ class Family(NamedTuple):
     samples: Mapping[Labels, float | Times]
 
 
-def families(figures: Figures) -> Iterator[Family]:
+def families(figures: Metrics) -> Iterator[Family]:
     """Yield the metrics of what the servers told; of one that does not answer, only that."""
     index, rows = figures.index, figures.rows
     answers = {"redis": index, "postgresql": rows}
@@ -93,7 +93,7 @@ def _sorted_out(counts: Mapping[str, int]) -> _Counts:
     return _Counts(found.pop("event"), found)
 
 
-def _shown(index: Census, counts: _Counts) -> dict[str, str]:
+def _shown(index: IndexStats, counts: _Counts) -> dict[str, str]:
     """Return the label of each queue: its name for as many as allowed, those with most tasks first."""
     weight = {queue.queue: queue.total + queue.active for queue in index.queues}
     counted = {parts[1] for parts, _ in counts.events}
@@ -103,7 +103,7 @@ def _shown(index: Census, counts: _Counts) -> dict[str, str]:
     return {name: name if name in first else OTHER for name in weight}
 
 
-def _of_index(index: Census, sorted_out: _Counts, shown: dict[str, str]) -> Iterator[Family]:
+def _of_index(index: IndexStats, sorted_out: _Counts, shown: dict[str, str]) -> Iterator[Family]:
     now = datetime.now(UTC)
     depth: Counter[Labels] = Counter()
     ages: dict[Labels, float] = {}
@@ -202,7 +202,7 @@ def _no_times() -> list[int]:
     return [0] * (len(BOUNDS) + 1)
 
 
-def _of_rows(rows: RowFigures) -> Iterator[Family]:
+def _of_rows(rows: RowStats) -> Iterator[Family]:
     yield _family("workers_total", {(status.value,): rows.workers.get(status.value, 0) for status in WorkerStatus})
     yield _family("worker_slots", {(): rows.slots})
     yield _family("index_generation", {(): rows.generation})

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from queue_app.metrics.exposition import BOUNDS, Family, Times, families
-from queue_app.services.figures import collect
+from queue_app.services.read.metrics import collect
 
 
 def of_queue() -> bytes:

@@ -11,7 +11,7 @@ from django.db import models
 from django.db.models import Q
 
 from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, TYPE_LENGTH
-from queue_app.models.limited import Capped, Paced, Pausable, constraints_of
+from queue_app.models.limit_columns import Capped, Paced, Pausable, constraints_of
 
 
 class Scope(StrEnum):

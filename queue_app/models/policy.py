@@ -11,7 +11,7 @@ from django.db.models import Q
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import Thresholds
 from queue_app.models.columns import PRIORITY_CHOICES
-from queue_app.models.limited import Capped, Pausable, constraints_of
+from queue_app.models.limit_columns import Capped, Pausable, constraints_of
 
 
 class PriorityPolicy(models.Model):
@@ -94,7 +94,7 @@ class IndexGeneration(models.Model):
     """The generation of the index that claims must belong to; one row.
 
     A rebuild raises ``number`` before it reads the rows, so a claim that the old index
-    proposed changes nothing (``rows.claim``).
+    proposed changes nothing (``sql.claim``).
     """
 
     id = models.SmallIntegerField(primary_key=True, default=1, editable=False)

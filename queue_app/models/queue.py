@@ -12,7 +12,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
-from queue_app.models.limited import MAX_CAP, Capped, Paced, Pausable, constraints_of
+from queue_app.models.limit_columns import MAX_CAP, Capped, Paced, Pausable, constraints_of
 
 #: Names become parts of Redis keys, so neither braces nor separators nor control characters pass.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.\-]*\Z"

@@ -14,10 +14,7 @@ from queue_app.services.asynchronous import (
     areprioritise,
     aresume,
 )
-from queue_app.services.cancel import cancel, cancel_many
-from queue_app.services.discard import discard, discard_many
-from queue_app.services.enqueue import enqueue, enqueue_many
-from queue_app.services.pause import (
+from queue_app.services.control.pause import (
     pause,
     pause_everything,
     pause_key,
@@ -27,10 +24,12 @@ from queue_app.services.pause import (
     resume_key,
     resume_type,
 )
-from queue_app.services.queues import set_queue_limits
-from queue_app.services.replay import replay
-from queue_app.services.replay_many import start_replay
-from queue_app.services.reprioritise import reprioritise, reprioritise_many
+from queue_app.services.control.queues import set_queue_limits
+from queue_app.services.enqueue.store import enqueue, enqueue_many
+from queue_app.services.lifecycle.cancel import cancel, cancel_many
+from queue_app.services.lifecycle.replay import discard, discard_many, replay
+from queue_app.services.lifecycle.reprioritise import reprioritise, reprioritise_many
+from queue_app.services.operations.request import start_replay
 
 __all__ = [
     "acancel",

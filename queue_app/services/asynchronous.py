@@ -17,11 +17,11 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import Enqueued, NewTask, TaskRef
 from queue_app.core.states import Status
 from queue_app.models import Queue
-from queue_app.services.cancel import cancel, cancel_many
-from queue_app.services.enqueue import enqueue, enqueue_many
-from queue_app.services.pause import pause, resume
-from queue_app.services.replay import replay
-from queue_app.services.reprioritise import reprioritise
+from queue_app.services.control.pause import pause, resume
+from queue_app.services.enqueue.store import enqueue, enqueue_many
+from queue_app.services.lifecycle.cancel import cancel, cancel_many
+from queue_app.services.lifecycle.replay import replay
+from queue_app.services.lifecycle.reprioritise import reprioritise
 
 
 async def aenqueue(new: NewTask) -> Enqueued:

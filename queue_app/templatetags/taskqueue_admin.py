@@ -15,7 +15,7 @@ from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
 from queue_app.dashboard.sections import Section, sections
 from queue_app.models import Task
-from queue_app.services.stats import QueueSummary
+from queue_app.services.read.stats import QueueSummary
 
 register = template.Library()
 

@@ -16,7 +16,7 @@ from queue_app import conf
 from queue_app.core.backoff import retry_delay
 from queue_app.core.states import Status
 from queue_app.exceptions import Discard, Retry, Snooze, TaskTimeout
-from queue_app.services.validate import result_text
+from queue_app.services.enqueue.validate import result_text
 from queue_app.tasks import AnyResult, next_try
 from queue_app.testing.stored import StoredCall
 

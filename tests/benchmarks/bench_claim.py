@@ -5,7 +5,7 @@ from statistics import median
 from bench import Table, analyze, fill, register, reset, timed
 
 from queue_app.index import Lease, get_index
-from queue_app.services.claim import claim
+from queue_app.services.lifecycle.claim import claim
 
 BATCH = 10
 CALLS = 200

@@ -10,8 +10,8 @@ from django.db import connection
 from django.test import override_settings
 from growth import MB, ask, index_sizes, ordinary_tasks, sizes, wal
 
-from queue_app.services.enqueue import enqueue_many
-from queue_app.services.maintenance import purge
+from queue_app.services.enqueue.store import enqueue_many
+from queue_app.services.upkeep.maintenance import purge
 
 TASKS, MILLION = 200_000, 1_000_000
 TABLES = ("queue_app_task", "queue_app_taskpayload", "queue_app_taskresult")

@@ -23,7 +23,7 @@ from django.contrib.auth.models import User
 
 from queue_app import registry
 from queue_app.models import Queue, RuntimeSettings
-from queue_app.services.api_keys import create_key
+from queue_app.services.control.api_keys import create_key
 
 SECONDS = 8
 CONNECTIONS = 8

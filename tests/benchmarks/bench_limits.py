@@ -12,9 +12,9 @@ from queue_app.core.records import NewTask
 from queue_app.index import Lease, Profile, get_index
 from queue_app.models import Limit, Queue, RuntimeSettings
 from queue_app.registry import type_of
-from queue_app.services.claim import claim
-from queue_app.services.enqueue import enqueue_many
-from queue_app.services.rebuild import rebuild
+from queue_app.services.enqueue.store import enqueue_many
+from queue_app.services.lifecycle.claim import claim
+from queue_app.services.repair.rebuild import rebuild
 
 type Options = Callable[[int], dict[str, object]]
 type Worker = tuple[Profile, uuid.UUID]

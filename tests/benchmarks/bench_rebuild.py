@@ -10,7 +10,7 @@ from bench import ROOT, Table, analyze, fill, reset
 from django_redis import get_redis_connection
 from growth import MB, processor_seconds
 
-from queue_app.rows import figures
+from queue_app.sql import stats
 
 LANES = (10, 5_000)
 
@@ -27,7 +27,7 @@ def run(table: Table) -> None:
         before = redis.info("memory")["used_memory"]
         peak, spent = _rebuild()
         used = redis.info("memory")["used_memory"] - before
-        seconds = figures.read().rebuild_seconds
+        seconds = stats.read().rebuild_seconds
         waiting = sum(redis.zcard(key) for key in redis.scan_iter(match="*:lane:*", count=1000))
         assert waiting == n, f"{waiting} of {n} are in the index"
         what = f"rebuild of the index from {n:,} queued rows in {lanes:,} lanes"

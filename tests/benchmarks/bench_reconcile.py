@@ -8,7 +8,7 @@ from django.db import connection
 from django_redis import get_redis_connection
 
 from queue_app import conf
-from queue_app.services.reconcile import Reconciler
+from queue_app.services.repair.reconcile import Reconciler
 
 
 def run(table: Table) -> None:

@@ -6,14 +6,14 @@ from statistics import median
 from bench import Table, analyze, reset, timed
 from growth import processor_seconds
 
+from queue_app.core.counters import BUCKETS, RUN, SUM, WAIT
 from queue_app.core.events import EventName
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
-from queue_app.core.tally import BUCKETS, RUN, SUM, WAIT
 from queue_app.index import get_index
 from queue_app.metrics.text import of_queue
-from queue_app.services.enqueue import enqueue_many
+from queue_app.services.enqueue.store import enqueue_many
 
 QUEUES = 10
 ROUNDS = 50

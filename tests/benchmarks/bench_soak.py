@@ -15,8 +15,8 @@ from bench import Table, process, reset
 from growth import MB, ask, ordinary_tasks, processor_seconds, resident, sizes, upkeep, valkey_memory, wal
 
 from queue_app.index import get_index
-from queue_app.rows.upkeep import count_purgeable
-from queue_app.services.enqueue import enqueue_many
+from queue_app.services.enqueue.store import enqueue_many
+from queue_app.sql.upkeep import count_purgeable
 
 TASKS, PARTS = 1_000_000, 10
 BATCH, WAITING = 500, 5_000
@@ -70,7 +70,7 @@ class Soak:
 
 def until_at_most(waiting: int) -> None:
     """Wait until no more than so many tasks wait or run."""
-    while sum(queue.total + queue.active for queue in get_index().census().queues) > waiting:
+    while sum(queue.total + queue.active for queue in get_index().stats().queues) > waiting:
         time.sleep(0.05)
 
 

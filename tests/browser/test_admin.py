@@ -27,10 +27,10 @@ from queue_app.models import (
     Worker,
 )
 from queue_app.services import enqueue_many, pause
-from queue_app.services.advance import run_operations
-from queue_app.services.enqueue import forget_known_queues
-from queue_app.services.finish import finish
-from queue_app.services.rebuild import rebuild
+from queue_app.services.enqueue.store import forget_known_queues
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.operations.advance import run_operations
+from queue_app.services.repair.rebuild import rebuild
 from tests.support.engine import done, take
 from tests.support.scene import Hand
 

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from queue_app.models import Queue, Task
-from queue_app.services.enqueue import forget_known_queues
+from queue_app.services.enqueue.store import forget_known_queues
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TYPE = "taskqueue_project.demo.tasks.needs_gpu"

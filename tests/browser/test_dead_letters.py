@@ -9,8 +9,8 @@ from django.utils import timezone
 from queue_app.core.records import NewTask
 from queue_app.models import DeadLetter, Operation, Task, TaskPayload
 from queue_app.services import discard, enqueue_many
-from queue_app.services.advance import run_operations
-from queue_app.services.enqueue import forget_known_queues
+from queue_app.services.enqueue.store import forget_known_queues
+from queue_app.services.operations.advance import run_operations
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -12,8 +12,9 @@ from django.utils import timezone
 
 from queue_app.core.records import NewTask
 from queue_app.models import DeadLetter, Task
-from queue_app.services import enqueue, hints
-from queue_app.services.enqueue import forget_known_queues
+from queue_app.services import enqueue
+from queue_app.services.enqueue.store import forget_known_queues
+from queue_app.services.notify import index
 from tests.docs.pages import ROOT, all_blocks
 
 CONSOLE = all_blocks("console")
@@ -116,7 +117,7 @@ def call_with_curl(client, line, task_id):
 
 @pytest.mark.usefixtures("transactional_db")
 def test_curl_examples_are_answered():
-    hints.breaker.reset()
+    index.breaker.reset()
     forget_known_queues()
     client = Client()
     client.force_login(get_user_model().objects.create_superuser("admin", password="x"))

@@ -17,8 +17,8 @@ from django.test import override_settings
 from django.utils.module_loading import import_string
 
 from queue_app import checks, registry
-from queue_app.services import hints
-from queue_app.services.enqueue import forget_known_queues
+from queue_app.services.enqueue.store import forget_known_queues
+from queue_app.services.notify import index
 from tests.docs.pages import MARKS, all_blocks, blocks, pages
 
 PYTHON = all_blocks("python")
@@ -126,7 +126,7 @@ def test_block_runs_by_itself(shop, monkeypatch):
 @pytest.mark.parametrize("shop", SESSIONS, ids=name_of, indirect=True)
 @pytest.mark.usefixtures("transactional_db")
 def test_session_runs(shop, request):
-    hints.breaker.reset()
+    index.breaker.reset()
     forget_known_queues()
     names = {"__name__": "shop.page"}
     for block in blocks(shop):

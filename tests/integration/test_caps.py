@@ -10,7 +10,7 @@ from queue_app.index import get_index
 from queue_app.index.scripts import source
 from queue_app.models import Limit, Queue, RuntimeSettings, Task
 from queue_app.registry import type_of
-from queue_app.services.enqueue import enqueue_many
+from queue_app.services.enqueue.store import enqueue_many
 from tests.integration.app import tasks
 from tests.integration.checkers import lost_or_doubled, out_of_order, over_cap, repeated
 from tests.integration.processes import eventually, index_comes_to_agree, lines

@@ -11,7 +11,7 @@ from queue_app.core.states import TERMINAL
 from queue_app.index import get_index
 from queue_app.models import Queue, Task
 from queue_app.registry import type_of
-from queue_app.services.rebuild import rebuild
+from queue_app.services.repair.rebuild import rebuild
 from taskqueue_project.embedded import EmbeddedServers
 from tests.integration.app import tasks
 from tests.integration.checkers import lost_or_doubled, over_cap, repeated

@@ -10,7 +10,8 @@ import pytest
 from queue_app.core.states import Status
 from queue_app.models import Worker
 from queue_app.registry import type_of
-from queue_app.services import cancel, tokens
+from queue_app.services import cancel
+from queue_app.services.repair import tokens
 from tests.integration.app import tasks
 from tests.integration.processes import ROOT, eventually, index_comes_to_agree
 from tests.support.engine import put, row

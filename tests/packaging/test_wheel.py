@@ -44,7 +44,7 @@ ADDRESSES = """
 """
 INSPECT = """
     import json, sys
-    import queue_app, workers
+    import queue_app.workers
     from queue_app.models import Task
     from django.contrib import admin
     from django.contrib.auth import get_user_model
@@ -65,7 +65,7 @@ INSPECT = """
         "tasks": dict(Task.objects.values_list("task_type", "status")),
         "pages": {name: page.status_code for name, page in pages.items()},
         "index_lists_tasks": reverse("admin:queue_app_task_changelist") in pages["index"].content.decode(),
-        "packages": [queue_app.__file__, workers.__file__],
+        "packages": [queue_app.__file__, queue_app.workers.__file__],
     }))
 """
 

@@ -9,9 +9,9 @@ import pytest
 django.setup()
 
 from queue_app.index import Index, get_index
-from queue_app.services import hints
-from queue_app.services.enqueue import forget_known_queues
-from queue_app.services.rebuild import rebuild
+from queue_app.services.enqueue.store import forget_known_queues
+from queue_app.services.notify import index as hints
+from queue_app.services.repair.rebuild import rebuild
 from tests.support.history import History, installed
 from tests.support.scene import Scene
 

@@ -17,7 +17,7 @@ from queue_app.backend import QueueTask, TaskQueueBackend
 from queue_app.core.priorities import Band
 from queue_app.exceptions import IdempotencyConflict, InvalidTaskData, UnserializableParameters
 from queue_app.models import Task
-from queue_app.services.finish import finish
+from queue_app.services.lifecycle.finish import finish
 from tests.support.engine import done, rolled_back, take
 from tests.support.scene import Hand
 

@@ -82,7 +82,7 @@ def test_a_name_imports_nothing_outside_installed_apps(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["queue_app.services.claim.claim", "queue_app.nowhere.f", "queue_app.f", "queue_apparel.f"]
+    "name", ["queue_app.services.lifecycle.claim.claim", "queue_app.nowhere.f", "queue_app.f", "queue_apparel.f"]
 )
 def test_a_function_that_is_no_task_is_not_learnt(name):
     assert registry.learn(name) is False

@@ -8,7 +8,7 @@ import pytest
 from queue_app import signals, telemetry
 
 SERVICES = Path(telemetry.__file__).parent / "services"
-HINTS = {"tell_index", "on_commit"}
+HINTS = {"notify_index", "on_commit"}
 
 
 def hints():

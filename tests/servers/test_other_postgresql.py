@@ -15,7 +15,14 @@ from taskqueue_project.embedded.postgres import Postgres
 ROOT = Path(__file__).resolve().parent.parent.parent
 INSTALLED = Path("/usr/lib/postgresql")
 #: All migrations, and with them: storing, claims, ends and retries, the comparison with the index, the sweep.
-TESTS = ["rows", *(f"services/test_{name}.py" for name in ("claim", "claim_buried", "finish", "reconcile", "sweep"))]
+SERVICES = (
+    "lifecycle/test_claim",
+    "test_claim_buried",
+    "lifecycle/test_finish",
+    "repair/test_reconcile",
+    "repair/test_sweep",
+)
+TESTS = ["sql", *(f"services/{name}.py" for name in SERVICES)]
 
 
 class SystemPostgres(Postgres):

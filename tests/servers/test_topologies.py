@@ -14,14 +14,14 @@ from queue_app.core.states import Status
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import Profile, get_index
 from queue_app.models import Task
-from queue_app.services.claim import claim
-from queue_app.services.enqueue import enqueue
-from queue_app.services.finish import finish
-from queue_app.services.rebuild import rebuild
+from queue_app.services.enqueue.store import enqueue
+from queue_app.services.lifecycle.claim import claim
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.repair.rebuild import rebuild
+from queue_app.workers.scheduler import Scheduler
 from tests.integration.processes import eventually, index_comes_to_agree
 from tests.servers.conftest import client
 from tests.support.engine import done, new
-from workers.scheduler import Scheduler
 
 pytestmark = [pytest.mark.servers, pytest.mark.usefixtures("transactional_db"), pytest.mark.timeout(300)]
 ENDS = 400  # tasks that are worked off before, and again after, the primary is killed

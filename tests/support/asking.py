@@ -10,7 +10,7 @@ from django.tasks import task
 from queue_app import registry
 from queue_app.core.events import Event
 from queue_app.index import Index, get_index
-from queue_app.services import events
+from queue_app.services.notify import events
 
 
 @task(queue_name="default")

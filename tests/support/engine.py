@@ -23,10 +23,10 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
 from queue_app.index.packed import pack
 from queue_app.models import PriorityPolicy, Task
-from queue_app.rows import audit
-from queue_app.services.claim import claim
-from queue_app.services.enqueue import enqueue, enqueue_many
-from queue_app.services.hints import breaker
+from queue_app.services.enqueue.store import enqueue, enqueue_many
+from queue_app.services.lifecycle.claim import claim
+from queue_app.services.notify.index import breaker
+from queue_app.sql import snapshot
 from tests.support import index_state
 from tests.support.scene import Hand
 
@@ -95,7 +95,7 @@ def assert_index_agrees() -> index_state.IndexState:
     lanes: dict[str, dict[uuid.UUID, float]] = defaultdict(dict)
     thresholds, now = PriorityPolicy.thresholds(), datetime.now(UTC)
     queued = list(Task.objects.filter(status="queued").values_list("id", flat=True))
-    for ref in audit.refs(queued):
+    for ref in snapshot.refs(queued):
         own = Band(ref.priority)
         highest = effective_band(own, ref.queued_at, now, thresholds)
         places = [ref.score - rise * BAND_WIDTH for rise in range(own - highest + 1)]
@@ -107,10 +107,10 @@ def assert_index_agrees() -> index_state.IndexState:
             assert state.overall.get(f"promote_{band}") == (None if seconds is None else str(seconds))
     assert state.lanes == dict(lanes), "what waits, and where"
     leases: dict[str, set[uuid.UUID]] = defaultdict(set)
-    for task_id, lane in audit.executing():
+    for task_id, lane in snapshot.executing():
         leases[lane.split(SEPARATOR)[0]].add(task_id)
     assert {queue: set(page) for queue, page in state.queue_leases.items()} == dict(leases), "a slot for what runs"
-    for gate, limits in audit.limits().items():
+    for gate, limits in snapshot.limits().items():
         kind, name = gate[0], gate[2:]
         found = (
             state.overall

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from queue_app.models import DeadLetter, Task
-from queue_app.services.advance import run_operations
-from queue_app.services.due import make_due
-from queue_app.services.finish import finish
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.operations.advance import run_operations
+from queue_app.services.upkeep.promote import make_due
 from tests.support.engine import done, failed, put, take
 from tests.support.scene import Hand
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from django.apps import apps
 from django.db import connection
 
-from queue_app.services.enqueue import forget_known_queues
+from queue_app.services.enqueue.store import forget_known_queues
 
 #: Holds a copy of what the migrations write: taking it from there is one statement.
 _COPIES = "as_migrated"

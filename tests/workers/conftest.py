@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from queue_app.workers.scheduler import Scheduler
 from tests.integration.processes import Fleet, fleet_on
 from tests.queue_app.conftest import engine, forgetful_process, history, index, rows, scene
 from tests.queue_app.services.conftest import transactional_db
 from tests.workers.stage import StillWorker
-from workers.scheduler import Scheduler
 
 
 @pytest.fixture

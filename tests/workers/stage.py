@@ -12,15 +12,15 @@ from django.db import OperationalError
 from queue_app.core.records import Outcome
 from queue_app.index import get_index
 from queue_app.registry import type_of
-from queue_app.services import workers as service
+from queue_app.services.repair import workers as service
+from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.executor import Executor
+from queue_app.workers.identity import identify
+from queue_app.workers.options import WorkerOptions
+from queue_app.workers.scheduler import Scheduler
+from queue_app.workers.worker import Worker
 from tests.support.engine import status
 from tests.workers import chores
-from workers.context import Held
-from workers.executor import Executor
-from workers.identity import identify
-from workers.options import WorkerOptions
-from workers.scheduler import Scheduler
-from workers.worker import Worker
 
 QUICK, SLOW, ECHO, RAISES = (type_of(t) for t in (chores.quick, chores.slow, chores.echo, chores.raises))
 
@@ -48,8 +48,8 @@ class StillPool:
 
     def __init__(self, slots: int, executor: Executor) -> None:
         self.slots = slots
-        self.waiting: deque[Held] = deque()
-        self.begun: list[Held] = []
+        self.waiting: deque[ClaimedAttempt] = deque()
+        self.begun: list[ClaimedAttempt] = []
         self.stopped = False
         self._executor = executor
         self._outcomes: list[Outcome] = []
@@ -61,7 +61,7 @@ class StillPool:
     def start(self) -> None:
         """Nothing to start."""
 
-    def submit(self, held: list[Held]) -> None:
+    def submit(self, held: list[ClaimedAttempt]) -> None:
         """Take tasks; as many begin as there are free slots."""
         self.waiting.extend(held)
         self._begin()
@@ -82,12 +82,12 @@ class StillPool:
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
-    def take_unstarted(self) -> list[Held]:
+    def take_unstarted(self) -> list[ClaimedAttempt]:
         """Take back what has not begun."""
         unstarted, self.waiting = list(self.waiting), deque()
         return unstarted
 
-    def running(self) -> list[tuple[Held, float]]:
+    def running(self) -> list[tuple[ClaimedAttempt, float]]:
         """Return what runs, and for how long."""
         now = time.monotonic()
         return [(held, now - held.claimed_at) for held in self.begun]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from workers.bell import Bell
+from queue_app.workers.lifecycle import Bell
 
 
 def test_a_ring_before_the_wait_counts():
@@ -59,7 +59,7 @@ def test_a_signal_handler_may_ring_at_any_point():
 
 def test_a_signal_that_does_not_interrupt_the_wait_still_ends_it(monkeypatch):
     """As one does that arrives in the last instant before the sleep: here another thread takes it."""
-    monkeypatch.setattr("workers.bell.PIECE_SECONDS", 0.05)
+    monkeypatch.setattr("queue_app.workers.lifecycle.PIECE_SECONDS", 0.05)
     bell = Bell()
     before = signal.signal(signal.SIGALRM, lambda *_: bell.ring())
     other = threading.Timer(0.02, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGALRM))

@@ -4,10 +4,10 @@ import time
 
 from queue_app.core.states import Status
 from queue_app.models import Queue
-from queue_app.services import workers as service
+from queue_app.services.repair import workers as service
+from queue_app.workers import claimer as claimer_module
 from tests.support.engine import assert_index_agrees, put, put_many, row, status
 from tests.workers.stage import QUICK, SLOW, statuses, teach
-from workers import claimer as claimer_module
 
 
 def test_it_asks_no_more_once_it_found_nothing(hire, monkeypatch):

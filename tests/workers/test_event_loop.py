@@ -12,14 +12,14 @@ from queue_app import task
 from queue_app.core.states import Status
 from queue_app.exceptions import TaskTimeout
 from queue_app.models import Task
-from queue_app.services.due import make_due
-from queue_app.services.finish import finish
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.upkeep.promote import make_due
+from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.executor import Executor
+from queue_app.workers.pools.asynchronous import AsyncPool
 from tests.integration.processes import eventually
 from tests.support.engine import take
 from tests.workers.test_executor import claimed
-from workers.context import Held
-from workers.executor import Executor
-from workers.pools.asynchronous import AsyncPool
 
 counted = []
 begun, go_on = threading.Event(), threading.Event()
@@ -55,7 +55,7 @@ def attempt(hand):
 
     async def run():
         try:
-            return await Executor(hand.id).arun(Held(claim, 0.0))
+            return await Executor(hand.id).arun(ClaimedAttempt(claim, 0.0))
         finally:
             await sync_to_async(connections.close_all)()
 

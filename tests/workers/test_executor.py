@@ -13,16 +13,16 @@ from django.tasks.signals import task_finished, task_started
 from queue_app.backend import TaskQueueBackend
 from queue_app.core.records import ClaimedTask
 from queue_app.registry import type_of
+from queue_app.workers import executor, outcomes
+from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.executor import Executor
+from queue_app.workers.outcomes import MAX_MESSAGE, MAX_TRACEBACK, describe
 from tests.workers import chores
-from workers import executor, outcomes
-from workers.context import Held
-from workers.executor import Executor
-from workers.outcomes import MAX_MESSAGE, MAX_TRACEBACK, describe
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def claimed(task, *args, failures: int = 0, **parameters) -> Held:
+def claimed(task, *args, failures: int = 0, **parameters) -> ClaimedAttempt:
     """Return a task of this type as a claim gives it."""
     kind = task if isinstance(task, str) else type_of(task)
     record = ClaimedTask(
@@ -43,7 +43,7 @@ def claimed(task, *args, failures: int = 0, **parameters) -> Held:
         args=json.dumps(args),
         parameters=json.dumps(parameters),
     )
-    return Held(record, 0.0)
+    return ClaimedAttempt(record, 0.0)
 
 
 @pytest.fixture

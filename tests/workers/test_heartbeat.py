@@ -7,7 +7,7 @@ import threading
 import pytest
 from django.db import OperationalError
 
-from workers.heartbeat import Heartbeat
+from queue_app.workers.heartbeat import Heartbeat
 
 
 @pytest.fixture

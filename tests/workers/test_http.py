@@ -7,13 +7,13 @@ from http import HTTPStatus
 import pytest
 from django.utils import timezone
 
-from queue_app.core.records import AttemptNote, Outcome, TaskFailure
+from queue_app.core.records import Outcome, ProgressReport, TaskFailure
+from queue_app.workers import in_flight as module
+from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.in_flight import Hands
+from queue_app.workers.transport.http import MAX_BODY, MAX_POLL, Http, ServerRefused
 from tests.workers import chores
 from tests.workers.test_executor import claimed
-from workers import hands as module
-from workers.context import Held
-from workers.hands import Hands
-from workers.transport.http import MAX_BODY, MAX_POLL, Http, ServerRefused
 
 SERVER = uuid.uuid4()
 
@@ -51,7 +51,7 @@ def ended(result: str | None = None, **options) -> Outcome:
 
 def report(outcomes: list[Outcome]) -> Hands:
     hands = Hands()
-    hands.take([Held(outcome.task, 0.0) for outcome in outcomes])
+    hands.take([ClaimedAttempt(outcome.task, 0.0) for outcome in outcomes])
     for outcome in outcomes:
         hands.note(outcome)
     assert hands.report()
@@ -82,7 +82,7 @@ def test_an_outcome_that_the_server_refuses_becomes_a_failure_and_stops_no_other
 
 
 def test_what_many_attempts_logged_goes_in_several_requests(server):
-    notes = [AttemptNote(uuid.uuid4(), 1, SERVER, lines="x" * 50_000) for _ in range(64)]
+    notes = [ProgressReport(uuid.uuid4(), 1, SERVER, lines="x" * 50_000) for _ in range(64)]
     server.note(notes)
     assert sum(len(body["running"]) for body in server.bodies) == 64
     assert max(len(json.dumps(body)) for body in server.bodies) <= MAX_BODY + 1000

@@ -4,7 +4,7 @@ import os
 import uuid
 
 from queue_app.core.process import process_identity
-from workers.identity import identify
+from queue_app.workers.identity import identify
 
 
 def test_identify():

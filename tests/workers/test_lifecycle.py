@@ -7,10 +7,10 @@ import pytest
 from queue_app.core.states import Status
 from queue_app.models import Task, Worker
 from queue_app.registry import type_of
+from queue_app.workers.lifecycle import HURRY, on_signals, signals_held
 from tests.integration.app import tasks
 from tests.integration.processes import eventually, lines
 from tests.support.engine import assert_index_agrees, put, put_many, row, status
-from workers.lifecycle import HURRY, on_signals, signals_held
 
 HOLD, NOTE = type_of(tasks.hold), type_of(tasks.note)
 

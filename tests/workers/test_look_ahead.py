@@ -5,15 +5,15 @@ from types import SimpleNamespace
 import pytest
 
 from queue_app.index import MAX_CLAIM
-from workers import look_ahead
-from workers.look_ahead import FORGET_SECONDS, LookAhead
+from queue_app.workers import claimer
+from queue_app.workers.claimer import FORGET_SECONDS, LookAhead
 
 
 @pytest.fixture
 def clock(monkeypatch) -> list[float]:
     """The monotonic time of the module under test."""
     now = [1000.0]
-    monkeypatch.setattr(look_ahead, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(claimer, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 

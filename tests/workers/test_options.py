@@ -3,7 +3,7 @@
 import pytest
 
 from queue_app.exceptions import InvalidTaskData
-from workers.options import MAX_NAME, WorkerOptions, check_processes, default_name, numbered_name
+from queue_app.workers.options import MAX_NAME, WorkerOptions, check_processes, default_name, numbered_name
 
 
 def test_defaults():

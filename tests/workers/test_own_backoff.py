@@ -12,10 +12,10 @@ from queue_app import task
 from queue_app.core.states import Status
 from queue_app.exceptions import Discard, Retry
 from queue_app.models import Task
-from queue_app.services.due import make_due
-from queue_app.services.finish import finish
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.upkeep.promote import make_due
+from queue_app.workers.executor import ClaimedAttempt, Executor
 from tests.support.engine import take
-from workers.executor import Executor, Held
 
 asked = []
 
@@ -57,7 +57,7 @@ def nothing_asked():
 def attempt(hand):
     """Claim one task, run it and record how it ended."""
     [claimed] = take(hand)
-    outcome = Executor(hand.id).run(Held(claimed, 0.0))
+    outcome = Executor(hand.id).run(ClaimedAttempt(claimed, 0.0))
     finish([outcome])
     return outcome
 
@@ -125,9 +125,9 @@ def test_history_that_cannot_be_read_stops_no_attempt(engine, monkeypatch):
     def no_database(_task_id):
         raise ConnectionError
 
-    monkeypatch.setattr("workers.outcomes.earlier_attempts", no_database)
+    monkeypatch.setattr("queue_app.workers.outcomes.earlier_attempts", no_database)
     hand = engine.worker(f"{__name__}.looks")
     looks.enqueue()
     [claimed] = take(hand)
     later = replace(claimed, failures=2)
-    assert json.loads(Executor(uuid.uuid4()).run(Held(later, 0.0)).result) == [3, 1, 0, 1]
+    assert json.loads(Executor(uuid.uuid4()).run(ClaimedAttempt(later, 0.0)).result) == [3, 1, 0, 1]

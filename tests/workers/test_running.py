@@ -10,15 +10,15 @@ from queue_app.core import trace
 from queue_app.core.states import Status
 from queue_app.models import TaskLog, TaskPayload, TaskProgress
 from queue_app.registry import type_of
-from queue_app.services.claim import give_back
-from queue_app.services.enqueue import enqueue_many
+from queue_app.services.enqueue.store import enqueue_many
+from queue_app.services.lifecycle.claim import give_back
+from queue_app.workers import capture
+from queue_app.workers.context import DEAF, ClaimedAttempt, QueueTaskContext
+from queue_app.workers.health import Pulse, Vitals
+from queue_app.workers.pools.asynchronous import AsyncPool
+from queue_app.workers.progress import Notes
 from tests.support.engine import put, row
 from tests.workers import chores
-from workers import capture
-from workers.context import DEAF, Held, QueueTaskContext
-from workers.notes import Notes
-from workers.pools.asynchronous import AsyncPool
-from workers.vitals import Pulse, Vitals
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -67,7 +67,7 @@ def test_lines_are_bounded_and_progress_coalesced():
     rings = []
     notes = Notes(lambda: rings.append(1))
     notes._max_lines = 3
-    held = Held(chores_task(), 0.0)
+    held = ClaimedAttempt(chores_task(), 0.0)
     for number in range(1000):
         notes.progress(held, number / 1000, "step")
         notes.log(held, f"line {number}\x00")
@@ -93,7 +93,7 @@ def chores_task():
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
 def test_progress_outside_of_its_bounds(fraction):
-    context = QueueTaskContext(task_result=None, held=Held(chores_task(), 0.0), board=DEAF)
+    context = QueueTaskContext(task_result=None, held=ClaimedAttempt(chores_task(), 0.0), board=DEAF)
     with pytest.raises(ValueError, match="between 0 and 1"):
         context.progress(fraction)
     with pytest.raises(ValueError, match="seconds must lie"):

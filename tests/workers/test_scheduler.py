@@ -16,17 +16,16 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.models import MaintenanceJob, QueueStats, Task, Worker
 from queue_app.registry import type_of
-from queue_app.services import maintenance
-from queue_app.services import workers as service
+from queue_app.services.repair import workers as service
+from queue_app.services.upkeep import maintenance
+from queue_app.workers import scheduler as module
+from queue_app.workers.lifecycle import Exit
+from queue_app.workers.scheduler import Job, Scheduler
 from tests.integration.app import tasks
 from tests.integration.processes import eventually
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, status
 from tests.workers import chores
 from tests.workers.stage import nobody_leads, tick
-from workers import scheduler as module
-from workers.job import Job
-from workers.lifecycle import Exit
-from workers.scheduler import Scheduler
 
 QUICK = type_of(chores.quick)
 JOBS = ["rebuild", "due", "reap", "reconcile", "fallback"]
@@ -77,7 +76,7 @@ def test_due_tasks_are_queued(make, hire):
 
 
 def test_many_due_tasks_are_queued_in_one_turn(make, monkeypatch):
-    monkeypatch.setattr(module, "BATCH", 10)
+    monkeypatch.setattr(module, "DUE_BATCH", 10)
     plain = module.make_due
     monkeypatch.setattr(module, "make_due", lambda: plain(limit=10))
     put_many(35, QUICK, **bide())
@@ -87,7 +86,7 @@ def test_many_due_tasks_are_queued_in_one_turn(make, monkeypatch):
 
 
 def test_many_due_tasks_leave_the_others_their_turns(make, monkeypatch):
-    monkeypatch.setattr(module, "BATCH", 10)
+    monkeypatch.setattr(module, "DUE_BATCH", 10)
     monkeypatch.setattr(module, "DUE_SECONDS", 0)  # never enough
     plain = module.make_due
     monkeypatch.setattr(module, "make_due", lambda: plain(limit=10))

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 from queue_app.index import get_index
+from queue_app.workers import scheduler as module
 from tests.support.engine import counted_calls, index_away
 from tests.workers.stage import nobody_leads, tick
-from workers import scheduler as module
 
 
 def test_one_leads(make):

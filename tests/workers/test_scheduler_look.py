@@ -16,19 +16,19 @@ from django.utils import timezone
 from queue_app.core.process import process_identity
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.models.operation import OperationKind
-from queue_app.rows import audit, look, workers
-from queue_app.services import look as module
-from queue_app.services.advance import run_operations
-from queue_app.services.due import make_due
-from queue_app.services.look import look as ask
-from queue_app.services.operations import Action, start_operation
-from queue_app.services.pause import pause, pause_everything, pause_key, pause_type, resume_due
-from queue_app.services.reap import bury_dead_neighbours, reap_orphans, reap_overdue
-from queue_app.services.rebuild import rebuild_if_needed
-from queue_app.services.task_filter import TaskFilter
-from queue_app.services.workers import WorkerIdentity, register
+from queue_app.services.control.pause import pause, pause_everything, pause_key, pause_type, resume_due
+from queue_app.services.operations.advance import run_operations
+from queue_app.services.operations.request import Action, start_operation
+from queue_app.services.read.task_filter import TaskFilter
+from queue_app.services.repair.reap import bury_dead_neighbours, reap_orphans, reap_overdue
+from queue_app.services.repair.rebuild import rebuild_if_needed
+from queue_app.services.repair.workers import WorkerIdentity, register
+from queue_app.services.upkeep import jobs as module
+from queue_app.services.upkeep.jobs import look as ask
+from queue_app.services.upkeep.promote import make_due
+from queue_app.sql import pending_work, snapshot, workers
+from queue_app.workers.scheduler import Scheduler
 from tests.support.engine import flush, put, put_many, take
-from workers.scheduler import Scheduler
 
 
 def ago(seconds: float = 1):
@@ -122,7 +122,7 @@ CASES = {
     "paused everything": Case("resume", lambda scene: a_pause_is_over(scene, pause_everything), resume_due),
     "operation": Case("operations", an_operation_runs, run_operations),
     "lost index": Case("rebuild", flush, rebuild_if_needed),
-    "other generation": Case("rebuild", lambda scene: audit.raise_generation(), rebuild_if_needed),
+    "other generation": Case("rebuild", lambda scene: snapshot.raise_generation(), rebuild_if_needed),
 }
 #: By these a question would ask for too little, and the cases must show it: question, what is changed, and to what.
 LIVE = "('active', 'draining')"
@@ -168,15 +168,15 @@ def test_what_a_job_would_do_is_seen(scene, case):
 @pytest.mark.parametrize("name", TWINS)
 def test_a_question_that_asks_for_less_would_be_found_out(scene, monkeypatch, name):
     question, condition, narrower = TWINS[name]
-    twin = look.QUESTIONS[question].replace(condition, narrower)
-    assert twin != look.QUESTIONS[question]
+    twin = pending_work.QUESTIONS[question].replace(condition, narrower)
+    assert twin != pending_work.QUESTIONS[question]
     CASES[name].state(scene)
-    look.statement.cache_clear()
-    monkeypatch.setitem(look.QUESTIONS, question, twin)
+    pending_work.statement.cache_clear()
+    monkeypatch.setitem(pending_work.QUESTIONS, question, twin)
     try:
         assert not wants(CASES[name].job)
     finally:
-        look.statement.cache_clear()
+        pending_work.statement.cache_clear()
 
 
 @pytest.mark.parametrize("way", ["prepared", "behind a pooler", "logged"])
@@ -188,9 +188,9 @@ def test_the_answers_are_the_same_however_the_statements_go(scene, monkeypatch, 
     me = process_identity(os.getpid())
     enlist(scene, me, os.getpid())
     said = dict.fromkeys(("silent", "orphans", "pauses", "operations"), False)
-    said |= {"due": True, "overdue": True, "generation": audit.generation(), "neighbours": [f"{os.getpid()} {me}"]}
+    said |= {"due": True, "overdue": True, "generation": snapshot.generation(), "neighbours": [f"{os.getpid()} {me}"]}
     for _ in range(8):
-        assert ask(look.QUESTIONS) == said
+        assert ask(pending_work.QUESTIONS) == said
 
 
 def test_where_processes_cannot_be_told_apart_there_are_no_neighbours(scene, monkeypatch):

@@ -11,13 +11,13 @@ from django.utils import timezone
 from queue_app.core.states import Status
 from queue_app.index import client, get_index
 from queue_app.models import Task
-from queue_app.services.enqueue import enqueue
-from queue_app.services.hints import HOLD_BACK_FACTOR, breaker
-from queue_app.services.reconcile import reconcile_everything
+from queue_app.services.enqueue.store import enqueue
+from queue_app.services.notify.index import HOLD_BACK_FACTOR, breaker
+from queue_app.services.repair.reconcile import reconcile_everything
+from queue_app.workers.scheduler import Scheduler
 from tests.support.engine import assert_index_agrees, new, put, status
 from tests.support.proxy import Proxy
 from tests.workers.test_scheduler import tick
-from workers.scheduler import Scheduler
 
 STALL = 1.0  # the client gives up after so many seconds
 

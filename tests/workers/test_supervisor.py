@@ -9,12 +9,12 @@ import pytest
 from queue_app.core.states import Status
 from queue_app.models import Worker
 from queue_app.registry import type_of
+from queue_app.workers.lifecycle import Exit
+from queue_app.workers.options import MAX_NAME, WorkerOptions
+from queue_app.workers.supervisor import Child, Supervisor
 from tests.integration.app import tasks
 from tests.integration.processes import Process, eventually, lines
 from tests.support.engine import assert_index_agrees, put, put_many, row, status
-from workers.lifecycle import Exit
-from workers.options import MAX_NAME, WorkerOptions
-from workers.supervisor import Child, Supervisor
 
 HOLD, NOTE = type_of(tasks.hold), type_of(tasks.note)
 
@@ -159,7 +159,7 @@ def test_a_burst_ends_all(fleet, log):
 @pytest.fixture
 def supervisor(monkeypatch) -> Supervisor:
     """One that buries nobody."""
-    monkeypatch.setattr("workers.supervisor._give_back", lambda _worker_id: None)
+    monkeypatch.setattr("queue_app.workers.supervisor._give_back", lambda _worker_id: None)
     return Supervisor(WorkerOptions(), 2)
 
 

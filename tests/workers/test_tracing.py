@@ -15,11 +15,11 @@ from queue_app.core import trace
 from queue_app.exceptions import Snooze
 from queue_app.models import TaskPayload
 from queue_app.registry import type_of
-from queue_app.services.claim import claim
-from queue_app.services.enqueue import enqueue_many
+from queue_app.services.enqueue.store import enqueue_many
+from queue_app.services.lifecycle.claim import claim
+from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.executor import Executor
 from tests.support.engine import new, put
-from workers.context import Held
-from workers.executor import Executor
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 pytestmark = pytest.mark.usefixtures("engine")
@@ -70,7 +70,7 @@ def run(scene):
     def run_one(kind):
         hand = scene.worker(type_of(kind))
         [claimed] = claim(hand.profile, hand.id, 1)
-        held, executor = Held(claimed, 0.0), Executor(hand.id)
+        held, executor = ClaimedAttempt(claimed, 0.0), Executor(hand.id)
         return asyncio.run(executor.arun(held)) if kind is awaited else executor.run(held)
 
     return run_one

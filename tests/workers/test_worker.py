@@ -8,16 +8,16 @@ from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import Queue, Task, TaskAttempt, TaskResult
 from queue_app.models import Worker as WorkerRow
-from queue_app.services import workers as service
-from queue_app.services.reap import reap
-from queue_app.services.rebuild import rebuild
+from queue_app.services.repair import workers as service
+from queue_app.services.repair.reap import reap
+from queue_app.services.repair.rebuild import rebuild
+from queue_app.workers import in_flight as hands_module
+from queue_app.workers import worker as worker_module
+from queue_app.workers.lifecycle import Exit
+from queue_app.workers.options import WorkerOptions
+from queue_app.workers.worker import Worker
 from tests.support.engine import assert_index_agrees, flush, put, put_many, row, status
 from tests.workers.stage import ECHO, QUICK, RAISES, SLOW, away, statuses, teach
-from workers import hands as hands_module
-from workers import worker as worker_module
-from workers.lifecycle import Exit
-from workers.options import WorkerOptions
-from workers.worker import Worker
 
 
 def test_postgresql_away_at_the_start(engine, monkeypatch, warnings_logged):

@@ -20,10 +20,10 @@ from django.db import connections
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
 from queue_app.registry import AnyTask
-from workers.context import Held, note_interruption, shields
-from workers.executor import Executor
-from workers.outcomes import failed
-from workers.pools.line import LinePool
+from queue_app.workers.context import ClaimedAttempt, note_interruption, shields
+from queue_app.workers.executor import Executor
+from queue_app.workers.outcomes import failed
+from queue_app.workers.pools.backlog import LinePool
 
 logger = logging.getLogger("taskqueue")
 
@@ -53,7 +53,7 @@ class AsyncPool(LinePool):
         """Start the loop."""
         self._loop.start()
 
-    def interrupt(self, held: Held, interruption: type[Interruption]) -> bool:
+    def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
         """Cancel the coroutine that runs this attempt; it arrives where it next awaits something."""
         with self._lock:
             run = self._running.get(id(held))
@@ -65,7 +65,7 @@ class AsyncPool(LinePool):
                 run.loop.call(run.cancel)
         return True
 
-    def abandon(self, held: Held, error: Interruption) -> Outcome | None:
+    def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
         """Give up on a coroutine that does not end; where it blocks the loop, others get a new one."""
         with self._lock:
             run = self._running.pop(id(held), None)
@@ -92,7 +92,7 @@ class AsyncPool(LinePool):
             run = self._running[id(held)] = _Run(held, self._loop)
             run.loop.call(partial(self._begin, run))
 
-    def _begun(self) -> Iterable[tuple[Held, float]]:
+    def _begun(self) -> Iterable[tuple[ClaimedAttempt, float]]:
         return [(run.held, run.since) for run in self._running.values()]
 
     def _begin(self, run: _Run) -> None:
@@ -117,7 +117,7 @@ class AsyncPool(LinePool):
 class _Run:
     """An attempt in a slot."""
 
-    def __init__(self, held: Held, loop: _Loop) -> None:
+    def __init__(self, held: ClaimedAttempt, loop: _Loop) -> None:
         self.held = held
         self.loop = loop
         self.since = time.monotonic()

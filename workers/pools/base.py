@@ -7,7 +7,7 @@ from typing import Protocol
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
 from queue_app.registry import AnyTask
-from workers.context import Held
+from queue_app.workers.context import ClaimedAttempt
 
 
 class Pool(Protocol):
@@ -23,26 +23,26 @@ class Pool(Protocol):
     def start(self) -> None:
         """Start the slots."""
 
-    def submit(self, held: list[Held]) -> None:
+    def submit(self, held: list[ClaimedAttempt]) -> None:
         """Take tasks to run, in this order."""
 
     def take_outcomes(self) -> list[Outcome]:
         """Return the outcomes since the last call, in the order in which they ended."""
 
-    def take_unstarted(self) -> list[Held]:
+    def take_unstarted(self) -> list[ClaimedAttempt]:
         """Take back the tasks that no slot has begun."""
 
-    def running(self) -> list[tuple[Held, float]]:
+    def running(self) -> list[tuple[ClaimedAttempt, float]]:
         """Return what runs now, and for how many seconds."""
 
     @property
     def unstarted(self) -> int:
         """How many tasks wait for a slot."""
 
-    def interrupt(self, held: Held, interruption: type[Interruption]) -> bool:
+    def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
         """Ask an attempt to end; return false when it does not run here, or was asked already."""
 
-    def abandon(self, held: Held, error: Interruption) -> Outcome | None:
+    def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
         """End an attempt that did not end when it was asked; return its outcome, ``None`` when it has ended."""
 
     def stop(self) -> None:

@@ -24,14 +24,14 @@ from typing import Any
 from queue_app.core.records import Outcome, TaskFailure
 from queue_app.exceptions import Interruption
 from queue_app.registry import AnyTask
-from workers.context import Held, note_interruption
-from workers.executor import Executor
-from workers.limits import Limits, resident_bytes
-from workers.outcomes import failed
-from workers.pools.line import LinePool
-from workers.pools.nursery import LEAVE_SECONDS, SIGNALS, open_nursery
-from workers.pools.slot import Slot
-from workers.wire import outcome_of, send, task_form
+from queue_app.workers.context import ClaimedAttempt, note_interruption
+from queue_app.workers.executor import Executor
+from queue_app.workers.outcomes import failed
+from queue_app.workers.pools.backlog import LinePool
+from queue_app.workers.pools.fork_server import LEAVE_SECONDS, SIGNALS, open_nursery
+from queue_app.workers.pools.slot import Slot
+from queue_app.workers.rlimits import Limits, resident_bytes
+from queue_app.workers.wire import outcome_of, send, task_form
 
 logger = logging.getLogger("taskqueue")
 
@@ -73,7 +73,7 @@ class ProcessPool(LinePool):
             self._ask_for_slot()
         self._thread.start()
 
-    def interrupt(self, held: Held, interruption: type[Interruption]) -> bool:
+    def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
         """Raise ``interruption`` in the process that runs this attempt; it ends system calls that wait, too."""
         with self._lock:
             for slot in self._slots:
@@ -86,7 +86,7 @@ class ProcessPool(LinePool):
                     return True
         return False
 
-    def abandon(self, held: Held, error: Interruption) -> Outcome | None:
+    def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
         """Kill the process that runs this attempt; another takes its place."""
         with self._lock:
             for slot in self._slots:
@@ -154,7 +154,7 @@ class ProcessPool(LinePool):
                 with suppress(OSError):  # it has died: seen when its line is read
                     send(slot.line, {"task": task_form(slot.held.task)})
 
-    def _begun(self) -> Iterable[tuple[Held, float]]:
+    def _begun(self) -> Iterable[tuple[ClaimedAttempt, float]]:
         return [(slot.held, slot.since) for slot in self._slots if slot.held is not None]
 
     # -- what slots say -------------------------------------------------------------

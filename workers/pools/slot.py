@@ -7,8 +7,8 @@ import signal
 import socket
 from contextlib import suppress
 
-from workers.context import Held
-from workers.wire import Reader
+from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.wire import Reader
 
 
 class Slot:
@@ -19,10 +19,12 @@ class Slot:
         self.reader = Reader(line)
         self.pid = 0  # not known before the nursery says it
         self.handle: int | None = None  # a descriptor that stands for this process and no later one of its number
-        self.held: Held | None = None
+        self.held: ClaimedAttempt | None = None
         self.since = 0.0
         self.why = ""  # why it was killed
-        self.owed: tuple[Held, signal.Signals] | None = None  # a signal for what it ran before its pid was known
+        self.owed: tuple[ClaimedAttempt, signal.Signals] | None = (
+            None  # a signal sent before its pid was known
+        )
 
     def kill(self, number: signal.Signals, why: str = "") -> None:
         """Send the process a signal, if it lives."""

@@ -15,9 +15,9 @@ from django.db import connections
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
 from queue_app.registry import AnyTask
-from workers.context import Held, note_interruption, shields
-from workers.executor import Executor
-from workers.outcomes import failed
+from queue_app.workers.context import ClaimedAttempt, note_interruption, shields
+from queue_app.workers.executor import Executor
+from queue_app.workers.outcomes import failed
 
 logger = logging.getLogger("taskqueue")
 
@@ -32,9 +32,9 @@ class ThreadPool:
         self.slots = slots
         self._executor = executor
         self._on_outcome = on_outcome
-        self._waiting: SimpleQueue[Held | None] = SimpleQueue()
+        self._waiting: SimpleQueue[ClaimedAttempt | None] = SimpleQueue()
         self._outcomes: deque[Outcome] = deque()
-        self._running: dict[int, tuple[Held, float]] = {}  # by thread: one task may be here in two attempts
+        self._running: dict[int, tuple[ClaimedAttempt, float]] = {}  # by thread: one task may be here in two attempts
         self._interrupted: set[int] = set()  # threads in which an interruption was raised
         self._lock = threading.Lock()  # an interruption must meet the attempt that it is meant for
         self._threads: list[threading.Thread] = []
@@ -53,7 +53,7 @@ class ThreadPool:
         thread.start()
         self._threads.append(thread)
 
-    def submit(self, held: list[Held]) -> None:
+    def submit(self, held: list[ClaimedAttempt]) -> None:
         """Take tasks to run, in this order."""
         for item in held:
             self._waiting.put(item)
@@ -65,9 +65,9 @@ class ThreadPool:
             outcomes.append(self._outcomes.popleft())
         return outcomes
 
-    def take_unstarted(self) -> list[Held]:
+    def take_unstarted(self) -> list[ClaimedAttempt]:
         """Take back the tasks that no slot has begun."""
-        unstarted: list[Held] = []
+        unstarted: list[ClaimedAttempt] = []
         while True:
             try:
                 item = self._waiting.get_nowait()
@@ -76,7 +76,7 @@ class ThreadPool:
             if item is not None:
                 unstarted.append(item)
 
-    def running(self) -> list[tuple[Held, float]]:
+    def running(self) -> list[tuple[ClaimedAttempt, float]]:
         """Return what runs now, and for how many seconds."""
         now = time.monotonic()
         return [(held, now - since) for held, since in list(self._running.values())]
@@ -91,7 +91,7 @@ class ThreadPool:
         for _ in self._threads:
             self._waiting.put(None)
 
-    def interrupt(self, held: Held, interruption: type[Interruption]) -> bool:
+    def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
         """Raise ``interruption`` in the thread that runs this attempt; return false when none does, or it was done.
 
         It arrives at the next step of Python code: a call that blocks outside of Python
@@ -108,7 +108,7 @@ class ThreadPool:
                     return True
         return False
 
-    def abandon(self, held: Held, error: Interruption) -> Outcome | None:
+    def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
         """Give up on the thread that runs this attempt and does not end; another takes its slot.
 
         Returns the attempt's outcome as a failure, or ``None`` when it has ended meanwhile.
@@ -138,7 +138,7 @@ class ThreadPool:
             _release_connections()
         connections.close_all()
 
-    def _attempt(self, slot: int, held: Held) -> Outcome:
+    def _attempt(self, slot: int, held: ClaimedAttempt) -> Outcome:
         began = time.monotonic()
         try:
             self._running[slot] = (held, began)
@@ -146,7 +146,7 @@ class ThreadPool:
         except Interruption as interruption:  # it came while the attempt was ending
             return failed(held, began, interruption)
 
-    def _leave(self, slot: int, held: Held) -> bool:
+    def _leave(self, slot: int, held: ClaimedAttempt) -> bool:
         """End the attempt's time in the slot, after which no interruption can reach the thread."""
         with self._lock:
             _raise_in_thread(slot, None)  # takes back one that has not arrived

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from django.tasks.base import TaskError
 
-from queue_app.core.records import AttemptNote, ClaimedTask, Outcome
+from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
 from queue_app.index import Profile
-from queue_app.services.workers import WorkerIdentity
-from workers.transport.base import OnWait, Transport
-from workers.transport.direct import Direct
+from queue_app.services.repair.workers import WorkerIdentity
+from queue_app.workers.transport.base import OnWait, Transport
+from queue_app.workers.transport.direct import Direct
 
 _ways: list[Transport] = [Direct()]  # the last one counts
 
@@ -101,7 +101,7 @@ def give_back_strays(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
     return _ways[-1].give_back_strays(worker_id, known)
 
 
-def note(notes: Sequence[AttemptNote]) -> None:
+def note(notes: Sequence[ProgressReport]) -> None:
     """Store what attempts say while they run."""
     _ways[-1].note(notes)
 

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from django.tasks.base import TaskError
 
-from queue_app.core.records import AttemptNote, ClaimedTask, Outcome
+from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
 from queue_app.index import Profile
-from queue_app.services.workers import WorkerIdentity
+from queue_app.services.repair.workers import WorkerIdentity
 
 # ruff: noqa: D102 - the functions of the package say what each does
 
@@ -24,7 +24,7 @@ class OutcomesRefused(Exception):
 
 
 class Transport(Protocol):
-    """One way to reach the queue; the functions of ``workers.transport`` describe each method."""
+    """One way to reach the queue; the functions of ``queue_app.workers.transport`` describe each method."""
 
     def register(
         self, identity: WorkerIdentity, profile: Profile, *, concurrency: int, heartbeat_seconds: float
@@ -43,7 +43,7 @@ class Transport(Protocol):
     def finish(self, outcomes: Sequence[Outcome]) -> set[uuid.UUID]: ...
     def give_back(self, tasks: list[ClaimedTask]) -> int: ...
     def give_back_strays(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int: ...
-    def note(self, notes: Sequence[AttemptNote]) -> None: ...
+    def note(self, notes: Sequence[ProgressReport]) -> None: ...
     def earlier_attempts(self, task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]: ...
     def make_due(self) -> int: ...
     def wake_forgotten(self) -> int: ...

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 
 from django.tasks.base import TaskError
 
-from queue_app.core.records import AttemptNote, ClaimedTask, Outcome
+from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
 from queue_app.index import Profile
-from queue_app.services import claim as claims
-from queue_app.services import due, finish, leader, rebuild, results, running
-from queue_app.services import workers as service
-from queue_app.services.workers import WorkerIdentity
-from workers.transport.base import OnWait
+from queue_app.services.lifecycle import claim as claims
+from queue_app.services.lifecycle import finish, progress
+from queue_app.services.read import results
+from queue_app.services.repair import rebuild
+from queue_app.services.repair import workers as service
+from queue_app.services.repair.workers import WorkerIdentity
+from queue_app.services.upkeep import jobs, promote
+from queue_app.workers.transport.base import OnWait
 
 # ruff: noqa: D102 - the functions of the package say what each does
 
@@ -64,17 +67,17 @@ class Direct:
     def give_back_strays(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
         return claims.recover(worker_id, known)
 
-    def note(self, notes: Sequence[AttemptNote]) -> None:
-        running.note(notes)
+    def note(self, notes: Sequence[ProgressReport]) -> None:
+        progress.note(notes)
 
     def earlier_attempts(self, task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
         return results.earlier_attempts(task_id)
 
     def make_due(self) -> int:
-        return due.make_due()
+        return promote.make_due()
 
     def wake_forgotten(self) -> int:
-        return leader.wake_forgotten()
+        return jobs.wake_forgotten()
 
     def rebuild_if_needed(self) -> object:
         return rebuild.rebuild_if_needed()

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 from django.tasks.base import TaskError
 
 from queue_app.core.priorities import parse_band
-from queue_app.core.records import AttemptNote, ClaimedTask, Outcome
+from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
 from queue_app.exceptions import IndexUnavailable, InvalidTaskData, WorkerLost
 from queue_app.index import Profile
-from queue_app.services.workers import WorkerIdentity
-from workers.transport.base import OutcomesRefused
+from queue_app.services.repair.workers import WorkerIdentity
+from queue_app.workers.transport.base import OutcomesRefused
 
 logger = logging.getLogger("taskqueue")
 
@@ -159,7 +159,7 @@ class Http:
     def give_back_strays(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
         return 0  # every poll names what is held; the server gives back the rest
 
-    def note(self, notes: Sequence[AttemptNote]) -> None:
+    def note(self, notes: Sequence[ProgressReport]) -> None:
         for _part, running in _in_bodies(notes, _said):
             said = {"running": running, "draining": self._draining, "tasks_done": self._done}
             self._post(f"/{notes[0].worker_id}/heartbeat", said)
@@ -279,7 +279,7 @@ def _in_bodies[T](items: Iterable[T], form: Callable[[T], Form]) -> Iterator[tup
         yield part, forms
 
 
-def _said(note: AttemptNote) -> Form:
+def _said(note: ProgressReport) -> Form:
     return {
         "task_id": str(note.task_id),
         "attempt": note.attempt,

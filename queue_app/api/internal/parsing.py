@@ -13,10 +13,10 @@ from queue_app.api.internal.checks import MAX_RUNNING, ids, integer, list_of, lo
 from queue_app.core.clock import now
 from queue_app.core.payload import dump_json
 from queue_app.core.priorities import Band
-from queue_app.core.records import AttemptNote, ClaimedTask, Outcome, TaskFailure, Throttling
+from queue_app.core.records import ClaimedTask, Outcome, ProgressReport, TaskFailure, Throttling
 from queue_app.exceptions import MAX_DEFER_SECONDS, THROTTLE_SCOPES, InvalidTaskData
-from queue_app.services.remote import Registration
-from queue_app.services.validate import check_capabilities, check_queue_name, check_task_type
+from queue_app.services.enqueue.validate import check_capabilities, check_queue_name, check_task_type
+from queue_app.services.repair.remote import Registration
 
 MAX_BATCH: Final = 100
 MAX_TYPES: Final = 10_000
@@ -194,7 +194,7 @@ def outcome(claimed: ClaimedTask, reported: dict[str, Any]) -> Outcome:
     return Outcome(claimed, claimed.started_at, now(), result, failure=failure, snooze=snooze, throttle=throttle)
 
 
-def pulse(data: Mapping[str, Any], worker_id: uuid.UUID) -> tuple[list[AttemptNote], bool, int]:
+def pulse(data: Mapping[str, Any], worker_id: uuid.UUID) -> tuple[list[ProgressReport], bool, int]:
     """Return (notes, draining, tasks done) of a heartbeat."""
     reader = Reader(data)
     reader.refuse_others(("running", "draining", "tasks_done", "task_types"))
@@ -217,7 +217,7 @@ def _types(value: Any, name: str) -> set[str]:
     return {check_task_type(item) for item in list_of(MAX_TYPES)(value, name)}
 
 
-def _note(data: Any, worker_id: uuid.UUID) -> AttemptNote:
+def _note(data: Any, worker_id: uuid.UUID) -> ProgressReport:
     if not isinstance(data, dict):
         raise InvalidTaskData("running", "Each running task must be an object.", code="object_expected")
     limits = conf.get().task_logs
@@ -225,7 +225,7 @@ def _note(data: Any, worker_id: uuid.UUID) -> AttemptNote:
     reader.refuse_others(("task_id", "attempt", "progress", "message", "extend", "lines", "dropped"))
     extend = reader.optional("extend", number(0, 1e12)) or 0.0
     lines = reader.optional("lines", long_text(limits.max_characters))
-    note = AttemptNote(
+    note = ProgressReport(
         task_id=reader.required("task_id", task_id, uuid.UUID(int=0)),
         attempt=reader.required("attempt", integer(1, 2**31 - 1), 1),
         worker_id=worker_id,

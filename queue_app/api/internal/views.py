@@ -14,7 +14,7 @@ from queue_app.api.fields import task_id
 from queue_app.api.internal import parsing
 from queue_app.exceptions import InvalidTaskData, TokenRefused, WorkerNotFound
 from queue_app.models import WorkerToken
-from queue_app.services import remote, tokens
+from queue_app.services.repair import remote, tokens
 
 
 class WorkerView(ApiView):

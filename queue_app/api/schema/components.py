@@ -9,7 +9,7 @@ from queue_app.core.states import Status
 from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, MAX_WEIGHT
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.validate import MAX_RETRIES, MAX_TIMEOUT_SECONDS
+from queue_app.services.enqueue.validate import MAX_RETRIES, MAX_TIMEOUT_SECONDS
 
 Schema = dict[str, Any]
 PROBLEM: Final = "Problem"

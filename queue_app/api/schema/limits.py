@@ -9,7 +9,7 @@ from queue_app.api.schema.components import COUNT, FLAG, TEXT, TIME, Schema, lis
 from queue_app.api.schema.endpoint import Endpoint, within
 from queue_app.api.views import limits
 from queue_app.models.limit import Scope
-from queue_app.models.limited import MAX_CAP, MAX_RATE_SECONDS
+from queue_app.models.limit_columns import MAX_CAP, MAX_RATE_SECONDS
 
 _SCOPE: Final[Schema] = {"type": "string", "enum": list(map(str, Scope))}
 _ANY_SCOPE: Final[Schema] = {"type": "string", "enum": [EVERYTHING, *map(str, Scope)]}

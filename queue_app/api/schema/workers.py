@@ -24,7 +24,7 @@ from queue_app.api.schema.components import (
 from queue_app.api.schema.endpoint import Endpoint, query, within
 from queue_app.api.views import health
 from queue_app.exceptions import THROTTLE_SCOPES
-from queue_app.services.health import PARTS
+from queue_app.services.read.health import PARTS
 
 _WORKER: Final = within("worker_id")
 _TYPE: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 255}

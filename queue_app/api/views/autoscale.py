@@ -15,8 +15,8 @@ from queue_app.api.fields import Reader
 from queue_app.api.views.queues import get_queue
 from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.models import Queue
-from queue_app.services.autoscale import TARGET_SECONDS, autoscale
-from queue_app.services.validate import check_queue_name
+from queue_app.services.enqueue.validate import check_queue_name
+from queue_app.services.read.autoscale import TARGET_SECONDS, autoscale
 
 MAX_SLOTS: Final = 1000
 MAX_SECONDS: Final = 86_400

@@ -22,7 +22,9 @@ from queue_app.core.redaction import Secrets
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound, InvalidTaskData
 from queue_app.models import DeadLetter
-from queue_app.services.dead_letters import (
+from queue_app.services.lifecycle.replay import discard, discard_many, replay
+from queue_app.services.operations.request import start_replay
+from queue_app.services.read.dead_letters import (
     get_dead_letter,
     list_dead_letters,
     matching,
@@ -31,10 +33,7 @@ from queue_app.services.dead_letters import (
     shown_parameters,
     task_status,
 )
-from queue_app.services.discard import discard, discard_many
-from queue_app.services.inspect import queue_position
-from queue_app.services.replay import replay
-from queue_app.services.replay_many import start_replay
+from queue_app.services.read.inspect import queue_position
 
 VIEW, REPLAY, DISCARD = "queue_app.view_deadletter", "queue_app.replay_deadletter", "queue_app.discard_deadletter"
 NO_SECRETS = Secrets()

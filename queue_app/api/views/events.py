@@ -23,9 +23,9 @@ from queue_app.api.waiting import is_asynchronous, streams
 from queue_app.core.events import Event, EventFilter, EventName, is_entry_id
 from queue_app.exceptions import IndexUnavailable, InvalidTaskData
 from queue_app.models.querysets import seen_as
-from queue_app.rows.database import connection
-from queue_app.services import events
-from queue_app.services.watch import hub
+from queue_app.services.notify import events
+from queue_app.services.notify.subscribe import hub
+from queue_app.sql.database import connection
 
 HEARTBEAT_SECONDS: Final = 15.0
 #: A stream ends then and is opened again by the client, so that who may not listen any more is found out.

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api.base import ApiView
-from queue_app.services import health
+from queue_app.services.read import health
 
 WITHIN_SECONDS: Final = 2.0
 

@@ -17,10 +17,9 @@ from queue_app.api.limits import EVERYTHING, PauseOf, parse_limit, parse_new_lim
 from queue_app.exceptions import LimitNotFound
 from queue_app.models import Limit, RuntimeSettings
 from queue_app.models.limit import Scope
-from queue_app.rows.database import atomic
-from queue_app.services import audit
-from queue_app.services.limits import create_limit, delete_limit, update_limit
-from queue_app.services.pause import (
+from queue_app.services.control import audit
+from queue_app.services.control.limits import create_limit, delete_limit, update_limit
+from queue_app.services.control.pause import (
     pause_everything,
     pause_key,
     pause_type,
@@ -28,6 +27,7 @@ from queue_app.services.pause import (
     resume_key,
     resume_type,
 )
+from queue_app.sql.database import atomic
 
 #: There are about as many as task types; a list of more would be a mistake somewhere else.
 MAX_LISTED = 1000

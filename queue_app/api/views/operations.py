@@ -15,7 +15,7 @@ from queue_app.api.views.dead_letters import REPLAY, is_staff_with
 from queue_app.exceptions import InvalidTaskData, OperationNotFound
 from queue_app.models import Operation
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationTarget
-from queue_app.services.operations import cancel_operation, get_operation
+from queue_app.services.operations.request import cancel_operation, get_operation
 
 VIEW: Final = "queue_app.view_operation"
 CHANGE: Final = "queue_app.change_operation"

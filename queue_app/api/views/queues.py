@@ -22,9 +22,9 @@ from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.models import PriorityPolicy, Queue
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services import pause, resume
-from queue_app.services.edit import POLICY_FIELDS, QUEUE_FIELDS, edit_policy, edit_queue
-from queue_app.services.stats import one_queue_stats, queue_stats
-from queue_app.services.validate import check_queue_name
+from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS, edit_policy, edit_queue
+from queue_app.services.enqueue.validate import check_queue_name
+from queue_app.services.read.stats import one_queue_stats, queue_stats
 
 READ_ONLY: Final = (
     "name",

@@ -12,7 +12,7 @@ from queue_app.api import representation
 from queue_app.api.base import ApiView
 from queue_app.api.views.tasks import TaskListView, TaskPriorityView
 from queue_app.models import Worker
-from queue_app.services.stats import admin_queue
+from queue_app.services.read.stats import admin_queue
 
 
 class MaySeeTasks(BasePermission):

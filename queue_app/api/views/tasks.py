@@ -33,13 +33,13 @@ from queue_app.models import Task
 from queue_app.models.operation import PERMISSIONS, OperationKind
 from queue_app.models.querysets import TaskQuerySet, seen_as
 from queue_app.services import cancel, reprioritise
-from queue_app.services.advance import advance_for
-from queue_app.services.explain import explain
-from queue_app.services.inspect import count_tasks, export_pages, get_task, list_tasks, position_of, task_detail
-from queue_app.services.operations import preview_operation, start_operation
-from queue_app.services.submit import submit, submit_many
-from queue_app.services.task_filter import TaskFilter
-from queue_app.services.watch import wait_for_end
+from queue_app.services.enqueue.submit import submit, submit_many
+from queue_app.services.notify.subscribe import wait_for_end
+from queue_app.services.operations.advance import advance_for
+from queue_app.services.operations.request import preview_operation, start_operation
+from queue_app.services.read.explain import explain
+from queue_app.services.read.inspect import count_tasks, export_pages, get_task, list_tasks, position_of, task_detail
+from queue_app.services.read.task_filter import TaskFilter
 
 #: An action on few tasks is done with before it is answered.
 AT_ONCE_SECONDS: Final = 0.2

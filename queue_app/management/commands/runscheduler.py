@@ -29,8 +29,8 @@ class Command(ServerCommand):
 
     def handle(self, **options: Any) -> None:
         """Run until told to stop."""
-        from workers.scheduler import STALE_SECONDS, Scheduler  # noqa: PLC0415 - see the import rules
-        from workers.vitals import Vitals  # noqa: PLC0415 - see the import rules
+        from queue_app.workers.health import Vitals  # noqa: PLC0415 - see the import rules
+        from queue_app.workers.scheduler import STALE_SECONDS, Scheduler  # noqa: PLC0415 - see the import rules
 
         port = options["health_port"]
         if port is not None and not 0 < port < 2**16:

@@ -52,10 +52,10 @@ class Command(ServerCommand):
 
     def handle(self, **options: Any) -> None:
         """Run until told to stop; exit with the worker's code."""
-        from workers import transport  # noqa: PLC0415
-        from workers.limits import Limits, parse_rlimit  # noqa: PLC0415
-        from workers.options import WorkerOptions, check_processes, default_name  # noqa: PLC0415 - see the import rules
-        from workers.supervisor import run_workers  # noqa: PLC0415
+        from queue_app.workers import transport  # noqa: PLC0415
+        from queue_app.workers.options import WorkerOptions, check_processes, default_name  # noqa: PLC0415 - see the import rules
+        from queue_app.workers.rlimits import Limits, parse_rlimit  # noqa: PLC0415
+        from queue_app.workers.supervisor import run_workers  # noqa: PLC0415
 
         self.check_settings()
         defaults = conf.get().worker
@@ -102,7 +102,7 @@ def _remote(server: str | None, token: str | None) -> Any:
     """Return the way to a server; ``None`` for a worker that has access to PostgreSQL and Redis."""
     if not server:
         return None
-    from workers.transport.http import Http  # noqa: PLC0415 - see the import rules
+    from queue_app.workers.transport.http import Http  # noqa: PLC0415 - see the import rules
 
     return Http(server, token or os.environ.get("TASKQUEUE_TOKEN", ""))
 

@@ -7,8 +7,9 @@ from argparse import ArgumentParser
 
 from queue_app.exceptions import TaskQueueError
 from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by, add_json
-from queue_app.rows.database import atomic
-from queue_app.services import audit, cancel
+from queue_app.services import cancel
+from queue_app.services.control import audit
+from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue cancel 0198c5d1-6f0e-7000-8000-000000000001"
 NEEDS = Needs.SETTINGS | Needs.DATABASE

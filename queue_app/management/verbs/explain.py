@@ -6,7 +6,7 @@ import uuid
 from argparse import ArgumentParser
 
 from queue_app.management.verbs import OK, Call, Needs, add_json
-from queue_app.services.explain import explain
+from queue_app.services.read.explain import explain
 
 EXAMPLE = "taskqueue explain 0198c5d1-6f0e-7000-8000-000000000001"
 NEEDS = Needs.SETTINGS | Needs.DATABASE

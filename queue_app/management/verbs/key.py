@@ -11,9 +11,9 @@ from django.utils import timezone
 from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by, add_json
 from queue_app.management.verbs._values import duration
 from queue_app.models import ApiKey
-from queue_app.rows.database import atomic
-from queue_app.services import audit
-from queue_app.services.api_keys import SCOPES, create_key, revoke_key
+from queue_app.services.control import audit
+from queue_app.services.control.api_keys import SCOPES, create_key, revoke_key
+from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue key create ann --name reports --scope add_task --scope view_task --for 90d"
 NEEDS = Needs.SETTINGS | Needs.DATABASE

@@ -10,9 +10,9 @@ from django.utils import timezone
 from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
 from queue_app.management.verbs._pausable import add_target, target
 from queue_app.management.verbs._values import duration
-from queue_app.rows.database import atomic
-from queue_app.services import audit
-from queue_app.services.pause import Paused, describe, pause, pause_everything, pause_key, pause_type
+from queue_app.services.control import audit
+from queue_app.services.control.pause import Paused, describe, pause, pause_everything, pause_key, pause_type
+from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue pause mail --reason 'the provider is down' --for 2h"
 NEEDS = Needs.SETTINGS | Needs.DATABASE

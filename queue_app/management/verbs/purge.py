@@ -7,10 +7,10 @@ from argparse import ArgumentParser
 
 from queue_app import conf
 from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
-from queue_app.rows.database import atomic
-from queue_app.rows.upkeep import count_purgeable
-from queue_app.services import audit
-from queue_app.services.maintenance import purge
+from queue_app.services.control import audit
+from queue_app.services.upkeep.maintenance import purge
+from queue_app.sql.database import atomic
+from queue_app.sql.upkeep import count_purgeable
 
 EXAMPLE = "taskqueue purge --dry-run"
 NEEDS = Needs.SETTINGS | Needs.DATABASE

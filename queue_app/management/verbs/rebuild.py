@@ -6,9 +6,9 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 
 from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by, add_json
-from queue_app.rows.database import atomic
-from queue_app.services import audit
-from queue_app.services.rebuild import rebuild, rebuild_if_needed
+from queue_app.services.control import audit
+from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
+from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue rebuild --if-needed"
 NEEDS = Needs.SETTINGS | Needs.DATABASE | Needs.INDEX

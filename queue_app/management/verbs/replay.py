@@ -11,12 +11,17 @@ from queue_app.management.verbs import OK, REFUSED, USAGE, Call, Needs, add_by, 
 from queue_app.management.verbs._values import instant
 from queue_app.models import Operation
 from queue_app.models.operation import OperationState
-from queue_app.rows.database import atomic
-from queue_app.services import audit
-from queue_app.services.advance import advance
-from queue_app.services.dead_letters import DeadLetterFilter, preview
-from queue_app.services.operations import check_options, get_operation
-from queue_app.services.replay_many import STOP_AFTER_FAILURES, ReplayOptions, start_replay
+from queue_app.services.control import audit
+from queue_app.services.operations.advance import advance
+from queue_app.services.operations.request import (
+    STOP_AFTER_FAILURES,
+    ReplayOptions,
+    check_options,
+    get_operation,
+    start_replay,
+)
+from queue_app.services.read.dead_letters import DeadLetterFilter, preview
+from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue replay --reason retries_exhausted --queue mail --rate 5 --dry-run"
 NEEDS = Needs.SETTINGS | Needs.DATABASE

@@ -6,9 +6,9 @@ from argparse import ArgumentParser
 
 from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
 from queue_app.management.verbs._pausable import add_target, target
-from queue_app.rows.database import atomic
-from queue_app.services import audit
-from queue_app.services.pause import resume, resume_everything, resume_key, resume_type
+from queue_app.services.control import audit
+from queue_app.services.control.pause import resume, resume_everything, resume_key, resume_type
+from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue resume mail"
 NEEDS = Needs.SETTINGS | Needs.DATABASE

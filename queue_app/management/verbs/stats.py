@@ -8,7 +8,7 @@ from typing import Any
 from queue_app.core.priorities import BAND_NAMES
 from queue_app.management.verbs import OK, UNREACHABLE, Call, Needs, add_json
 from queue_app.management.verbs._values import columns, spell
-from queue_app.services.stats import queue_stats
+from queue_app.services.read.stats import queue_stats
 
 EXAMPLE = "taskqueue stats"
 NEEDS = Needs.SETTINGS | Needs.DATABASE

@@ -7,7 +7,7 @@ from argparse import ArgumentParser
 from queue_app.core.priorities import parse_band
 from queue_app.management.verbs import OK, Call, Needs, add_json
 from queue_app.management.verbs._values import instant, json_object, parameter
-from queue_app.services.submit import Submission, submit
+from queue_app.services.enqueue.submit import Submission, submit
 
 EXAMPLE = "taskqueue submit shop.tasks.send_receipt --param order_id=7 --priority high --run-after 15m"
 NEEDS = Needs.SETTINGS | Needs.DATABASE | Needs.TASKS

@@ -8,8 +8,9 @@ from typing import Any
 from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
 from queue_app.management.verbs._values import duration
 from queue_app.models import WorkerToken
-from queue_app.rows.database import atomic
-from queue_app.services import audit, tokens
+from queue_app.services.control import audit
+from queue_app.services.repair import tokens
+from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue token create renderer --queues video --capabilities gpu"
 NEEDS = Needs.SETTINGS | Needs.DATABASE

@@ -17,9 +17,8 @@ from django.db import DatabaseError, connections
 from queue_app.management.verbs import OK, Call, Needs
 from queue_app.management.verbs._values import columns, spell
 from queue_app.management.verbs.stats import lines
-from queue_app.rows.database import alias
-from queue_app.services.stats import queue_stats
-from queue_app.services.top import Running, running
+from queue_app.services.read.stats import Running, queue_stats, running
+from queue_app.sql.database import alias
 
 EXAMPLE = "taskqueue top --interval 2"
 NEEDS = Needs.SETTINGS | Needs.DATABASE

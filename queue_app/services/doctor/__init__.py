@@ -13,11 +13,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, InterfaceError, connections
 
 from queue_app import conf
+from queue_app.core.finding import Finding, Level, fail
 from queue_app.exceptions import IndexUnavailable, TaskQueueError
 from queue_app.index import get_index, hide_password
-from queue_app.rows.database import fetch_all
-from queue_app.services.doctor import postgresql, project, redis, work
-from queue_app.services.doctor.finding import Finding, Level, fail
+from queue_app.services.doctor import project, servers, work
+from queue_app.sql.database import fetch_all
 
 __all__ = ["CHECKS", "Finding", "Level", "examine"]
 
@@ -34,11 +34,11 @@ CHECKS: tuple[Check, ...] = (
     Check(project.check_settings),
     Check(project.check_cache_alias),
     Check(project.check_commands),
-    Check(postgresql.check_server, database=True),
-    Check(postgresql.check_migrations, database=True),
-    Check(postgresql.check_pooler, database=True),
-    Check(redis.check_redis, redis=True),
-    Check(redis.check_clocks, database=True, redis=True),
+    Check(servers.check_server, database=True),
+    Check(servers.check_migrations, database=True),
+    Check(servers.check_pooler, database=True),
+    Check(servers.check_redis, redis=True),
+    Check(servers.check_clocks, database=True, redis=True),
     Check(work.check_index, database=True, redis=True),
     Check(work.check_scheduler, redis=True),
     Check(work.check_maintenance, database=True),
@@ -46,8 +46,8 @@ CHECKS: tuple[Check, ...] = (
     Check(work.check_queues, database=True, redis=True),
     Check(work.check_agreement, database=True, redis=True),
     Check(work.check_deaths, database=True),
-    Check(postgresql.check_snapshots, database=True),
-    Check(postgresql.check_tables, database=True),
+    Check(servers.check_snapshots, database=True),
+    Check(servers.check_tables, database=True),
 )
 
 

@@ -10,7 +10,7 @@ from django.core.checks import ERROR, WARNING, run_checks
 from django.core.management import get_commands
 
 from queue_app import conf
-from queue_app.services.doctor.finding import Finding, fail, ok, warn
+from queue_app.core.finding import Finding, fail, ok, warn
 
 
 def check_settings() -> Iterator[Finding]:

@@ -9,13 +9,13 @@ from typing import Final
 from django.utils import timezone
 
 from queue_app import conf
-from queue_app.index import Census, get_index
+from queue_app.core.finding import Finding, fail, ok, warn
+from queue_app.index import IndexStats, get_index
 from queue_app.index.server import waiting_kinds
 from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import WorkerStatus
-from queue_app.rows import doctor as rows
-from queue_app.services.doctor.finding import Finding, fail, ok, warn
-from queue_app.services.maintenance import JOBS, OVERDUE_INTERVALS
+from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
+from queue_app.sql import doctor as rows
 
 REBUILD_SECONDS: Final = 60.0
 #: Rows are counted up to so many when they are compared with the index.
@@ -30,18 +30,18 @@ SHOWN: Final = 5
 
 def check_index() -> Iterator[Finding]:
     """Report an index that may not propose work, and how old its generation is."""
-    census = get_index().census()
+    stats = get_index().stats()
     row = IndexGeneration.objects.filter(pk=1).first()
     now = timezone.now()
-    if census.state == "ready" and row is not None and census.generation == row.number and row.ready_at:
+    if stats.state == "ready" and row is not None and stats.generation == row.number and row.ready_at:
         age = (now - row.ready_at).total_seconds()
         yield ok("index", f"generation {row.number}, ready for {age:,.0f} s")
         return
     since = (now - row.started_at).total_seconds() if row is not None and row.started_at else None
-    what = f"the index is {census.state}"
-    if census.state == "ready":
-        what = f"the index carries generation {census.generation}, the rows {row.number if row else 0}"
-    if census.state == "rebuilding" and since is not None and since < REBUILD_SECONDS:
+    what = f"the index is {stats.state}"
+    if stats.state == "ready":
+        what = f"the index carries generation {stats.generation}, the rows {row.number if row else 0}"
+    if stats.state == "rebuilding" and since is not None and since < REBUILD_SECONDS:
         yield warn("index", f"{what} since {since:.0f} s; claims wait", "Wait; the scheduler is at it.")
     else:
         yield fail(
@@ -53,7 +53,7 @@ def check_index() -> Iterator[Finding]:
 
 def check_scheduler() -> Iterator[Finding]:
     """Report that no scheduler leads."""
-    lapses = get_index().census().leader_lapses
+    lapses = get_index().stats().leader_lapses
     if lapses is None:
         yield fail(
             "scheduler",
@@ -135,7 +135,7 @@ def _presence() -> Finding:
 def check_queues() -> Iterator[Finding]:
     """Report what waits and nobody can run, paused queues, and a pause of everything."""
     index = get_index()
-    census = index.census()
+    stats = index.stats()
     workers = list(Worker.objects.filter(status=WorkerStatus.ACTIVE))
     paused = {queue.name: queue for queue in Queue.objects.filter(paused=True)}
     overall = RuntimeSettings.objects.filter(pk=1).first()
@@ -143,7 +143,7 @@ def check_queues() -> Iterator[Finding]:
     if overall is not None and overall.paused:
         found = True
         yield warn("queues", f"all are paused by {overall.paused_by or 'somebody'}", "`taskqueue resume --all`")
-    for depth in (depth for depth in census.queues if depth.total):
+    for depth in (depth for depth in stats.queues if depth.total):
         name = depth.queue
         if name in paused:
             found = True
@@ -174,7 +174,7 @@ def check_queues() -> Iterator[Finding]:
             )
     if not found:
         yield ok(
-            "queues", f"{sum(depth.total for depth in census.queues):,} tasks wait; each has a worker that can run it"
+            "queues", f"{sum(depth.total for depth in stats.queues):,} tasks wait; each has a worker that can run it"
         )
 
 
@@ -185,10 +185,10 @@ def _runs(worker: Worker, kind: tuple[str, tuple[str, ...]]) -> bool:
 
 def check_agreement() -> Iterator[Finding]:
     """Report an index that counts other than the rows; repairs nothing."""
-    differs = _difference(get_index().census())
+    differs = _difference(get_index().stats())
     if differs:
         time.sleep(SETTLE_SECONDS)
-        differs = _difference(get_index().census())
+        differs = _difference(get_index().stats())
     if differs:
         yield warn(
             "agreement",
@@ -199,9 +199,9 @@ def check_agreement() -> Iterator[Finding]:
         yield ok("agreement", "the index counts what the rows count")
 
 
-def _difference(census: Census) -> str:
+def _difference(stats: IndexStats) -> str:
     queued, executing = rows.counts_to_compare(COMPARED)
-    indexed, leased = sum(queue.total for queue in census.queues), sum(queue.active for queue in census.queues)
+    indexed, leased = sum(queue.total for queue in stats.queues), sum(queue.active for queue in stats.queues)
     told = []
     if queued < COMPARED and abs(queued - indexed) > max(50, queued // 100):
         told.append(f"{queued:,} rows are queued, {indexed:,} are indexed")

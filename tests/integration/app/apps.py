@@ -14,7 +14,8 @@ class TestAppConfig(AppConfig):
         """Set the seconds."""
         seconds = os.environ.get("TEST_PROPOSAL_SECONDS")
         if seconds:
-            from queue_app.services import claim, reconcile  # noqa: PLC0415 - needs the apps
+            from queue_app.services.lifecycle import claim  # noqa: PLC0415 - needs the apps
+            from queue_app.services.repair import reconcile  # noqa: PLC0415 - needs the apps
 
             claim.PROPOSAL_SECONDS = float(seconds)
             reconcile.ABANDONED_SECONDS = float(seconds) + 2

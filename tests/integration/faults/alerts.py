@@ -19,7 +19,7 @@ from queue_app.index import get_index
 from queue_app.models import Queue, RuntimeSettings
 from queue_app.registry import type_of
 from queue_app.services import cancel, pause, resume
-from queue_app.services.enqueue import enqueue_many
+from queue_app.services.enqueue.store import enqueue_many
 from tests.integration.app import tasks
 from tests.integration.faults.prometheus import HURRY, Prometheus
 from tests.integration.faults.run import HEARTBEAT, Run

@@ -10,7 +10,7 @@ import time
 from django.utils import timezone
 
 from queue_app.models import MaintenanceJob, Task, Worker
-from queue_app.services.maintenance import JOBS, run_overdue
+from queue_app.services.upkeep.maintenance import JOBS, run_overdue
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import PATIENCE, Run
 from tests.integration.faults.starts import alone, is_running, kill, start, supervised

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from queue_app.services import hints
+from queue_app.services.notify import index as hints
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import HEARTBEAT, Run
 from tests.integration.faults.starts import start

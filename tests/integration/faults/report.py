@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.integration.faults import timing
 from tests.integration.faults.arena import Arena
-from tests.integration.faults.run import Figures, Run, run_on
+from tests.integration.faults.run import Metrics, Run, run_on
 from tests.integration.faults.scenarios import FAULTS, Fault, nothing
 
 QUEUED = 100_000
@@ -43,7 +43,7 @@ class Report:
     folder: Path
     seed: int
     count: int
-    figures: list[Figures] = field(default_factory=list)
+    figures: list[Metrics] = field(default_factory=list)
     measured: dict[str, float] = field(default_factory=dict)
     timings: list[Line] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Report:
     def lines(self) -> list[Line]:
         """The figures of the table."""
 
-        def total(of: Callable[[Figures], int]) -> int:
+        def total(of: Callable[[Metrics], int]) -> int:
             return sum(of(figures) for figures in self.figures)
 
         errors = "enqueue errors while Valkey was down"

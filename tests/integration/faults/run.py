@@ -17,9 +17,9 @@ from queue_app.core.states import TERMINAL, Status
 from queue_app.index import get_index
 from queue_app.models import Queue, RuntimeSettings, Task, TaskResult, Worker
 from queue_app.registry import type_of
-from queue_app.services import hints
-from queue_app.services.enqueue import enqueue, enqueue_many
-from queue_app.services.rebuild import rebuild
+from queue_app.services.enqueue.store import enqueue, enqueue_many
+from queue_app.services.notify import index
+from queue_app.services.repair.rebuild import rebuild
 from tests.integration.app import tasks
 from tests.integration.checkers import out_of_order, over_cap
 from tests.integration.faults.arena import Arena, patient
@@ -36,7 +36,7 @@ HEARTBEAT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Metrics:
     """What the history of one run says; each list names what is wrong."""
 
     lost: list[str]
@@ -129,14 +129,14 @@ class Run:
         eventually(lambda: self.ended() >= least, "tasks end again", PATIENCE)
         self.measured[name] = max(self.measured.get(name, 0.0), time.monotonic() - since)
 
-    def finish(self) -> Figures:
+    def finish(self) -> Metrics:
         """Wait for the end of all tasks, and judge."""
         eventually(lambda: self.ended() >= len(self.order), "all tasks end", PATIENCE)
         return self.judge(wait=True)
 
     # -- figures -----------------------------------------------------------------
 
-    def judge(self, *, wait: bool = False) -> Figures:
+    def judge(self, *, wait: bool = False) -> Metrics:
         """Return the figures of what has happened so far."""
         if wait:
             with_room(lambda: self.leases() == 0)
@@ -146,7 +146,7 @@ class Run:
         if wait:
             with_room(lambda: not disagreement())
             apart = disagreement()
-        return Figures(lost, self.doubled(), self.stale(), self.beyond_caps(), self.leases(), apart)
+        return Metrics(lost, self.doubled(), self.stale(), self.beyond_caps(), self.leases(), apart)
 
     def doubled(self) -> list[str]:
         """Return the tasks with two recorded successes."""
@@ -219,7 +219,7 @@ def disagreement() -> str:
 def run_on(arena: Arena, folder: Path, *, seed: int, count: int) -> Iterator[Run]:
     """Yield an empty queue with caps, its history recorded, and no process yet."""
     folder.mkdir(parents=True, exist_ok=True)
-    hints.breaker.reset()
+    index.breaker.reset()
     reset_rows()
     arena.flush()
     for name in ("default", "other"):

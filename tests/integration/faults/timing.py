@@ -12,10 +12,10 @@ from queue_app.core.states import TERMINAL
 from queue_app.index import get_index
 from queue_app.models import Queue, RuntimeSettings, Task, TaskAttempt, Worker
 from queue_app.registry import type_of
-from queue_app.rows import audit
-from queue_app.services.enqueue import enqueue_calls, enqueue_many
-from queue_app.services.rebuild import rebuild
-from queue_app.services.validate import check_spec
+from queue_app.services.enqueue.store import enqueue_calls, enqueue_many
+from queue_app.services.enqueue.validate import check_spec
+from queue_app.services.repair.rebuild import rebuild
+from queue_app.sql import snapshot
 from tests.integration.app import tasks
 from tests.integration.faults.run import PATIENCE, Run
 from tests.integration.processes import Process, eventually, lines
@@ -94,7 +94,7 @@ def flush_to_claims(run: Run, queued: int) -> float:
     scheduler(run)
     run.fleet.start("runworker", "--processes", "2")
     eventually(lambda: len(lines(run.log)) >= 200, "tasks end", PATIENCE)
-    before = audit.generation()
+    before = snapshot.generation()
     run.arena.flush()
     flushed_at = time.monotonic()
 

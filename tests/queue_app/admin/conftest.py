@@ -15,8 +15,8 @@ from django.utils import timezone
 @pytest.fixture(autouse=True)
 def rows(db):
     from queue_app.dashboard import charts, live
-    from queue_app.services.enqueue import forget_known_queues
-    from queue_app.services.hints import breaker
+    from queue_app.services.enqueue.store import forget_known_queues
+    from queue_app.services.notify.index import breaker
 
     forget_known_queues()  # the rows of the test before are rolled back, and the process remembers them
     breaker.reset()

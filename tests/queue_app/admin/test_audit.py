@@ -13,10 +13,9 @@ from django.utils import timezone
 from queue_app.models import AuditEntry, DeadLetter, Operation, Queue, SavedView, Task
 from queue_app.models.operation import OperationKind
 from queue_app.services import pause, pause_everything
-from queue_app.services.dead_letters import DeadLetterFilter
-from queue_app.services.operations import Action, start_operation
-from queue_app.services.replay_many import start_replay
-from queue_app.services.task_filter import TaskFilter
+from queue_app.services.operations.request import Action, start_operation, start_replay
+from queue_app.services.read.dead_letters import DeadLetterFilter
+from queue_app.services.read.task_filter import TaskFilter
 
 ADMIN = "/admin/queue_app/"
 READS = "reads only"
@@ -188,7 +187,7 @@ def test_a_call_that_cannot_be_recorded_changes_nothing(name, staff, stage, monk
     """Change and record are one transaction, so no death in between leaves one of them alone."""
     method, address, body = CALLS[name](stage)
     before = state_of_everything()
-    monkeypatch.setattr("queue_app.services.audit.record", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("queue_app.services.control.audit.record", lambda *_, **__: 1 / 0)
     staff.raise_request_exception = False
     with suppress(ZeroDivisionError):
         getattr(staff, method)(f"/api/v1/{address}", body, content_type="application/json")
@@ -207,8 +206,8 @@ def test_a_refused_call_leaves_none(staff):
 
 
 def test_hidden_values_stay_hidden_in_the_record_and_old_ones_go(staff):
-    from queue_app.rows.upkeep import purge_audit  # noqa: PLC0415
-    from queue_app.services.audit import record  # noqa: PLC0415
+    from queue_app.services.control.audit import record  # noqa: PLC0415
+    from queue_app.sql.upkeep import purge_audit  # noqa: PLC0415
 
     record("x", "y", ["z"], by="a", via="admin", before={"password": "hunter2"}, after={"api_token": "hunter2"})
     assert "hunter2" not in str(AuditEntry.objects.values().get())
@@ -217,7 +216,7 @@ def test_hidden_values_stay_hidden_in_the_record_and_old_ones_go(staff):
 
 
 def test_records_cannot_be_edited(staff):
-    from queue_app.services.audit import record  # noqa: PLC0415
+    from queue_app.services.control.audit import record  # noqa: PLC0415
 
     entry = record("x", "y", ["z"], by="a", via="admin")
     assert staff.get(f"{ADMIN}auditentry/").status_code == 200

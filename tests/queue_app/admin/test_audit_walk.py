@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from queue_app.management import verbs
 from queue_app.models import AuditEntry, Limit, PriorityPolicy, Queue, RuntimeSettings, Task
-from queue_app.services.pause import pause_type
+from queue_app.services.control.pause import pause_type
 from tests.queue_app.admin.test_audit import ADMIN, CALLS, PAGES, READS, api_views, stage  # noqa: F401 - a fixture
 
 NOBODY = "01a1fc14-da10-717b-a823-56ad4650e023"

@@ -14,9 +14,9 @@ from queue_app.core.masking import MASK
 from queue_app.core.states import Status
 from queue_app.models import DeadLetter, Operation, Task, TaskPayload
 from queue_app.services import discard, replay
-from queue_app.services.advance import run_operations
-from queue_app.services.dead_letters import DeadLetterFilter
-from queue_app.services.replay_many import start_replay
+from queue_app.services.operations.advance import run_operations
+from queue_app.services.operations.request import start_replay
+from queue_app.services.read.dead_letters import DeadLetterFilter
 
 PAYLOAD = "view_payload"
 LETTERS = "/admin/queue_app/deadletter/"

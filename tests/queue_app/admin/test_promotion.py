@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from queue_app.core.priorities import Band
 from queue_app.models import MaintenanceJob, Task
-from queue_app.services.maintenance import run_overdue
+from queue_app.services.upkeep.maintenance import run_overdue
 
 TASKS = reverse("admin:queue_app_task_changelist")
 

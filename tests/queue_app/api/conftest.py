@@ -16,8 +16,9 @@ from queue_app import registry, task
 from queue_app.core.ids import uuid7
 from queue_app.core.records import NewTask
 from queue_app.models import DeadLetter, Queue, Task, TaskAttempt, TaskPayload
-from queue_app.services import enqueue, hints
-from queue_app.services.enqueue import forget_known_queues
+from queue_app.services import enqueue
+from queue_app.services.enqueue.store import forget_known_queues
+from queue_app.services.notify import index
 
 DEAD_PORT = 1
 
@@ -46,10 +47,10 @@ def render_type() -> str:
 def fresh_process():
     """Forget what this process learnt of tables and servers of earlier tests."""
     forget_known_queues()
-    hints.breaker.reset()
+    index.breaker.reset()
     yield
     forget_known_queues()
-    hints.breaker.reset()
+    index.breaker.reset()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_app.services.enqueue import enqueue_many
+from queue_app.services.enqueue.store import enqueue_many
 from tests.support.engine import new
 
 URL = "/api/v1/autoscale/default"

@@ -20,8 +20,8 @@ from queue_app.api.body import body_limit
 from queue_app.api.schema.components import COMPONENTS
 from queue_app.api.views.docs import document
 from queue_app.core.ids import uuid7
-from queue_app.services import tokens
-from queue_app.services.api_keys import create_key, forget_keys
+from queue_app.services.control.api_keys import create_key, forget_keys
+from queue_app.services.repair import tokens
 
 JSON = "application/json"
 FAKE = "x\r\nERROR fake\x1b[31m"

@@ -11,7 +11,7 @@ from queue_app.core.ids import uuid7
 from queue_app.core.masking import MASK
 from queue_app.models import AuditEntry, DeadLetter, Operation, Task, TaskPayload
 from queue_app.services import discard, replay
-from queue_app.services.replay_many import start_replay
+from queue_app.services.operations.request import start_replay
 
 DLQ = "/api/v1/dlq"
 OPERATIONS = "/api/v1/operations"
@@ -171,7 +171,7 @@ def test_permissions_without_staff_allow_nothing(staff, dead):
 
 
 def start_replay_of_all() -> Operation:
-    from queue_app.services.dead_letters import DeadLetterFilter  # noqa: PLC0415 - only here
+    from queue_app.services.read.dead_letters import DeadLetterFilter  # noqa: PLC0415 - only here
 
     return start_replay(DeadLetterFilter(), by="somebody")
 

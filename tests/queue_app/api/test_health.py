@@ -10,11 +10,11 @@ import pytest
 from django.core.cache import caches
 from django.db import connections
 
-from queue_app.rows import audit
-from queue_app.services import health
-from queue_app.services.leader import take_lead
-from queue_app.services.probe import Probe
-from queue_app.services.rebuild import rebuild
+from queue_app.services.read import health
+from queue_app.services.read.health import Probe
+from queue_app.services.repair.rebuild import rebuild
+from queue_app.services.upkeep.jobs import take_lead
+from queue_app.sql import snapshot
 
 LIMIT = 5.0
 
@@ -71,7 +71,7 @@ def test_whoever_needs_more_asks_for_it(anonymous, rebuilt):
     assert response.status_code == 503
     assert response.json()["reasons"] == ["No scheduler leads: due tasks, dead workers and repairs wait."]
     take_lead("me", 15)
-    audit.raise_generation()
+    snapshot.raise_generation()
     response = anonymous.http.get("/readyz?require=index")
     assert response.status_code == 503
     assert "of another generation than the rows" in response.json()["reasons"][0]

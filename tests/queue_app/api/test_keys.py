@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import ApiKey
-from queue_app.services.api_keys import create_key, find_key, forget_keys, revoke_key
+from queue_app.services.control.api_keys import create_key, find_key, forget_keys, revoke_key
 
 TASKS = "/api/v1/tasks"
 
@@ -109,5 +109,5 @@ def test_a_revoked_key_is_refused_within_seconds_by_a_process_that_knew_it(trans
     assert find_key(secret)
     ApiKey.objects.filter(pk=key.pk).update(revoked_at=timezone.now())  # by another process
     assert find_key(secret), "it is remembered"
-    monkeypatch.setattr("queue_app.services.api_keys.REMEMBER_SECONDS", 0.0)
+    monkeypatch.setattr("queue_app.services.control.api_keys.REMEMBER_SECONDS", 0.0)
     assert find_key(secret) is None

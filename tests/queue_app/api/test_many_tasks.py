@@ -12,8 +12,8 @@ import pytest
 from queue_app import registry, task
 from queue_app.core.priorities import Band
 from queue_app.models import Operation, Task, TaskAttempt
-from queue_app.services import inspect
-from queue_app.services.advance import run_operations
+from queue_app.services.operations.advance import run_operations
+from queue_app.services.read import inspect
 
 TASKS = "/api/v1/tasks"
 BULK, ACTIONS, COUNT, EXPORT = (f"{TASKS}/{name}" for name in ("bulk", "bulk-actions", "count", "export"))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from queue_app.services import figures
-from queue_app.services.probe import Probe
+from queue_app.services.read import metrics
+from queue_app.services.read.health import Probe
 
 ELSEWHERE = {"REMOTE_ADDR": "203.0.113.9"}
 
@@ -59,7 +59,7 @@ def test_open(anonymous, access):
 
 
 def test_redis_out_of_reach_is_told(anonymous, monkeypatch):
-    monkeypatch.setattr(figures, "_index", Probe(lambda: 1 / 0))
+    monkeypatch.setattr(metrics, "_index", Probe(lambda: 1 / 0))
     content = anonymous.http.get("/metrics").content
     assert b'up{component="redis"} 0.0' in content
     assert b'up{component="postgresql"} 1.0' in content

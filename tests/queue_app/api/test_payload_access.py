@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from queue_app.models import AuditEntry, DeadLetter, Operation, Task, TaskAttempt, TaskLog, TaskProgress, TaskResult
 from queue_app.roles import ensure_groups
-from queue_app.services.api_keys import create_key, forget_keys
+from queue_app.services.control.api_keys import create_key, forget_keys
 from tests.queue_app.api.conftest import ApiClient
 
 CANARY = "canary5150"

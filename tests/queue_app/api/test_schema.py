@@ -25,8 +25,8 @@ from queue_app.api.base import NotFoundView
 from queue_app.api.views import docs, events, metrics
 from queue_app.api.views.docs import document
 from queue_app.core.masking import MASK
-from queue_app.services import tokens
-from queue_app.services.api_keys import create_key, forget_keys
+from queue_app.services.control.api_keys import create_key, forget_keys
+from queue_app.services.repair import tokens
 
 #: Requests of each endpoint; the long form takes a larger number.
 EXAMPLES = int(os.environ.get("TASKQUEUE_FUZZ_EXAMPLES", "3"))

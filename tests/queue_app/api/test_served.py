@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from queue_app.index import get_index
-from queue_app.services.api_keys import create_key, forget_keys
-from queue_app.services.cancel import cancel
+from queue_app.services.control.api_keys import create_key, forget_keys
+from queue_app.services.lifecycle.cancel import cancel
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "client.py"
 PROGRAM = """

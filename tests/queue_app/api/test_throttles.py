@@ -10,7 +10,7 @@ from redis.crc import key_slot
 
 from queue_app.api import throttles
 from queue_app.index import get_index
-from queue_app.services.hints import breaker
+from queue_app.services.notify.index import breaker
 
 TASKS = "/api/v1/tasks"
 

@@ -15,8 +15,8 @@ from queue_app.api.views import events as view
 from queue_app.core.events import EventFilter
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
-from queue_app.services import events, watch
-from queue_app.services.cancel import cancel
+from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.notify import events, subscribe
 from tests.support.engine import Side, until
 
 TASKS = "/api/v1/tasks"
@@ -53,19 +53,19 @@ class TestLongPoll:
         end(told)
         assert side.result().data["status"] == "cancelled"
         assert time.monotonic() - began < 30
-        until(lambda: not watch.hub.busy, "nobody listens, so nobody reads")
+        until(lambda: not subscribe.hub.busy, "nobody listens, so nobody reads")
         assert waiting.waiters.taken == 0
 
     def test_it_answers_in_time_when_nothing_happens_and_at_once_when_all_has(self, alice, told, monkeypatch):
         assert alice.get(f"{TASKS}/{told.id}?wait=1").data["status"] == "queued"
         end(told)
-        monkeypatch.setattr(watch, "wait_for_end", None)
+        monkeypatch.setattr(subscribe, "wait_for_end", None)
         assert alice.get(f"{TASKS}/{told.id}?wait=60").data["status"] == "cancelled"
 
     def test_a_lost_event_delays_it_only(self, told, monkeypatch):
-        monkeypatch.setattr(watch, "LOOK_SECONDS", 0.05)
-        monkeypatch.setattr(watch.events, "read", lambda after, **_: time.sleep(0.01) or ([], after))
-        side = Side(lambda: watch.wait_for_end(told.id, 30))
+        monkeypatch.setattr(subscribe, "LOOK_SECONDS", 0.05)
+        monkeypatch.setattr(subscribe.events, "read", lambda after, **_: time.sleep(0.01) or ([], after))
+        side = Side(lambda: subscribe.wait_for_end(told.id, 30))
         cancel(told.id)
         assert side.result()
 
@@ -152,7 +152,7 @@ class TestStream:
 
 
 def test_the_hub_survives_the_loss_of_redis(told, monkeypatch):
-    monkeypatch.setattr(watch, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(subscribe, "RETRY_SECONDS", 0.01)
     plain, tries = events.last_id, []
 
     def last_id():
@@ -161,16 +161,16 @@ def test_the_hub_survives_the_loss_of_redis(told, monkeypatch):
             raise IndexUnavailable("gone")
         return plain()
 
-    monkeypatch.setattr(watch.events, "last_id", last_id)
+    monkeypatch.setattr(subscribe.events, "last_id", last_id)
     reads, read_plain = [], events.read
 
     def read_noted(*args, **options):
         reads.append(1)
         return read_plain(*args, **options)
 
-    monkeypatch.setattr(watch.events, "read", read_noted)
+    monkeypatch.setattr(subscribe.events, "read", read_noted)
     heard = []
-    with watch.hub.listening(lambda _: 1 / 0), watch.hub.listening(heard.extend):
+    with subscribe.hub.listening(lambda _: 1 / 0), subscribe.hub.listening(heard.extend):
         until(lambda: bool(reads), "it reads again")
         end(told)
         until(lambda: any(event.name == "Cancelled" for event in heard), "it hears again")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_app.core.limits import Limits
+from queue_app.core.limit_values import Limits
 from tests.support.scene import Scene
 
 

@@ -10,7 +10,7 @@ from queue_app.core.ids import uuid7
 from queue_app.core.lanes import lane_name
 from queue_app.core.records import Entry
 from queue_app.core.states import Status
-from queue_app.index import Index, poster
+from queue_app.index import Index, notifier
 from queue_app.index.publishing import IDS_PER_ENTRY, split
 
 FIELDS = ["event", "task_id", "task_type", "queue", "priority", "user", "attempt", "worker", "status", "at"]
@@ -80,7 +80,7 @@ def test_the_stream_is_capped(index, settings):
 
 
 def test_an_event_stands_before_the_hint_that_lets_the_task_start(index, monkeypatch):
-    monkeypatch.setattr(poster, "GATHER_SECONDS", 1000.0)
+    monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
     index._poster._sent_at = time.monotonic()
     sent = []
     plain = index._poster._line.send
@@ -93,7 +93,7 @@ def test_an_event_stands_before_the_hint_that_lets_the_task_start(index, monkeyp
 
 
 def test_events_alone_are_not_waited_for_by_the_next_call(index, monkeypatch):
-    monkeypatch.setattr(poster, "GATHER_SECONDS", 1000.0)
+    monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
     index._poster._sent_at = time.monotonic()
     index.post_entries((), [run()])
     assert index.queues() == []
@@ -103,18 +103,18 @@ def test_events_alone_are_not_waited_for_by_the_next_call(index, monkeypatch):
 
 
 def test_events_wait_for_hints_to_go_with_but_not_without_bound(index, monkeypatch):
-    monkeypatch.setattr(poster, "GATHER_SECONDS", 0.005)
+    monkeypatch.setattr(notifier, "GATHER_SECONDS", 0.005)
     poster_of_index = index._poster
     poster_of_index._start_thread = lambda: None
     poster_of_index._sent_at = -1000.0
     index.post_entries((), [run()])
     assert poster_of_index._count == 1
-    index.post_entries((), [run(poster.MAX_EVENTS)])
+    index.post_entries((), [run(notifier.MAX_EVENTS)])
     assert poster_of_index._count == 0
 
 
 def test_who_reads_events_reads_his_own(index, monkeypatch):
-    monkeypatch.setattr(poster, "GATHER_SECONDS", 1000.0)
+    monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
     index.post_entries((), [run()])
     assert index.last_event_id() != "0-0"
     index.post_entries((), [run()])

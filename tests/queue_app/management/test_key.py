@@ -7,7 +7,7 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
 from queue_app.models import ApiKey, AuditEntry
-from queue_app.services.api_keys import find_key, forget_keys
+from queue_app.services.control.api_keys import find_key, forget_keys
 
 
 def test_a_key_from_its_making_to_its_end(db, capsys):

@@ -20,9 +20,8 @@ from queue_app.models import (
     TaskResult,
     Worker,
 )
-from queue_app.services import maintenance
-from queue_app.services.maintenance import purge, run_overdue, snapshot
-from queue_app.services.snapshot import take_snapshot
+from queue_app.services.upkeep import maintenance
+from queue_app.services.upkeep.maintenance import purge, run_overdue, snapshot, take_snapshot
 from tests.support.engine import at_once, done, failed, index_away, put, put_many, take
 
 DAY = 86_400
@@ -112,7 +111,7 @@ def test_two_at_once_share_the_work(rows, retention, monkeypatch):
 def test_a_task_with_a_dead_letter_stays_as_long_as_that(engine, retention):
     retention(failure=1, dead_letter=30)
     put(max_retries=0)
-    from queue_app.services.finish import finish  # noqa: PLC0415
+    from queue_app.services.lifecycle.finish import finish  # noqa: PLC0415
 
     [task] = take(engine.worker())
     finish([failed(task)])
@@ -162,7 +161,7 @@ MINUTE = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
 
 
 def test_a_minute_counts_what_began_and_ended_in_it(engine):
-    from queue_app.services.finish import finish  # noqa: PLC0415
+    from queue_app.services.lifecycle.finish import finish  # noqa: PLC0415
 
     ids = put_many(6)
     put_many(1, queue="other")

@@ -23,8 +23,8 @@ from queue_app.management.commands.taskqueue import Command
 from queue_app.management.verbs import top
 from queue_app.management.verbs.top import page
 from queue_app.models import AuditEntry, Limit, Operation, Queue, RuntimeSettings, Task, TaskPayload
-from queue_app.services.finish import finish
-from queue_app.services.maintenance import purge
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.upkeep.maintenance import purge
 from tests.support.engine import assert_index_agrees, failed, flush, index_away, put, put_many, row, status, take
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent

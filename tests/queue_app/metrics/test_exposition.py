@@ -13,22 +13,22 @@ from queue_app.metrics.exposition import families
 from queue_app.metrics.names import ALL, BY_NAME
 from queue_app.metrics.text import render
 from queue_app.models import Task, Worker
-from queue_app.services.due import make_due
-from queue_app.services.expire import expire_stale
-from queue_app.services.figures import Figures, collect
-from queue_app.services.finish import finish
-from queue_app.services.leader import take_lead
-from queue_app.services.maintenance import promote
-from queue_app.services.queues import pause
-from queue_app.services.reap import reap
-from queue_app.services.workers import WorkerIdentity, register
+from queue_app.services.control.queues import pause
+from queue_app.services.enqueue.admission import expire_stale
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.read.metrics import Metrics, collect
+from queue_app.services.repair.reap import reap
+from queue_app.services.repair.workers import WorkerIdentity, register
+from queue_app.services.upkeep.jobs import take_lead
+from queue_app.services.upkeep.maintenance import promote
+from queue_app.services.upkeep.promote import make_due
 from tests.support.engine import done, failed, put, put_many, take
 
 
 class Scrape:
     """The samples of one scrape, as Prometheus reads its text."""
 
-    def __init__(self, figures: Figures | None = None) -> None:
+    def __init__(self, figures: Metrics | None = None) -> None:
         text = render(families(figures or collect())).decode()
         self.families = list(text_string_to_metric_families(text))
 
@@ -147,14 +147,14 @@ def test_a_paused_queue(engine):
 def test_a_server_that_is_down_is_0_not_absent(engine):
     put()
     figures = collect()
-    scrape = Scrape(Figures(None, figures.rows))
+    scrape = Scrape(Metrics(None, figures.rows))
     assert (scrape("up", component="redis"), scrape("up", component="postgresql")) == (0, 1)
     assert scrape("index_generation") == 1
     assert scrape("queue_depth", **of_queue()) is None
-    scrape = Scrape(Figures(figures.index, None))
+    scrape = Scrape(Metrics(figures.index, None))
     assert (scrape("up", component="redis"), scrape("up", component="postgresql")) == (1, 0)
     assert scrape("queue_depth", **of_queue()) == 1
-    assert Scrape(Figures(None, None)).names() == {"up"}
+    assert Scrape(Metrics(None, None)).names() == {"up"}
 
 
 def test_queues_beyond_the_limit_are_shown_together(engine, settings):

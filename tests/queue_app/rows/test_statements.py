@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from django.db import transaction
 
-from queue_app import rows
-from queue_app.rows import claim, finish, look, waiting
-from queue_app.rows.database import connection, fetch_all
+from queue_app import sql
+from queue_app.sql import claim, finish, pending_work, waiting
+from queue_app.sql.database import connection, fetch_all
 from tests.support.engine import put_many
 
-MODULES = sorted(Path(rows.__file__).parent.glob("*.py"))
+MODULES = sorted(Path(sql.__file__).parent.glob("*.py"))
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: path.stem)
@@ -72,17 +72,17 @@ OF_A_LOOK = {
 
 @pytest.mark.parametrize("waiting_tasks", [0, 3])
 @pytest.mark.parametrize(
-    "question", sorted(set(look.QUESTIONS) - {"pauses"})
+    "question", sorted(set(pending_work.QUESTIONS) - {"pauses"})
 )  # it reads all queues and limits, which are few
 def test_a_look_reads_only_what_could_be_meant(engine, question, waiting_tasks):
     """As it was planned when there was little or nothing: what waits, and what ended, may be millions."""
-    params = look.QUESTIONS[question].count("%s")
+    params = pending_work.QUESTIONS[question].count("%s")
     put_many(waiting_tasks)
     with transaction.atomic(), connection().cursor() as cursor:
         cursor.execute("ANALYZE queue_app_task")
-        cursor.execute(look._PRELUDE)
+        cursor.execute(pending_work._PRELUDE)
         cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
-        cursor.execute("PREPARE of_this_test AS " + look.statement((question,)).replace("%s", "$1"))
+        cursor.execute("PREPARE of_this_test AS " + pending_work.statement((question,)).replace("%s", "$1"))
         cursor.execute("EXPLAIN EXECUTE of_this_test" + "(NULL)" * params)
         plan = "\n".join(line for (line,) in cursor.fetchall())
         cursor.execute("DEALLOCATE of_this_test")

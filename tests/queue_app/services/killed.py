@@ -21,8 +21,8 @@ def advance_until(point: str, operation_id: uuid.UUID) -> None:
 
     from queue_app.models import Operation  # noqa: PLC0415
     from queue_app.models.operation import OperationKind  # noqa: PLC0415
-    from queue_app.rows.database import alias  # noqa: PLC0415
-    from queue_app.services import advance  # noqa: PLC0415
+    from queue_app.services.operations import advance  # noqa: PLC0415
+    from queue_app.sql.database import alias  # noqa: PLC0415
 
     apply, save = dict(advance._APPLY), Operation.save
 

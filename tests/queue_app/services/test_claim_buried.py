@@ -4,9 +4,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from queue_app.models import Queue, Worker
-from queue_app.rows import claim as claim_rows
-from queue_app.services import claim as claim_service
-from queue_app.services.reap import bury
+from queue_app.services.lifecycle import claim as claim_service
+from queue_app.services.repair.reap import bury
+from queue_app.sql import claim as claim_rows
 from tests.support.engine import (
     Side,
     assert_index_agrees,

@@ -2,8 +2,8 @@
 
 from queue_app.index import get_index
 from queue_app.models import Queue
-from queue_app.rows import claim as claim_rows
-from queue_app.services.claim import give_back
+from queue_app.services.lifecycle.claim import give_back
+from queue_app.sql import claim as claim_rows
 from tests.support.engine import assert_index_agrees, put, take, take_ids
 
 

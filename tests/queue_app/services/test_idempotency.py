@@ -9,7 +9,7 @@ from django.db.models import F
 from queue_app.core.states import Status
 from queue_app.exceptions import IdempotencyConflict
 from queue_app.models import Task, TaskPayload
-from queue_app.services.enqueue import enqueue, enqueue_many
+from queue_app.services.enqueue.store import enqueue, enqueue_many
 from tests.support.engine import (
     assert_index_agrees,
     at_once,

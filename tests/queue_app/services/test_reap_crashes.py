@@ -9,11 +9,11 @@ from django.utils import timezone
 
 from queue_app.core.process import process_identity
 from queue_app.models import DeadLetter, Task, TaskAttempt, Worker
-from queue_app.services.cancel import cancel
-from queue_app.services.due import make_due
-from queue_app.services.finish import finish
-from queue_app.services.reap import bury, bury_dead_neighbours, reap, reap_overdue
-from queue_app.services.workers import WorkerIdentity, register
+from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.repair.reap import bury, bury_dead_neighbours, reap, reap_overdue
+from queue_app.services.repair.workers import WorkerIdentity, register
+from queue_app.services.upkeep.promote import make_due
 from tests.support.engine import assert_index_agrees, done, put_many, row, status, take
 
 pytestmark = pytest.mark.django_db(transaction=True)

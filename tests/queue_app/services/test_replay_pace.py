@@ -7,12 +7,11 @@ import pytest
 from queue_app import signals
 from queue_app.core.states import Status
 from queue_app.models import DeadLetter, Task
-from queue_app.services.advance import advance, run_operations
-from queue_app.services.cancel import cancel
-from queue_app.services.dead_letters import DeadLetterFilter
-from queue_app.services.finish import finish
-from queue_app.services.operations import get_operation
-from queue_app.services.replay_many import ReplayOptions, start_replay
+from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.operations.advance import advance, run_operations
+from queue_app.services.operations.request import ReplayOptions, get_operation, start_replay
+from queue_app.services.read.dead_letters import DeadLetterFilter
 from tests.support.engine import (
     failed,
     status,
@@ -110,7 +109,7 @@ def test_one_that_ends_well_lets_the_others_follow(engine, hand, eight):
 
 
 def test_failures_after_the_first_do_not_stop_it(engine, hand, eight, monkeypatch):
-    monkeypatch.setattr("queue_app.services.advance.STEP", 1)
+    monkeypatch.setattr("queue_app.services.operations.advance.STEP", 1)
     operation = start_replay(EVERYTHING, ReplayOptions(stop_after_failures=1), by="")
     advance(operation.id)
     end_next(hand, 1, well=True)

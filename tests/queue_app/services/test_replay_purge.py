@@ -8,10 +8,9 @@ from django.db import transaction
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound, InvalidTransition
 from queue_app.models import DeadLetter, Task, TaskPayload
-from queue_app.services.discard import discard
-from queue_app.services.finish import finish
-from queue_app.services.maintenance import purge
-from queue_app.services.replay import replay
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.lifecycle.replay import discard, replay
+from queue_app.services.upkeep.maintenance import purge
 from tests.support.engine import (
     Side,
     at_once,

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.db import connection
 
 from queue_app import registry
-from queue_app.services.due import make_due
+from queue_app.services.upkeep.promote import make_due
 from queue_app.testing.conformance import TASKS_MODULE, BackendConformance
 from tests.workers.stage import StillWorker
 

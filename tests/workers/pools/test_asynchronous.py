@@ -5,12 +5,12 @@ import uuid
 import pytest
 
 from queue_app.exceptions import TaskCancelled, TaskTimeout
+from queue_app.workers.executor import Executor
+from queue_app.workers.pools import asynchronous
+from queue_app.workers.pools.asynchronous import AsyncPool
 from tests.integration.processes import eventually
 from tests.workers import chores
 from tests.workers.test_executor import claimed
-from workers.executor import Executor
-from workers.pools import asynchronous
-from workers.pools.asynchronous import AsyncPool
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from queue_app.exceptions import TaskCancelled, TaskTimeout
+from queue_app.workers.executor import Executor
+from queue_app.workers.pools.threads import ThreadPool
 from tests.support.engine import until
 from tests.workers import chores
 from tests.workers.test_executor import claimed
-from workers.executor import Executor
-from workers.pools.threads import ThreadPool
 
 
 @pytest.fixture

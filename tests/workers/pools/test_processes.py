@@ -10,13 +10,13 @@ import psutil
 import pytest
 
 from queue_app.exceptions import InvalidTaskData, TaskCancelled, TaskTimeout
+from queue_app.workers.executor import Executor
+from queue_app.workers.options import WorkerOptions
+from queue_app.workers.pools.processes import ProcessPool
+from queue_app.workers.rlimits import Limits, parse_rlimit
 from tests.integration.processes import eventually
 from tests.workers import chores
 from tests.workers.test_executor import claimed
-from workers.executor import Executor
-from workers.limits import Limits, parse_rlimit
-from workers.options import WorkerOptions
-from workers.pools.processes import ProcessPool
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 

@@ -9,13 +9,13 @@ import pytest
 
 from queue_app import task
 from queue_app.exceptions import TaskCancelled
+from queue_app.workers.executor import Executor
+from queue_app.workers.pools.asynchronous import AsyncPool
+from queue_app.workers.pools.processes import ProcessPool
+from queue_app.workers.pools.threads import ThreadPool
+from queue_app.workers.rlimits import Limits
 from tests.integration.processes import eventually
 from tests.workers.test_executor import claimed
-from workers.executor import Executor
-from workers.limits import Limits
-from workers.pools.asynchronous import AsyncPool
-from workers.pools.processes import ProcessPool
-from workers.pools.threads import ThreadPool
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 

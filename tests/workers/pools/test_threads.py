@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from queue_app.core.records import ClaimedTask, Outcome
+from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.executor import Executor
+from queue_app.workers.pools import threads
+from queue_app.workers.pools.threads import ThreadPool
 from tests.support.engine import until
 from tests.workers import chores
 from tests.workers.test_executor import claimed
-from workers.context import Held
-from workers.executor import Executor
-from workers.pools import threads
-from workers.pools.threads import ThreadPool
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def outcomes(pool: ThreadPool, ended: threading.Semaphore, count: int) -> list[O
     return pool.take_outcomes()
 
 
-def holding() -> tuple[str, Held]:
+def holding() -> tuple[str, ClaimedAttempt]:
     """Return a task that waits for a gate, and the gate's name."""
     name = uuid.uuid4().hex
     return name, claimed(chores.hold, name)
@@ -84,7 +84,7 @@ def test_what_runs_and_what_waits(pool, ended):
 def test_one_task_in_two_attempts_at_once(pool, ended):
     """Its row was given to somebody else, who was this worker again."""
     name, first = holding()
-    second = Held(ClaimedTask(*(getattr(first.task, field) for field in ClaimedTask.__slots__)), 0.0)
+    second = ClaimedAttempt(ClaimedTask(*(getattr(first.task, field) for field in ClaimedTask.__slots__)), 0.0)
     pool.submit([first, second])
     until(lambda: len(pool.running()) == 2, "both run")
     chores.gates[name].set()

@@ -8,7 +8,8 @@ from django.test import Client
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.models import Task, TaskAttempt, TaskLog, TaskProgress, TaskResult, Worker
-from queue_app.services import cancel, enqueue, tokens
+from queue_app.services import cancel, enqueue
+from queue_app.services.repair import tokens
 from tests.support.engine import assert_index_agrees
 
 TYPE = "shop.tasks.render"

@@ -11,13 +11,13 @@ from django.utils import timezone
 
 from queue_app.index import get_index
 from queue_app.models import DeadLetter, MaintenanceJob, Queue, RuntimeSettings, Task, Worker
-from queue_app.rows import doctor as rows
 from queue_app.services import doctor
-from queue_app.services.doctor import Finding, Level, postgresql, project, redis, work
-from queue_app.services.leader import take_lead
-from queue_app.services.maintenance import run_overdue
-from queue_app.services.queues import pause
-from queue_app.services.workers import WorkerIdentity, register
+from queue_app.services.control.queues import pause
+from queue_app.services.doctor import Finding, Level, project, servers, work
+from queue_app.services.repair.workers import WorkerIdentity, register
+from queue_app.services.upkeep.jobs import take_lead
+from queue_app.services.upkeep.maintenance import run_overdue
+from queue_app.sql import doctor as rows
 from tests.support.engine import flush, put, put_many, take
 
 
@@ -117,52 +117,52 @@ def test_the_runworker_of_another_app(monkeypatch):
 
 
 def test_an_isolation_level_that_is_not_read_committed(engine):
-    settled(postgresql.check_server, Level.OK, "read committed")
+    settled(servers.check_server, Level.OK, "read committed")
     with connection.cursor() as cursor:
         cursor.execute("SET default_transaction_isolation = 'repeatable read'")
         try:
-            settled(postgresql.check_server, Level.FAIL, "repeatable read")
+            settled(servers.check_server, Level.FAIL, "repeatable read")
         finally:
             cursor.execute("RESET default_transaction_isolation")
 
 
 def test_a_migration_that_was_not_applied(engine):
-    settled(postgresql.check_migrations, Level.OK, "all")
+    settled(servers.check_migrations, Level.OK, "all")
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM django_migrations WHERE app = 'queue_app' AND name LIKE '0005%' RETURNING name")
         name = cursor.fetchone()[0]
     try:
-        settled(postgresql.check_migrations, Level.FAIL, name)
+        settled(servers.check_migrations, Level.FAIL, name)
     finally:
         with connection.cursor() as cursor:
             cursor.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('queue_app', %s, now())", [name])
 
 
 def test_a_snapshot_that_is_held(engine, monkeypatch):
-    monkeypatch.setattr(postgresql, "SNAPSHOT_WARN", 3600.0)
-    settled(postgresql.check_snapshots, Level.OK, "none")
-    monkeypatch.setattr(postgresql, "SNAPSHOT_WARN", 0.0)
+    monkeypatch.setattr(servers, "SNAPSHOT_WARN", 3600.0)
+    settled(servers.check_snapshots, Level.OK, "none")
+    monkeypatch.setattr(servers, "SNAPSHOT_WARN", 0.0)
     other = connection.copy()
     try:
         other.set_autocommit(False)
         with other.cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")
             pid = cursor.fetchone()[0]
-        settled(postgresql.check_snapshots, Level.WARN, f"pid {pid} ")
-        monkeypatch.setattr(postgresql, "SNAPSHOT_FAIL", 0.0)
-        settled(postgresql.check_snapshots, Level.FAIL, "idle in transaction")
+        settled(servers.check_snapshots, Level.WARN, f"pid {pid} ")
+        monkeypatch.setattr(servers, "SNAPSHOT_FAIL", 0.0)
+        settled(servers.check_snapshots, Level.FAIL, "idle in transaction")
     finally:
         other.rollback()
         other.close()
 
 
 def test_a_table_full_of_dead_rows(rows, monkeypatch):
-    monkeypatch.setattr(postgresql, "DEAD_ROWS", 50)
+    monkeypatch.setattr(servers, "DEAD_ROWS", 50)
     put_many(200)
     Task.objects.update(user="x")
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_stat_force_next_flush()")
-    findings = list(postgresql.check_tables())
+    findings = list(servers.check_tables())
     assert any("queue_app_task " in f.message and f.level is Level.WARN for f in findings), findings
 
 
@@ -170,7 +170,7 @@ def test_autovacuum_switched_off(rows):
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE queue_app_taskresult SET (autovacuum_enabled = false)")
         try:
-            settled(postgresql.check_tables, Level.FAIL, "queue_app_taskresult")
+            settled(servers.check_tables, Level.FAIL, "queue_app_taskresult")
         finally:
             cursor.execute("ALTER TABLE queue_app_taskresult RESET (autovacuum_enabled)")
 
@@ -180,11 +180,11 @@ def test_autovacuum_switched_off(rows):
 
 def found(name: str) -> Finding:
     """Return what the examination of Redis finds about one thing."""
-    return only(finding for finding in redis.check_redis() if finding.check == name)
+    return only(finding for finding in servers.check_redis() if finding.check == name)
 
 
 def test_the_server_as_it_is(index):
-    assert [f.level for f in redis.check_redis() if f.check != "memory"] == [Level.OK] * 3
+    assert [f.level for f in servers.check_redis() if f.check != "memory"] == [Level.OK] * 3
 
 
 @pytest.mark.parametrize(("policy", "level"), [("volatile-lru", Level.WARN), ("allkeys-lru", Level.WARN)])
@@ -213,12 +213,12 @@ def test_what_is_kept_is_said_plainly(index, settings):
 
 @pytest.mark.parametrize(("ahead", "level"), [(5, Level.WARN), (-3600, Level.FAIL)])
 def test_a_clock_that_is_wrong(engine, monkeypatch, ahead, level):
-    settled(redis.check_clocks, Level.OK, "apart")
+    settled(servers.check_clocks, Level.OK, "apart")
     import time  # noqa: PLC0415
 
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + ahead)
-    settled(redis.check_clocks, level, "this machine")
+    settled(servers.check_clocks, level, "this machine")
 
 
 # -- work -----------------------------------------------------------------------------------------
@@ -231,9 +231,9 @@ def test_an_index_that_was_lost(engine):
 
 
 def test_an_index_that_is_being_rebuilt(engine, monkeypatch):
-    from queue_app.rows import audit  # noqa: PLC0415
+    from queue_app.sql import snapshot  # noqa: PLC0415
 
-    number = audit.raise_generation()
+    number = snapshot.raise_generation()
     settled(work.check_index, Level.FAIL, f"carries generation {number - 1}, the rows {number}")
     engine.index.begin_generation(number)
     settled(work.check_index, Level.WARN, "rebuilding since 0 s")
@@ -328,5 +328,5 @@ def test_many_deaths(engine, monkeypatch):
 
 
 def test_a_direct_connection_is_no_pooler(engine):
-    settled(postgresql.check_pooler, Level.OK, "the server itself")
+    settled(servers.check_pooler, Level.OK, "the server itself")
     assert not rows.shares_servers_between_transactions(2)

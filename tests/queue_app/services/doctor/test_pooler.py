@@ -9,7 +9,7 @@ import time
 import pytest
 from django.db import connection, connections
 
-from queue_app.services.doctor import Level, postgresql
+from queue_app.services.doctor import Level, servers
 from taskqueue_project.embedded.postgres import _let_others_pass
 
 PASSWORD = "not-a-secret"
@@ -81,14 +81,14 @@ def _wait_for(port: int, process: subprocess.Popen) -> None:
 
 def test_transaction_pooling_wants_to_be_known(behind, django_db_blocker, monkeypatch):
     behind("transaction")
-    [finding] = postgresql.check_pooler()
+    [finding] = servers.check_pooler()
     assert (finding.level, "pools transactions, and Django does not know" in finding.message) == (Level.FAIL, True)
     monkeypatch.setitem(connections["pooled"].settings_dict, "DISABLE_SERVER_SIDE_CURSORS", True)
-    [finding] = postgresql.check_pooler()
+    [finding] = servers.check_pooler()
     assert (finding.level, "Django knows" in finding.message) == (Level.OK, True)
 
 
 def test_session_pooling_is_fine(behind):
     behind("session")
-    [finding] = postgresql.check_pooler()
+    [finding] = servers.check_pooler()
     assert (finding.level, "whole sessions" in finding.message) == (Level.OK, True)

@@ -1,0 +1,58 @@
+"""What a task was called with, without its secrets: for every page and answer that shows it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any, Protocol
+
+from queue_app import registry
+from queue_app.core.masking import is_secret
+from queue_app.core.records import ClaimedTask
+from queue_app.core.redaction import Secrets, redact_value, secrets_of
+
+
+class Payload(Protocol):
+    """What a task was called with: a ``TaskPayload``, or the same without the cost of a model."""
+
+    @property
+    def args(self) -> Any:
+        """Return the positional arguments."""
+
+    @property
+    def parameters(self) -> Any:
+        """Return the parameters."""
+
+
+def displayed_payload(task_type: str, payload: Payload | None) -> tuple[Secrets, Any, dict[str, Any]]:
+    """Return the secrets of a task, to be hidden in its texts, and its arguments and parameters without them."""
+    names = registry.sensitive_names(task_type)
+    if payload is None:
+        return Secrets((), names), [], {}
+    named = _named(task_type, payload.args, names)
+    secrets = secrets_of([payload.parameters, named], names)
+    return secrets, redact_value(named, secrets), redact_value(payload.parameters, secrets)
+
+
+def secrets_of_call(task: ClaimedTask) -> Secrets:
+    """Return what must not be said of a task that a worker holds; never raises."""
+    names = registry.sensitive_names(task.task_type)
+    try:
+        return secrets_of([json.loads(task.parameters), _named(task.task_type, json.loads(task.args), names)], names)
+    except (ValueError, TypeError, RecursionError):
+        return Secrets(names=names)
+
+
+def _named(task_type: str, args: list[Any], sensitive: frozenset[str]) -> Any:
+    """Return positional arguments by name where a name says that one is secret, else as they are."""
+    if not args:
+        return args
+    try:
+        task = registry.get(task_type)
+        names = list(inspect.signature(task.func).parameters)[int(task.takes_context) :]
+    except Exception:  # noqa: BLE001 - it imports the project's task modules; a broken one must not take this page away
+        return args
+    if not any(is_secret(name, sensitive) for name in names[: len(args)]):
+        return args
+    labels = [names[i] if i < len(names) else f"argument {i + 1}" for i in range(len(args))]
+    return dict(zip(labels, args, strict=True))

@@ -1,0 +1,1 @@
+"""What staff configure: limits, pauses, queues, API keys; and the audit trail of their changes."""

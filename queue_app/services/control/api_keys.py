@@ -1,0 +1,118 @@
+"""Keys of the API: make, find, revoke. The secret is shown once; only its digest is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from threading import Lock
+from typing import Any, Final
+
+from django.utils import timezone
+
+from queue_app.exceptions import InvalidTaskData
+from queue_app.models import ApiKey
+from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
+from queue_app.sql.database import connection
+
+MARK: Final = "tq"
+SECRET_LENGTH: Final = 100
+#: The permissions of the queue that a key can be limited to.
+SCOPES: Final = (
+    "add_task",
+    "view_task",
+    "view_payload",
+    "cancel_task",
+    "reprioritise_task",
+    "retry_task",
+    "view_deadletter",
+    "replay_deadletter",
+    "discard_deadletter",
+    "view_worker",
+    "pause_queue",
+    "change_queue",
+    "change_prioritypolicy",
+    "view_operation",
+    "change_operation",
+)
+#: A process looks a key up again after so long: so long may a revoked key be good for.
+REMEMBER_SECONDS: Final = 2.0
+REMEMBER_AT_MOST: Final = 1000
+_USED_EVERY: Final = timedelta(minutes=1)
+
+_known: dict[str, tuple[float, ApiKey]] = {}
+_lock = Lock()
+
+
+def create_key(
+    user: Any, name: str, *, scopes: Sequence[str] = (), expires_at: datetime | None = None, by: str = ""
+) -> tuple[ApiKey, str]:
+    """Make a key; return it with its secret, which is stored nowhere. Raises ``InvalidTaskData``."""
+    unknown = [scope for scope in scopes if scope not in SCOPES]
+    if unknown:
+        raise InvalidTaskData("scopes", f"{unknown[0]!r:.60} is no scope; there is {', '.join(SCOPES)}.")
+    prefix = secrets.token_hex(4)
+    secret = f"{MARK}_{prefix}_{secrets.token_urlsafe(32)}"
+    key = ApiKey.objects.create(
+        user=user,
+        name=name[:NAME_LENGTH],
+        prefix=prefix,
+        digest=_digest(secret),
+        scopes=list(scopes),
+        created_at=timezone.now(),
+        created_by=by[:USER_LENGTH],
+        expires_at=expires_at,
+    )
+    return key, secret
+
+
+def revoke_key(key_id: uuid.UUID) -> bool:
+    """Make a key worthless, here at once and in other processes within seconds; return whether it was good."""
+    _known.clear()
+    return bool(ApiKey.objects.filter(pk=key_id, revoked_at=None).update(revoked_at=timezone.now()))
+
+
+def find_key(secret: str) -> ApiKey | None:
+    """Return the key that is good now, with its user; ``None`` for every reason why it may not be."""
+    mark, _, rest = secret.partition("_")
+    prefix = rest.partition("_")[0]
+    if mark != MARK or len(secret) > SECRET_LENGTH or not secret.isascii() or not prefix.isalnum():
+        return None
+    digest = _digest(secret)
+    key = _look_up(prefix)
+    if key is None or not hmac.compare_digest(key.digest, digest):
+        return None
+    now = timezone.now()
+    if key.revoked_at is not None or (key.expires_at is not None and key.expires_at <= now) or not key.user.is_active:
+        return None
+    if key.last_used_at is None or now - key.last_used_at > _USED_EVERY:
+        key.last_used_at = now
+        ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
+    return key
+
+
+def forget_keys() -> None:
+    """Look every key up again at its next use (tests empty the tables)."""
+    _known.clear()
+
+
+def _look_up(prefix: str) -> ApiKey | None:
+    now = time.monotonic()
+    found = _known.get(prefix)
+    if found is not None and now - found[0] < REMEMBER_SECONDS:
+        return found[1]
+    key = ApiKey.objects.select_related("user").filter(prefix=prefix).first()
+    if key is not None and not connection().in_atomic_block:  # what is not committed must not be remembered
+        with _lock:
+            if len(_known) >= REMEMBER_AT_MOST:
+                _known.clear()
+            _known[prefix] = (now, key)
+    return key
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,69 @@
+"""Keep who changed what by hand, through which door, and why.
+
+To be called in the transaction of the change, so that there is neither a change without its
+record nor a record of what did not happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Final
+
+from queue_app import registry
+from queue_app.core.clock import now
+from queue_app.core.masking import mask
+from queue_app.models import AuditEntry
+from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
+from queue_app.sql.database import alias
+
+ADMIN, API, COMMAND = "admin", "api", "command"
+_recorded: Final[ContextVar[bool]] = ContextVar("taskqueue_recorded", default=False)
+#: So many ids of an action on many are kept.
+MAX_IDS: Final = 100
+
+
+def begin() -> None:
+    """Begin to watch whether something is recorded; the API does, to record what nothing else did."""
+    _recorded.set(False)
+
+
+def has_recorded() -> bool:
+    """Return whether something was recorded since ``begin``, in this thread or task."""
+    return _recorded.get()
+
+
+def record(  # noqa: PLR0913 - an entry has that many facts, each named by its caller
+    action: str,
+    target: str,
+    ids: Sequence[object] = (),
+    *,
+    by: str,
+    via: str,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+    reason: str = "",
+    count: int | None = None,
+) -> AuditEntry:
+    """Write one entry for an action on one or many things of a kind; values under telling keys are masked.
+
+    ``count`` is how many were changed, where ``ids`` does not tell.
+    """
+    _recorded.set(True)
+    details = dict(after or {})
+    if len(ids) > 1:
+        details["ids"] = [str(name) for name in ids[:MAX_IDS]]
+    sensitive = registry.all_sensitive_names()
+    return AuditEntry.objects.using(alias()).create(
+        at=now(),
+        by=by[:USER_LENGTH],
+        via=via,
+        action=action[:50],
+        target=target[:50],
+        target_id=str(ids[0])[:TYPE_LENGTH] if len(ids) == 1 else "",
+        count=max(len(ids), 1) if count is None else count,
+        before=mask(dict(before or {}), sensitive),
+        after=mask(details, sensitive),
+        reason=reason[:REASON_LENGTH],
+    )

@@ -1,0 +1,170 @@
+"""Limit queues; the index learns of it on commit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.core.exceptions import ValidationError
+from django.db import models
+
+from queue_app.core.limit_values import EVERYTHING, Scope, gate_of
+from queue_app.core.priorities import Band
+from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData, UnknownQueue
+from queue_app.models import Limit, PriorityPolicy, Queue
+from queue_app.services.control import audit
+from queue_app.services.control.pause import pause, resume
+from queue_app.services.notify.index import on_commit
+from queue_app.sql import snapshot
+from queue_app.sql.database import alias, atomic
+
+__all__ = [
+    "copy_global_limits",
+    "copy_limit",
+    "copy_queue_limits",
+    "copy_thresholds",
+    "pause",
+    "resume",
+    "set_queue_limits",
+]
+
+
+def set_queue_limits(name: str, *, max_concurrent: int | None) -> Queue:
+    """Set how many tasks of the queue may run at once; ``None`` lifts the limit. Raises ``UnknownQueue``."""
+    queue = _get(name)
+    queue.max_concurrent = max_concurrent
+    queue.full_clean(validate_unique=False)
+    queue.save(update_fields=["max_concurrent", "updated_at"])
+    return queue
+
+
+def _get(name: str) -> Queue:
+    try:
+        return Queue.objects.get(pk=name)
+    except Queue.DoesNotExist:
+        raise UnknownQueue(name, Queue.objects.values_list("name", flat=True)[:1000]) from None
+
+
+def copy_queue_limits(name: str) -> None:
+    """Carry the limits of a queue to the index on commit, as they are then, whoever changed them."""
+    _copy(Scope.QUEUE, name)
+
+
+def copy_limit(limit: Limit) -> None:
+    """Carry the limits of a task type or key to the index on commit, as they are then."""
+    _copy(Scope(limit.scope), limit.name)
+
+
+def _copy(scope: Scope, name: str) -> None:
+    on_commit(lambda index: index.copy_limits(gate_of(scope, name), snapshot.limits_of(scope, name)), "set_limits")
+
+
+def copy_global_limits() -> None:
+    """Carry the limits over everything to the index on commit, as they are then."""
+    on_commit(lambda index: index.copy_limits(EVERYTHING, snapshot.global_limits()), "set_limits")
+
+
+def copy_thresholds() -> None:
+    """Carry the thresholds of promotion to the index on commit, as they are then."""
+    on_commit(lambda index: index.set_thresholds(PriorityPolicy.thresholds(alias())), "set_thresholds")
+
+
+#: What may be edited, and of which type; ``None`` as well unless the column cannot be empty.
+QUEUE_FIELDS: Final[dict[str, type[Any]]] = {
+    "description": str,
+    "order": str,
+    "fair_by": str,
+    "fair_weights": dict,
+    "max_concurrent": int,
+    "max_concurrent_per_user": int,
+    "max_length": int,
+    "max_pending_per_user": int,
+    "max_retries": int,
+    "timeout_seconds": float,
+    "stale_after_seconds": float,
+    "expire_eagerly": bool,
+    "rate_count": int,
+    "rate_seconds": float,
+    "rate_burst": int,
+    "min_delay_seconds": float,
+}
+POLICY_FIELDS: Final[dict[str, type[Any]]] = {
+    "max_retries": int,
+    "timeout_seconds": float,
+    "promote_after_seconds": float,
+}
+_MAX_NUMBER: Final = 10**9
+_MAX_TEXT: Final = 10_000
+
+
+def version_of(row: models.Model) -> str:
+    """Return a short text that is another one once anything of the row has changed."""
+    values = {field.attname: str(getattr(row, field.attname)) for field in row._meta.concrete_fields}  # noqa: SLF001 - Django names it in public
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def edit_queue(name: str, changes: Mapping[str, Any], *, version: str | None, by: str) -> Queue:
+    """Change a queue; ``version`` is that on which the edit is based, ``None`` whatever it is.
+
+    Raises ``UnknownQueue``, ``ChangedMeanwhile``, and ``InvalidTaskData`` for values that do not fit.
+    """
+    with atomic():
+        queue = Queue.objects.select_for_update().filter(pk=name).first()
+        if queue is None:
+            raise UnknownQueue(name, Queue.objects.values_list("name", flat=True)[:1000])
+        return _edit(queue, QUEUE_FIELDS, changes, version, by)
+
+
+def edit_policy(band: Band, changes: Mapping[str, Any], *, version: str | None, by: str) -> PriorityPolicy:
+    """Change what holds for the tasks of a band; as ``edit_queue``."""
+    with atomic():
+        policy = PriorityPolicy.objects.select_for_update().filter(pk=band).first()
+        if policy is None:
+            policy = PriorityPolicy(priority=band)
+        return _edit(policy, POLICY_FIELDS, changes, version, by)
+
+
+def _edit[T: models.Model](
+    row: T, fields: Mapping[str, type[Any]], changes: Mapping[str, Any], version: str | None, by: str
+) -> T:
+    if version is not None and version != version_of(row):
+        raise ChangedMeanwhile("It was changed since you read it; read it again and repeat your change.")
+    before = {name: getattr(row, name) for name in changes}
+    for name, value in changes.items():
+        setattr(row, name, _checked(row, name, value, fields[name]))
+    try:
+        row.full_clean(validate_unique=False)
+    except ValidationError as error:
+        raise _first_of(error) from None
+    row.save()
+    audit.record("edit", type(row).__name__.lower(), [row.pk], by=by, via=audit.API, before=before, after=changes)
+    return row
+
+
+def _checked(row: models.Model, name: str, value: Any, kind: type[Any]) -> Any:
+    field: Any = row._meta.get_field(name)  # noqa: SLF001 - as above
+    if value is None:
+        if not field.null:
+            raise InvalidTaskData(name, f"{name} cannot be null.", code="null_not_allowed")
+        return None
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        names = {str: "a string", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
+        raise InvalidTaskData(name, f"{name} must be {names[kind]}.", code="invalid_type")
+    if isinstance(value, str) and (len(value) > _MAX_TEXT or "\x00" in value):
+        raise InvalidTaskData(
+            name, f"{name} takes at most {_MAX_TEXT} characters, and no NUL.", code="invalid_characters"
+        )
+    if isinstance(value, int | float) and not 0 <= value <= _MAX_NUMBER:
+        raise InvalidTaskData(
+            name, f"{name} must lie between 0 and {_MAX_NUMBER}.", code="out_of_range", limit=_MAX_NUMBER
+        )
+    return value
+
+
+def _first_of(error: ValidationError) -> InvalidTaskData:
+    name, messages = next(iter(error.message_dict.items()))
+    return InvalidTaskData("" if name == "__all__" else name, " ".join(messages), code="out_of_range")

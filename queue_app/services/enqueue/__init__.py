@@ -1,0 +1,1 @@
+"""Validate, admit and store new tasks."""

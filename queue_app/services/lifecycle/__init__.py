@@ -1,0 +1,1 @@
+"""The transitions of one task: claim, finish, retry, cancel, reprioritise, replay."""

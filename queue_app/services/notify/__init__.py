@@ -1,0 +1,1 @@
+"""What is sent after a commit: updates of the index, lifecycle events, the transition log."""

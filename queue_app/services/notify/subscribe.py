@@ -1,0 +1,139 @@
+"""Hear of events in this process: one thread reads the stream for everybody who waits, and for as long as anybody does.
+
+A hint like all events: who needs to know asks the rows, before it begins to wait and when it is woken.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from queue_app.core.events import Event
+from queue_app.core.states import TERMINAL, Status
+from queue_app.exceptions import IndexUnavailable
+from queue_app.models import Task
+from queue_app.services.notify import events
+from queue_app.sql.database import alias, connection
+
+logger = logging.getLogger("taskqueue")
+
+Listener = Callable[[list[Event]], None]
+
+BLOCK_MS: Final = 1000
+RETRY_SECONDS: Final = 1.0
+#: A waiter looks at the row by itself so often, as events are hints; oftener where none are written.
+LOOK_SECONDS: Final = 10.0
+LOOK_WITHOUT_EVENTS: Final = 1.0
+_ENDS: Final = frozenset(status.value for status in TERMINAL)
+
+
+class Hub:
+    """Hands every event of the stream to all listeners; a listener must not block."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[int, Listener] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+
+    @contextmanager
+    def listening(self, listener: Listener) -> Iterator[None]:
+        """Hand events to a listener for the time of a block."""
+        key = id(listener)
+        self.add(key, listener)
+        try:
+            yield
+        finally:
+            self.remove(key)
+
+    def add(self, key: int, listener: Listener) -> None:
+        """Begin to hand events to a listener."""
+        with self._lock:
+            self._listeners[key] = listener
+            if self._thread is None:
+                self._ready.clear()
+                self._thread = threading.Thread(target=self._run, name="taskqueue-events", daemon=True)
+                self._thread.start()
+        self._ready.wait(2.0)
+
+    def remove(self, key: int) -> None:
+        """Hand no more events to a listener; the thread ends by itself when there is none left."""
+        with self._lock:
+            self._listeners.pop(key, None)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the thread runs."""
+        with self._lock:
+            return self._thread is not None
+
+    def _run(self) -> None:
+        last: str | None = None
+        while True:
+            with self._lock:
+                if not self._listeners:
+                    self._thread = None
+                    return
+            try:
+                if last is None:
+                    last = events.last_id()
+                    self._ready.set()
+                found, last = events.read(last, count=events.MAX_COUNT, block_ms=BLOCK_MS)
+            except Exception as error:  # whatever it is, whoever waits later must find this thread alive
+                if not isinstance(error, IndexUnavailable):
+                    logger.exception("the events could not be read")
+                self._ready.set()
+                last = None
+                time.sleep(RETRY_SECONDS)
+                continue
+            if found:
+                with self._lock:
+                    listeners = list(self._listeners.values())
+                for listener in listeners:
+                    self._tell(listener, found)
+
+    @staticmethod
+    def _tell(listener: Listener, found: list[Event]) -> None:
+        try:
+            listener(found)
+        except Exception:  # one that is broken must not make the others deaf
+            logger.exception("a listener to events failed")
+
+
+hub = Hub()
+
+
+def wait_for_end(task_id: uuid.UUID, seconds: float, *, release: bool = True) -> bool:
+    """Wait until a task has ended, at most so long; return whether it has. A task that is gone has ended.
+
+    With ``release`` the database connection of this thread is given back meanwhile.
+    """
+    until = time.monotonic() + seconds
+    woken = threading.Event()
+    wanted = str(task_id)
+
+    def listen(found: list[Event]) -> None:
+        if any(event.task_id == wanted and event.status in _ENDS for event in found):
+            woken.set()
+
+    pause = LOOK_SECONDS if events.enabled() else LOOK_WITHOUT_EVENTS
+    with hub.listening(listen):
+        while not _has_ended(task_id):
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            if release and not connection().in_atomic_block:
+                connection().close()
+            woken.wait(min(left, pause))
+            woken.clear()
+    return True
+
+
+def _has_ended(task_id: uuid.UUID) -> bool:
+    found = Task.objects.using(alias()).filter(pk=task_id).values_list("status", flat=True).first()
+    return found is None or Status(found) in TERMINAL

@@ -1,0 +1,1 @@
+"""Actions on many tasks, requested by staff and carried out in bounded steps."""

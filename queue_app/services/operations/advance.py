@@ -1,0 +1,205 @@
+"""Carry out operations, in bounded steps: cancel, reprioritise, replay, retry or run many tasks now.
+
+The scheduler advances every operation (``run_operations``); ``advance`` may be called by
+anybody who does not want to wait for that.
+
+Each step is one transaction on the locked row of its operation: the tasks, the records of
+dead letters and the progress change together. Whoever finds the row locked leaves it to the
+other.
+
+Crash points: in the middle of a step nothing of it has happened, and the next one does it.
+Between two steps the row says how far it has come. Between the commit of a step and what
+the index is told, the reconciler repairs the index, as for a single task.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db.models import Q
+
+from queue_app import signals
+from queue_app.core.priorities import Band, parse_band
+from queue_app.models import DeadLetter, Operation
+from queue_app.models.operation import OperationKind, OperationState, OperationTarget
+from queue_app.services.lifecycle.cancel import cancel_many
+from queue_app.services.lifecycle.replay import replay_open
+from queue_app.services.lifecycle.reprioritise import reprioritise_many
+from queue_app.services.lifecycle.retry import retry_many, run_now_many
+from queue_app.services.operations.request import Action, applicable, get_operation
+from queue_app.services.read import dead_letters
+from queue_app.services.read.task_filter import TaskFilter
+from queue_app.sql import dead_letters as rows
+from queue_app.sql.database import atomic
+
+#: Tasks of one transaction.
+STEP: Final = 500
+STEPS: Final = 10
+#: Operations that are looked at in one round.
+ROUND: Final = 100
+#: An operation whose rate was not used for a while, as no scheduler ran, makes up for at most so much of it at once.
+CATCH_UP_SECONDS: Final = 2.0
+_PROGRESS: Final = [
+    "state", "changed", "skipped", "failed_again", "finished_at", "cleared_at", "paced_at", "after_id", "after_died_at"
+]  # fmt: skip
+
+
+def run_operations(*, steps: int = STEPS) -> int:
+    """Advance every running operation by at most ``steps`` steps; return how many tasks were looked at.
+
+    To be called about once a second. Safe to run twice at once, and costs one query when
+    nothing is to be done. The error of one operation is raised once the others had their turn.
+    """
+    handled = 0
+    failure: Exception | None = None
+    for _ in range(steps):
+        running = Operation.objects.filter(state=OperationState.RUNNING).order_by("id")
+        moved = 0
+        for operation_id in running.values_list("id", flat=True)[:ROUND]:
+            try:
+                moved += advance(operation_id)
+            except Exception as error:  # noqa: BLE001 - raised below; it is one operation's, not its neighbours'
+                failure = failure or error
+        handled += moved
+        if not moved:
+            break
+    if failure is not None:
+        raise failure
+    return handled
+
+
+def advance_for(operation_id: uuid.UUID, seconds: float) -> Operation:
+    """Advance one operation for so long, so that a small one ends at once; return it as it is then."""
+    until = time.monotonic() + seconds
+    while advance(operation_id) and time.monotonic() < until:
+        pass
+    return get_operation(operation_id)
+
+
+def advance(operation_id: uuid.UUID) -> int:
+    """Take one step of an operation; return how many tasks it looked at.
+
+    0 when it has ended, has to wait, or another process is at it.
+    """
+    with atomic():
+        running = Operation.objects.select_for_update(skip_locked=True).filter(state=OperationState.RUNNING)
+        operation = running.filter(pk=operation_id).first()
+        if operation is None:
+            return 0
+        clock = rows.clock()
+        handled = 0
+        if not _first_ones_failed(operation, clock):
+            handled = _take_step(operation, _allowance(operation, clock))
+        if operation.state != OperationState.RUNNING:
+            operation.finished_at = clock
+            if operation.kind == OperationKind.REPLAY:
+                operation.failed_again, _ended_otherwise = rows.outcomes(operation.id)
+        operation.save(update_fields=_PROGRESS)
+    if operation.state != OperationState.RUNNING:
+        signals.operation_ended.send(None, operation=operation)
+    return handled
+
+
+# -- how many ----------------------------------------------------------------------
+
+
+def _first_ones_failed(operation: Operation, clock: datetime) -> bool:
+    """Look what became of the first ones, until it is known; stop the operation when all of them failed again."""
+    if not operation.stop_after_failures or operation.cleared_at is not None or not operation.changed:
+        return False
+    failed, ended_otherwise = rows.outcomes(operation.id, operation.stop_after_failures)
+    operation.failed_again = failed
+    if ended_otherwise:
+        operation.cleared_at = clock
+    elif failed >= operation.stop_after_failures:
+        operation.state = OperationState.STOPPED
+        return True
+    return False
+
+
+def _allowance(operation: Operation, clock: datetime) -> int:
+    """Return how many may be looked at now."""
+    allowed = STEP
+    if operation.stop_after_failures and operation.cleared_at is None:
+        allowed = min(allowed, operation.stop_after_failures - operation.changed)
+    if operation.limit is not None:
+        allowed = min(allowed, operation.limit - operation.changed - operation.skipped)
+    if operation.rate is not None and operation.paced_at is not None:
+        window = max(CATCH_UP_SECONDS, 1 / operation.rate)
+        operation.paced_at = max(operation.paced_at, clock - timedelta(seconds=window))
+        seconds = (clock - operation.paced_at).total_seconds()
+        allowed = min(allowed, math.floor(seconds * operation.rate + 1e-6))  # times have microseconds
+    return max(allowed, 0)
+
+
+# -- which, and what ---------------------------------------------------------------
+
+
+def _take_step(operation: Operation, allowed: int) -> int:
+    """Do it to the next ``allowed`` ones; end the operation when no more are left."""
+    found = _next(operation, allowed + 1) if allowed else []  # one more tells whether it is over
+    page = found[:allowed]
+    if page:
+        changed = _APPLY[OperationKind(operation.kind)](operation, [found_id for found_id, _ in page])
+        operation.changed += changed
+        operation.skipped += len(page) - changed
+        operation.after_id, operation.after_died_at = page[-1]
+        if operation.rate is not None and operation.paced_at is not None:
+            operation.paced_at += timedelta(seconds=changed / operation.rate)
+    is_at_limit = operation.limit is not None and operation.changed + operation.skipped >= operation.limit
+    if is_at_limit or (allowed and len(found) <= allowed):
+        # Also those that no page showed: they were claimed, ended, purged or replayed before it was their turn.
+        operation.skipped = max(0, operation.total - operation.changed)
+        operation.state = OperationState.DONE
+    return len(page)
+
+
+def _next(operation: Operation, count: int) -> list[tuple[uuid.UUID, datetime | None]]:
+    """Return (id, time of death) of the next ones that were there when the operation was asked for."""
+    if operation.target == OperationTarget.DEAD_LETTERS:
+        return _next_letters(operation, count)
+    tasks = applicable(_action_of(operation), TaskFilter.from_json(operation.filter))
+    tasks = tasks.filter(created_at__lte=operation.created_at)
+    if operation.after_id is not None:
+        tasks = tasks.filter(id__gt=operation.after_id)
+    return [(task_id, None) for task_id in tasks.order_by("id").values_list("id", flat=True)[:count]]
+
+
+def _next_letters(operation: Operation, count: int) -> list[tuple[uuid.UUID, datetime | None]]:
+    letters = dead_letters.matching(dead_letters.DeadLetterFilter.from_json(operation.filter))
+    letters = letters.open().filter(died_at__lte=operation.created_at)
+    after = operation.after_died_at
+    if after is not None:
+        later = Q(died_at__gt=after) | Q(died_at=after, id__gt=operation.after_id)
+        letters = letters.filter(later, died_at__gte=after)
+    return list(letters.order_by("died_at", "id").values_list("id", "died_at")[:count])
+
+
+def _action_of(operation: Operation) -> Action:
+    name = operation.arguments.get("priority")
+    return Action(kind=OperationKind(operation.kind), band=None if name is None else parse_band(name))
+
+
+def _replay(operation: Operation, ids: Sequence[uuid.UUID]) -> int:
+    if operation.target == OperationTarget.TASKS:
+        ids = list(DeadLetter.objects.open().filter(task_id__in=ids).order_by("id").values_list("id", flat=True))
+    return len(replay_open(list(ids), by=operation.by, operation_id=operation.id))
+
+
+def _reprioritise(operation: Operation, ids: Sequence[uuid.UUID]) -> int:
+    return len(reprioritise_many(ids, Band(_action_of(operation).band or 0)))
+
+
+#: Do it to those that still allow it; return how many.
+_APPLY: Final[dict[OperationKind, Callable[[Operation, Sequence[uuid.UUID]], int]]] = {
+    OperationKind.CANCEL: lambda _, ids: len(cancel_many(ids)),
+    OperationKind.REPRIORITISE: _reprioritise,
+    OperationKind.REPLAY: _replay,
+    OperationKind.RETRY: lambda operation, ids: len(retry_many(ids, by=operation.by)),
+    OperationKind.RUN_NOW: lambda _, ids: len(run_now_many(ids)),
+}

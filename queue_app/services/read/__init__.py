@@ -1,0 +1,1 @@
+"""Read-only use cases: lists, one task, statistics, explanations, health."""

@@ -1,0 +1,1 @@
+"""Detect dead workers and a stale index, and repair what they leave."""

@@ -1,0 +1,111 @@
+"""Build the index anew from the rows, when it is missing or belongs to another server run.
+
+1. Raise the generation in PostgreSQL, after all claims under way have committed: from now
+   on no claim that the old index proposed is accepted.
+2. Open the generation in the index: claims are refused. Copy the limits, then forget all else.
+3. Write the leases of executing rows, and the queued rows.
+4. Allow claims, if the index is still the one that was begun.
+
+So caps hold from the first claim on. A crash at any step leaves an index that refuses
+claims, and the next rebuild starts over. Pushes go on meanwhile: they are idempotent.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+
+from queue_app import signals
+from queue_app.index import get_index
+from queue_app.models import PriorityPolicy
+from queue_app.sql import comparison, snapshot, workers
+from queue_app.sql.database import alias
+
+#: The lock of a rebuilder that died lapses after this; each step renews it.
+LOCK_SECONDS = 10.0
+#: So many rows are read at a time, and pushed between two renewals of the lock: the more, the more tasks of a lane come
+#: together where there are thousands of lanes.
+PAGE = 40_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a rebuild wrote: its generation, queued tasks, leases, and how long it took (s)."""
+
+    generation: int
+    tasks: int
+    leases: int
+    seconds: float
+
+
+def is_needed(generation: int) -> bool:
+    """Whether the index is not ready, or not of the generation that the rows had a moment ago.
+
+    By then they may have another: ``rebuild_if_needed`` asks again.
+    """
+    found = get_index().generation()
+    return found.state != "ready" or found.number != generation
+
+
+def rebuild_if_needed() -> Rebuilt | None:
+    """Rebuild the index unless it is ready and of the rows' generation; ``None`` when nothing was done."""
+    found = get_index().generation()
+    if found.state == "ready" and found.number == snapshot.generation():
+        return None
+    return rebuild()
+
+
+def rebuild() -> Rebuilt | None:
+    """Rebuild the index; return ``None`` when somebody else is at it, or it was lost on the way.
+
+    Who loses the lock on the way gives up before it forgets anything; of two rebuilds at once,
+    the later generation wins.
+    """
+    started = time.monotonic()
+    index = get_index()
+    token = uuid.uuid4().hex
+    if not index.hold("rebuild", token, LOCK_SECONDS):
+        return None
+    try:
+        number = snapshot.raise_generation()
+        if not index.begin_generation(number, token, copy_limits):
+            return None
+        leases = index.restore_leases(snapshot.executing())
+        tasks = 0
+        for page in comparison.packed_pages(PAGE):
+            tasks += page.size
+            index.push_lanes(page.lanes)
+            index.hold("rebuild", token, LOCK_SECONDS)
+        if not index.finish_generation(number):
+            return None
+    finally:
+        index.hold("rebuild", token, 0)
+    snapshot.note_ready(number, tasks, leases)
+    index.tell(workers.live())  # the idle ones are registered nowhere any more, and nobody could call them
+    rebuilt = Rebuilt(number, tasks, leases, time.monotonic() - started)
+    signals.index_rebuilt.send(None, generation=number, tasks=tasks, leases=leases, seconds=rebuilt.seconds)
+    return rebuilt
+
+
+def copy_limits() -> int:
+    """Copy every limit, and the thresholds of promotion, from their rows to the index; return how many differed.
+
+    An edit that comes between reading its row and writing the copy would be undone by this.
+    So after a change the rows are read again, until nothing differs.
+    """
+    differed = changed = _copy_limits_once()
+    for _ in range(3):
+        if not changed:
+            break
+        changed = _copy_limits_once()
+    return differed
+
+
+def _copy_limits_once() -> int:
+    index = get_index()
+    found = snapshot.limits()
+    changed = int(index.set_thresholds(PriorityPolicy.thresholds(alias())))
+    changed += sum(index.copy_limits(gate, limits) for gate, limits in found.items())
+    changed += sum(index.copy_limits(gate, None) for gate in index.limited() - set(found))
+    return changed

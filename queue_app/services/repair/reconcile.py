@@ -1,0 +1,197 @@
+"""Compare the index with the rows, by state, and repair what differs.
+
+Each pass is bounded and cheap when nothing is wrong:
+
+- what became queued within the last seconds is compared, and what differs is pushed;
+- so is everything that is queued, in a rolling pass of pages, so many that it is through in ``FULL_PASS_SECONDS``;
+- leases whose row is not executing end; a row that is still queued goes back to its place
+  once the lease is too old for its claim to be under way;
+- executing rows that hold no lease get one, so that caps hold;
+- entries of rows that are queued no more go, in lanes that hold more of them than rows were counted;
+- workers whose rows have ended are retired, and what is kept for them alone is forgotten;
+- limits are copied again.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from queue_app import conf, signals
+from queue_app.core.records import PackedLane
+from queue_app.core.states import Status
+from queue_app.index import Index, Lease, get_index
+from queue_app.services.lifecycle.claim import PROPOSAL_SECONDS
+from queue_app.services.notify import events
+from queue_app.services.repair.rebuild import copy_limits
+from queue_app.sql import comparison, snapshot, workers
+from queue_app.sql.claim import statuses
+
+#: How far back the recent window reaches; several reconcile periods, as commits may come late.
+RECENT_SECONDS = 30.0
+#: A lease of a queued row that is older than this belongs to a claim that died.
+ABANDONED_SECONDS = PROPOSAL_SECONDS + 5.0
+PAGE = 5000
+
+
+#: A step looks at about so many entries.
+STEP = 5000
+
+
+@dataclass(slots=True)
+class Sweep:
+    """What is known of the lanes that hold more than their rows, and how far they have been swept."""
+
+    counted: Counter[str] = field(default_factory=Counter)  # rows that the pass under way has met, by lane
+    suspects: set[str] = field(default_factory=set)  # lanes that held more at the end of the pass before
+    cursors: dict[str, int] = field(default_factory=dict)  # lanes to sweep, and where to go on
+
+    def count(self, lanes: Iterable[PackedLane]) -> None:
+        """Note rows that the comparison has met."""
+        for lane in lanes:
+            self.counted[lane.lane] += lane.size
+
+    def end_pass(self, index: Index) -> None:
+        """Compare what was counted with what the index holds, and mark for a sweep what has had more twice."""
+        fuller = {lane for lane, size in index.lane_sizes() if size > self.counted[lane]}
+        self.counted.clear()
+        for lane in fuller & self.suspects:
+            self.cursors.setdefault(lane, 0)
+        self.suspects = fuller
+
+    def step(self, index: Index) -> int:
+        """Sweep about ``STEP`` entries; return how many were removed and no row is queued for."""
+        seen = removed = 0
+        while self.cursors and seen < STEP:
+            lane, cursor = next(iter(self.cursors.items()))
+            cursor, ids = index.entries(lane, cursor)
+            removed += _sweep_page(index, lane, ids)
+            seen += len(ids)
+            if cursor:
+                self.cursors[lane] = cursor
+            else:
+                del self.cursors[lane]
+        return removed
+
+
+def _sweep_page(index: Index, lane: str, ids: list[uuid.UUID]) -> int:
+    found = statuses(ids)
+    doomed = [task_id for task_id in ids if found.get(task_id) is not Status.QUEUED]
+    if not doomed:
+        return 0
+    removed = index.remove_entries((lane, task_id) for task_id in doomed)
+    return removed - index.push(snapshot.refs(doomed))
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """Repairs the index step by step; remembers how far its rolling pass has come."""
+
+    cursor: comparison.Cursor | None = None
+    compared: int = 0  # rows of the rolling pass under way
+    total: int = 0  # rows of the pass before
+    sweep: Sweep = field(default_factory=Sweep)
+    repaired: Counter[str] = field(default_factory=Counter)
+
+    def run_once(self) -> dict[str, int]:
+        """Run one bounded step of every comparison; return the repairs made, by kind."""
+        index = get_index()
+        repairs = {
+            "limits": copy_limits(),  # first: what is pushed then meets them
+            "missing": _repair(index, comparison.packed_recent(RECENT_SECONDS, PAGE)) + self._roll_on(index),
+            "leases_ended": self._end_stale_leases(index),
+            "leases_restored": _restore_leases(index),
+            "entries_ended": self.sweep.step(index),
+            "workers_retired": _retire_ended_workers(index),
+        }
+        for kind, count in repairs.items():
+            if count:
+                self.repaired[kind] += count
+                signals.index_repaired.send(None, kind=kind, count=count)
+        events.count({f"repair:{kind}": count for kind, count in repairs.items() if count})
+        return repairs
+
+    def _roll_on(self, index: Index) -> int:
+        """Compare as many pages as bring the rolling pass through all queued rows in ``FULL_PASS_SECONDS``."""
+        settings = conf.get().scheduler
+        total = max(self.total, snapshot.queued_estimate())
+        share = total * settings.reconcile_seconds / settings.full_pass_seconds
+        missing = 0
+        for _ in range(max(1, math.ceil(share / PAGE))):
+            missing += self.next_page(index)
+            if self.cursor is None:
+                break
+        return missing
+
+    def next_page(self, index: Index) -> int:
+        """Compare the next page of the rolling pass; return how many tasks were missing or misplaced."""
+        page = comparison.packed_page(self.cursor, PAGE)
+        self.compared += page.size
+        self.sweep.count(page.lanes)
+        self.cursor = page.end
+        if self.cursor is None:
+            self.total, self.compared = self.compared, 0
+            self.sweep.end_pass(index)
+        return _repair(index, page)
+
+    def _end_stale_leases(self, index: Index) -> int:
+        now = index.now()
+        leases = [lease for queue in index.queues() for lease in index.leases(queue)]
+        found = statuses([lease.id for lease in leases])
+        stale = [lease for lease in leases if _is_stale(lease, found.get(lease.id), now)]
+        if not stale:
+            return 0
+        ended = index.withdraw(stale)
+        index.push(snapshot.refs([lease.id for lease in stale]))
+        return ended
+
+
+def _repair(index: Index, page: comparison.Page) -> int:
+    """Push what of the page is missing or misplaced and, read again, still queued; return how many were so."""
+    differing = index.misplaced(page.lanes)
+    return index.push(snapshot.refs(differing)) if differing else 0
+
+
+def _restore_leases(index: Index) -> int:
+    """Give executing rows that hold no lease one; return how many.
+
+    The rows are asked again after the index: what ended in between is no longer leased, and a lease of its own
+    would take a slot until the next step.
+    """
+    missing = index.missing_leases(snapshot.executing())
+    return index.restore_leases(snapshot.executing([task_id for task_id, _ in missing])) if missing else 0
+
+
+def _retire_ended_workers(index: Index) -> int:
+    """Retire workers whose rows have ended, and with the last of a profile its heads; nobody else would ever."""
+    registered = index.registered()
+    ended = workers.ended([worker_id for _, worker_id in registered])
+    gone = [(profile, worker_id) for profile, worker_id in registered if worker_id in ended]
+    for profile, worker_id in gone:
+        index.retire(profile, worker_id)
+    return len(gone)
+
+
+def _is_stale(lease: Lease, status: Status | None, now: int) -> bool:
+    """Whether no claim under way, and no execution, stands behind the lease (``now`` in µs of index time)."""
+    if status is Status.EXECUTING:
+        return False
+    if status is Status.QUEUED:
+        return now - lease.leased_at > ABANDONED_SECONDS * 1_000_000
+    return True
+
+
+def reconcile_everything() -> dict[str, int]:
+    """Compare all rows at once, twice, so that what the index has too much goes too; return the repairs, by kind."""
+    reconciler, index = Reconciler(), get_index()
+    total = Counter(reconciler.run_once())
+    for _ in range(2):
+        total["missing"] += reconciler.next_page(index)
+        while reconciler.cursor is not None:
+            total["missing"] += reconciler.next_page(index)
+    while reconciler.sweep.cursors:
+        total["entries_ended"] += reconciler.sweep.step(index)
+    return dict(total)

@@ -1,0 +1,137 @@
+"""Tokens of remote workers: made once, stored as a digest, rotated without a gap, revoked at once."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from queue_app.exceptions import InvalidTaskData, TokenRefused
+from queue_app.models import Worker, WorkerToken
+from queue_app.models.worker import WorkerStatus
+from queue_app.services.enqueue.validate import check_capabilities, check_queue_name
+from queue_app.services.repair.reap import bury
+
+PREFIX: Final = "tqw_"
+SECRET_BYTES: Final = 32
+MAX_TEXT: Final = 200
+#: ``last_used_at`` is no log: it is written once a minute at most.
+USED_SECONDS: Final = 60
+
+
+def create(  # noqa: PLR0913 - what a token is good for, each by its name
+    name: str,
+    *,
+    queues: Sequence[str] = (),
+    capabilities: Sequence[str] = (),
+    max_in_flight: int = 100,
+    expires_in: timedelta | None = None,
+    by: str = "",
+) -> tuple[WorkerToken, str]:
+    """Make a token; return it with its secret, which is told this once.
+
+    Without ``queues`` it is good for all of them, without ``capabilities`` for none. Raises
+    ``InvalidTaskData`` for a name that is taken and for values that make no sense.
+    """
+    check_queue_name(name)
+    if max_in_flight < 1:
+        raise InvalidTaskData("max_in_flight", "max_in_flight must be at least 1.")
+    if WorkerToken.objects.filter(name=name).exists():
+        raise InvalidTaskData("name", f"There is a token {name!r}; rotate or revoke that one, or choose another name.")
+    secret = _new_secret()
+    token = WorkerToken.objects.create(
+        name=name,
+        digest=_digest(secret),
+        hint=secret[: len(PREFIX) + 6],
+        queues=sorted({check_queue_name(queue) for queue in queues}),
+        capabilities=list(check_capabilities(capabilities)),
+        max_in_flight=max_in_flight,
+        created_at=Now(),
+        created_by=by,
+        expires_at=None if expires_in is None else timezone.now() + expires_in,
+    )
+    token.refresh_from_db()
+    return token, secret
+
+
+def rotate(name: str, *, overlap: timedelta = timedelta(hours=1)) -> tuple[WorkerToken, str]:
+    """Give a token a new secret; the old one is good for ``overlap`` more. Raises ``InvalidTaskData``."""
+    secret = _new_secret()
+    changed = WorkerToken.objects.filter(name=name, revoked_at=None).update(
+        old_digest=F("digest"),
+        old_until=Now() + overlap,
+        digest=_digest(secret),
+        hint=secret[: len(PREFIX) + 6],
+    )
+    if not changed:
+        raise InvalidTaskData("name", f"There is no token {name!r} in force.")
+    return WorkerToken.objects.get(name=name), secret
+
+
+def revoke(name: str) -> int:
+    """End a token now: its workers are declared dead, and what they hold is queued again; return how many.
+
+    Raises ``InvalidTaskData`` for an unknown name; a token that is revoked already stays so.
+    """
+    token = known(name)
+    WorkerToken.objects.filter(name=name, revoked_at=None).update(revoked_at=Now())
+    living = Worker.objects.filter(token_id=token.id, status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
+    workers = list(living.values_list("id", flat=True))
+    for worker_id in workers:
+        bury(worker_id)
+    return len(workers)
+
+
+def known(name: str) -> WorkerToken:
+    """Return a token by its name; raise ``InvalidTaskData`` for an unknown one."""
+    token = WorkerToken.objects.filter(name=name).first()
+    if token is None:
+        raise InvalidTaskData("name", f"There is no token {name!r}.")
+    return token
+
+
+def all_tokens() -> list[WorkerToken]:
+    """Return all tokens by name, those that are over too."""
+    return list(WorkerToken.objects.all())
+
+
+def authenticate(secret: str) -> WorkerToken:
+    """Return the token in force with this secret; raise ``TokenRefused``.
+
+    It is found by the digest of the secret, so that how long it takes tells nothing about it.
+    """
+    if not secret.startswith(PREFIX) or len(secret) > MAX_TEXT:
+        raise TokenRefused("The worker token is not valid.")
+    digest = _digest(secret)
+    current = Q(digest=digest) | Q(old_digest=digest, old_until__gt=Now())
+    token: WorkerToken | None = _in_force().filter(current).first()
+    if token is None:
+        raise TokenRefused("The worker token is not valid.")
+    _in_force().filter(id=token.id).filter(
+        Q(last_used_at=None) | Q(last_used_at__lt=Now() - timedelta(seconds=USED_SECONDS))
+    ).update(last_used_at=Now())
+    return token
+
+
+def is_in_force(token_id: uuid.UUID) -> bool:
+    """Whether a token is neither revoked nor expired."""
+    return bool(_in_force().filter(id=token_id).exists())
+
+
+def _in_force() -> QuerySet[WorkerToken]:
+    return WorkerToken.objects.filter(Q(expires_at=None) | Q(expires_at__gt=Now()), revoked_at=None)
+
+
+def _new_secret() -> str:
+    return PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()

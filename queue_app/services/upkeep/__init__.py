@@ -1,0 +1,1 @@
+"""Periodic jobs: due tasks, promotion, statistics, purge."""

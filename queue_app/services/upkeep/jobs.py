@@ -1,0 +1,99 @@
+"""Note when each job of upkeep was done last, whoever ran it, and how far it has come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+from django.db import DatabaseError
+from django.utils import timezone
+
+from queue_app import conf
+from queue_app.core.process import machine_identity
+from queue_app.index import get_index
+from queue_app.models import MaintenanceJob
+from queue_app.sql import pending_work as rows
+from queue_app.sql.database import alias
+
+MAX_ERROR = 1000
+
+
+def recorded[**P](name: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
+    """Record each run of a job that returns how much it did: its end and duration, or its error."""
+
+    def decorate(job: Callable[P, int]) -> Callable[P, int]:
+        @wraps(job)
+        def run(*args: P.args, **kwargs: P.kwargs) -> int:
+            started_at, began = timezone.now(), time.monotonic()
+            try:
+                done = job(*args, **kwargs)
+            except Exception as error:
+                with suppress(DatabaseError):  # it may be the database that fails
+                    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                    _write(name, started_at=started_at, error=text[:MAX_ERROR])
+                raise
+            seconds = time.monotonic() - began
+            _write(name, started_at=started_at, succeeded_at=timezone.now(), seconds=seconds, done=done, error="")
+            return done
+
+        return run
+
+    return decorate
+
+
+def _write(name: str, **fields: Any) -> None:
+    MaintenanceJob.objects.using(alias()).update_or_create(name=name, defaults=fields)
+
+
+def succeeded_within(name: str, seconds: float) -> bool:
+    """Whether a job's last success is no older than this."""
+    since = timezone.now() - timedelta(seconds=seconds)
+    return MaintenanceJob.objects.using(alias()).filter(name=name, succeeded_at__gte=since).exists()
+
+
+def progress(name: str) -> dict[str, Any]:
+    """Return how far a job has come, as it noted with ``note_progress``."""
+    found = MaintenanceJob.objects.using(alias()).filter(name=name).values_list("progress", flat=True).first()
+    return dict(found or {})
+
+
+def note_progress(name: str, progress: dict[str, Any]) -> None:
+    """Keep how far a job has come, for its next run."""
+    _write(name, progress=progress)
+
+
+LOCK = "scheduler"
+
+
+def take_lead(token: str, seconds: float) -> bool:
+    """Take or renew the leadership for so long; return whether ``token`` leads. Raises ``IndexUnavailable``."""
+    return get_index().hold(LOCK, token, seconds)
+
+
+def resign(token: str) -> None:
+    """Give the leadership up, if ``token`` has it. Raises ``IndexUnavailable``."""
+    get_index().hold(LOCK, token, 0)
+
+
+def wake_forgotten() -> int:
+    """Wake an idle worker of every profile that has work: a call may have gone to one that died."""
+    return get_index().tick()
+
+
+type Answers = Mapping[str, Any]
+
+
+def look(asked: Iterable[str]) -> Answers:
+    """Answer questions of ``sql.pending_work`` as of now. Raises database errors."""
+    settings, names = conf.get(), set(asked)
+    params: dict[str, Any] = {
+        "silent": settings.worker.missed_heartbeats,
+        "overdue": settings.scheduler.overdue_seconds,
+    }
+    if "neighbours" in names:
+        params["neighbours"] = machine_identity() or None  # where it is unknown, nobody's
+    return rows.look(names, params)

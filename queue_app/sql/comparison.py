@@ -1,0 +1,97 @@
+"""Read the queued rows as the index takes them: packed by the database, lane by lane.
+
+A rebuild and a rolling comparison of a million rows would otherwise make a million records of them,
+the latter only to find that all is well.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from queue_app.core.lanes import lane_name
+from queue_app.core.records import PackedLane
+from queue_app.sql.database import fetch_all
+
+Cursor = tuple[datetime, uuid.UUID]
+_NIL = uuid.UUID(int=0)
+
+# Reads the index only. Here and below the bounds of queued_at alone add nothing but what the planner can estimate.
+_END = """
+SELECT queued_at, id FROM queue_app_task WHERE status = 'queued' AND {after}
+ORDER BY queued_at, id OFFSET %(limit)s - 1 LIMIT 1
+"""
+
+# A comparison asks for users only where the queue keeps them apart: else each would make a lane of its own here.
+_USER_THAT_MATTERS = """CASE WHEN queue = ANY(ARRAY(
+    SELECT name FROM queue_app_queue WHERE "order" = 'fair' OR max_concurrent_per_user IS NOT NULL
+)) THEN "user" ELSE '' END"""
+# The place is that of core.lanes.score to the last bit: whole milliseconds are exact in a double, so that only the last
+# addition rounds. A time as a double is exact once it is rounded to microseconds, until 2106.
+# Both packs of a lane are made in the same pass, so they are in the same order, whichever that is.
+_PACKED = """
+SELECT queue, task_type, capabilities, {user}, concurrency_key, weight,
+    string_agg(uuid_send(id), ''::bytea),
+    string_agg(float8send(priority * 1e13::float8 + us / 1000 + (us %% 1000) / 1e3::float8), ''::bytea)
+FROM queue_app_task, LATERAL (SELECT round(date_part('epoch', queued_at) * 1e6)::bigint) AS at (us)
+WHERE status = 'queued' AND {after} AND {until}
+GROUP BY 1, 2, 3, 4, 5, 6
+"""
+
+
+class Page(NamedTuple):
+    """Some queued rows, by lane; ``end`` is the cursor (queued_at, id) of the last, ``None`` when none follow."""
+
+    lanes: list[PackedLane]
+    end: Cursor | None
+
+    @property
+    def size(self) -> int:
+        """How many rows the page holds."""
+        return sum(lane.size for lane in self.lanes)
+
+
+def packed_page(after: Cursor | None, limit: int, *, with_users: bool = False) -> Page:
+    """Return about ``limit`` queued tasks that follow the cursor, the oldest.
+
+    Lanes name their users ``with_users``, else only where the queue keeps them apart by now.
+    """
+    queued_at, task_id = after or ("-infinity", _NIL)
+    return _packed(
+        '"user"' if with_users else _USER_THAT_MATTERS,
+        "queued_at >= %(queued_at)s AND (queued_at, id) > (%(queued_at)s, %(id)s)",
+        {"queued_at": queued_at, "id": task_id},
+        limit,
+    )
+
+
+def packed_pages(limit: int) -> Iterator[Page]:
+    """Yield all queued tasks in pages of about ``limit``, oldest first, with their users."""
+    page = packed_page(None, limit, with_users=True)
+    yield page
+    while page.end:
+        page = packed_page(page.end, limit, with_users=True)
+        yield page
+
+
+def packed_recent(seconds: float, limit: int) -> Page:
+    """Return about ``limit`` tasks that became queued within the last ``seconds``, the oldest of them."""
+    return _packed(
+        _USER_THAT_MATTERS,
+        "queued_at > statement_timestamp() - make_interval(secs => %(seconds)s)",
+        {"seconds": seconds},
+        limit,
+    )
+
+
+def _packed(user: str, after: str, parameters: dict[str, Any], limit: int) -> Page:
+    ends = fetch_all(_END.format(after=after), parameters | {"limit": limit})
+    until = "true"
+    if ends:
+        until = "queued_at <= %(end_at)s AND (queued_at, id) <= (%(end_at)s, %(end_id)s)"
+        parameters |= {"end_at": ends[0][0], "end_id": ends[0][1]}
+    found = fetch_all(_PACKED.format(user=user, after=after, until=until), parameters)
+    lanes = [PackedLane(lane_name(*row[:6]), bytes(row[6]), bytes(row[7])) for row in found]
+    return Page(lanes, (ends[0][0], ends[0][1]) if ends else None)

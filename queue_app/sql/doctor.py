@@ -1,0 +1,163 @@
+"""Questions of ``taskqueue doctor`` to PostgreSQL; each is cheap whatever the number of tasks, unless it says so."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+from django.db import connections
+from django.db.migrations.loader import MigrationLoader
+
+from queue_app.sql.database import alias, connection, fetch_all
+
+
+def server() -> tuple[tuple[int, ...], str, str]:
+    """Return (version, as text, isolation level of this connection)."""
+    version = connection().get_database_version()
+    isolation = fetch_all("SHOW transaction_isolation")[0][0]
+    return version, ".".join(map(str, version)), isolation
+
+
+def unapplied_migrations() -> list[str]:
+    """Return the names of the app's migrations that the database does not have."""
+    loader = MigrationLoader(connection())
+    return sorted(name for app, name in loader.disk_migrations.keys() - loader.applied_migrations if app == "queue_app")
+
+
+def clock_ahead() -> tuple[float, float]:
+    """Return by how much the server's clock is ahead of this machine's, and by how much that may be off, in seconds."""
+    before = time.time()
+    there = fetch_all("SELECT EXTRACT(EPOCH FROM clock_timestamp())::float8")[0][0]
+    after = time.time()
+    return there - (before + after) / 2, (after - before) / 2
+
+
+def is_pooled() -> bool:
+    """Whether something stands between this process and the server, such as PgBouncer.
+
+    It gives its clients numbers of its own in place of those of the server's processes.
+    """
+    found = fetch_all("SELECT pg_backend_pid()")[0][0]
+    return bool(connection().connection.info.backend_pid != found)
+
+
+def shares_servers_between_transactions(tries: int = 20) -> bool:
+    """Whether two connections at once are served by one process of the server: transaction (or statement) pooling."""
+    other = connections[alias()].copy()
+    try:
+        with connection().cursor() as mine, other.cursor() as yours:
+            for _ in range(tries):
+                pids = []
+                for cursor in (mine, yours):
+                    cursor.execute("SELECT pg_backend_pid()")
+                    pids.append(cursor.fetchone()[0])
+                if pids[0] == pids[1]:
+                    return True
+    finally:
+        other.close()
+    return False
+
+
+class HeldSnapshot(NamedTuple):
+    """A transaction that keeps vacuum from its work; ``seconds`` since it began."""
+
+    pid: int
+    application: str
+    state: str
+    seconds: float
+
+
+def held_snapshots(seconds: float) -> list[HeldSnapshot]:
+    """Return transactions of this database that are older than this, oldest first; prepared ones have pid 0."""
+    found = fetch_all(
+        "SELECT pid, application_name, state, EXTRACT(EPOCH FROM clock_timestamp() - xact_start)::float8 AS age"
+        " FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        " AND backend_type = 'client backend'"
+        " AND xact_start < statement_timestamp() - make_interval(secs => %(seconds)s)"
+        " UNION ALL SELECT 0, gid, 'prepared', EXTRACT(EPOCH FROM clock_timestamp() - prepared)::float8"
+        " FROM pg_prepared_xacts WHERE database = current_database()"
+        " AND prepared < statement_timestamp() - make_interval(secs => %(seconds)s) ORDER BY age DESC LIMIT 20",
+        {"seconds": seconds},
+    )
+    return [HeldSnapshot(*row) for row in found]
+
+
+class TableState(NamedTuple):
+    """A table: rows that live and rows that are dead, as PostgreSQL estimates, bytes with its indexes."""
+
+    name: str
+    live: int
+    dead: int
+    size: int
+    autovacuum_off: bool
+
+
+def tables() -> list[TableState]:
+    """Return the state of every table of the queue."""
+    found = fetch_all(
+        "SELECT s.relname, s.n_live_tup, s.n_dead_tup, pg_total_relation_size(s.relid),"
+        " COALESCE('autovacuum_enabled=false' = ANY(c.reloptions), false) OR current_setting('autovacuum') = 'off'"
+        " FROM pg_stat_user_tables AS s JOIN pg_class AS c ON c.oid = s.relid"
+        " WHERE s.relname LIKE 'queue\\_app\\_%%' AND s.schemaname = ANY(current_schemas(false))",
+        {},
+    )
+    return [TableState(*row) for row in found]
+
+
+def counts_to_compare(limit: int) -> tuple[int, int]:
+    """Return how many tasks are queued (at most ``limit``) and how many execute, by their rows."""
+    queued = fetch_all(
+        "SELECT count(*) FROM (SELECT 1 FROM queue_app_task WHERE status = 'queued' LIMIT %s) AS counted", [limit]
+    )
+    executing = fetch_all("SELECT count(*) FROM queue_app_task WHERE status = 'executing'")
+    return int(queued[0][0]), int(executing[0][0])
+
+
+class Silent(NamedTuple):
+    """A worker that is late."""
+
+    name: str
+    host: str
+    pid: int
+    seconds: float
+
+
+def silent_workers(missed_heartbeats: int) -> list[Silent]:
+    """Return live workers that have been silent for longer than their budget."""
+    found = fetch_all(
+        "SELECT name, host, pid, EXTRACT(EPOCH FROM clock_timestamp() - last_heartbeat_at)::float8"
+        " FROM queue_app_worker WHERE status IN ('active', 'draining')"
+        " AND last_heartbeat_at < statement_timestamp() - make_interval(secs => heartbeat_seconds * %s) LIMIT 100",
+        [missed_heartbeats],
+    )
+    return [Silent(*row) for row in found]
+
+
+def overdue_tasks(seconds: float) -> list[tuple[Any, str, float]]:
+    """Return (id, task type, seconds) of executing tasks that are past their deadline for so long."""
+    found = fetch_all(
+        "SELECT id, task_type, EXTRACT(EPOCH FROM clock_timestamp() - deadline)::float8 FROM queue_app_task"
+        " WHERE status = 'executing' AND deadline < statement_timestamp() - make_interval(secs => %s)"
+        " ORDER BY deadline LIMIT 100",
+        [seconds],
+    )
+    return [(row[0], row[1], row[2]) for row in found]
+
+
+def deaths(seconds: float) -> int:
+    """Return how many tasks became dead letters within the last ``seconds``."""
+    found = fetch_all(
+        "SELECT count(*) FROM queue_app_deadletter WHERE died_at > statement_timestamp() - make_interval(secs => %s)",
+        [seconds],
+    )
+    return int(found[0][0])
+
+
+def workers_dead_within(seconds: float) -> int:
+    """Return how many workers were declared dead within the last ``seconds``."""
+    found = fetch_all(
+        "SELECT count(*) FROM queue_app_worker"
+        " WHERE status = 'dead' AND stopped_at > statement_timestamp() - make_interval(secs => %s)",
+        [seconds],
+    )
+    return int(found[0][0])

@@ -1,0 +1,79 @@
+"""Everything about one task in one statement."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from queue_app.models import Task
+from queue_app.sql.database import alias, fetch_prepared
+
+_COLUMNS: Final = [field.column for field in Task._meta.concrete_fields]  # noqa: SLF001 - Django documents it
+_NAMES: Final = [field.attname for field in Task._meta.concrete_fields]  # noqa: SLF001 - as above
+_SELECTED: Final = ", ".join(f't."{column}"' for column in _COLUMNS)
+
+_INSPECT: Final = f"""
+SELECT {_SELECTED}, clock_timestamp(), payload.args::text, payload.parameters::text, result.value::text,
+    queue.timeout_seconds, queue.max_retries,
+    (SELECT jsonb_agg(jsonb_build_array(priority, max_retries, timeout_seconds, promote_after_seconds))::text
+        FROM queue_app_prioritypolicy),
+    EXISTS (SELECT 1 FROM queue_app_taskattempt AS attempt WHERE attempt.task_id = t.id)
+FROM queue_app_task AS t
+    LEFT JOIN queue_app_taskpayload AS payload ON payload.task_id = t.id
+    LEFT JOIN queue_app_taskresult AS result ON result.task_id = t.id
+    LEFT JOIN queue_app_queue AS queue ON queue.name = t.queue
+WHERE t.id = %s AND (%s::text IS NULL OR t."user" = %s::text)
+"""
+
+
+class BandPolicy(NamedTuple):
+    """What holds for a band: the fields of ``PriorityPolicy`` that options come from, without the cost of a model."""
+
+    max_retries: int
+    timeout_seconds: float
+    promote_after_seconds: float | None
+
+
+class QueueOptions(NamedTuple):
+    """What holds for a queue, likewise."""
+
+    timeout_seconds: float | None
+    max_retries: int | None
+
+
+class Inspected(NamedTuple):
+    """A task, what lies beside it, and what holds for its queue and for the bands, at one instant."""
+
+    task: Task
+    at: datetime
+    args: list[Any]
+    parameters: dict[str, Any]
+    result: Any
+    queue: QueueOptions
+    policies: dict[int, BandPolicy]
+    has_failed: bool  # whether an attempt is recorded
+
+
+def inspect(task_id: uuid.UUID, user: str | None) -> Inspected | None:
+    """Return a task (of the user, where one is named); ``None`` when there is none."""
+    found = fetch_prepared(_INSPECT, [task_id, user, user])
+    if not found:
+        return None
+    row = found[0]
+    values, (at, args, parameters, result, timeout, retries, policies, has_failed) = (
+        row[: len(_NAMES)],
+        row[len(_NAMES) :],
+    )
+    task = Task.from_db(alias(), _NAMES, values)
+    return Inspected(
+        task=task,
+        at=at,
+        args=json.loads(args) if args else [],
+        parameters=json.loads(parameters) if parameters else {},
+        result=None if result is None else json.loads(result),
+        queue=QueueOptions(timeout, retries),
+        policies={band: BandPolicy(*rest) for band, *rest in json.loads(policies or "[]")},
+        has_failed=has_failed,
+    )

@@ -1,0 +1,122 @@
+"""Read the rows that the index must agree with."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from queue_app.core.lanes import lane_name
+from queue_app.core.limit_values import EVERYTHING, Limits, Scope, gate_of
+from queue_app.core.records import TaskRef
+from queue_app.sql.database import GENERATION_LOCK, atomic, execute, fetch_all
+
+
+def queued_estimate() -> int:
+    """Return about how many tasks are queued, as the last vacuum saw it; costs nothing."""
+    found = fetch_all(
+        "SELECT GREATEST(c.reltuples, 0)::bigint FROM pg_class AS c WHERE c.oid = to_regclass('taskqueue_waiting')"
+    )
+    return int(found[0][0]) if found else 0
+
+
+def executing(ids: Sequence[uuid.UUID] | None = None) -> list[tuple[uuid.UUID, str]]:
+    """Return (id, lane) of every executing task, or of those of ``ids`` that execute."""
+    among, params = ("", []) if ids is None else (" AND id = ANY(%s)", [list(ids)])
+    found = fetch_all(
+        'SELECT id, queue, task_type, capabilities, "user", concurrency_key, weight'
+        f" FROM queue_app_task WHERE status = 'executing'{among}",
+        params,
+    )
+    return [(row[0], lane_name(*row[1:])) for row in found]
+
+
+_COLUMNS = "max_concurrent, paused, rate_count, rate_seconds, rate_burst, min_delay_seconds, throttled_until"
+_OF_LIMITS = f"SELECT scope, name, {_COLUMNS} FROM queue_app_limit"
+_OF_QUEUES = f"""
+SELECT name, max_concurrent_per_user, CASE WHEN "order" = 'fair' THEN fair_by END, fair_weights, {_COLUMNS}
+FROM queue_app_queue
+"""
+
+
+def limits() -> dict[str, Limits]:
+    """Return the limits of every gate that has a row, by the index's name of the gate."""
+    return (
+        {EVERYTHING: global_limits()}
+        | {gate_of(row[0], row[1]): Limits(**_named(row[2:])) for row in fetch_all(_OF_LIMITS)}
+        | {gate_of(Scope.QUEUE, row[0]): _of_queue(row) for row in fetch_all(_OF_QUEUES)}
+    )
+
+
+def global_limits() -> Limits:
+    """Return the limits over everything."""
+    found = fetch_all("SELECT max_concurrent, paused FROM queue_app_runtimesettings WHERE id = 1")
+    return Limits(max_concurrent=found[0][0], paused=found[0][1]) if found else Limits()
+
+
+def limits_of(scope: str, name: str) -> Limits | None:
+    """Return the limits of a queue, a task type or a key; ``None`` when it has no row."""
+    if scope == Scope.QUEUE:
+        found = fetch_all(f"{_OF_QUEUES} WHERE name = %s", [name])
+        return _of_queue(found[0]) if found else None
+    found = fetch_all(f"{_OF_LIMITS} WHERE scope = %s AND name = %s", [scope, name])
+    return Limits(**_named(found[0][2:])) if found else None
+
+
+def _of_queue(row: Sequence[Any]) -> Limits:
+    shares = json.loads(row[3]) if isinstance(row[3], str) else row[3]
+    return Limits(**_named(row[4:]), max_concurrent_per_user=row[1], fair_by=row[2], shares=shares if row[2] else {})
+
+
+def _named(values: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(_COLUMNS.split(", "), values, strict=True))
+
+
+def wait_for_grants() -> None:
+    """Return once every grant that is being committed now is; what is granted later sees what was committed before."""
+    with atomic():
+        fetch_all("SELECT pg_advisory_xact_lock(%s)", [GENERATION_LOCK])
+
+
+def refs(ids: list[uuid.UUID]) -> list[TaskRef]:
+    """Return those of the tasks that are queued."""
+    found = fetch_all(
+        'SELECT id, task_type, queue, priority, capabilities, queued_at, "user", concurrency_key, weight'
+        " FROM queue_app_task"
+        " WHERE id = ANY(%s) AND status = 'queued'",
+        [ids],
+    )
+    return [TaskRef.from_row(row) for row in found]
+
+
+def raise_generation() -> int:
+    """Begin a new generation; return its number.
+
+    Waits for the claims that are being committed, so that every grant of an earlier
+    generation is visible to whoever reads the rows after this returns.
+    """
+    with atomic():
+        fetch_all("SELECT pg_advisory_xact_lock(%s)", [GENERATION_LOCK])
+        found = fetch_all(
+            "INSERT INTO queue_app_indexgeneration (id, number, started_at, tasks, leases)"
+            " VALUES (1, 1, clock_timestamp(), 0, 0)"
+            " ON CONFLICT (id) DO UPDATE SET number = queue_app_indexgeneration.number + 1,"
+            " started_at = clock_timestamp(), ready_at = NULL RETURNING number"
+        )
+        return int(found[0][0])
+
+
+def generation() -> int:
+    """Return the generation that claims must belong to; 0 before the first rebuild."""
+    found = fetch_all("SELECT number FROM queue_app_indexgeneration WHERE id = 1")
+    return int(found[0][0]) if found else 0
+
+
+def note_ready(number: int, tasks: int, leases: int) -> None:
+    """Record that a generation can be claimed from."""
+    execute(
+        "UPDATE queue_app_indexgeneration SET ready_at = clock_timestamp(), tasks = %s, leases = %s"
+        " WHERE id = 1 AND number = %s",
+        [tasks, leases, number],
+    )

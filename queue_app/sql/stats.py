@@ -1,0 +1,81 @@
+"""Read for metrics and checks what only the rows know; each statement is cheap whatever the number of tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from queue_app.sql.database import fetch_all
+
+
+@dataclass(frozen=True, slots=True)
+class RowStats:
+    """Workers by status and their slots, pauses, jobs of upkeep and the generation, by the database's clock."""
+
+    workers: dict[str, int]
+    slots: int  # of workers that take tasks
+    paused: dict[str, bool]  # queue -> whether it starts nothing, by itself or with all others
+    job_ages: dict[str, float]  # job -> seconds since its last success
+    generation: int
+    rebuild_seconds: float | None  # the last rebuild, or how long the one under way has taken so far
+    rebuilding: bool
+
+
+def read() -> RowStats:
+    """Return the figures."""
+    workers = fetch_all("SELECT status, count(*), sum(concurrency) FROM queue_app_worker GROUP BY status")
+    paused = fetch_all("SELECT name, paused FROM queue_app_queue")
+    overall = fetch_all("SELECT COALESCE((SELECT paused FROM queue_app_runtimesettings WHERE id = 1), false)")
+    jobs = fetch_all(
+        "SELECT name, EXTRACT(EPOCH FROM clock_timestamp() - succeeded_at)::float8 FROM queue_app_maintenancejob"
+        " WHERE succeeded_at IS NOT NULL"
+    )
+    generation = fetch_all(
+        "SELECT number, EXTRACT(EPOCH FROM COALESCE(ready_at, clock_timestamp()) - started_at)::float8,"
+        " ready_at IS NULL FROM queue_app_indexgeneration WHERE id = 1"
+    )
+    number, seconds, rebuilding = generation[0] if generation else (0, None, False)
+    return RowStats(
+        workers={status: count for status, count, _ in workers},
+        slots=sum(int(slots or 0) for status, _, slots in workers if status == "active"),
+        paused={name: bool(overall[0][0] or is_paused) for name, is_paused in paused},
+        job_ages={name: max(0.0, age) for name, age in jobs},
+        generation=int(number),
+        rebuild_seconds=seconds,
+        rebuilding=bool(rebuilding),
+    )
+
+
+#: Of the tasks that ended last, so many are looked at for run times.
+SAMPLE = 2000
+
+
+class Active(NamedTuple):
+    """Executing tasks of one kind."""
+
+    queue: str
+    task_type: str
+    key: str
+    user: str
+    tasks: int
+    slots: int
+
+
+def active() -> list[Active]:
+    """Return what executes, by what caps count."""
+    found = fetch_all(
+        'SELECT queue, task_type, concurrency_key, "user", count(*), sum(weight) FROM queue_app_task'
+        " WHERE status = 'executing' GROUP BY 1, 2, 3, 4"
+    )
+    return [Active(*row) for row in found]
+
+
+def mean_seconds(queue: str) -> float | None:
+    """Return the mean run time of those tasks of the queue that ended last; ``None`` when none did."""
+    found = fetch_all(
+        "SELECT avg(EXTRACT(EPOCH FROM finished_at - started_at))::float8 FROM (SELECT queue, started_at, finished_at"
+        " FROM queue_app_task WHERE finished_at IS NOT NULL ORDER BY finished_at DESC LIMIT %s) AS ended"
+        " WHERE queue = %s AND started_at IS NOT NULL",
+        [SAMPLE, queue],
+    )
+    return None if found[0][0] is None else float(found[0][0])

@@ -1,0 +1,55 @@
+"""stats.lua: all queues at once, as depth.lua counts each."""
+
+import random
+
+from queue_app.core.priorities import Band
+from tests.support.scene import Scene
+
+
+def test_an_empty_index_is_missing_and_led_by_nobody(index):
+    stats = index.stats()
+    assert (stats.generation, stats.state, stats.leader_lapses) == (0, "missing", None)
+    assert (stats.counts, stats.queues) == ({}, [])
+
+
+def test_it_counts_what_depth_counts_whatever_bands_a_lane_holds(scene: Scene):
+    chance = random.Random(5)
+    scene.push(
+        *(
+            scene.task(
+                f"t{n}",
+                chance.randrange(10_000),
+                band=chance.choice(list(Band)),
+                queue=chance.choice(["default", "mail", "q"]),
+                kind=chance.choice("abc"),
+                needs=chance.choice([(), ("gpu",)]),
+            )
+            for n in range(300)
+        )
+    )
+    scene.claim(scene.worker("a b"), 20)
+    stats = scene.index.stats()
+    assert (stats.generation, stats.state) == (1, "ready")
+    assert [queue.queue for queue in stats.queues] == ["default", "mail", "q"]
+    assert stats.queues == [scene.index.depth(queue.queue) for queue in stats.queues]
+    assert sum(queue.active for queue in stats.queues) == 20
+
+
+def test_many_lanes_come_in_several_calls(scene: Scene):
+    scene.index.push(scene.task(f"t{n}", n, kind=f"k{n % 4000}", queue=f"q{n % 3}") for n in range(12_000))
+    stats = scene.index.stats()
+    assert [(queue.queue, queue.total) for queue in stats.queues] == [("q0", 4000), ("q1", 4000), ("q2", 4000)]
+
+
+def test_it_tells_the_leader_and_the_counts(scene: Scene):
+    scene.index.hold("scheduler", "me", 15)
+    scene.index.count({"due": 2, "worker:dead": 1})
+    scene.index.count({"due": 3})
+    stats = scene.index.stats()
+    assert 0 < stats.leader_lapses <= 15
+    assert stats.counts == {"due": 5, "worker:dead": 1}
+
+
+def test_an_index_of_another_server_run_is_missing(scene: Scene):
+    scene.index._client.hset(f"{scene.index.keys.prefix}:generation", "run_id", "f" * 40)
+    assert scene.index.stats().state == "missing"

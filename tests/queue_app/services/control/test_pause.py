@@ -1,0 +1,132 @@
+"""pause and resume: of a queue, a task type, a key, everything; by whom, why, and until when."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from queue_app import signals
+from queue_app.exceptions import InvalidTaskData, UnknownQueue
+from queue_app.models import Limit, Queue, RuntimeSettings
+from queue_app.services.control.pause import (
+    pause,
+    pause_everything,
+    pause_key,
+    pause_type,
+    resume,
+    resume_due,
+    resume_everything,
+    resume_key,
+    resume_type,
+)
+from queue_app.sql import pending_work
+from queue_app.workers.scheduler import Scheduler
+from tests.support.engine import at_once
+
+SOON = timedelta(hours=1)
+
+KINDS = {
+    "queue": (lambda **how: pause("default", **how), lambda: resume("default"), "the queue default"),
+    "type": (lambda **how: pause_type("shop.mail", **how), lambda: resume_type("shop.mail"), "the task type shop.mail"),
+    "key": (lambda **how: pause_key("customer:7", **how), lambda: resume_key("customer:7"), "the key customer:7"),
+    "everything": (pause_everything, resume_everything, "everything"),
+}
+
+
+@pytest.fixture(autouse=True)
+def default_queue(rows):
+    Queue.objects.get_or_create(name="default")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return KINDS[request.param]
+
+
+def soon() -> datetime:
+    return datetime.now(UTC) + SOON
+
+
+def make_due() -> None:
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    for model in (Queue, Limit, RuntimeSettings):
+        model.objects.filter(resume_at__isnull=False).update(resume_at=past)
+
+
+def test_a_pause_says_who_why_and_until_when(kind):
+    stop, go_on, _ = kind
+    until = soon()
+    found = stop(by="ada", reason="The bank is down.", resume_at=until)
+    found.refresh_from_db()
+    assert (found.paused, found.paused_by, found.paused_reason, found.resume_at) == (
+        True,
+        "ada",
+        "The bank is down.",
+        until,
+    )
+    since = found.paused_at
+    assert stop(by="bob", resume_at=until).paused_by == "ada", "it is paused already"
+    longer = stop(by="bob", reason="It stays so.")
+    assert (longer.paused_by, longer.resume_at, longer.paused_at) == ("bob", None, since)
+    found = go_on()
+    found.refresh_from_db()
+    assert (found.paused, found.paused_at, found.paused_by, found.paused_reason) == (False, None, "", "")
+    assert not go_on().paused
+
+
+def test_a_pause_ends_by_itself(kind, caplog):
+    stop, _, what = kind
+    heard = []
+    signals.resumed_by_itself.connect(listener := lambda **event: heard.append(event["what"]))
+    stop(by="ada", resume_at=soon())
+    assert resume_due() == 0
+    make_due()
+    with caplog.at_level("INFO", "taskqueue"):
+        assert sorted(at_once([resume_due] * 4)) == [0, 0, 0, 1]
+    signals.resumed_by_itself.disconnect(listener)
+    assert heard == [what]
+    assert f"the pause of {what} ended at its time" in caplog.text
+    assert resume_due() == 0
+    assert not any(model.objects.filter(paused=True).exists() for model in (Queue, Limit, RuntimeSettings))
+
+
+def test_the_scheduler_looks(scene):
+    pause("default", resume_at=soon())
+    make_due()
+    ran = Scheduler().run_once()
+    assert "resume" in ran
+    assert not Queue.objects.get(pk="default").paused
+
+
+def test_one_that_was_prolonged_meanwhile_stays_paused(monkeypatch):
+    """Between the look and the resumption somebody pauses for longer."""
+    pause("default", by="ada", resume_at=soon())
+    make_due()
+    monkeypatch.setattr(pending_work, "any_due", lambda: pause("default", by="bob", resume_at=soon()).paused)
+    assert resume_due() == 0
+    assert Queue.objects.get(pk="default").paused_by == "bob"
+
+
+@pytest.mark.parametrize(
+    ("until", "code"),
+    [
+        (datetime(2020, 1, 1, tzinfo=UTC), "date_out_of_range"),
+        (datetime(9999, 1, 1, tzinfo=UTC), "date_out_of_range"),
+        (datetime(2027, 1, 1), "timezone_required"),  # noqa: DTZ001 - that is the fault
+        ("tomorrow", "datetime_expected"),
+    ],
+)
+def test_ends_that_cannot_be(kind, until, code):
+    with pytest.raises(InvalidTaskData) as refused:
+        kind[0](resume_at=until)
+    assert (refused.value.field, refused.value.code) == ("resume_at", code)
+    assert not Limit.objects.exists()
+
+
+def test_names_that_cannot_be():
+    with pytest.raises(UnknownQueue, match="'default'"):
+        pause("defualt")
+    for stop, name in [(pause_type, ""), (pause_type, "a\x00"), (pause_key, "x" * 129), (pause_key, " a")]:
+        with pytest.raises(InvalidTaskData) as refused:
+            stop(name)
+        assert refused.value.field == "name"
+    assert resume_type("never.paused") is None

@@ -1,0 +1,286 @@
+"""enqueue and enqueue_many: stored in the caller's transaction, pushed once it has committed."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from unittest import mock
+
+import pytest
+from django.db import transaction
+
+from queue_app import signals
+from queue_app.core.states import Status
+from queue_app.exceptions import IdempotencyConflict, InvalidTaskData
+from queue_app.models import Queue, Task, TaskPayload
+from queue_app.services.enqueue.store import enqueue, enqueue_many
+from queue_app.services.notify import index as hints
+from queue_app.services.repair.reconcile import Reconciler
+from tests.support.engine import (
+    assert_index_agrees,
+    at_once,
+    counted_calls,
+    index_away,
+    new,
+    put,
+    put_many,
+    rolled_back,
+    row,
+    take_ids,
+)
+
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+# -- the caller's transaction ------------------------------------------------------------
+
+
+def test_a_task_is_stored_and_indexed(engine, history):
+    stored = enqueue(new("a", args=[1, "x"], parameters={"k": [True, None]}, user="ann"))
+    task = row(stored.id)
+    assert (task.status, task.attempt, task.failures, task.user, task.queue) == ("queued", 0, 0, "ann", "default")
+    assert task.created_at == task.queued_at == stored.enqueued_at
+    payload = TaskPayload.objects.get(pk=stored.id)
+    assert (payload.args, payload.parameters) == ([1, "x"], {"k": [True, None]})
+    assert stored.created
+    assert stored.status is Status.QUEUED
+    assert history.states(stored.id) == "queued"
+    assert_index_agrees()
+
+
+@pytest.mark.parametrize("store", [put, lambda: put_many(3)], ids=["one", "many"])
+def test_nothing_is_indexed_before_the_commit(engine, store):
+    with transaction.atomic():
+        store()
+        assert engine.check().waiting == set()
+    assert len(assert_index_agrees().waiting) == Task.objects.count()
+
+
+@pytest.mark.parametrize("store", [put, lambda: put_many(3)], ids=["one", "many"])
+def test_a_rollback_is_silence(engine, index, store):
+    with counted_calls(index) as calls, rolled_back():
+        store()
+    assert calls == []
+    assert Task.objects.count() == TaskPayload.objects.count() == 0
+    assert engine.check().waiting == set()
+
+
+@pytest.mark.parametrize("store", [put, lambda: put_many(3, queue="new")], ids=["one", "many"])
+def test_a_rolled_back_savepoint_takes_only_its_own_tasks_along(engine, store):
+    with transaction.atomic():
+        before = put()
+        with rolled_back():
+            store()
+        with transaction.atomic():
+            inside = put()
+        after = put()
+    assert assert_index_agrees().waiting == {before, inside, after}
+
+
+def test_nested_savepoints_of_which_the_outer_one_is_rolled_back(engine):
+    with transaction.atomic():
+        kept = put()
+        with rolled_back():
+            put()
+            with transaction.atomic():
+                put()
+            put()
+        with transaction.atomic(savepoint=False):
+            also = put()
+    assert assert_index_agrees().waiting == {kept, also}
+
+
+def test_all_tasks_of_a_transaction_are_pushed_in_one_call(engine, index):
+    with counted_calls(index) as calls, transaction.atomic():
+        for n in range(20):
+            put("ab"[n % 2], queue=f"q{n % 3}")
+    assert calls == ["push"]
+    assert len(assert_index_agrees().waiting) == 20
+
+
+def test_many_tasks_are_pushed_in_calls_of_500(engine, index):
+    with counted_calls(index) as calls:
+        put_many(1100)
+    assert calls == ["push"] * 3
+    assert len(engine.check().waiting) == 1100
+
+
+def test_a_task_for_later_is_not_indexed(engine, index, history):
+    with counted_calls(index) as calls:
+        stored = enqueue(new(run_after=LATER))
+        many = enqueue_many([new(run_after=LATER), new(run_after=LATER)])
+    assert calls == []
+    assert {stored.status, *(one.status for one in many)} == {Status.SCHEDULED}
+    assert row(stored.id).queued_at is None
+    assert_index_agrees()
+
+
+def test_a_time_that_has_passed_means_now(engine):
+    stored = enqueue(new(run_after=datetime(2020, 1, 1, tzinfo=UTC)))
+    [many] = enqueue_many([new(run_after=datetime(2020, 1, 1, tzinfo=UTC))])
+    assert stored.status is many.status is Status.QUEUED
+    assert assert_index_agrees().waiting == {stored.id, many.id}
+
+
+# -- many ------------------------------------------------------------------------------------
+
+
+def test_bulk_of_nothing(engine, index):
+    with counted_calls(index) as calls:
+        assert enqueue_many([]) == []
+    assert calls == []
+
+
+def test_one_bad_task_of_many_stops_all(engine):
+    with pytest.raises(InvalidTaskData):
+        enqueue_many([new(), new(queue="also new"), new()])
+    with pytest.raises(IdempotencyConflict):
+        enqueue_many([new(), new(idempotency_key="k"), new(idempotency_key="k", args=[1])])
+    assert Task.objects.count() == TaskPayload.objects.count() == 0
+    assert engine.check().waiting == set()
+
+
+# -- queues -----------------------------------------------------------------------------------------
+
+
+def test_a_queue_first_named_in_code_is_created_with_the_defaults(engine):
+    put(queue="reports")
+    queue = Queue.objects.get(pk="reports")
+    assert (queue.max_concurrent, queue.paused, queue.description) == (None, False, "")
+
+
+def test_a_queue_whose_creation_was_rolled_back_is_created_again(engine):
+    with rolled_back():
+        put(queue="reports")
+    assert not Queue.objects.filter(pk="reports").exists()
+    put(queue="reports")
+    assert Queue.objects.filter(pk="reports").exists()
+
+
+def test_two_callers_may_name_new_queues_in_any_order(engine):
+    names = [f"q{n}" for n in range(20)]
+    at_once(
+        [lambda: enqueue_many(new(queue=n) for n in names), lambda: enqueue_many(new(queue=n) for n in reversed(names))]
+    )
+    assert set(names) < set(Queue.objects.values_list("name", flat=True))
+    assert_index_agrees()
+
+
+# -- without the index, and crashes ---------------------------------------------------------------
+
+
+def test_enqueueing_works_while_the_index_is_away(engine, caplog):
+    heard = []
+    signals.index_unreachable.connect(listener := lambda **event: heard.append(event["operation"]))
+    with index_away():
+        first = put()
+        second = put()
+        signals.index_unreachable.disconnect(listener)
+    assert heard == ["push"], "the second hint was held back: nobody waits for a server that does not answer"
+    assert set(Task.objects.values_list("status", flat=True)) == {"queued"}
+    assert Reconciler().run_once()["missing"] == 2
+    assert assert_index_agrees().waiting == {first, second}
+
+
+def test_a_process_that_dies_between_commit_and_push_loses_nothing(engine):
+    with mock.patch.object(hints, "_push"):
+        task_id = put()
+    assert engine.check().waiting == set()
+    assert Reconciler().run_once()["missing"] == 1
+    assert assert_index_agrees().waiting == {task_id}
+    assert take_ids(engine.worker(), 5) == [task_id]
+
+
+def test_a_failing_hint_reaches_neither_the_caller_nor_later_hooks(engine):
+    ran = []
+    with index_away(), transaction.atomic():
+        put()
+        transaction.on_commit(lambda: ran.append(True))
+    assert ran == [True]
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+BAD = {
+    "no type": ({"kind": ""}, "task_type", "blank"),
+    "type is no text": ({"kind": 5}, "task_type", "string_expected"),
+    "type with a line break": ({"kind": "a\r\nb"}, "task_type", "invalid_characters"),
+    "type with a separator": ({"kind": "a\x1fb"}, "task_type", "invalid_characters"),
+    "type with a direction override": ({"kind": "a\u202eb"}, "task_type", "invalid_characters"),
+    "type too long": ({"kind": "x" * 256}, "task_type", "invalid"),
+    "queue with braces": ({"queue": "{a}"}, "queue", "invalid_name"),
+    "queue with a colon": ({"queue": "a:b"}, "queue", "invalid_name"),
+    "queue with a star": ({"queue": "*"}, "queue", "invalid_name"),
+    "queue with a line break at the end": ({"queue": "a\n"}, "queue", "invalid_name"),
+    "queue too long": ({"queue": "q" * 101}, "queue", "invalid_name"),
+    "queue empty": ({"queue": ""}, "queue", "invalid_name"),
+    "queue is no text": ({"queue": None}, "queue", "invalid_name"),
+    "priority unknown": ({"priority": "urgent"}, "priority", "unknown_priority"),
+    "priority a number": ({"priority": 2}, "priority", "unknown_priority"),
+    "priority true": ({"priority": True}, "priority", "unknown_priority"),
+    "capabilities a text": ({"capabilities": "gpu"}, "capabilities", "list_expected"),
+    "capability with a comma": ({"capabilities": ["a,b"]}, "capabilities", "invalid_name"),
+    "capability is no text": ({"capabilities": [1]}, "capabilities", "invalid_name"),
+    "too many capabilities": ({"capabilities": [f"c{n}" for n in range(21)]}, "capabilities", "invalid"),
+    "user too long": ({"user": "u" * 151}, "user", "invalid"),
+    "user with NUL": ({"user": "a\x00"}, "user", "invalid_characters"),
+    "user with a surrogate": ({"user": "a\ud800"}, "user", "invalid_characters"),
+    "retries negative": ({"max_retries": -1}, "max_retries", "out_of_range"),
+    "retries huge": ({"max_retries": 10**9}, "max_retries", "out_of_range"),
+    "retries a fraction": ({"max_retries": 1.5}, "max_retries", "integer_expected"),
+    "retries true": ({"max_retries": True}, "max_retries", "integer_expected"),
+    "timeout zero": ({"timeout": 0}, "timeout", "out_of_range"),
+    "timeout negative": ({"timeout": -1}, "timeout", "out_of_range"),
+    "timeout not a number": ({"timeout": float("nan")}, "timeout", "out_of_range"),
+    "timeout endless": ({"timeout": float("inf")}, "timeout", "out_of_range"),
+    "timeout a text": ({"timeout": "5"}, "timeout", "number_expected"),
+    "timeout a Decimal": ({"timeout": Decimal(5)}, "timeout", "number_expected"),
+    "delay zero": ({"retry_delay": 0}, "retry_delay", "out_of_range"),
+    "naive time": ({"run_after": datetime(2030, 1, 1)}, "run_after", "timezone_required"),  # noqa: DTZ001 - the case
+    "time in another century": ({"run_after": datetime(1999, 12, 31, tzinfo=UTC)}, "run_after", "date_out_of_range"),
+    "time in year 9999": ({"run_after": datetime.max.replace(tzinfo=UTC)}, "run_after", "date_out_of_range"),
+    "time is a date": ({"run_after": datetime(2030, 1, 1, tzinfo=UTC).date()}, "run_after", "datetime_expected"),
+    "time is a number": ({"run_after": 1893456000}, "run_after", "datetime_expected"),
+    "key empty": ({"idempotency_key": ""}, "idempotency_key", "blank"),
+    "key too long": ({"idempotency_key": "k" * 65}, "idempotency_key", "invalid"),
+    "key with ESC": ({"idempotency_key": "\x1b[0m"}, "idempotency_key", "invalid_characters"),
+    "args a text": ({"args": "abc"}, "args", "list_expected"),
+    "args a dict": ({"args": {"a": 1}}, "args", "list_expected"),
+    "parameters a list": ({"parameters": []}, "parameters", "object_expected"),
+    "parameters null": ({"parameters": None}, "parameters", "object_expected"),
+    "parameters with bytes": ({"parameters": {"a": b"x"}}, "parameters.a", "not_json"),
+    "args with a model": ({"args": [Queue()]}, "args[0]", "not_json"),
+    "parameters too large": ({"parameters": {"a": "x" * 300_000}}, "parameters", "payload_too_large"),
+    "parameters too deep": ({"parameters": {"a": eval("[" * 32 + "]" * 32)}}, "parameters", "too_deep"),  # noqa: S307
+}
+
+
+@pytest.mark.parametrize("in_bulk", [False, True], ids=["one", "many"])
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_and_stores_nothing(engine, index, case, in_bulk):
+    options, field, code = BAD[case]
+    task = new(**({"queue": "never-made"} | options))
+    with counted_calls(index) as calls, pytest.raises(InvalidTaskData) as refused:
+        enqueue_many([new(queue="never-made"), task]) if in_bulk else enqueue(task)
+    assert (refused.value.field, refused.value.code) == (field, code)
+    assert calls == []
+    assert Task.objects.count() == TaskPayload.objects.count() == 0
+    assert list(Queue.objects.values_list("name", flat=True)) == ["default"]
+
+
+GOOD = {
+    "longest names": {"kind": "k" * 255, "queue": "q" * 100, "user": "u" * 150, "idempotency_key": "k" * 64},
+    "odd names": {"kind": "a.<locals>.b [1] 'ü' %s", "queue": "0.-_", "capabilities": {"A-1.b_c"}},
+    "limits": {"max_retries": 100, "timeout": 7 * 86_400, "retry_delay": 0.001},
+    "a duration": {"timeout": timedelta(minutes=5)},
+    "no retries": {"max_retries": 0},
+    "ten years ahead": {"run_after": datetime.now(UTC) + timedelta(days=3650)},
+    "medium": {"priority": "medium"},
+    "largest integers": {"args": [2**53, -(2**53)]},
+    "32 levels": {"args": [eval("[" * 31 + "]" * 31)]},  # noqa: S307
+}
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_what_lies_just_inside_the_limits_is_taken(engine, case):
+    put(**GOOD[case])
+    enqueue_many([new(**{name: value for name, value in GOOD[case].items() if name != "idempotency_key"})])
+    assert_index_agrees()

@@ -1,0 +1,124 @@
+"""cancel: what waits ends, what runs is asked to stop, what has ended stays."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import transaction
+
+from queue_app.core.states import Status
+from queue_app.exceptions import InvalidTransition, TaskNotFound
+from queue_app.services.lifecycle.cancel import cancel, cancel_many
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.repair.reconcile import Reconciler
+from queue_app.sql import claim as claim_rows
+from queue_app.sql import snapshot
+from tests.support.engine import assert_index_agrees, at_once, done, index_away, put, put_many, rolled_back, row, take
+
+
+def test_a_queued_task_ends_and_leaves_the_index(engine, history):
+    task_id = put()
+    assert cancel(task_id) is Status.CANCELLED
+    assert history.states(task_id) == "queued cancelled"
+    assert row(task_id).finished_at is not None
+    assert_index_agrees()
+    assert take(engine.worker()) == []
+
+
+def test_a_scheduled_task_ends(engine, history):
+    task_id = put(run_after=datetime.now(UTC) + timedelta(hours=1))
+    assert cancel(task_id) is Status.CANCELLED
+    assert history.states(task_id) == "scheduled cancelled"
+
+
+def test_an_executing_task_is_asked(engine, history):
+    task_id = put()
+    [task] = take(engine.worker())
+    assert cancel(task_id) is Status.EXECUTING
+    asked = row(task_id).cancel_requested_at
+    assert cancel(task_id) is Status.EXECUTING
+    assert row(task_id).cancel_requested_at == asked, "once"
+    assert history.states(task_id) == "queued executing"
+    assert engine.check().leases == {task.id}
+
+
+def test_what_has_ended_cannot_be_cancelled(engine):
+    task_id = put()
+    finish([done(task) for task in take(engine.worker())])
+    with pytest.raises(InvalidTransition) as refused:
+        cancel(task_id)
+    assert refused.value.status is Status.COMPLETED
+
+
+def test_an_unknown_task(engine):
+    with pytest.raises(TaskNotFound):
+        cancel(uuid.uuid4())
+
+
+def test_many_of_every_kind(engine):
+    hand = engine.worker()
+    ended, running, waiting = put_many(3)
+    finish([done(task) for task in take(hand)])
+    take(hand)
+    assert cancel_many([waiting, uuid.uuid4(), running, ended, waiting]) == {
+        waiting: Status.CANCELLED,
+        running: Status.EXECUTING,
+    }
+    assert_index_agrees()
+
+
+def test_a_rolled_back_cancellation_is_silence(engine):
+    task_id = put()
+    with rolled_back():
+        cancel(task_id)
+    assert row(task_id).status == "queued"
+    assert assert_index_agrees().waiting == {task_id}
+
+
+def test_enqueued_and_cancelled_in_one_transaction(engine):
+    with transaction.atomic():
+        cancelled, kept = put_many(2)
+        cancel(cancelled)
+    assert assert_index_agrees().waiting == {kept}
+
+
+def test_the_index_proposes_a_cancelled_task_once_when_it_did_not_hear_of_it(engine):
+    task_id = put()
+    with index_away("remove"):
+        cancel(task_id)
+    assert engine.check().waiting == {task_id}
+    assert take(engine.worker()) == []
+    assert_index_agrees()
+
+
+def test_the_reconciler_leaves_no_lease_of_a_cancelled_task(engine):
+    """Proposed, cancelled before the row was claimed, and then the claimer died."""
+    task_id = put()
+    hand = engine.worker()
+    engine.index.claim(hand.profile, hand.id, 1)
+    cancel(task_id)
+    assert engine.check().leases == {task_id}
+    assert Reconciler().run_once()["leases_ended"] == 1
+    assert_index_agrees()
+
+
+def test_cancelling_and_claiming_at_once_never_runs_a_cancelled_task(engine, history):
+    ids = put_many(40)
+    hand = engine.worker()
+    number = snapshot.generation()
+    at_once(
+        [
+            lambda: [cancel_many([task_id]) for task_id in ids],
+            lambda: [claim_rows.claim([task_id], hand.id, number) for task_id in reversed(ids)],
+        ]
+    )
+    assert {history.states(task_id) for task_id in ids} <= {"queued cancelled", "queued executing"}
+
+
+def test_bulk_cancelling_and_claiming_at_once_do_not_block_each_other_for_good(engine, history):
+    """Both lock many rows; in different orders that would be a deadlock."""
+    hand = engine.worker()
+    number = snapshot.generation()
+    for _ in range(10):
+        ids = put_many(50)
+        at_once([lambda i=ids: cancel_many(i[::-1]), lambda i=ids: claim_rows.claim(i[25:] + i[:25], hand.id, number)])

@@ -1,0 +1,355 @@
+"""claim and give_back: the index proposes, the rows decide, and every grant reaches its worker."""
+
+import threading
+import uuid
+from datetime import UTC, datetime
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+
+from queue_app.core.states import Status
+from queue_app.exceptions import IndexNotReady, IndexUnavailable
+from queue_app.index import Proposal
+from queue_app.models import PriorityPolicy, Task, TaskPayload
+from queue_app.services.lifecycle import claim as claim_service
+from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.claim import claim
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.notify.index import breaker
+from queue_app.services.repair import reconcile
+from queue_app.services.repair.reconcile import Reconciler
+from queue_app.sql import claim as claim_rows
+from queue_app.sql import snapshot
+from queue_app.sql.database import GENERATION_LOCK, fetch_all
+from tests.support.engine import (
+    Side,
+    assert_index_agrees,
+    at_once,
+    done,
+    index_away,
+    put,
+    put_many,
+    row,
+    somebody_waits_for_a_lock,
+    status,
+    take,
+    take_ids,
+    until,
+)
+
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def impatient(monkeypatch) -> None:
+    """Let the reconciler take every lease of a queued row for abandoned."""
+    monkeypatch.setattr(reconcile, "ABANDONED_SECONDS", -1)
+
+
+def test_what_the_rows_refuse_hides_nothing_behind_it(engine):
+    """As when a push comes so late that its tasks have ended: one call of a worker is enough to get past them."""
+    ended, waiting = put_many(7), put()
+    Task.objects.filter(pk__in=ended).update(status="cancelled", finished_at=datetime.now(UTC))
+    assert take_ids(engine.worker(), 2) == [waiting]
+    assert assert_index_agrees().waiting == set()
+
+
+def test_a_claim_grants_the_rows_to_the_worker(engine, history):
+    task_id = put("a", args=[1], parameters={"x": "ü"}, user="ann", capabilities=["g"], max_retries=1, retry_delay=2)
+    hand = engine.worker(offers=["g"])
+    [task] = take(hand, 5)
+    stored = row(task_id)
+    assert (task.id, task.attempt, task.task_type, task.queue, task.priority) == (task_id, 1, "a", "default", 2)
+    assert (task.capabilities, task.user, task.max_retries, task.retry_delay) == (("g",), "ann", 1, 2.0)
+    assert (task.args, task.parameters) == ("[1]", '{"x": "ü"}')
+    assert (stored.status, stored.attempt, stored.worker_id) == ("executing", 1, hand.id)
+    assert stored.started_at == task.started_at
+    assert (stored.deadline - stored.started_at).total_seconds() == pytest.approx(task.timeout, abs=0.01)
+    assert history.states(task_id) == "queued executing"
+    assert_index_agrees()
+
+
+def test_the_tasks_options_come_before_the_policy_of_its_band(engine):
+    PriorityPolicy.objects.filter(priority=2).update(timeout_seconds=77, max_retries=9)
+    put()
+    put(timeout=5, max_retries=0)
+    PriorityPolicy.objects.filter(priority=4).delete()
+    put(priority="background")
+    tasks = take(engine.worker(), 3)
+    assert [(task.timeout, task.max_retries) for task in tasks] == [(77, 9), (5, 0), (600, 3)]
+
+
+def test_granted_tasks_come_in_the_order_of_the_index(engine):
+    first = put_many(20)
+    urgent = put(priority="critical")
+    assert take_ids(engine.worker(), 30) == [urgent, *first]
+
+
+def test_nothing_waits(engine):
+    assert take(engine.worker()) == []
+
+
+# -- fences ---------------------------------------------------------------------------------
+
+
+def propose(scene, ids, generation=1) -> Proposal:
+    """Return a proposal of tasks whatever the index thinks of it."""
+    return Proposal(generation, scene.index.now(), tuple((task_id, "default") for task_id in ids))
+
+
+def test_two_claims_of_one_row_grant_it_once(engine, history):
+    [task_id] = put_many(1)
+    number = snapshot.generation()
+    grants = at_once([lambda: claim_rows.claim([task_id], uuid.uuid4(), number) for _ in range(6)])
+    assert sum(map(len, grants)) == 1
+    assert history.states(task_id) == "queued executing"
+
+
+def test_claimers_at_once_share_the_tasks_without_overlap(engine, history):
+    ids = put_many(60)
+    hands = [engine.worker() for _ in range(6)]
+
+    def drain(hand):
+        taken = []
+        while batch := take_ids(hand, 3):
+            taken += batch
+        return taken
+
+    taken = at_once([lambda h=hand: drain(h) for hand in hands])
+    assert sorted(task_id for batch in taken for task_id in batch) == sorted(ids)
+    assert all(history.states(task_id) == "queued executing" for task_id in ids)
+    assert_index_agrees()
+
+
+def test_a_cap_holds_among_claimers_at_once(engine, history):
+    """As PostgreSQL sees it: never more rows executing than the cap allows."""
+    from queue_app.services.control.queues import set_queue_limits  # noqa: PLC0415 - reads better where it is used
+
+    set_queue_limits("default", max_concurrent=3)
+    put_many(40)
+    hands = [engine.worker() for _ in range(4)]
+
+    def work(hand):
+        for _ in range(30):
+            if batch := take(hand, 2):
+                finish([done(task) for task in batch])
+
+    at_once([lambda h=hand: work(h) for hand in hands])
+    assert history.most_executing() == 3
+    assert_index_agrees()
+
+
+@pytest.mark.parametrize("fate", ["cancelled", "completed", "gone"])
+def test_a_row_that_is_no_longer_queued_is_refused_and_its_lease_ends(engine, fate):
+    task_id, other = put_many(2)
+    hand = engine.worker()
+    with index_away("remove"):  # the index does not hear of it
+        if fate == "cancelled":
+            cancel(task_id)
+        elif fate == "completed":
+            Task.objects.filter(pk=task_id).update(
+                status="executing", attempt=1, worker_id=hand.id, started_at=LONG_AGO, deadline=LONG_AGO
+            )
+            Task.objects.filter(pk=task_id).update(status="completed", finished_at=LONG_AGO)
+        else:
+            Task.objects.filter(pk=task_id)._raw_delete(using="default")
+    assert take_ids(hand, 5) == [other]
+    assert engine.check().leases == {other}
+    assert engine.check().waiting == set()
+
+
+def test_the_lease_of_a_row_that_somebody_else_runs_stays(engine):
+    """Its own lease was lost and a copy proposed again: the new lease counts for the row that runs."""
+    task_id = put()
+    [task] = take(engine.worker())
+    engine.index.release([(task_id, "default")])
+    engine.index.push([task.ref])
+    assert take(engine.worker(), 5) == []
+    assert_index_agrees()
+
+
+def test_a_proposal_of_an_earlier_generation_is_refused_and_goes_back(engine):
+    ids = put_many(3)
+    hand = engine.worker()
+    snapshot.raise_generation()  # somebody has begun a rebuild; the index does not know yet
+    with pytest.raises(IndexNotReady):
+        take(hand, 2)
+    assert {status(task_id) for task_id in ids} == {Status.QUEUED}
+    assert engine.check().waiting == set(ids)
+    assert engine.check().leases == set()
+
+
+def test_a_proposal_that_took_too_long_is_given_up(engine, monkeypatch, impatient):
+    """By then the reconciler may have given its tasks to others."""
+    task_id = put()
+    hand = engine.worker()
+    monkeypatch.setattr(claim_service, "PROPOSAL_SECONDS", 0)
+    assert take(hand) == []
+    assert status(task_id) is Status.QUEUED
+    monkeypatch.undo()
+    monkeypatch.setattr(reconcile, "ABANDONED_SECONDS", -1)
+    Reconciler().run_once()
+    assert_index_agrees()
+    assert take_ids(hand) == [task_id]
+
+
+# -- the fences can fail: without the condition the invariant breaks --------------------------
+
+
+def without(monkeypatch, module, name: str, condition: str, instead: str = "true") -> None:
+    """Take a condition out of a statement."""
+    text = getattr(module, name)
+    assert text.count(condition) == 1
+    monkeypatch.setattr(module, name, text.replace(condition, instead))
+
+
+def test_twin_without_the_status_a_running_task_is_granted_again(rows, scene, monkeypatch):
+    without(monkeypatch, claim_rows, "_GRANT", "t.status || '' = 'queued'")
+    snapshot.raise_generation()
+    [task_id] = put_many(1)
+    number = snapshot.generation()
+    grants = [claim_rows.claim([task_id], uuid.uuid4(), number) for _ in range(2)]
+    assert [len(granted) for granted in grants] == [1, 1], "two workers run it"
+
+
+def test_the_history_refuses_such_a_grant(engine, monkeypatch):
+    without(monkeypatch, claim_rows, "_GRANT", "t.status || '' = 'queued'")
+    [task_id] = put_many(1)
+    take(engine.worker())
+    with pytest.raises(DatabaseError, match="attempt 1 -> 2"):
+        claim_rows.claim([task_id], uuid.uuid4(), snapshot.generation())
+
+
+def test_twin_without_the_generation_an_outdated_proposal_is_granted(engine, monkeypatch):
+    condition = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1) = %s"
+    without(monkeypatch, claim_rows, "_GRANT", condition, "%s::int IS NOT NULL")
+    [task_id] = put_many(1)
+    hand = engine.worker()
+    snapshot.raise_generation()
+    assert take_ids(hand) == [task_id], "a row runs that the rebuild may have read as queued"
+
+
+# -- when something fails on the way ------------------------------------------------------------
+
+
+def test_granted_tasks_reach_the_worker_although_another_row_cannot_be_claimed(engine, impatient):
+    """A queued row that the claim cannot take (its payload is gone) must not take others along."""
+    bad, good, later = put_many(3)
+    TaskPayload.objects.filter(pk=bad)._raw_delete(using="default")
+    hand = engine.worker()
+    assert take_ids(hand, 2) == [good]
+    assert take_ids(hand, 2) == [later], "and it is out of the way"
+    assert engine.check().leases == {bad, good, later}
+    Reconciler().run_once()
+    assert engine.check().waiting == {bad}
+
+
+def test_a_row_that_somebody_holds_locked_does_not_hold_up_the_others(engine, impatient, monkeypatch):
+    """It was cancelled in a transaction that goes on: the index proposes it until that commits."""
+    monkeypatch.setattr(claim_rows, "_LOCK", claim_rows._LOCK.replace("'1s'", "'10ms'"))
+    ids = put_many(5)
+    hand = engine.worker()
+    locked, done_with_it = threading.Event(), threading.Event()
+
+    def hold():
+        with transaction.atomic():
+            Task.objects.select_for_update().get(pk=ids[1])
+            locked.set()
+            assert done_with_it.wait(20)
+
+    side = Side(hold)
+    assert locked.wait(10)
+    assert take_ids(hand, 3) == [ids[0], ids[2]]
+    assert take_ids(hand, 3) == ids[3:], "and it is out of the way"
+    done_with_it.set()
+    side.result()
+    Reconciler().run_once()
+    assert take_ids(hand, 3) == [ids[1]]
+    assert_index_agrees()
+
+
+@pytest.mark.parametrize("script", ["withdraw", "push"])
+def test_granted_tasks_reach_the_worker_although_the_index_goes_away(engine, script, impatient):
+    refused, granted = put_many(2)
+    with index_away("remove"):
+        cancel(refused)
+    with index_away(script):
+        assert take_ids(engine.worker(), 2) == [granted]
+    Reconciler().run_once()
+    assert_index_agrees()
+
+
+def test_a_claim_that_dies_before_the_rows_costs_no_attempt(engine, history, monkeypatch, impatient):
+    task_id, other = put_many(2)
+    hand = engine.worker()
+    with monkeypatch.context() as patch:
+
+        def die(*_):
+            raise DatabaseError("the connection broke")
+
+        patch.setattr(claim_rows, "claim", die)
+        with pytest.raises(DatabaseError):
+            take(hand, 1)
+    assert engine.check().leases == {task_id}
+    Reconciler().run_once()
+    assert_index_agrees()
+    assert take_ids(hand, 5) == [task_id, other], "in its old place"
+    assert row(task_id).attempt == 1
+
+
+def test_a_worker_whose_connection_broke_waits_for_its_grant(engine, history):
+    """The server goes on with it behind a lock; to look before it has ended would find nothing, for ever."""
+    [task_id] = put_many(1)
+    hand = engine.worker()
+    proposal = engine.index.claim(hand.profile, hand.id, 1)
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def grant():
+        with transaction.atomic():
+            fetch_all("SELECT pg_advisory_xact_lock_shared(%s)", [GENERATION_LOCK])
+            under_way.set()
+            assert go_on.wait(20)
+            claim_rows.claim([task_id], hand.id, proposal.generation)
+
+    granting = Side(grant)
+    assert under_way.wait(10)
+    recovering = Side(lambda: claim_service.recover(hand.id, []))
+    until(somebody_waits_for_a_lock, "it waits")
+    go_on.set()
+    granting.result()
+    assert recovering.result() == 1
+    assert history.states(task_id) == "queued executing queued"
+    assert_index_agrees()
+
+
+def test_a_young_lease_of_a_queued_row_is_left_to_its_claim(engine):
+    """The claim may be between the index and the row."""
+    task_id = put()
+    hand = engine.worker()
+    proposal = engine.index.claim(hand.profile, hand.id, 1)
+    assert Reconciler().run_once()["leases_ended"] == 0
+    assert [task.id for task in claim_rows.claim([task_id], hand.id, proposal.generation)] == [task_id]
+    assert_index_agrees()
+
+
+def test_the_index_away_is_said_so(engine):
+    put()
+    hand = engine.worker()
+    with index_away("claim"), pytest.raises(IndexUnavailable):
+        claim(hand.profile, hand.id, 1)
+
+
+def test_a_claim_leaves_no_trace_in_the_settings_of_the_connection(engine):
+    """Its commits need not wait for the disk; those of the project on the same connection do."""
+    put()
+    take(engine.worker())
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW synchronous_commit")
+        assert cursor.fetchone()[0] == "on"
+
+
+def test_an_index_that_answers_a_claim_hears_hints_again_at_once(engine):
+    hand = engine.worker()
+    breaker.trip()
+    assert take_ids(hand) == []
+    assert not breaker.is_open

@@ -1,0 +1,338 @@
+"""finish: how attempts ended, fenced by the attempt, in batches."""
+
+import json
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from queue_app import signals
+from queue_app.core.states import Status
+from queue_app.index import Lease
+from queue_app.models import DeadLetter, Task, TaskAttempt, TaskResult
+from queue_app.services.control.queues import set_queue_limits
+from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.claim import give_back
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.repair.rebuild import rebuild
+from queue_app.services.repair.reconcile import Reconciler
+from queue_app.services.upkeep.promote import make_due
+from queue_app.sql import finish as finish_rows
+from tests.support.engine import assert_index_agrees, done, failed, flush, index_away, put, put_many, row, status, take
+
+
+def test_a_completed_task_keeps_its_result(engine, hand, history):
+    put()
+    [task] = take(hand)
+    assert finish([done(task, '{"n": [1, null]}')]) == {task.id}
+    stored = row(task.id)
+    assert (stored.status, stored.attempt, stored.failures, stored.deadline) == ("completed", 1, 0, None)
+    assert stored.finished_at is not None
+    assert TaskResult.objects.get(pk=task.id).value == {"n": [1, None]}
+    assert history.states(task.id) == "queued executing completed"
+    assert_index_agrees()
+
+
+def test_null_is_no_row(engine, hand):
+    put_many(3)
+    tasks = take(hand, 3)
+    assert len(finish([done(tasks[0]), done(tasks[1], "0"), done(tasks[2], None)])) == 3
+    assert set(TaskResult.objects.values_list("pk", flat=True)) == {tasks[1].id}
+
+
+def test_a_failure_is_tried_again_later(engine, hand, history):
+    put(max_retries=2, retry_delay=30)
+    [task] = take(hand)
+    assert finish([failed(task, "first")]) == {task.id}
+    stored = row(task.id)
+    assert (stored.status, stored.failures, stored.queued_at, stored.finished_at) == ("scheduled", 1, None, None)
+    attempt = TaskAttempt.objects.get(task_id=task.id)
+    assert (stored.run_after - attempt.finished_at).total_seconds() == pytest.approx(30, abs=1)
+    assert (attempt.attempt, attempt.worker_id, attempt.exception_class, attempt.message) == (
+        1,
+        hand.id,
+        "builtins.ValueError",
+        "first",
+    )
+    assert_index_agrees()
+
+
+def test_what_failures_say_is_stored_without_secrets_as_it_can_be_searched(engine, hand):
+    put(parameters={"password": "swordfish"}, max_retries=1)
+    put(parameters={"password": "swordfish"}, max_retries=0)
+    tasks = take(hand, 2)
+    said = "refused swordfish, token=abc at redis://me:pw@host"
+    finish([failed(task, said) for task in tasks])
+    stored = {*TaskAttempt.objects.values_list("message", flat=True), DeadLetter.objects.get().message}
+    assert stored == {"refused ********, token=******** at redis://me:********@host"}
+
+
+# failures so far, own delay, cap in settings -> seconds
+@pytest.mark.parametrize(
+    ("failures", "own", "seconds"),
+    [(0, None, 20), (1, None, 40), (4, None, 320), (0, 3, 3), (2, 3, 12), (0, 86_400, 86_400)],
+)
+def test_backoff_doubles_and_the_tasks_own_delay_is_never_cut(engine, hand, failures, own, seconds):
+    task_id = put(max_retries=50, retry_delay=own)
+    Task.objects.filter(pk=task_id).update(failures=0)
+    [task] = take(hand)
+    task = type(task)(**{name: getattr(task, name) for name in task.__slots__} | {"failures": failures})
+    finish([failed(task)])
+    stored = row(task_id)
+    assert (stored.run_after - TaskAttempt.objects.get(task_id=task_id).finished_at).total_seconds() == pytest.approx(
+        seconds, abs=1
+    )
+
+
+def test_exhausted_retries_end_in_the_dead_letters_once(engine, hand, history):
+    task_id = put(max_retries=1, retry_delay=0.001, user="ann", queue="q", priority="high")
+    [task] = take(hand)
+    finish([failed(task, "first")])
+    make_due_now(task_id)
+    [task] = take(hand)
+    assert finish([failed(task, "last")]) == {task_id}
+    assert finish([failed(task, "last")]) == set()
+    stored = row(task_id)
+    assert (stored.status, stored.failures, stored.attempt) == ("dead_letter", 2, 2)
+    letter = DeadLetter.objects.get()
+    assert (
+        letter.task_id,
+        letter.queue,
+        letter.user,
+        letter.priority,
+        letter.attempts,
+        letter.message,
+        letter.reason,
+    ) == (
+        task_id,
+        "q",
+        "ann",
+        1,
+        2,
+        "last",
+        "retries_exhausted",
+    )
+    assert (letter.expires_at - letter.died_at).days == 30
+    assert history.states(task_id) == "queued executing scheduled queued executing dead_letter"
+    assert TaskAttempt.objects.count() == 2
+    assert_index_agrees()
+
+
+def make_due_now(task_id) -> None:
+    """Let a scheduled task's time come."""
+    from queue_app.services.upkeep.promote import make_due  # noqa: PLC0415 - reads better where it is used
+
+    Task.objects.filter(pk=task_id).update(run_after="2026-01-01T00:00Z")
+    assert make_due() == 1
+
+
+@pytest.mark.parametrize("retries", [0, 5])
+def test_a_failure_that_cannot_be_mended_is_final(engine, hand, history, retries):
+    put(max_retries=retries)
+    [task] = take(hand)
+    finish([failed(task, retriable=False)])
+    assert history.states(task.id) == "queued executing failed"
+    assert DeadLetter.objects.count() == 0
+    assert TaskAttempt.objects.count() == 1
+    assert_index_agrees()
+
+
+def test_a_batch_with_every_outcome(engine, hand):
+    put("a", max_retries=0)
+    put_many(4, max_retries=3)
+    dead, completed, again, final, stale = take(hand, 5)
+    give_back([stale])
+    held = finish(
+        [failed(dead), done(completed, "1"), failed(again), failed(final, retriable=False), done(stale, '"never"')]
+    )
+    assert held == {dead.id, completed.id, again.id, final.id}
+    assert {task.id: status(task.id) for task in (dead, completed, again, final, stale)} == {
+        dead.id: "dead_letter",
+        completed.id: "completed",
+        again.id: "scheduled",
+        final.id: "failed",
+        stale.id: "queued",
+    }
+    assert not TaskResult.objects.filter(pk=stale.id).exists()
+    assert_index_agrees()
+
+
+def test_an_empty_batch(engine):
+    assert finish([]) == set()
+
+
+# -- the fence ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def twice(engine, hand):
+    """A stale attempt, and the one that holds the task now."""
+    set_queue_limits("default", max_concurrent=1)
+    put(max_retries=0)
+    [stale] = take(hand)
+    give_back([stale])
+    [current] = take(hand)
+    return stale, current
+
+
+@pytest.mark.parametrize("outcome", [done, failed, lambda task: done(task, "1")])
+def test_a_stale_attempt_changes_nothing_and_frees_no_slot(engine, twice, outcome):
+    stale, current = twice
+    before = Task.objects.filter(pk=current.id).values().get()
+    assert finish([outcome(stale)]) == set()
+    assert Task.objects.filter(pk=current.id).values().get() == before
+    assert TaskResult.objects.count() == TaskAttempt.objects.count() == DeadLetter.objects.count() == 0
+    assert engine.check().leases == {current.id}
+    assert finish([done(current)]) == {current.id}
+
+
+@pytest.mark.parametrize("outcome", [done, lambda task: done(task, "1"), failed])
+def test_an_attempt_that_was_granted_again_to_another_worker_is_refused(engine, hand, outcome):
+    """A claim does not wait for the disk: PostgreSQL crashed, and the number was given a second time."""
+    put()
+    [task] = take(hand)
+    forgotten = replace(task, worker_id=uuid.uuid4())
+    assert finish([outcome(forgotten)]) == set()
+    assert give_back([forgotten]) == 0
+    assert engine.check().leases == {task.id}
+    assert finish([done(task)]) == {task.id}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("outcome", [lambda task: done(task, str(task.attempt)), failed])
+def test_a_stale_attempt_in_one_batch_with_the_current_one(engine, twice, outcome, first):
+    """A worker lost a task, got it again, and both threads ended at once."""
+    batch = [twice[first], twice[1 - first]]
+    assert finish([outcome(task) for task in batch]) == {twice[0].id}
+    assert list(TaskResult.objects.values_list("value", flat=True)) in ([], [2])
+    assert list(TaskAttempt.objects.values_list("attempt", flat=True)) in ([], [2])
+    assert_index_agrees()
+
+
+@pytest.mark.parametrize("outcome", [lambda task: done(task, "1"), failed])
+def test_one_outcome_twice_in_a_batch_counts_once(engine, hand, outcome):
+    put(max_retries=0)
+    [task] = take(hand)
+    heard = []
+    signals.attempt_finished.connect(listener := lambda **event: heard.append(event["status"]))
+    assert finish([outcome(task), outcome(task)]) == {task.id}
+    signals.attempt_finished.disconnect(listener)
+    assert len(heard) == 1
+    assert row(task.id).failures in (0, 1)
+
+
+def test_the_first_of_two_different_outcomes_counts(engine, hand):
+    put()
+    [task] = take(hand)
+    finish([failed(task, retriable=False), done(task, "1")])
+    assert status(task.id) is Status.FAILED
+
+
+def test_a_finished_task_stays_as_it_is(engine, hand):
+    put()
+    [task] = take(hand)
+    finish([done(task, "1")])
+    assert finish([done(task, "2")]) == finish([failed(task)]) == set()
+    assert TaskResult.objects.get().value == 1
+    assert status(task.id) is Status.COMPLETED
+
+
+@pytest.mark.parametrize("name", ["_COMPLETE", "_COMPLETE_WITH_RESULTS", "_FAIL"])
+def test_twin_without_the_attempt_a_stale_outcome_is_taken(engine, twice, monkeypatch, name):
+    stale, _current = twice
+    text = getattr(finish_rows, name)
+    assert text.count("t.attempt = v.attempt AND ") == 1
+    monkeypatch.setattr(finish_rows, name, text.replace("t.attempt = v.attempt AND ", ""))
+    if name == "_FAIL":
+        finish_rows.fail([finish_rows.Verdict(failed(stale), Status.FAILED, None)], 60)
+    else:
+        finish_rows.complete([done(stale, None if name == "_COMPLETE" else "1")])
+    assert status(stale.id) is not Status.EXECUTING, "the running attempt was overwritten"
+
+
+# -- cancellation ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("retriable", [True, False])
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_task_that_was_to_be_cancelled_is_not_tried_again(engine, hand, history, retries, retriable):
+    put(max_retries=retries)
+    [task] = take(hand)
+    cancel(task.id)
+    heard = []
+    signals.attempt_finished.connect(listener := lambda **event: heard.append(event["status"]))
+    assert finish([failed(task, "interrupted", retriable=retriable)]) == {task.id}
+    signals.attempt_finished.disconnect(listener)
+    assert heard == [Status.CANCELLED]
+    assert history.states(task.id) == "queued executing cancelled"
+    assert DeadLetter.objects.count() == 0
+    assert TaskAttempt.objects.get().message == "interrupted"
+    assert_index_agrees()
+
+
+@pytest.mark.parametrize("result", [None, "1"])
+def test_a_task_that_completed_before_it_could_stop_is_cancelled_all_the_same(engine, hand, result):
+    """Who cancelled it was told so; the result is not kept."""
+    put()
+    [task] = take(hand)
+    cancel(task.id)
+    finish([done(task, result)])
+    assert status(task.id) is Status.CANCELLED
+    assert TaskResult.objects.count() == 0
+    assert_index_agrees()
+
+
+# -- crash points -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", [done, failed, lambda task: failed(task, retriable=False)])
+def test_a_slot_whose_release_was_lost_is_freed_by_the_reconciler(engine, hand, outcome):
+    set_queue_limits("default", max_concurrent=1)
+    put_many(2)
+    [task] = take(hand)
+    with index_away("release"):
+        assert finish([outcome(task)]) == {task.id}
+    assert engine.check().leases == {task.id}
+    assert take(hand) == []
+    assert Reconciler().run_once()["leases_ended"] == 1
+    assert_index_agrees()
+    assert len(take(hand)) == 1
+
+
+def test_a_failing_batch_records_nothing(engine, hand):
+    """Nothing of it: the worker still has the outcomes and tries again."""
+    put_many(2)
+    good, bad = take(hand, 2)
+    with pytest.raises(Exception, match="json"):
+        finish([failed(good), done(bad, "{not json")])
+    assert {status(good.id), status(bad.id)} == {Status.EXECUTING}
+    assert TaskAttempt.objects.count() == 0
+    assert finish([failed(good), done(bad, json.dumps({}))]) == {good.id, bad.id}
+    assert_index_agrees()
+
+
+def test_who_is_late_does_not_free_the_slot_of_who_was_granted_the_task_meanwhile(engine, hand):
+    """A worker was stopped between its commit and the release; the reconciler and another claim came in between."""
+    put(retry_delay=0.001)
+    [task] = take(hand)
+    with index_away("release"):
+        finish([failed(task)])
+    Task.objects.update(run_after=task.created_at)
+    Reconciler().run_once()
+    make_due()
+    [again] = take(hand)
+    late = Lease(task.id, task.queue, task.leased_at)
+    assert engine.index.release_leases([late]) == 0
+    assert engine.check().leases == {again.id}
+    assert finish([done(again)]) == {again.id}
+    assert_index_agrees()
+
+
+def test_a_restored_lease_is_freed_by_who_held_it_before(engine, hand):
+    put()
+    [task] = take(hand)
+    flush(engine)
+    rebuild()
+    assert engine.check().leases == {task.id}
+    finish([done(task)])
+    assert engine.check().leases == set()

@@ -1,0 +1,319 @@
+"""replay: a dead task is queued again with a fresh budget, once, and the record says by whom."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import transaction
+
+from queue_app import signals
+from queue_app.core.masking import MASK
+from queue_app.core.states import Status
+from queue_app.exceptions import DeadLetterNotFound, InvalidTaskData, InvalidTransition
+from queue_app.models import DeadLetter, Task, TaskAttempt, TaskPayload
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.lifecycle.replay import discard, replay, replay_open
+from queue_app.services.read.results import load_result
+from queue_app.services.repair.reconcile import Reconciler
+from queue_app.sql import dead_letters as rows
+from tests.support.engine import (
+    Side,
+    assert_index_agrees,
+    at_once,
+    done,
+    failed,
+    index_away,
+    put,
+    rolled_back,
+    row,
+    somebody_waits_for_a_lock,
+    status,
+    take,
+    take_ids,
+    until,
+)
+from tests.support.graves import bury, bury_many, kill, letter_of
+
+
+def test_the_task_is_queued_again_with_a_fresh_budget(engine, hand, history):
+    letter = bury(hand, max_retries=1)
+    before = row(letter.task_id)
+    assert (before.status, before.failures, before.attempt) == ("dead_letter", 2, 2)
+    ref = replay(letter.id, by="ann")
+    after = row(letter.task_id)
+    assert (ref.id, ref.queued_at) == (after.id, after.queued_at)
+    assert (after.status, after.failures, after.crashes, after.attempt) == ("queued", 0, 0, 2)
+    assert (after.run_after, after.finished_at, after.deadline, after.cancel_requested_at) == (None, None, None, None)
+    assert after.queued_at > before.finished_at
+    letter.refresh_from_db()
+    assert (letter.replayed_by, letter.parameters_edited, letter.operation_id) == ("ann", False, None)
+    assert abs(letter.replayed_at - after.queued_at) < timedelta(seconds=1)
+    assert assert_index_agrees().waiting == {letter.task_id}
+    [task] = take(hand)
+    assert (task.attempt, task.failures) == (3, 0)
+    assert history.states(letter.task_id).endswith("dead_letter queued executing")
+
+
+def test_whatever_the_row_carried_is_reset(engine, hand):
+    letter = bury(hand, max_retries=3)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    Task.objects.update(crashes=3, cancel_requested_at=later, run_after=later, deadline=later)
+    replay(letter.id, by="ann")
+    after = row(letter.task_id)
+    assert (after.crashes, after.failures) == (0, 0)
+    assert (after.run_after, after.deadline, after.cancel_requested_at) == (None, None, None)
+    [task] = take(hand)
+    finish([done(task)])
+    assert status(letter.task_id) is Status.COMPLETED, "no old wish to cancel it stands"
+
+
+def test_it_queues_behind_what_waits(engine, hand):
+    letter = bury(hand)
+    first = put()
+    replay(letter.id, by="")
+    last = put()
+    assert take_ids(hand, 3) == [first, letter.task_id, last]
+
+
+def test_it_can_die_again_and_each_death_has_its_record(engine, hand):
+    letter = bury(hand, "first death", max_retries=1)
+    replay(letter.id, by="ann")
+    kill(hand, letter.task_id, "second death")
+    second = letter_of(letter.task_id)
+    assert second.id != letter.id
+    assert (second.message, second.attempts, second.replayed_at) == ("second death", 4, None)
+    assert row(letter.task_id).failures == 2, "the whole budget once more"
+    letter.refresh_from_db()
+    assert (letter.message, letter.replayed_by) == ("first death", "ann")
+    with pytest.raises(InvalidTransition):
+        replay(letter.id, by="bob")
+    replay(second.id, by="bob")
+    assert status(letter.task_id) is Status.QUEUED
+
+
+def test_history_is_kept(engine, hand):
+    letter = bury(hand, "one", max_retries=1)
+    replay(letter.id, by="ann")
+    waiting = load_result(letter.task_id)
+    assert (waiting.status, len(waiting.errors), waiting.finished_at) == ("queued", 2, None)
+    [task] = take(hand)
+    finish([done(task, '"at last"')])
+    result = load_result(letter.task_id)
+    assert (result.status, result.value) == ("completed", "at last")
+    assert [error.exception_class for error in result.errors] == [ValueError, ValueError]
+    assert result.worker_ids == [str(hand.id)] * 3
+    assert result.first_started_at < result.started_at
+    assert list(TaskAttempt.objects.order_by("attempt").values_list("attempt", flat=True)) == [1, 2]
+
+
+def test_the_outcome_of_an_attempt_before_the_death_is_refused(engine, hand):
+    put(max_retries=0)
+    [stale] = take(hand)
+    finish([failed(stale)])
+    replay(letter_of(stale.id).id, by="")
+    [current] = take(hand)
+    assert finish([done(stale, "1")]) == finish([failed(stale)]) == set()
+    assert finish([done(current)]) == {current.id}
+
+
+# -- other parameters ---------------------------------------------------------------------------------
+
+
+def test_edited_parameters(engine, hand):
+    letter = bury(hand, parameters={"n": 1, "password": "swordfish"}, args=[7])
+    replay(letter.id, by="ann", parameters={"n": 2, "password": MASK, "x": [None]})
+    payload = TaskPayload.objects.get(pk=letter.task_id)
+    assert payload.parameters == {"n": 2, "password": "swordfish", "x": [None]}
+    assert payload.args == [7]
+    letter.refresh_from_db()
+    assert letter.parameters_edited
+    assert '"n": 2' in take(hand)[0].parameters
+
+
+@pytest.mark.parametrize("same", [{"n": 1, "password": MASK}, {"password": "swordfish", "n": 1}])
+def test_parameters_that_are_the_same_are_not_edited(engine, hand, same):
+    letter = bury(hand, parameters={"n": 1, "password": "swordfish"})
+    replay(letter.id, by="ann", parameters=same)
+    letter.refresh_from_db()
+    assert (letter.parameters_edited, letter.replayed_by) == (False, "ann")
+    assert TaskPayload.objects.get().parameters == {"n": 1, "password": "swordfish"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        ([1], "object_expected"),
+        ({"n": float("nan")}, "non_finite_number"),
+        ({"n": 2**53 + 1}, "number_out_of_range"),
+        ({"n": "\x00"}, "nul_not_allowed"),
+        ({"n": "x" * 300_000}, "payload_too_large"),
+        ({"other": MASK}, "masked_value"),
+        ({1: 2}, "not_json"),
+    ],
+)
+def test_bad_parameters_change_nothing(engine, hand, bad, code):
+    letter = bury(hand, parameters={"n": 1, "password": "swordfish"})
+    with pytest.raises(InvalidTaskData) as refused:
+        replay(letter.id, by="ann", parameters=bad)
+    assert refused.value.code == code
+    assert status(letter.task_id) is Status.DEAD_LETTER
+    letter.refresh_from_db()
+    assert (letter.state, letter.parameters_edited) == ("open", False)
+    assert TaskPayload.objects.get().parameters == {"n": 1, "password": "swordfish"}
+
+
+def test_parameters_too_deep_for_the_stack(engine, hand):
+    letter = bury(hand)
+    deep: dict = {}
+    for _ in range(100_000):
+        deep = {"d": deep}
+    with pytest.raises(InvalidTaskData) as refused:
+        replay(letter.id, by="", parameters=deep)
+    assert refused.value.code == "too_deep"
+    while deep:  # else taking it apart would exhaust the stack
+        deep = deep["d"]
+
+
+# -- what cannot be replayed ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parameters", [None, {"n": 1}])
+def test_refusals_say_why(engine, hand, parameters):
+    with pytest.raises(DeadLetterNotFound):
+        replay(uuid.uuid4(), by="", parameters=parameters)
+    replayed, discarded, purged = bury_many(hand, 3)
+    replay(replayed.id, by="ann")
+    discard(discarded.id, by="bob", reason="old")
+    Task.objects.filter(pk=purged.task_id).delete()
+    for letter, why, state in (
+        (replayed, "replayed by ann at", "queued"),
+        (discarded, "discarded by bob at", "dead_letter"),
+        (purged, "its task was purged", "purged"),
+    ):
+        with pytest.raises(InvalidTransition, match=why) as refused:
+            replay(letter.id, by="", parameters=parameters)
+        assert refused.value.status == state
+    assert status(discarded.task_id) is Status.DEAD_LETTER
+    assert DeadLetter.objects.filter(replayed_at=None).count() == 2
+
+
+def test_some_of_many(engine, hand):
+    first, gone, second = bury_many(hand, 3)
+    discard(gone.id, by="")
+    heard = []
+    signals.dead_letters_replayed.connect(listener := lambda **event: heard.append((event["count"], event["by"])))
+    moved = replay_open([second.id, gone.id, uuid.uuid4(), first.id, first.id], by="ann")
+    signals.dead_letters_replayed.disconnect(listener)
+    assert [letter_id for letter_id, _ in moved] == [first.id, second.id], "in the order of their deaths"
+    assert take_ids(hand, 3) == [first.task_id, second.task_id]
+    assert heard == [(2, "ann")]
+
+
+# -- crash points -----------------------------------------------------------------------------------
+
+
+def test_a_rolled_back_replay_is_silence(engine, hand):
+    letter = bury(hand, parameters={"n": 1})
+    with rolled_back():
+        replay(letter.id, by="ann", parameters={"n": 2})
+    assert status(letter.task_id) is Status.DEAD_LETTER
+    letter.refresh_from_db()
+    assert letter.state == "open"
+    assert TaskPayload.objects.get().parameters == {"n": 1}
+    assert assert_index_agrees().waiting == set()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_push_that_was_lost_is_made_up_for(engine, hand, count):
+    letters = bury_many(hand, count)
+    with index_away("push"):
+        assert len(replay_open([letter.id for letter in letters], by="")) == count
+    assert engine.check().waiting == set()
+    assert Reconciler().run_once()["missing"] == count
+    assert assert_index_agrees().waiting == {letter.task_id for letter in letters}
+
+
+def test_a_slot_of_the_death_that_was_never_freed_does_not_hold_it_back(engine, hand, monkeypatch):
+    """The worker died between the commit of the failure and the release."""
+    put(max_retries=0)
+    [task] = take(hand)
+    with index_away("release"):
+        finish([failed(task)])
+    replay(letter_of(task.id).id, by="")
+    assert engine.check().waiting == set(), "what holds a lease is not pushed"
+    monkeypatch.setattr("queue_app.services.repair.reconcile.ABANDONED_SECONDS", -1)
+    Reconciler().run_once()
+    assert assert_index_agrees().waiting == {task.id}
+
+
+# -- at once -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parameters", [None, {"n": 2}])
+def test_of_two_replays_at_once_one_moves_it(engine, hand, history, parameters):
+    for _ in range(10):
+        letter = bury(hand)
+
+        def attempt(name, letter=letter):
+            try:
+                replay(letter.id, by=name, parameters=parameters)
+            except InvalidTransition:
+                return None
+            return name
+
+        winners = [name for name in at_once([lambda n=name: attempt(n) for name in "abcd"]) if name]
+        letter.refresh_from_db()
+        assert winners == [letter.replayed_by]
+        assert history.states(letter.task_id) == "queued executing dead_letter queued"
+        assert take_ids(hand, 2) == [letter.task_id]
+
+
+def test_a_replay_waits_for_one_under_way_and_then_refuses(engine, hand):
+    letter = bury(hand)
+    with transaction.atomic():
+        replay(letter.id, by="first")
+        side = Side(lambda: replay(letter.id, by="second"))
+        until(somebody_waits_for_a_lock, "the second waits")
+        assert side.running
+    with pytest.raises(InvalidTransition, match="by first"):
+        side.result()
+
+
+def test_replays_of_many_at_once_move_each_once_and_do_not_block_each_other(engine, hand, history):
+    letters = bury_many(hand, 30)
+    ids = [letter.id for letter in letters]
+    orders = [ids, ids[::-1], ids[10:] + ids[:10], sorted(ids)]
+    moved = at_once([lambda o=order: replay_open(o, by="") for order in orders])
+    assert sum(map(len, moved)) == 30
+    assert all(history.states(letter.task_id).endswith("dead_letter queued") for letter in letters)
+    assert_index_agrees()
+
+
+def test_replay_and_discard_at_once_exactly_one_holds(engine, hand):
+    for _ in range(10):
+        letter = bury(hand)
+
+        def attempt(action, letter=letter):
+            try:
+                action(letter.id, by="x")
+            except InvalidTransition:
+                return 0
+            return 1
+
+        assert sum(at_once([lambda: attempt(replay), lambda: attempt(discard)])) == 1
+        letter.refresh_from_db()
+        replayed = letter.replayed_at is not None
+        assert replayed is (letter.discarded_at is None)
+        assert (status(letter.task_id) is Status.QUEUED) is replayed
+        take(hand)
+
+
+# -- twins: the tests above would notice ----------------------------------------------------------------
+
+
+def test_twin_without_the_guard_of_the_record_a_discarded_one_is_replayed(engine, hand, monkeypatch):
+    letter = bury(hand)
+    discard(letter.id, by="")
+    monkeypatch.setattr(rows, "_REPLAY", rows._REPLAY.replace("AND discarded_at IS NULL", ""))
+    assert rows.replay([letter.id], "ann") == [], "the guard of the note holds"
+    assert status(letter.task_id) is Status.QUEUED, "but the task was moved"

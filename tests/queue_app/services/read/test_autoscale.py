@@ -1,0 +1,119 @@
+"""The demand for workers, of rows and index as they are."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from queue_app.index import get_index
+from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
+from queue_app.models.limit import Scope
+from queue_app.services import pause
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.read.autoscale import autoscale
+from queue_app.services.repair.rebuild import rebuild
+from tests.support.engine import done, put, put_many, take
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+
+def demand(name="default", **options):
+    get_index().flush()
+    return autoscale(Queue.objects.get(pk=name), **options)
+
+
+def live(**fields):
+    now = timezone.now()
+    times = {"started_at": now, "last_heartbeat_at": now, "heartbeat_seconds": 10}
+    return Worker.objects.create(
+        **times, **{"name": "w", "concurrency": 4, "task_types": ["a"], "pid": 1, "status": "active", **fields}
+    )
+
+
+def test_from_nothing(scene):
+    put_many(120)
+    found = demand(slots=2)
+    assert (found.queued, found.runnable, found.mean_seconds, found.backlog_seconds) == (120, 120, 1.0, 120.0)
+    assert (found.desired_slots, found.desired_workers) == (2, 1)
+    assert demand(slots=2, seconds=10).desired_workers == 6
+
+
+def test_by_the_run_times_of_what_ended_and_what_runs(scene):
+    put_many(62)
+    hand = scene.worker()
+    first, second = take(hand, 2)
+    finish([done(first)])
+    Task.objects.filter(pk=first.id).update(started_at=timezone.now() - timedelta(seconds=10))
+    found = demand(slots=1)
+    assert (found.queued, found.active_slots) == (60, 1)
+    assert found.mean_seconds == pytest.approx(10, abs=2)
+    assert found.desired_workers == found.desired_slots == pytest.approx(11, abs=2)
+    assert second
+
+
+def test_workers_that_cannot_run_it_are_no_reason_for_more(scene):
+    live()
+    live(queues=["elsewhere"], concurrency=100)
+    put_many(30)
+    put_many(30, "b")
+    put_many(30, capabilities=("gpu",))
+    put(weight=5)
+    found = demand()
+    assert (found.queued, found.runnable, found.desired_workers) == (91, 30, 1)
+
+
+@pytest.mark.parametrize("limited", ["queue", "type", "key", "family", "user", "all", "rate", "throttled", "paused"])
+def test_what_limits_hold_back(scene, limited):  # noqa: C901 - a table
+    queue = Queue.objects.filter(pk="default")
+    match limited:
+        case "queue":
+            queue.update(max_concurrent=1)
+        case "type":
+            Limit.objects.create(scope=Scope.TYPE, name="a", max_concurrent=1)
+        case "key":
+            Limit.objects.create(scope=Scope.KEY, name="customer:1", max_concurrent=1)
+        case "family":
+            Limit.objects.create(scope=Scope.KEY, name="customer", max_concurrent=1)
+        case "user":
+            queue.update(max_concurrent_per_user=1)
+        case "all":
+            RuntimeSettings.objects.update_or_create(pk=1, defaults={"max_concurrent": 1})
+        case "rate":
+            queue.update(rate_count=1, rate_seconds=120)
+        case "throttled":
+            queue.update(throttled_until=timezone.now() + timedelta(minutes=1))
+    put_many(100, user="eve", concurrency_key="customer:1")
+    rebuild()
+    if limited == "paused":
+        pause("default", by="eve")
+    if limited not in ("rate", "throttled", "paused"):
+        assert demand(slots=1).desired_workers == 1, "one may run, for now"
+        assert take(scene.worker(), 5)
+    found = demand(slots=1)
+    assert found.queued >= 99
+    expected = 1 if limited == "rate" else 0
+    assert (found.runnable, found.desired_workers - found.active_slots) == (expected, expected)
+
+
+@pytest.mark.parametrize(
+    ("own", "family", "runnable"),
+    [
+        ({}, {"max_concurrent": 3}, 3),
+        ({"max_concurrent": 2}, {"max_concurrent": 1}, 2),
+        ({"max_concurrent": 2}, {"rate_count": 1, "rate_seconds": 1}, 2),
+        ({"rate_count": 2, "rate_seconds": 1}, {"max_concurrent": 1}, 2),
+        ({}, {"min_delay_seconds": 1}, 1),
+        ({"max_concurrent": 2}, {"paused": True, "paused_at": timezone.now()}, 0),
+        ({"paused": True, "paused_at": timezone.now()}, {"max_concurrent": 1}, 0),
+        ({"throttled_until": timezone.now() + timedelta(hours=1)}, {"max_concurrent": 1}, 0),
+        ({"max_concurrent": 2}, {"throttled_until": timezone.now() + timedelta(hours=1)}, 0),
+    ],
+)
+def test_a_key_with_a_row_of_its_own_still_belongs_to_its_family(scene, own, family, runnable):
+    Limit.objects.create(scope=Scope.KEY, name="customer:1", **own)
+    Limit.objects.create(scope=Scope.KEY, name="customer", **family)
+    put_many(10, concurrency_key="customer:1")
+    rebuild()
+    assert demand(slots=1, seconds=1).runnable == runnable
+    if not {"rate_count", "min_delay_seconds"} & (own | family).keys():  # whose first start is a while away
+        assert len(take(scene.worker(), 10)) == runnable, "claims say the same"

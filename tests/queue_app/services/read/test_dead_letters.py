@@ -1,0 +1,33 @@
+"""A search of dead letters finds what their readers may see, and tells nothing of what is hidden from them."""
+
+import pytest
+
+from queue_app.core.masking import MASK
+from queue_app.services.read import dead_letters as module
+from queue_app.services.read.dead_letters import DeadLetterFilter, preview
+from tests.support.graves import bury
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("LOGIN of ann", {"told", "repeated"}),
+        ("hunter2", {"repeated"}),
+        ("hunter2-canary", set()),
+        ("canary", set()),
+        ("with h", {"repeated"}),
+        ("s3cr3t", set()),
+        (MASK, {"told", "repeated", "named"}),  # it is stored masked: secrets cannot be found by trying
+    ],
+)
+def test_a_text_is_looked_for_in_what_is_shown(engine, monkeypatch, text, found):
+    monkeypatch.setattr(module, "LOOKED_THROUGH", 2)
+    hand = engine.worker()
+    secret = {"parameters": {"password": "hunter2-canary"}}
+    letters = {
+        "told": bury(hand, "Login of ann with hunter2-canary failed", **secret),
+        "repeated": bury(hand, "Login of ann with hunter2-canary failed; hunter2 with her", **secret),
+        "other": bury(hand, "no luck"),
+        "named": bury(hand, "token=s3cr3t refused"),
+    }
+    assert set(preview(DeadLetterFilter(text=text)).sample) == {letters[name].id for name in found}

@@ -1,0 +1,68 @@
+"""The figures of the rows come over a connection that is kept, and replaced when it has broken."""
+
+import threading
+
+import pytest
+from django.db import connections
+
+from queue_app.services.read import metrics
+from queue_app.services.read.health import Probe
+from queue_app.sql.database import fetch_all
+
+LIMIT = 5.0
+
+
+@pytest.fixture
+def probe(rows, monkeypatch):
+    """The question, and the server's process that answered it last."""
+    monkeypatch.setattr(metrics, "_is_for_tests", lambda database: False)
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 300)
+    gone, pids = threading.Event(), []
+
+    def ask():
+        read = metrics._read_rows()
+        raw = connections["default"].connection
+        pids.append(raw.info.backend_pid if raw else None)
+        return read
+
+    def leave():
+        connections["default"].close()
+        gone.set()
+
+    probe = Probe(ask, linger=0.5, goodbye=leave)
+    probe.pids = pids
+    yield probe
+    assert gone.wait(LIMIT)
+
+
+def test_the_connection_is_kept(probe):
+    assert [probe.answers(LIMIT) for _ in range(3)] == [True] * 3
+    assert len(set(probe.pids)) == 1
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_connection_that_broke_meanwhile_is_replaced(probe, monkeypatch, checked):
+    monkeypatch.setitem(connections.settings["default"], "CONN_HEALTH_CHECKS", checked)
+    assert probe.answers(LIMIT)
+    assert fetch_all("SELECT pg_terminate_backend(%s, 5000)", [probe.pids[0]]) == [(True,)]
+    assert probe.answers(LIMIT)
+    assert probe.pids[1] not in (None, probe.pids[0])
+
+
+def test_it_is_kept_no_longer_than_the_projects_own(probe, monkeypatch):
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
+    assert probe.answers(LIMIT)
+    assert probe.pids == [None]
+
+
+def test_a_server_that_does_not_answer_is_none_at_a_new_connection_too(probe, monkeypatch):
+    assert probe.answers(LIMIT)
+    fetch_all("SELECT pg_terminate_backend(%s, 5000)", [probe.pids[0]])
+    monkeypatch.setattr(metrics.rows, "read", lambda: fetch_all("SELECT pg_terminate_backend(pg_backend_pid())"))
+    assert probe.ask().result(LIMIT) is None
+
+
+def test_a_database_for_tests_is_let_go(rows):
+    found = []
+    assert Probe(lambda: (metrics._read_rows(), found.append(connections["default"].connection))).answers(LIMIT)
+    assert found == [None]

@@ -1,0 +1,54 @@
+"""A question is put once at a time, given up in time, and asked again by the same thread while it lingers."""
+
+import threading
+
+from queue_app.services.read import health as probe_module
+from queue_app.services.read.health import Probe
+
+LIMIT = 5.0
+
+
+def test_is_put_once_for_all_who_ask():
+    release, calls = threading.Event(), []
+    probe = Probe(lambda: (calls.append(1), release.wait(LIMIT)))
+    assert [probe.answers(0.01) for _ in range(3)] == [False] * 3
+    assert len(calls) == 1
+    release.set()
+    assert probe.answers(LIMIT)
+
+
+def test_is_given_up_and_put_again(monkeypatch):
+    monkeypatch.setattr(probe_module, "ABANDON_SECONDS", 0.0)
+    release, calls = threading.Event(), []
+    probe = Probe(lambda: (calls.append(1), release.wait(LIMIT)), linger=LIMIT)
+    probe.answers(0.01)
+    probe.answers(0.01)
+    assert len(calls) == 2
+    release.set()
+
+
+def test_an_error_is_no():
+    assert not Probe(lambda: 1 / 0).answers(LIMIT)
+
+
+def test_one_thread_asks_again_while_it_lingers_and_says_goodbye():
+    gone = threading.Event()
+    probe = Probe(threading.current_thread, linger=0.2, goodbye=gone.set)
+    first = probe.ask().result(LIMIT)
+    assert not gone.is_set()
+    assert probe.ask().result(LIMIT) is first
+    assert gone.wait(LIMIT)
+    assert probe.ask().result(LIMIT) is not first
+
+
+def test_without_lingering_each_question_has_a_thread_of_its_own():
+    gone = threading.Semaphore(0)
+    probe = Probe(threading.current_thread, goodbye=gone.release)
+    first = probe.ask().result(LIMIT)
+    assert gone.acquire(timeout=LIMIT)
+    assert probe.ask().result(LIMIT) is not first
+
+
+def test_many_who_ask_and_go_lose_no_question():
+    probe = Probe(lambda: 1, linger=0.0001)
+    assert [probe.ask().result(LIMIT) for _ in range(2000)] == [1] * 2000

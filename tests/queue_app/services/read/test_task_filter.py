@@ -1,0 +1,87 @@
+"""task_filter: what the lists ask PostgreSQL, so that its indexes answer."""
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from django.db import connection
+
+from queue_app.core.priorities import Band
+from queue_app.models import Task
+from queue_app.services.read.task_filter import TaskFilter, has_index, matching, parts
+
+pytestmark = pytest.mark.django_db
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def plan():
+    """Tell how PostgreSQL would read a large table, where walking through all of it is the last resort."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+    return lambda tasks: tasks.explain()
+
+
+def test_what_has_ended_is_found_by_its_type(plan):
+    waiting, ended = parts(TaskFilter(task_types=["shop.pay"]), Task.objects.all())
+    assert "taskqueue_by_type" in plan(ended.order_by("-id")[:50])
+    assert "Sort" not in plan(ended.order_by("-id")[:50])
+    assert "taskqueue_by_type" not in plan(waiting)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        TaskFilter(queues=["nowhere"]),
+        TaskFilter(bands=[Band.BACKGROUND]),
+        TaskFilter(worker_id=UUID(int=7)),
+        TaskFilter(created_before=NOW),
+    ],
+)
+def test_what_is_rare_among_what_has_ended_is_found_by_the_pages_that_may_hold_it(plan, wanted):
+    waiting, ended = parts(wanted, Task.objects.all())
+    with connection.cursor() as cursor:  # which on an empty table are as good
+        cursor.execute("SET LOCAL enable_indexscan = off")
+        cursor.execute("DROP INDEX taskqueue_by_type, taskqueue_finished, taskqueue_by_capability")
+    assert "taskqueue_ended_pages" in plan(ended)
+    assert "taskqueue_ended_pages" not in plan(waiting)
+
+
+def test_what_needs_a_capability_is_found_by_it(plan):
+    waiting, ended = parts(TaskFilter(capabilities=["gpu"]), Task.objects.all())
+    with connection.cursor() as cursor:
+        cursor.execute("DROP INDEX taskqueue_by_type, taskqueue_finished, taskqueue_ended_pages")
+    assert "taskqueue_by_capability" in plan(ended)
+    assert "taskqueue_by_capability" not in plan(waiting)
+
+
+@pytest.mark.parametrize("time", ["created", "queued", "started"])
+def test_what_began_after_a_time_has_ended_after_it_or_not_at_all(plan, time):
+    with connection.cursor() as cursor:  # which on an empty table is as good
+        cursor.execute("DROP INDEX taskqueue_by_type, taskqueue_ended_pages")
+    told = plan(matching(TaskFilter(**{f"{time}_after": NOW})))
+    assert "taskqueue_finished" in told
+    assert "taskqueue_waiting" in told or "taskqueue_length" in told
+
+
+def test_an_effective_band_is_derived_only_for_what_has_not_ended(plan):
+    waiting, ended = parts(TaskFilter(effective_bands=[Band.HIGH]), Task.objects.all())
+    assert "CASE" in plan(waiting)
+    assert "CASE" not in str(ended.query)
+    both = TaskFilter(effective_bands=[Band.HIGH], bands=[Band.LOW], statuses=["completed"])
+    assert [list(part) for part in parts(both, Task.objects.all())] == [[]]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "leads"),
+    [
+        (TaskFilter(), True),
+        (TaskFilter(user="alice", statuses=["failed", "pending"]), True),
+        (TaskFilter(parameters=[[{"order_id": 1}]]), True),
+        (TaskFilter(statuses=["completed"]), False),
+        (TaskFilter(parameters=[[{"tenant": 1}]], statuses=["failed"]), False),
+        (TaskFilter(queues=["default"]), False),
+    ],
+)
+def test_where_an_index_leads_no_window_is_looked_for(wanted, leads):
+    assert has_index(wanted) is leads

@@ -1,0 +1,281 @@
+"""The reconciler: compare index and rows by state, repair what differs, write nothing else."""
+
+import struct
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.utils import timezone
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from queue_app import signals
+from queue_app.core.lanes import score
+from queue_app.core.priorities import Band
+from queue_app.index import Profile
+from queue_app.metrics.exposition import REPAIRS
+from queue_app.models import Queue, Task
+from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.claim import give_back
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.repair import reconcile as module
+from queue_app.services.repair.reap import bury
+from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
+from queue_app.services.repair.workers import WorkerIdentity, deregister, register
+from queue_app.sql import snapshot
+from tests.support import index_state
+from tests.support.engine import assert_index_agrees, done, index_away, put_many, row, take, take_ids
+
+NOTHING = dict.fromkeys(REPAIRS, 0)
+
+
+@pytest.fixture
+def running(engine):
+    """Two tasks run and two wait; returns the running ones."""
+    put_many(4)
+    return take(engine.worker(), 2)
+
+
+def lose_entry(scene, tasks):
+    waiting = Task.objects.filter(status="queued").first()
+    scene.index._client.zrem(f"{scene.index.keys.prefix}:lane:default\x1fa\x1f", waiting.id.bytes)
+
+
+def misplace_entry(scene, tasks):
+    Task.objects.filter(pk=Task.objects.filter(status="queued").first().pk).update(priority=0)
+
+
+def lose_lease(scene, tasks):
+    scene.index.release([(tasks[0].id, "default")])
+
+
+def leave_lease_of_ended_row(scene, tasks):
+    with index_away("release"):
+        finish([done(tasks[0])])
+
+
+def leave_lease_of_vanished_row(scene, tasks):
+    Task.objects.filter(pk=tasks[0].id)._raw_delete(using="default")
+
+
+def leave_lease_of_queued_row(scene, tasks):
+    with index_away("release", "push"):
+        give_back([tasks[0]])
+
+
+def change_limit(scene, tasks):
+    Queue.objects.filter(pk="default").update(max_concurrent=5)
+
+
+DAMAGES = {
+    "an entry is missing": (lose_entry, {"missing": 1}),
+    "an entry is misplaced": (misplace_entry, {"missing": 1}),
+    "a lease is missing": (lose_lease, {"leases_restored": 1}),
+    "a lease of a row that has ended": (leave_lease_of_ended_row, {"leases_ended": 1}),
+    "a lease of a row that is gone": (leave_lease_of_vanished_row, {"leases_ended": 1}),
+    "an old lease of a queued row": (leave_lease_of_queued_row, {"leases_ended": 1}),
+    "a limit differs": (change_limit, {"limits": 1}),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_each_damage_is_repaired_in_one_step_and_only_it(engine, running, case, monkeypatch):
+    damage, repairs = DAMAGES[case]
+    monkeypatch.setattr(module, "ABANDONED_SECONDS", -1)
+    damage(engine, running)
+    with pytest.raises(AssertionError):
+        assert_index_agrees()
+    reconciler = Reconciler()
+    assert reconciler.run_once() == NOTHING | repairs
+    assert_index_agrees()
+    assert reconciler.run_once() == NOTHING
+    assert dict(reconciler.repaired) == repairs
+
+
+def test_nothing_to_do_changes_nothing(engine, running):
+    def dump() -> dict:
+        client = engine.index._client
+        return {key: client.dump(key) for key in client.scan_iter(match=engine.index.keys.everything)}
+
+    before = dump()
+    assert Reconciler().run_once() == NOTHING
+    assert dump() == before
+
+
+def test_a_task_that_ends_while_leases_are_compared_takes_no_slot(engine, running, monkeypatch):
+    """Its row was read as executing, and its lease had ended when it was asked for."""
+    read = snapshot.executing
+
+    def ends_then(*ids):
+        found = read(*ids)
+        if not ids:
+            finish([done(running[0])])
+        return found
+
+    monkeypatch.setattr(snapshot, "executing", ends_then)
+    assert Reconciler().run_once() == NOTHING
+    monkeypatch.undo()
+    assert_index_agrees()
+
+
+def test_everything_at_once(engine, running, monkeypatch):
+    monkeypatch.setattr(module, "ABANDONED_SECONDS", -1)
+    leave_lease_of_ended_row(engine, running)
+    lose_lease(engine, running[1:])
+    lose_entry(engine, running)
+    change_limit(engine, running)
+    heard = {}
+    signals.index_repaired.connect(listener := lambda **event: heard.update({event["kind"]: event["count"]}))
+    repairs = reconcile_everything()
+    signals.index_repaired.disconnect(listener)
+    assert heard == {"missing": 1, "leases_ended": 1, "leases_restored": 1, "limits": 1}
+    assert repairs == NOTHING | heard
+    assert_index_agrees()
+
+
+def test_the_rolling_pass_reaches_every_row_in_pages(engine, monkeypatch):
+    """Rows that were queued long ago are outside the recent window."""
+    monkeypatch.setattr(module, "PAGE", 3)
+    monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)  # whatever earlier tests left in the statistics
+    ids = put_many(10)
+    Task.objects.update(queued_at="2026-01-01T00:00Z")
+    reconciler = Reconciler()
+    assert [reconciler.run_once()["missing"] for _ in range(5)] == [3, 3, 3, 1, 0]
+    assert assert_index_agrees().waiting == set(ids)
+
+
+def test_reconcile_everything_goes_through_all_pages(engine, monkeypatch):
+    monkeypatch.setattr(module, "PAGE", 3)
+    put_many(9)
+    Task.objects.update(queued_at="2026-01-01T00:00Z")
+    assert reconcile_everything()["missing"] == 9
+    assert_index_agrees()
+
+
+def test_the_leases_of_a_queue_without_tasks_are_looked_at(engine):
+    """Restored by a rebuild, and the release was lost: no push has named the queue since."""
+    from queue_app.services.repair.rebuild import rebuild  # noqa: PLC0415 - reads better where it is used
+
+    put_many(1, queue="q")
+    [task] = take(engine.worker())
+    rebuild()
+    with index_away("release"):
+        finish([done(task)])
+    assert Reconciler().run_once()["leases_ended"] == 1
+    assert_index_agrees()
+
+
+@pytest.mark.parametrize("reader", ["comparison.packed_recent", "snapshot.refs"])
+def test_rows_read_before_they_were_claimed_revive_nothing(engine, monkeypatch, reader):
+    """The index hears of a task that runs, or has ended, by now: the row refuses it."""
+    ids = put_many(3)
+    hand = engine.worker()
+    place, name = reader.split(".")  # before the index is compared, and before it is repaired
+    plain, taken = getattr(getattr(module, place), name), []
+
+    def read_then_run(*args):
+        found = plain(*args)
+        if not taken:
+            taken.extend(take(hand, 2))
+            finish([done(taken[0])])
+        return found
+
+    monkeypatch.setattr(getattr(module, place), name, read_then_run)
+    if place == "snapshot":  # asked only for what differs
+        monkeypatch.setattr(type(engine.index), "misplaced", lambda *_: ids)
+    Reconciler().run_once()
+    monkeypatch.undo()
+    assert take_ids(hand, 5) == [ids[2]]
+    assert [row(task_id).attempt for task_id in ids] == [1, 1, 1]
+    Reconciler().run_once()
+    assert_index_agrees()
+
+
+def test_entries_of_cancelled_rows_vanish_when_they_are_met(engine):
+    """Before the reconciler has seen twice that there are too many; then it sweeps (``test_sweep``)."""
+    first, second = put_many(2)
+    with index_away("remove"):
+        cancel(first)
+    Reconciler().run_once()
+    assert index_state.check(engine.index).waiting == {first, second}
+    assert take_ids(engine.worker(), 2) == [second]
+    assert_index_agrees()
+
+
+def test_the_rolling_pass_is_as_fast_as_it_promises(engine, settings, monkeypatch):
+    """Of 12 rows in 3 turns: 4 rows a turn, in pages of 2."""
+    monkeypatch.setattr("queue_app.services.repair.reconcile.PAGE", 2)
+    monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)
+    settings.TASKQUEUE = settings.TASKQUEUE | {"SCHEDULER": {"RECONCILE_SECONDS": 5, "FULL_PASS_SECONDS": 15}}
+    ids = put_many(12)
+    Task.objects.update(queued_at=timezone.now() - timedelta(hours=1))
+    reconciler = Reconciler(total=12)
+    for turn in range(1, 4):
+        assert reconciler.cursor is None or turn > 1
+        reconciler.run_once()
+        assert reconciler.compared == 4 * turn
+    reconciler.run_once()
+    assert (reconciler.total, reconciler.cursor) == (12, None)
+    assert len(ids) == 12
+
+
+INSTANTS = st.integers(946_684_800_000_000, 4_290_000_000_000_000)  # µs: from the year 2000 to 2105
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(Band)), INSTANTS), min_size=1, max_size=20))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_database_packs_the_places_that_the_index_holds(engine, made):
+    """The same number to its last bit, in the same order as the ids, for any band and instant."""
+    Task.objects.all()._raw_delete(using="default")
+    ids = put_many(len(made))
+    made = [(band, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)) for band, at in made]
+    for task_id, (band, at) in zip(ids, made, strict=True):
+        Task.objects.filter(pk=task_id).update(priority=band, queued_at=at)
+    page = module.comparison.packed_page(None, 100)
+    [lane] = page.lanes
+    places = dict(zip(_split(lane.ids, 16), (place for (place,) in struct.iter_unpack(">d", lane.scores)), strict=True))
+    wanted = {task_id.bytes: score(band, at) for task_id, (band, at) in zip(ids, made, strict=True)}
+    assert places == wanted
+    assert page.end is None
+
+
+def _split(packed, size):
+    return [packed[at : at + size] for at in range(0, len(packed), size)]
+
+
+def test_pages_follow_one_another_and_hold_each_row_once(engine):
+    ids = put_many(7)
+    cursor, found, sizes = None, [], []
+    while True:
+        page = module.comparison.packed_page(cursor, 3)
+        sizes.append(page.size)
+        found += [task_id for lane in page.lanes for task_id in _split(lane.ids, 16)]
+        cursor = page.end
+        if cursor is None:
+            break
+    assert sizes == [3, 3, 1]
+    assert sorted(found) == sorted(task_id.bytes for task_id in ids)
+
+
+PROFILE = Profile.of([], ["a"], [])
+
+
+@pytest.mark.parametrize(
+    "end", [bury, lambda worker_id: deregister(worker_id, PROFILE, tasks_done=0)], ids=["died", "left"]
+)
+def test_a_worker_of_which_the_index_did_not_hear_that_it_is_gone_is_retired(engine, end):
+    """Its heads would be kept, and it would be called, for ever."""
+    put_many(2)
+    gone, stays = uuid.uuid4(), uuid.uuid4()
+    for worker_id in (gone, stays):
+        who = WorkerIdentity(id=worker_id, name="w", host="h", pid=1, process_identity="elsewhere", version="1")
+        register(who, PROFILE, concurrency=1, heartbeat_seconds=60)
+    with index_away("retire"):
+        end(gone)
+    assert Reconciler().run_once() == NOTHING | {"workers_retired": 1}
+    assert engine.index.registered() == [(PROFILE.id, stays)]
+    with index_away("retire"):
+        end(stays)
+    Reconciler().run_once()
+    assert index_state.check(engine.index).profiles == set()
+    assert Reconciler().run_once() == NOTHING

@@ -1,0 +1,204 @@
+"""A worker whose servers fail, and what it makes good afterwards."""
+
+from django.db import DataError, OperationalError
+
+from queue_app import signals
+from queue_app.core.states import Status
+from queue_app.index import get_index
+from queue_app.models import TaskAttempt, TaskResult
+from queue_app.services.lifecycle import claim as claim_service
+from queue_app.workers import backoff as trouble_module
+from queue_app.workers import claimer as claimer_module
+from queue_app.workers import in_flight as hands_module
+from tests.support.engine import assert_index_agrees, index_away, put, put_many, status
+from tests.workers.stage import ECHO, QUICK, SLOW, away, statuses, teach
+
+
+def test_outcomes_stay_at_hand_until_they_are_written(hire, monkeypatch, warnings_logged):
+    [task_id] = put_many(1, ECHO, args=[5])
+    worker = hire()
+    worker.run_once()
+    worker.pool.finish()
+    monkeypatch.setattr(hands_module, "finish", away)
+    for _ in range(3):
+        worker.run_once()
+        worker.later(1)
+    assert status(task_id) == Status.EXECUTING
+    assert warnings_logged() == ["gone; trying again"]
+    monkeypatch.undo()
+    worker.run_once()
+    assert status(task_id) == Status.COMPLETED
+    assert TaskResult.objects.get(task_id=task_id).value == 5
+    assert len(worker._hands) == 0
+
+
+def test_it_waits_a_moment_before_it_tries_again(hire, monkeypatch):
+    worker = hire()
+    monkeypatch.setattr(claimer_module, "claim", away)
+    worker.run_once()
+    assert 0 < worker._patience() <= trouble_module.RETRY_SECONDS
+    monkeypatch.undo()
+    task_id = put(QUICK)
+    worker.run_once()
+    assert status(task_id) == Status.QUEUED
+    worker.later(1)
+    worker.run_once()
+    assert status(task_id) == Status.EXECUTING
+
+
+def test_one_outcome_that_the_rows_refuse_does_not_stop_the_others(hire, monkeypatch):
+    ids = put_many(5, ECHO, args=["x"], max_retries=0)
+    worker = hire(concurrency=5)
+    worker.run_once()
+    worker.pool.finish()
+    plain = hands_module.finish
+
+    def refusing(batch):
+        if any(o.task.id == ids[2] and o.failure is None for o in batch):
+            raise DataError("unsupported Unicode escape sequence")
+        return plain(batch)
+
+    monkeypatch.setattr(hands_module, "finish", refusing)
+    worker.run_once()
+    assert statuses(*ids) == ["completed", "completed", "dead_letter", "completed", "completed"]
+    assert "unsupported Unicode" in TaskAttempt.objects.get(task_id=ids[2]).message
+    assert len(worker._hands) == 0
+
+
+def test_an_error_after_the_commit_does_no_harm(hire, warnings_logged):
+    [task_id] = put_many(1, QUICK)
+
+    def broken(**_):
+        raise RuntimeError("listener")
+
+    worker = hire()
+    worker.run_once()
+    worker.pool.finish()
+    signals.attempt_finished.connect(broken)
+    try:
+        worker.run_once()
+        worker.later(1)
+    finally:
+        signals.attempt_finished.disconnect(broken)
+    worker.run_once()
+    assert status(task_id) == Status.COMPLETED
+    assert len(worker._hands) == 0
+    other = put(QUICK)
+    worker.until_empty()
+    assert status(other) == Status.COMPLETED
+
+
+def test_a_failed_give_back_is_repeated(hire, monkeypatch):
+    put_many(2, QUICK)
+    slow = put_many(3, SLOW)
+    worker = hire(concurrency=1)
+    teach(worker, QUICK)
+    monkeypatch.setattr(hands_module, "give_back", away)
+    worker.run_once()
+    assert statuses(*slow) == ["executing"] * 3
+    monkeypatch.undo()
+    worker.later(1)
+    worker.run_once()
+    assert statuses(*slow) == ["queued"] * 3
+    assert len(worker._hands) == 2
+    assert worker.until_empty() == 5
+
+
+def test_a_give_back_that_the_index_did_not_hear_of(hire):
+    """The rows have it; the reconciler does the rest."""
+    put_many(2, QUICK)
+    slow = put_many(3, SLOW)
+    worker = hire(concurrency=1)
+    teach(worker, QUICK)
+    with index_away("release"):
+        worker.run_once()
+    assert statuses(*slow) == ["queued"] * 3
+    assert len(worker._hands) == 2
+
+
+def test_a_claim_whose_answer_was_lost_is_given_back(hire, monkeypatch, history):
+    ids = put_many(4, QUICK)
+    worker = hire(concurrency=2)
+    plain = claim_service.claim_rows.claim
+
+    def lost(*args):
+        plain(*args)
+        raise OperationalError("the connection broke")
+
+    monkeypatch.setattr(claim_service.claim_rows, "claim", lost)
+    worker.run_once()
+    assert statuses(*ids[:2]) == ["executing"] * 2
+    monkeypatch.undo()
+    worker.later(1)
+    worker.run_once()
+    assert len(worker._hands) == 2
+    assert worker.until_empty() == 4
+    assert history.states(ids[0]) == "queued executing queued executing completed"
+    assert_index_agrees()
+
+
+def test_postgresql_away_costs_the_index_one_proposal(hire, monkeypatch):
+    """A proposal holds its leases for a while: a worker must not take one with every try."""
+    put_many(20, QUICK)
+    worker = hire(concurrency=2)
+    monkeypatch.setattr(claim_service.claim_rows, "claim", away)
+    monkeypatch.setattr(hands_module, "give_back_strays", away)
+    for _ in range(5):
+        worker.run_once()
+        worker.later(1)
+    assert get_index().depth("default").active == 2
+
+
+def test_what_a_broken_claim_was_proposed_waits_for_nobody(hire, monkeypatch):
+    """The leases are the worker's own: it ends them itself, long before the reconciler may."""
+    put_many(3, QUICK)
+    worker = hire()
+    with monkeypatch.context() as patch:
+        patch.setattr(claim_service.claim_rows, "claim", away)
+        worker.run_once()
+    assert get_index().depth("default").active == 2
+    worker.later(1)
+    assert worker.until_empty() == 3
+    assert_index_agrees()
+
+
+def test_the_index_away(hire, warnings_logged):
+    task_id = put(QUICK)
+    worker = hire()
+    with index_away():
+        worker.run_once()
+    assert "gone; trying again" in warnings_logged()[0]
+    assert status(task_id) == Status.QUEUED
+    worker.later(1)
+    worker.run_once()
+    assert status(task_id) == Status.EXECUTING
+
+
+def test_results_are_written_while_the_index_is_away(hire):
+    ids = put_many(2, QUICK)
+    worker = hire()
+    worker.run_once()
+    worker.pool.finish()
+    with index_away():
+        worker.run_once()
+    assert statuses(*ids) == ["completed"] * 2
+
+
+def test_an_index_that_is_gone_is_rebuilt(hire, index):
+    task_id = put(QUICK)
+    worker = hire()
+    index._client.delete(*index._client.keys(index.keys.everything))
+    worker.run_once()  # not ready: rebuilds
+    worker.run_once()  # unknown profile: registers again
+    worker.run_once()
+    assert status(task_id) == Status.EXECUTING
+    assert_index_agrees()
+
+
+def test_an_unknown_profile_registers_again(hire, index):
+    task_id = put(QUICK)
+    worker = hire()
+    index._client.delete(index.keys.profiles)
+    worker.run_once()
+    worker.run_once()
+    assert status(task_id) == Status.EXECUTING

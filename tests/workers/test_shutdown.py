@@ -1,0 +1,193 @@
+"""How a worker leaves: drained, hurried, declared dead."""
+
+import types
+
+from queue_app.core.states import Status
+from queue_app.index import get_index
+from queue_app.models import Worker as WorkerRow
+from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.repair import workers as service
+from queue_app.services.repair.reap import bury
+from queue_app.workers import in_flight as hands_module
+from queue_app.workers.lifecycle import Exit
+from tests.support.engine import assert_index_agrees, index_away, put, put_many, row, status
+from tests.workers.stage import ECHO, QUICK, away, statuses, teach
+
+
+def test_a_drain_claims_nothing_and_gives_back_what_has_not_started(hire):
+    ids = put_many(6, QUICK)
+    worker = hire(concurrency=1)
+    teach(worker, QUICK, 0.005)
+    worker.run_once()
+    assert statuses(*ids) == ["executing"] * 5 + ["queued"]
+    worker.stop()
+    worker.run_once()
+    assert statuses(*ids) == ["executing"] + ["queued"] * 5
+    assert not worker._finished()
+    worker.pool.finish()
+    worker.run_once()
+    assert worker._finished()
+    assert statuses(*ids) == ["completed"] + ["queued"] * 5
+    assert_index_agrees()
+
+
+def test_a_draining_worker_passes_calls_on(hire):
+    leaving, idle = hire(concurrency=1), hire(concurrency=1)
+    put(QUICK)
+    leaving._claimer.hungry = False
+    leaving.stop()
+    leaving._wake(called=True)
+    idle.run_once()
+    idle.pool.finish()
+    idle.run_once()
+    put(QUICK)
+    service.wait_for_wake(idle.id, 0.01)  # lose it
+    get_index()._client.zadd(f"{get_index().keys.prefix}:idle:{idle.profile.id}", {str(idle.id): 1})
+    leaving.run_once()
+    assert service.wait_for_wake(idle.id, 5) is True
+
+
+def test_the_loop_sleeps_no_longer_than_the_drain_may_take(hire):
+    worker = hire(grace_seconds=3)
+    put(QUICK)
+    worker.run_once()
+    assert worker._patience() > 3, "until the task's own timeout"
+    worker.stop()
+    worker.run_once()
+    assert 0 < worker._patience() <= 3
+
+
+def test_the_grace_expires(hire):
+    worker = hire(grace_seconds=0)
+    put(QUICK)
+    worker.run_once()
+    worker.stop()
+    worker.run_once()
+    assert worker._finished()
+
+
+def test_the_second_signal_does_not_wait(hire):
+    worker = hire()
+    put(QUICK)
+    worker.run_once()
+    worker.stop()
+    worker.run_once()
+    assert not worker._finished()
+    worker.stop()
+    assert worker._finished()
+
+
+def test_a_supervised_worker_is_not_hurried_by_a_second_drain(hire):
+    worker = hire()
+    put(QUICK)
+    worker.run_once()
+    worker.drain()
+    worker.drain()
+    assert not worker._finished()
+    worker.hurry()
+    assert worker._finished()
+
+
+def leave(worker) -> Exit:
+    """Let a worker leave whose helpers were never started."""
+    worker._heartbeat = worker._waker = types.SimpleNamespace(stop=lambda: None)
+    return worker._leave()
+
+
+def test_leaving_reports_what_ended_and_gives_back_what_runs(hire):
+    ids = put_many(4, QUICK)
+    worker = hire(concurrency=2)
+    teach(worker, QUICK, 0.02)
+    worker.run_once()
+    worker.pool.finish(1)
+    assert leave(worker) is Exit.GAVE_BACK
+    assert statuses(*ids) == ["completed"] + ["queued"] * 3
+    assert [row(task_id).attempt for task_id in ids] == [1, 1, 1, 1]
+    assert [row(task_id).failures for task_id in ids] == [0] * 4
+    assert WorkerRow.objects.get(pk=worker.id).status == "stopped"
+    assert worker.pool.stopped
+    assert_index_agrees()
+
+
+def test_leaving_with_nothing_in_hand(hire):
+    worker = hire()
+    assert leave(worker) is Exit.OK
+    assert WorkerRow.objects.get(pk=worker.id).status == "stopped"
+    assert get_index()._client.smembers(get_index().keys.profiles) == set()
+
+
+def test_an_attempt_that_was_given_back_is_refused_later(hire, warnings_logged):
+    put(ECHO, args=[1])
+    worker, other = hire(), hire()
+    worker.run_once()
+    [held] = worker.pool.begun
+    leave(worker)
+    other.run_once()
+    worker._hands.note(worker.pool._executor.run(held))
+    worker._hands.report()
+    assert status(held.task.id) == Status.EXECUTING
+    assert "came too late and was refused" in warnings_logged()[-1]
+    other.pool.finish()
+    other.run_once()
+    assert row(held.task.id).worker_id == other.id
+    assert row(held.task.id).attempt == 2
+
+
+def test_each_step_of_leaving_is_for_itself(hire, monkeypatch, warnings_logged):
+    ids = put_many(2, QUICK)
+    worker = hire(concurrency=2)
+    worker.run_once()
+    worker.pool.finish(1)
+    monkeypatch.setattr(hands_module, "finish", away)
+    assert leave(worker) is Exit.CRASHED
+    assert statuses(*ids) == ["executing", "queued"]
+    assert WorkerRow.objects.get(pk=worker.id).status == "stopped"
+    assert warnings_logged() == ["worker still cannot report: gone"]
+
+
+def test_leaving_without_the_index(hire):
+    ids = put_many(2, QUICK)
+    worker = hire(concurrency=2)
+    worker.run_once()
+    with index_away():
+        assert leave(worker) is Exit.GAVE_BACK
+    assert statuses(*ids) == ["queued"] * 2
+    assert WorkerRow.objects.get(pk=worker.id).status == "stopped"
+
+
+def test_cancelled_while_it_waited_in_the_worker(hire):
+    ids = put_many(2, QUICK)
+    worker = hire(concurrency=1)
+    teach(worker, QUICK)
+    worker.run_once()
+    cancel(ids[1])
+    worker.stop()
+    worker.run_once()
+    assert statuses(*ids) == ["executing", "cancelled"]
+    assert_index_agrees()
+
+
+def test_declared_dead(hire, warnings_logged):
+    ids = put_many(2, QUICK)
+    worker, heir = hire(concurrency=2), hire(concurrency=2)
+    worker.run_once()
+    worker.pool.finish(1)
+    bury(worker.id)
+    assert not worker._heartbeat.run_once()
+    heir.run_once()
+    worker.run_once()
+    assert worker._finished()
+    assert leave(worker) is Exit.LOST
+    assert statuses(*ids) == ["executing"] * 2
+    assert {row(task_id).worker_id for task_id in ids} == {heir.id}
+    assert any("refused" in line for line in warnings_logged())
+    assert WorkerRow.objects.get(pk=worker.id).status == "dead"
+
+
+def test_staff_may_ask_a_worker_to_drain(hire):
+    worker = hire()
+    assert worker._beat()
+    assert not worker._ending.draining
+    service.request_drain(worker.id, by="alice")
+    assert worker._beat()
+    assert worker._ending.draining
