@@ -102,14 +102,14 @@ class Case(NamedTuple):
     act: Callable[[], object]
 
 
-def bury_silent():
-    return workers.bury_silent(3, math.inf, 10)
+def mark_silent_dead():
+    return workers.mark_silent_dead(3, math.inf, 10)
 
 
 CASES = {
     "due": Case("due", one_is_due, make_due),
-    "silent": Case("reap", one_is_silent, bury_silent),
-    "silent while draining": Case("reap", lambda scene: one_is_silent(scene, "draining"), bury_silent),
+    "silent": Case("reap", one_is_silent, mark_silent_dead),
+    "silent while draining": Case("reap", lambda scene: one_is_silent(scene, "draining"), mark_silent_dead),
     "gone": Case("reap", one_lost_its_process, bury_dead_neighbours),
     "gone while draining": Case("reap", lambda scene: one_lost_its_process(scene, "draining"), bury_dead_neighbours),
     "orphan of a dead one": Case("reap", lambda scene: its_worker_ended(scene, "dead"), reap_orphans),

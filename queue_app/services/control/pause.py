@@ -82,7 +82,7 @@ def resume_everything() -> RuntimeSettings:
 
 def resume_due() -> int:
     """Resume what was paused until now; return how many. Safe twice at once."""
-    if not pending_work.any_due():
+    if not pending_work.any_pause_over():
         return 0
     resumed = 0
     for manager in (Queue.objects, Limit.objects, RuntimeSettings.objects):

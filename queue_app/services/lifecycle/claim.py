@@ -140,7 +140,7 @@ def give_back(tasks: list[ClaimedTask]) -> int:
 
 def give_back_strays(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
     """Return what was granted to the worker by a claim whose answer it never saw; ``known`` is what it holds."""
-    return _return_to_index(claim_rows.give_back_strays(worker_id, known))
+    return _return_to_index(claim_rows.give_back_unacknowledged(worker_id, known))
 
 
 def recover(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
