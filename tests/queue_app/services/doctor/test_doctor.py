@@ -12,7 +12,7 @@ from django.utils import timezone
 from queue_app.index import get_index
 from queue_app.models import DeadLetter, MaintenanceJob, Queue, RuntimeSettings, Task, Worker
 from queue_app.services import doctor
-from queue_app.services.control.queues import pause
+from queue_app.services.control.pause import pause
 from queue_app.services.doctor import Finding, Level, servers, work
 from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep.jobs import take_lead
