@@ -64,7 +64,7 @@ class Direct:
     def give_back(self, tasks: list[ClaimedTask]) -> int:
         return claims.give_back(tasks)
 
-    def give_back_strays(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
+    def give_back_unacknowledged(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
         return claims.recover(worker_id, known)
 
     def note(self, notes: Sequence[ProgressReport]) -> None:
@@ -76,8 +76,8 @@ class Direct:
     def make_due(self) -> int:
         return promote.make_due()
 
-    def wake_forgotten(self) -> int:
-        return jobs.wake_forgotten()
+    def wake_idle_workers(self) -> int:
+        return jobs.wake_idle_workers()
 
     def rebuild_if_needed(self) -> object:
         return rebuild.rebuild_if_needed()

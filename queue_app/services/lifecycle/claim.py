@@ -138,19 +138,19 @@ def give_back(tasks: list[ClaimedTask]) -> int:
     return _return_to_index(claim_rows.give_back(tasks), leased_at) if tasks else 0
 
 
-def give_back_strays(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
+def give_back_unacknowledged(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
     """Return what was granted to the worker by a claim whose answer it never saw; ``known`` is what it holds."""
-    return _return_to_index(claim_rows.give_back_strays(worker_id, known))
+    return _return_to_index(claim_rows.give_back_unacknowledged(worker_id, known))
 
 
 def recover(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
-    """Undo a claim whose answer the worker never saw; as ``give_back_strays``.
+    """Undo a claim whose answer the worker never saw; as ``give_back_unacknowledged``.
 
     A connection may break while its grant is still under way in the server, behind a lock: that is waited for. What
     was only proposed goes back to its place at once.
     """
     snapshot.wait_for_grants()
-    returned = give_back_strays(worker_id, known)
+    returned = give_back_unacknowledged(worker_id, known)
     notify_index(lambda _index: withdraw_last(worker_id), "withdraw")
     return returned
 

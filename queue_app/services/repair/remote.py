@@ -32,7 +32,7 @@ from queue_app.index import Profile
 from queue_app.models import Task, TaskPayload, Worker, WorkerToken
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.lifecycle import progress
-from queue_app.services.lifecycle.claim import claim, give_back, give_back_strays
+from queue_app.services.lifecycle.claim import claim, give_back, give_back_unacknowledged
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import tokens
 from queue_app.services.repair import workers as service
@@ -117,7 +117,7 @@ def poll(
     worker = _own(token, worker_id)
     profile = _profile(worker)
     if holding is not None:
-        give_back_strays(worker_id, list(holding))
+        give_back_unacknowledged(worker_id, list(holding))
     while True:
         tasks = _claim(profile, worker_id, min(want, _room(token)))
         left = deadline - time.monotonic()
@@ -196,7 +196,7 @@ def deregister(token: WorkerToken, worker_id: uuid.UUID, *, tasks_done: int) -> 
     if worker is None:
         raise NotFound(f"This token has no worker {worker_id}.")
     if worker.status in LIVING:
-        give_back_strays(worker_id, [])
+        give_back_unacknowledged(worker_id, [])
         service.deregister(worker_id, _profile(worker), tasks_done=tasks_done)
 
 

@@ -17,7 +17,7 @@ from queue_app.exceptions import InvalidTaskData, TokenRefused
 from queue_app.models import Worker, WorkerToken
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.enqueue.validate import check_capabilities, check_queue_name
-from queue_app.services.repair.reap import bury
+from queue_app.services.repair.reap import mark_dead
 
 PREFIX: Final = "tqw_"
 SECRET_BYTES: Final = 32
@@ -85,7 +85,7 @@ def revoke(name: str) -> int:
     living = Worker.objects.filter(token_id=token.id, status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
     workers = list(living.values_list("id", flat=True))
     for worker_id in workers:
-        bury(worker_id)
+        mark_dead(worker_id)
     return len(workers)
 
 
