@@ -129,7 +129,7 @@ def test_an_isolation_level_that_is_not_read_committed(engine):
 def test_a_migration_that_was_not_applied(engine):
     settled(servers.check_migrations, Level.OK, "all")
     with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM django_migrations WHERE app = 'queue_app' AND name LIKE '0005%' RETURNING name")
+        cursor.execute("DELETE FROM django_migrations WHERE app = 'queue_app' AND name LIKE '0002%' RETURNING name")
         name = cursor.fetchone()[0]
     try:
         settled(servers.check_migrations, Level.FAIL, name)
