@@ -29,7 +29,7 @@ class Command(ServerCommand):
 
     def handle(self, **options: Any) -> None:
         """Run until told to stop."""
-        from queue_app.workers.health import Vitals  # noqa: PLC0415 - see the import rules
+        from queue_app.workers.health import HealthMonitor  # noqa: PLC0415 - see the import rules
         from queue_app.workers.scheduler import STALE_SECONDS, Scheduler  # noqa: PLC0415 - see the import rules
 
         port = options["health_port"]
@@ -39,7 +39,7 @@ class Command(ServerCommand):
         self.prepare()
         scheduler = Scheduler(with_maintenance=options["with_maintenance"])
         try:
-            Vitals([scheduler.pulse], STALE_SECONDS, port).start()
+            HealthMonitor([scheduler.loop_heartbeat], STALE_SECONDS, port).start()
         except OSError as error:
             message = f"--health-port: port {port} cannot be had: {error.strerror}"
             raise CommandError(message, returncode=2) from None
