@@ -5,7 +5,7 @@ import types
 from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import Worker as WorkerRow
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.repair import workers as service
 from queue_app.services.repair.reap import mark_dead
 from queue_app.workers import in_flight as in_flight_module
