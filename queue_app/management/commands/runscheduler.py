@@ -31,7 +31,7 @@ class Command(ServerCommand):
 
     def handle(self, **options: Any) -> None:
         """Run until a signal stops the loop."""
-        from queue_app.workers.health import Vitals  # noqa: PLC0415 - see the import rules
+        from queue_app.workers.health import HealthMonitor  # noqa: PLC0415 - see the import rules
         from queue_app.workers.scheduler import STALE_SECONDS, Scheduler  # noqa: PLC0415 - see the import rules
 
         port = options["health_port"]
@@ -41,7 +41,7 @@ class Command(ServerCommand):
         self.prepare()
         scheduler = Scheduler(with_maintenance=options["with_maintenance"])
         try:
-            Vitals([scheduler.pulse], STALE_SECONDS, port).start()
+            HealthMonitor([scheduler.loop_heartbeat], STALE_SECONDS, port).start()
         except OSError as error:
             message = f"--health-port: port {port} cannot be used: {error.strerror}"
             raise CommandError(message, returncode=2) from None
