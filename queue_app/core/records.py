@@ -154,7 +154,8 @@ class ClaimedTask:
     def from_row(cls, row: Sequence[Any], leased_at: int = ANY_LEASE) -> Self:
         """Return the record of a row with the columns ``sql.columns.CLAIMED``."""
         task_id, attempt, task_type, queue, priority, capabilities, *rest = row
-        return cls(task_id, attempt, task_type, queue, priority, tuple(capabilities), *rest, leased_at=leased_at)
+        rest.append(leased_at)
+        return cls(task_id, attempt, task_type, queue, priority, tuple(capabilities), *rest)
 
     @property
     def ref(self) -> TaskRef:

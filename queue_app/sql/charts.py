@@ -64,9 +64,9 @@ def series(queues: Sequence[str], since: datetime, step: float) -> Series:
     """Return depth per band, ``active``, rates per minute and percentiles in seconds, in steps of ``step`` seconds."""
     found = fetch_all(_SERIES, {"queues": list(queues), "since": since, "step": step})
     names = [*_BANDS, "active", "enqueued", "completed", "failed", *_PERCENTILES]
-    columns: list[list[Any]] = [list(column) for column in zip(*found, strict=True)] or [
-        [] for _ in range(len(names) + 1)
-    ]
+    columns: list[list[Any]] = [list(column) for column in zip(*found, strict=True)]
+    if not columns:
+        columns = [[] for _ in ("time", *names)]
     return Series(columns[0], dict(zip(names, columns[1:], strict=True)))
 
 

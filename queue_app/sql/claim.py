@@ -13,7 +13,8 @@ from queue_app import conf
 from queue_app.core.records import ANY_LEASE, ClaimedTask, TaskRef
 from queue_app.core.states import Status
 from queue_app.sql.columns import CLAIMED, REF, effective
-from queue_app.sql.database import BY_KEYS_ONLY, GENERATION_LOCK, Row, fetch_all, fetch_prepared
+from queue_app.sql.database import BY_KEYS_ONLY, GENERATION_LOCK, fetch_all, fetch_prepared
+from queue_app.sql.prepared import Row
 
 # Lock and update are two statements in one implicit transaction and one round trip. The shared lock comes first, so
 # that the update's snapshot is younger than the lock: a rebuild that takes the lock exclusively either waits for this
@@ -91,7 +92,7 @@ RETURNING t.status, {REF}
 
 
 def give_back(tasks: Sequence[ClaimedTask]) -> list[tuple[Status, TaskRef]]:
-    """Return claimed tasks to their places without counting a failure; return (status now, task) of those still held."""
+    """Return claimed tasks to their places without counting a failure; return (status now, task) of each."""
     params = [[task.id for task in tasks], [task.attempt for task in tasks], [task.worker_id for task in tasks]]
     return with_status(fetch_all(_GIVE_BACK, params))
 

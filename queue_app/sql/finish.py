@@ -10,7 +10,8 @@ from typing import Any, Final
 from queue_app.core.records import Outcome
 from queue_app.core.states import Status
 from queue_app.sql.columns import INSERT_ATTEMPTS, INSERT_DEAD_LETTERS
-from queue_app.sql.database import BY_KEYS_ONLY, Row, fetch_all, fetch_prepared
+from queue_app.sql.database import BY_KEYS_ONLY, fetch_all, fetch_prepared
+from queue_app.sql.prepared import Row
 
 type Attempt = tuple[uuid.UUID, int]
 

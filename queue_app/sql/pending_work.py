@@ -19,8 +19,8 @@ _ANY_PAUSE_OVER: Final = " OR ".join(
     for table in ("queue_app_queue", "queue_app_limit", "queue_app_runtimesettings")
 )
 
-# Compares the earliest task instead of asking for existence. For existence, PostgreSQL might choose the index of waiting
-# tasks by queue while the tables are empty, and keep it. The order leaves only one index that needs no sort.
+# Compares the earliest task instead of asking for existence. For existence, PostgreSQL could choose the index of
+# waiting tasks by queue while the tables are empty, and keep it. The order leaves only one index that needs no sort.
 _DUE: Final = """
 COALESCE((
     SELECT run_after FROM queue_app_task WHERE status = 'scheduled' ORDER BY run_after LIMIT 1

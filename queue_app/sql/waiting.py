@@ -112,7 +112,7 @@ def seconds_until_due() -> float | None:
 
 
 def cancel(ids: Sequence[uuid.UUID]) -> list[tuple[Status, uuid.UUID | None, TaskRef]]:
-    """Cancel waiting tasks, request the cancellation of executing ones; return (status before, worker, task) of each."""
+    """Cancel waiting tasks and request it of executing ones; return (status before, worker, task) of each."""
     found = fetch_all(_CANCEL, [list(ids)])
     return [(Status(status), worker_id, TaskRef.from_row(row)) for status, worker_id, *row in found]
 
