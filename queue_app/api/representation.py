@@ -7,6 +7,7 @@ from typing import Any, Final
 from queue_app.api.visibility import PAYLOAD_FILTERS, may_view_payload
 from queue_app.core.masking import mask
 from queue_app.core.priorities import Band
+from queue_app.core.records import Enqueued
 from queue_app.core.redaction import redact, redact_value
 from queue_app.displayed_payload import displayed_payload
 from queue_app.models import (
@@ -23,21 +24,20 @@ from queue_app.models import (
 from queue_app.models.operation import OperationKind
 from queue_app.registry import all_sensitive_names
 from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS
-from queue_app.services.enqueue.submit import Submitted
 from queue_app.services.read.inspect import TaskDetail
 
 
-def submitted(task: Submitted) -> dict[str, Any]:
+def submitted(task: Enqueued) -> dict[str, Any]:
     """Return the answer to a submission."""
     return {
         "task_id": task.id,
         "status": task.status,
         "queue_position": task.queue_position,
-        "replayed": task.replayed,
-        "task_type": task.task_type,
-        "queue": task.queue,
-        "priority": task.priority.label,
-        "capabilities": task.capabilities,
+        "replayed": not task.created,
+        "task_type": task.spec.task_type,
+        "queue": task.spec.queue,
+        "priority": Band(task.spec.priority).label,
+        "capabilities": task.spec.capabilities,
         "created_at": task.created_at,
     }
 

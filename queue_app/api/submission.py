@@ -1,4 +1,4 @@
-"""From the body of a request to a ``Submission``."""
+"""From the body of a request to a ``NewTask``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from queue_app.api.errors import InvalidInput
 from queue_app.api.fields import Reader, json_object, text
 from queue_app.core.parsing import timestamp
 from queue_app.core.priorities import Band, parse_band
+from queue_app.core.records import NewTask
 from queue_app.exceptions import InvalidTaskData
-from queue_app.services.enqueue.submit import Submission
 from queue_app.services.enqueue.validate import check_capabilities, check_queue_name
 
 #: The header that may carry the idempotency key instead of the body.
@@ -56,7 +56,7 @@ READ_ONLY: Final = (
 )
 
 
-def parse_submission(data: dict[str, Any], *, user: str, key_header: str | None) -> Submission:
+def parse_submission(data: dict[str, Any], *, user: str, key_header: str | None) -> NewTask:
     """Return what the body asks for; raise every error in it that can be seen without the database."""
     reader = Reader(data)
     reader.refuse_others(FIELDS, READ_ONLY)
@@ -79,7 +79,7 @@ def parse_submission(data: dict[str, Any], *, user: str, key_header: str | None)
             )
         )
     reader.finish()
-    return Submission(
+    return NewTask(
         task_type=task_type,
         parameters=parameters,
         user=user,
@@ -96,7 +96,7 @@ def parse_submission(data: dict[str, Any], *, user: str, key_header: str | None)
     )
 
 
-def parse_many(data: dict[str, Any], *, user: str, key_header: str | None) -> list[Submission]:
+def parse_many(data: dict[str, Any], *, user: str, key_header: str | None) -> list[NewTask]:
     """Return what a body with ``tasks`` asks for; the errors of all its items are raised at once, each with its place.
 
     A key in the header stands for the whole request: each task without one of its own gets one that is made of it.
@@ -105,7 +105,7 @@ def parse_many(data: dict[str, Any], *, user: str, key_header: str | None) -> li
     reader.refuse_others(("tasks",))
     items: list[Any] = reader.required("tasks", _items, [])
     reader.finish()
-    submissions: list[Submission] = []
+    submissions: list[NewTask] = []
     errors: list[InvalidTaskData] = []
     base = None if key_header is None else hashlib.sha256(key_header.encode(errors="replace")).hexdigest()[:48]
     for position, item in enumerate(items):
