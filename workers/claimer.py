@@ -35,7 +35,7 @@ class Claimer:
         self._worker_id = worker_id
         self._hands = hands
         self._pool = pool
-        self._strays = False  # whether a claim may have been granted without an answer
+        self._unacknowledged = False  # whether a claim may have been granted without an answer
         self._refill_at: float | None = None  # when (monotonic) a limit lets something start again
         self._last_granted = self._last_progress = time.monotonic()
 
@@ -81,7 +81,7 @@ class Claimer:
         try:
             tasks = claim(profile, self._worker_id, want, self._note_refill)
         except DatabaseError:
-            self._strays = True
+            self._unacknowledged = True
             raise
         if not tasks:
             return
@@ -112,11 +112,11 @@ class Claimer:
             self._hands.put_back(self._pool.take_unstarted())
             self._hands.give_back()
 
-    def return_strays(self) -> None:
+    def return_unacknowledged(self) -> None:
         """Give back what a claim was granted whose answer never arrived: the connection broke in between."""
-        if self._strays:
-            self._hands.give_back_strays(self._worker_id)
-            self._strays = False
+        if self._unacknowledged:
+            self._hands.give_back_unacknowledged(self._worker_id)
+            self._unacknowledged = False
 
 
 def _beyond(held: list[ClaimedAttempt], free: int) -> list[ClaimedAttempt]:

@@ -30,7 +30,7 @@ from queue_app.services.repair.reap import Reaper, reap_overdue
 from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.upkeep.jobs import Answers, look, resign, take_lead, wake_forgotten
+from queue_app.services.upkeep.jobs import Answers, look, resign, take_lead, wake_idle_workers
 from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
 from queue_app.workers.health import Pulse
@@ -141,7 +141,7 @@ class Scheduler:
             Job("resume", settings.reap_seconds, resume_due, asks=("pauses",)),
             Job("operations", settings.reap_seconds, run_operations, asks=("operations",)),
             Job("reconcile", settings.reconcile_seconds, reconciler.run_once, needs_index=True),
-            Job("fallback", settings.fallback_seconds, wake_forgotten, needs_index=True),
+            Job("fallback", settings.fallback_seconds, wake_idle_workers, needs_index=True),
             *self._upkeep,
         ]
 

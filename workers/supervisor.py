@@ -20,7 +20,7 @@ from typing import NoReturn
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from queue_app.services.repair.reap import bury
+from queue_app.services.repair.reap import mark_dead
 from queue_app.workers import transport
 from queue_app.workers.health import Pulse, Vitals, notify
 from queue_app.workers.lifecycle import DUMP, HURRY, QUIET, Bell, Exit, leave_group_of_parent, on_signals, signals_held
@@ -189,7 +189,7 @@ def _give_back(worker_id: uuid.UUID) -> None:
     if not transport.is_direct():
         return  # the server will notice
     try:
-        bury(worker_id)
+        mark_dead(worker_id)
     except DatabaseError as error:
         reason = " ".join(str(error).split())
         logger.warning("the scheduler will have to return the tasks of worker %s: %s", worker_id, reason)

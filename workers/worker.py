@@ -36,7 +36,7 @@ from queue_app.workers.pools import make_pool
 from queue_app.workers.pools.base import Pool
 from queue_app.workers.progress import Attempt, Notes
 from queue_app.workers.shutdown import Ending
-from queue_app.workers.transport import make_due, rebuild_if_needed, wake_forgotten
+from queue_app.workers.transport import make_due, rebuild_if_needed, wake_idle_workers
 from queue_app.workers.wake_listener import Waker
 
 logger = logging.getLogger("taskqueue")
@@ -154,7 +154,7 @@ class Worker:
             if self._ending.wanted or self._ending.quiet:
                 self._give_back_unstarted()
             else:
-                self._claimer.return_strays()
+                self._claimer.return_unacknowledged()
                 self._learn()
                 self._claimer.relieve()
                 self._claim()
@@ -211,7 +211,7 @@ class Worker:
         """Let another worker have the call that came while this one takes nothing."""
         if self._called and self._room() <= 0:
             self._called = False
-            wake_forgotten()
+            wake_idle_workers()
 
     def _look_for_due(self) -> None:
         """Queue what is due before a burst ends."""
@@ -258,8 +258,8 @@ class Worker:
         running = self._hands.running()
         self._hands.put_back(running)
         # Each step for itself: an outcome that cannot be written must not keep the others in here.
-        strays = self._claimer.return_strays
-        steps = (self._say, self._hands.report, self._hands.give_back, strays, self._pass_on, self._say_goodbye)
+        unacknowledged = self._claimer.return_unacknowledged
+        steps = (self._say, self._hands.report, self._hands.give_back, unacknowledged, self._pass_on, self._say_goodbye)
         failed = [step for step in steps if not self._try(step)]
         connections.close_all()
         why = f": {self._ending.lost}" if self._ending.lost else ""

@@ -18,7 +18,7 @@ from queue_app.sql.database import BY_KEYS_ONLY, GENERATION_LOCK, fetch_all, fet
 # and in a statement of its own, so that the update's snapshot is younger than the lock: a
 # rebuild that holds the lock alone has either not begun (and will wait for this commit
 # before it reads), or has raised the generation, and this update then changes nothing.
-# In the same way nothing is granted to a worker that was buried: see services.reap.
+# In the same way nothing is granted to a worker that was marked dead (see `services.repair.reap`).
 # A row that somebody holds locked (it was cancelled in a transaction that goes on) must not keep
 # the others of its proposal waiting, nor be granted once the reconciler may have handed its lease
 # on (services.claim.PROPOSAL_SECONDS). So the wait is short, and then such rows are left out.
@@ -111,7 +111,7 @@ def give_back(tasks: Sequence[ClaimedTask]) -> list[tuple[Status, TaskRef]]:
     return [(Status(row[0]), TaskRef.from_row(row[1:])) for row in fetch_all(_GIVE_BACK, params)]
 
 
-def give_back_strays(worker_id: uuid.UUID, known: Sequence[uuid.UUID]) -> list[tuple[Status, TaskRef]]:
+def give_back_unacknowledged(worker_id: uuid.UUID, known: Sequence[uuid.UUID]) -> list[tuple[Status, TaskRef]]:
     """Return what the worker was granted but does not know of; as ``give_back``."""
     found = fetch_all(_GIVE_BACK_STRAYS, [worker_id, list(known)])
     return [(Status(row[0]), TaskRef.from_row(row[1:])) for row in found]

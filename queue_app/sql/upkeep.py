@@ -13,7 +13,7 @@ _COMPLETED = """
     AND finished_at < statement_timestamp() - make_interval(secs => %(seconds)s)
 """
 # A task stays as long as its dead letter can be replayed, whatever the retention of failures says.
-_FRUITLESS = """
+_UNSUCCESSFUL = """
     status IN ('cancelled', 'dead_letter', 'expired', 'failed')
     AND finished_at >= COALESCE(%(after)s::timestamptz, '-infinity')
     AND finished_at < statement_timestamp() - make_interval(secs => %(seconds)s)
@@ -35,7 +35,9 @@ progress AS (DELETE FROM queue_app_taskprogress USING doomed WHERE task_id = doo
 logs AS (DELETE FROM queue_app_tasklog USING doomed WHERE task_id = doomed.id)
 DELETE FROM queue_app_task AS t USING doomed WHERE t.id = doomed.id RETURNING t.finished_at
 """
-_PURGE_COMPLETED, _PURGE_FRUITLESS = (_PURGE.format(which=each, unkeyed=_UNKEYED) for each in (_COMPLETED, _FRUITLESS))
+_PURGE_COMPLETED, _PURGE_UNSUCCESSFUL = (
+    _PURGE.format(which=each, unkeyed=_UNKEYED) for each in (_COMPLETED, _UNSUCCESSFUL)
+)
 
 _COUNTS = """
 SELECT queue, sum(enqueued)::int, sum(completed)::int, sum(failed)::int FROM (
@@ -79,7 +81,7 @@ def purge_audit(seconds: float, limit: int) -> int:
 def count_purgeable(success_seconds: float, failure_seconds: float, key_seconds: float) -> int:
     """Return how many tasks would be deleted by now, called until nothing is left."""
     count = 0
-    for which, seconds in ((_COMPLETED, success_seconds), (_FRUITLESS, failure_seconds)):
+    for which, seconds in ((_COMPLETED, success_seconds), (_UNSUCCESSFUL, failure_seconds)):
         params = {"seconds": seconds, "key": key_seconds, "after": None}
         count += fetch_all(f"SELECT count(*) FROM queue_app_task WHERE {which} AND {_UNKEYED}", params)[0][0]
     return count
@@ -95,10 +97,10 @@ def purge_completed(seconds: float, key_seconds: float, limit: int, after: datet
     return [row[0] for row in fetch_all(_PURGE_COMPLETED, params)]
 
 
-def purge_fruitless(seconds: float, key_seconds: float, limit: int, after: datetime | None = None) -> list[datetime]:
+def purge_unsuccessful(seconds: float, key_seconds: float, limit: int, after: datetime | None = None) -> list[datetime]:
     """Delete tasks that ended without a result; otherwise as ``purge_completed``."""
     params = {"seconds": seconds, "key": key_seconds, "limit": limit, "after": after}
-    return [row[0] for row in fetch_all(_PURGE_FRUITLESS, params)]
+    return [row[0] for row in fetch_all(_PURGE_UNSUCCESSFUL, params)]
 
 
 def purge_dead_letters(limit: int) -> int:

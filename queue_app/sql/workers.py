@@ -22,7 +22,7 @@ NEIGHBOURS = "status IN ('active', 'draining') AND starts_with(process_identity,
 
 # A worker that has been silent for its whole budget is declared dead, once; whoever says so must have listened for a
 # beat and a half of it, as while PostgreSQL is away nobody is heard.
-_BURY = f"""
+_MARK_DEAD = f"""
 UPDATE queue_app_worker SET status = 'dead', stopped_at = clock_timestamp()
 WHERE status IN ('active', 'draining') AND id IN (
     SELECT id FROM queue_app_worker
@@ -60,9 +60,9 @@ def is_asked_to_drain(worker_id: uuid.UUID) -> bool:
     )
 
 
-def bury_silent(missed_heartbeats: int, listened: float, limit: int) -> list[tuple[uuid.UUID, str]]:
+def mark_silent_dead(missed_heartbeats: int, listened: float, limit: int) -> list[tuple[uuid.UUID, str]]:
     """Declare workers dead that were silent, also to a caller who ``listened`` so long (s); return (id, profile)."""
-    return [(row[0], row[1]) for row in fetch_all(_BURY, [missed_heartbeats, listened, limit])]
+    return [(row[0], row[1]) for row in fetch_all(_MARK_DEAD, [missed_heartbeats, listened, limit])]
 
 
 def on_this_machine(machine: str, limit: int) -> list[tuple[uuid.UUID, int, str]]:
@@ -83,7 +83,7 @@ def stop(worker_id: uuid.UUID, tasks_done: int) -> None:
     )
 
 
-def bury(worker_id: uuid.UUID) -> list[tuple[uuid.UUID, str]]:
+def mark_dead(worker_id: uuid.UUID) -> list[tuple[uuid.UUID, str]]:
     """Declare one worker dead; return its (id, profile) unless it had ended before."""
     found = fetch_all(
         "UPDATE queue_app_worker SET status = 'dead', stopped_at = clock_timestamp()"

@@ -45,6 +45,7 @@ class StillPool:
 
     name = "still"
     kill_after = None
+    repeat_after = None
 
     def __init__(self, slots: int, executor: Executor) -> None:
         self.slots = slots

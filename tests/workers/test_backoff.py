@@ -142,7 +142,7 @@ def test_postgresql_away_costs_the_index_one_proposal(hire, monkeypatch):
     put_many(20, QUICK)
     worker = hire(concurrency=2)
     monkeypatch.setattr(claim_service.claim_rows, "claim", away)
-    monkeypatch.setattr(hands_module, "give_back_strays", away)
+    monkeypatch.setattr(hands_module, "give_back_unacknowledged", away)
     for _ in range(5):
         worker.run_once()
         worker.later(1)

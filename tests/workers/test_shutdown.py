@@ -5,9 +5,9 @@ import types
 from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import Worker as WorkerRow
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.repair import workers as service
-from queue_app.services.repair.reap import bury
+from queue_app.services.repair.reap import mark_dead
 from queue_app.workers import in_flight as hands_module
 from queue_app.workers.lifecycle import Exit
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, row, status
@@ -172,7 +172,7 @@ def test_declared_dead(hire, warnings_logged):
     worker, heir = hire(concurrency=2), hire(concurrency=2)
     worker.run_once()
     worker.pool.finish(1)
-    bury(worker.id)
+    mark_dead(worker.id)
     assert not worker._heartbeat.run_once()
     heir.run_once()
     worker.run_once()

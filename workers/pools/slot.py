@@ -22,9 +22,7 @@ class Slot:
         self.held: ClaimedAttempt | None = None
         self.since = 0.0
         self.why = ""  # why it was killed
-        self.owed: tuple[ClaimedAttempt, signal.Signals] | None = (
-            None  # a signal sent before its pid was known
-        )
+        self.owed: tuple[ClaimedAttempt, signal.Signals] | None = None  # a signal sent before its pid was known
 
     def kill(self, number: signal.Signals, why: str = "") -> None:
         """Send the process a signal, if it lives."""

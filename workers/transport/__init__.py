@@ -96,9 +96,9 @@ def give_back(tasks: list[ClaimedTask]) -> int:
     return _ways[-1].give_back(tasks)
 
 
-def give_back_strays(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
+def give_back_unacknowledged(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
     """Return to the queue what was granted to the worker without its knowledge."""
-    return _ways[-1].give_back_strays(worker_id, known)
+    return _ways[-1].give_back_unacknowledged(worker_id, known)
 
 
 def note(notes: Sequence[ProgressReport]) -> None:
@@ -116,9 +116,9 @@ def make_due() -> int:
     return _ways[-1].make_due()
 
 
-def wake_forgotten() -> int:
+def wake_idle_workers() -> int:
     """Repeat wake-up calls that may have been lost."""
-    return _ways[-1].wake_forgotten()
+    return _ways[-1].wake_idle_workers()
 
 
 def rebuild_if_needed() -> object:

@@ -53,15 +53,17 @@ def _create(call: Call) -> int:
 
 
 def _list(call: Call) -> int:
-    found = list(ApiKey.objects.select_related("user").order_by("prefix")[:1000])
+    found = list(ApiKey.objects.order_by("prefix")[:1000])
+    users = get_user_model()._base_manager.filter(pk__in={key.user_id for key in found})  # noqa: SLF001 - as below
+    names = {str(user.pk): user.get_username() for user in users}
     for key in found:
         state = "revoked" if key.revoked_at else f"until {key.expires_at:%Y-%m-%d}" if key.expires_at else "good"
-        call.say(f"{key.prefix}  {key.user.get_username()}  {key.name}  {' '.join(key.scopes) or 'all'}  {state}")
+        call.say(f"{key.prefix}  {names.get(key.user_id)}  {key.name}  {' '.join(key.scopes) or 'all'}  {state}")
     call.data(
         [
             {
                 "prefix": key.prefix,
-                "user": key.user.get_username(),
+                "user": names.get(key.user_id),
                 "name": key.name,
                 "scopes": key.scopes,
                 "expires_at": key.expires_at,

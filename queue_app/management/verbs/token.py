@@ -38,7 +38,7 @@ def run(call: Call) -> int:
         for token in found:
             call.say(_line(token))
         return OK
-    secret, buried = "", 0
+    secret, stopped = "", 0
     with atomic():
         if action == "create":
             token, secret = tokens.create(
@@ -55,9 +55,9 @@ def run(call: Call) -> int:
             tokens.known(name)  # or there would be a record of what never was
         audit.record(f"token_{action}", "token", [name], by=call.by, via=audit.COMMAND)
     if action == "revoke":
-        buried = tokens.revoke(name)
-        call.say(f"{name} is revoked; {buried} workers were stopped, and what they held is queued again")
-        call.data({"name": name, "revoked": True, "workers": buried})
+        stopped = tokens.revoke(name)
+        call.say(f"{name} is revoked; {stopped} workers were stopped, and what they held is queued again")
+        call.data({"name": name, "revoked": True, "workers": stopped})
         return OK
     call.say(f"{token.name}: {secret}")
     call.say("This secret is shown once. Give it to the worker as TASKQUEUE_TOKEN, or with --token.")

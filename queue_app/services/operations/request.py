@@ -22,7 +22,7 @@ from queue_app.models.columns import USER_LENGTH
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.enqueue.validate import check_reason
-from queue_app.services.lifecycle.retry import RETRIABLE
+from queue_app.services.lifecycle.actions import RETRIABLE
 from queue_app.services.read import dead_letters
 from queue_app.services.read.dead_letters import DeadLetterFilter, Preview
 from queue_app.services.read.task_filter import TaskFilter, matching

@@ -13,7 +13,7 @@ from queue_app.models import Worker
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.notify.index import notify_index, on_commit
-from queue_app.services.repair.reap import bury_dead_neighbours, reap_orphans
+from queue_app.services.repair.reap import mark_dead_locally, reap_orphans
 from queue_app.sql import workers as worker_rows
 
 
@@ -68,7 +68,7 @@ def register(
         },
     )
     notify_index(lambda index: index.register(profile, identity.id), "register")
-    bury_dead_neighbours()  # a worker that takes the place of a dead one gives its tasks back at once
+    mark_dead_locally()  # a worker that takes the place of a dead one gives its tasks back at once
     reap_orphans()
 
 

@@ -79,7 +79,7 @@ def resign(token: str) -> None:
     get_index().hold(LOCK, token, 0)
 
 
-def wake_forgotten() -> int:
+def wake_idle_workers() -> int:
     """Wake an idle worker of every profile that has work: a call may have gone to one that died."""
     return get_index().tick()
 

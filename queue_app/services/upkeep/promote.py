@@ -158,7 +158,7 @@ def make_due(*, limit: int = DUE_BATCH) -> int:
     if tasks:
         notify_index(lambda index: index.push(tasks), "push")
         if transition_log.enabled():
-            transition_log.due(tasks)
+            transition_log.log_due(tasks)
         events.count({"due": len(tasks)})
     return len(tasks)
 

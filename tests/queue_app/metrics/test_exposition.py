@@ -13,7 +13,7 @@ from queue_app.metrics.exposition import families
 from queue_app.metrics.names import ALL, BY_NAME
 from queue_app.metrics.text import render
 from queue_app.models import Task, Worker
-from queue_app.services.control.queues import pause
+from queue_app.services.control.pause import pause
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.read.metrics import Metrics, collect

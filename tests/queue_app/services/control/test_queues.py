@@ -6,7 +6,8 @@ from django.db import transaction
 
 from queue_app.exceptions import UnknownQueue
 from queue_app.models import Queue, RuntimeSettings
-from queue_app.services.control.queues import pause, resume, set_queue_limits
+from queue_app.services.control.pause import pause, resume
+from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.repair import rebuild as rebuild_service
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.services.repair.reconcile import Reconciler

@@ -10,7 +10,8 @@ from queue_app import signals
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import Generation
 from queue_app.models import IndexGeneration, Queue, RuntimeSettings
-from queue_app.services.control.queues import pause, set_queue_limits
+from queue_app.services.control.pause import pause
+from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler

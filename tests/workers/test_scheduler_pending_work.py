@@ -20,7 +20,7 @@ from queue_app.services.control.pause import pause, pause_everything, pause_key,
 from queue_app.services.operations.advance import run_operations
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.read.task_filter import TaskFilter
-from queue_app.services.repair.reap import bury_dead_neighbours, reap_orphans, reap_overdue
+from queue_app.services.repair.reap import mark_dead_locally, reap_orphans, reap_overdue
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep import jobs as module
@@ -102,16 +102,16 @@ class Case(NamedTuple):
     act: Callable[[], object]
 
 
-def bury_silent():
-    return workers.bury_silent(3, math.inf, 10)
+def mark_silent_dead():
+    return workers.mark_silent_dead(3, math.inf, 10)
 
 
 CASES = {
     "due": Case("due", one_is_due, make_due),
-    "silent": Case("reap", one_is_silent, bury_silent),
-    "silent while draining": Case("reap", lambda scene: one_is_silent(scene, "draining"), bury_silent),
-    "gone": Case("reap", one_lost_its_process, bury_dead_neighbours),
-    "gone while draining": Case("reap", lambda scene: one_lost_its_process(scene, "draining"), bury_dead_neighbours),
+    "silent": Case("reap", one_is_silent, mark_silent_dead),
+    "silent while draining": Case("reap", lambda scene: one_is_silent(scene, "draining"), mark_silent_dead),
+    "gone": Case("reap", one_lost_its_process, mark_dead_locally),
+    "gone while draining": Case("reap", lambda scene: one_lost_its_process(scene, "draining"), mark_dead_locally),
     "orphan of a dead one": Case("reap", lambda scene: its_worker_ended(scene, "dead"), reap_orphans),
     "orphan of one that left": Case("reap", lambda scene: its_worker_ended(scene, "stopped"), reap_orphans),
     "orphan of nobody": Case("reap", its_worker_is_forgotten, reap_orphans),

@@ -11,6 +11,7 @@ from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard, replay
 from queue_app.services.upkeep.maintenance import purge
+from tests.support.dead_letters import kill, make_dead_letter, make_dead_letters
 from tests.support.engine import (
     Side,
     at_once,
@@ -21,7 +22,6 @@ from tests.support.engine import (
     take_ids,
     until,
 )
-from tests.support.graves import bury, bury_many, kill
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def age(letter: DeadLetter, *, expired: bool = False) -> None:
 
 
 def test_a_task_stays_as_long_as_it_can_be_replayed(engine, hand, no_retention):
-    kept, discarded, expired = bury_many(hand, 3)
+    kept, discarded, expired = make_dead_letters(hand, 3)
     discard(discarded.id, by="")
     for letter in (kept, discarded, expired):
         age(letter, expired=letter is expired)
@@ -54,7 +54,7 @@ def test_a_task_stays_as_long_as_it_can_be_replayed(engine, hand, no_retention):
 
 
 def test_the_record_of_a_replay_is_kept_for_its_time_even_without_the_task(engine, hand, no_retention):
-    letter = bury(hand)
+    letter = make_dead_letter(hand)
     replay(letter.id, by="ann")
     [task] = take(hand)
     finish([done(task)])
@@ -69,7 +69,7 @@ def test_the_record_of_a_replay_is_kept_for_its_time_even_without_the_task(engin
 
 
 def test_a_task_that_died_again_stays_by_its_second_record(engine, hand, no_retention):
-    letter = bury(hand)
+    letter = make_dead_letter(hand)
     replay(letter.id, by="")
     kill(hand, letter.task_id)
     age(letter, expired=True)
@@ -80,7 +80,7 @@ def test_a_task_that_died_again_stays_by_its_second_record(engine, hand, no_rete
 
 
 def test_purge_passes_by_what_is_being_replayed(engine, hand, no_retention):
-    letter = bury(hand)
+    letter = make_dead_letter(hand)
     age(letter, expired=True)
     with transaction.atomic():
         replay(letter.id, by="ann")
@@ -91,7 +91,7 @@ def test_purge_passes_by_what_is_being_replayed(engine, hand, no_retention):
 
 
 def test_a_replay_of_what_is_being_purged_finds_nothing(engine, hand, no_retention):
-    letter = bury(hand)
+    letter = make_dead_letter(hand)
     age(letter, expired=True)
     with transaction.atomic():
         purge()
@@ -104,7 +104,7 @@ def test_a_replay_of_what_is_being_purged_finds_nothing(engine, hand, no_retenti
 
 def test_replay_and_purge_at_once_never_leave_half_of_it(engine, hand, no_retention):
     for _ in range(10):
-        letter = bury(hand)
+        letter = make_dead_letter(hand)
         age(letter, expired=True)
 
         def attempt(letter=letter):

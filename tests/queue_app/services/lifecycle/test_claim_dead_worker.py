@@ -5,7 +5,7 @@ from django.utils import timezone
 
 from queue_app.models import Queue, Worker
 from queue_app.services.lifecycle import claim as claim_service
-from queue_app.services.repair.reap import bury
+from queue_app.services.repair.reap import mark_dead
 from queue_app.sql import claim as claim_rows
 from tests.support.engine import (
     Side,
@@ -28,7 +28,7 @@ def registered(engine, hand) -> Worker:
     )  # fmt: skip
 
 
-def test_what_a_buried_worker_was_only_proposed_is_free_at_once(engine, hand):
+def test_what_a_dead_worker_was_only_proposed_is_free_at_once(engine, hand):
     Queue.objects.filter(pk="default").update(max_concurrent=2)
     Queue.objects.get(pk="default").save()
     registered(engine, hand)
@@ -37,17 +37,17 @@ def test_what_a_buried_worker_was_only_proposed_is_free_at_once(engine, hand):
     assert engine.index.claim(hand.profile, hand.id, 1).tasks == ((proposed, "default"),)
     other = engine.worker()
     assert take(other) == []
-    bury(hand.id)
+    mark_dead(hand.id)
     assert set(take_ids(other, 5)) == {granted, proposed}
     assert_index_agrees()
 
 
-def test_a_buried_worker_is_granted_nothing(engine, hand):
+def test_a_dead_worker_is_granted_nothing(engine, hand):
     """Its statement was on its way when it died: by then the slot may be another's."""
     registered(engine, hand)
     task_id = put()
     proposal = engine.index.claim(hand.profile, hand.id, 1)
-    bury(hand.id)
+    mark_dead(hand.id)
     assert claim_rows.claim([task_id], hand.id, proposal.generation, proposal.leased_at) == []
 
 
@@ -58,7 +58,7 @@ def test_a_grant_under_way_is_waited_for(engine, hand):
     proposal = engine.index.claim(hand.profile, hand.id, 1)
     with transaction.atomic():
         assert claim_rows.claim([task_id], hand.id, proposal.generation, proposal.leased_at)
-        burying = Side(lambda: claim_service.withdraw_last(hand.id))
+        marking = Side(lambda: claim_service.withdraw_last(hand.id))
         until(somebody_waits_for_a_lock, "it waits for the grant")
-    assert burying.result() == 0
+    assert marking.result() == 0
     assert engine.check().leases == {task_id}

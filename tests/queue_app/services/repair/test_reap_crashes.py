@@ -9,9 +9,9 @@ from django.utils import timezone
 
 from queue_app.core.process import process_identity
 from queue_app.models import DeadLetter, Task, TaskAttempt, Worker
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.repair.reap import bury, bury_dead_neighbours, reap, reap_overdue
+from queue_app.services.repair.reap import mark_dead, mark_dead_locally, reap, reap_overdue
 from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep.promote import make_due
 from tests.support.engine import assert_index_agrees, done, put_many, row, status, take
@@ -37,7 +37,7 @@ def test_a_task_that_kills_its_worker_three_times_is_dead_lettered(engine, histo
         make_all_due()
         hand = enlist(engine)
         [task] = take(hand)
-        bury(hand.id)
+        mark_dead(hand.id)
         assert finish([done(task)]) == set(), "the dead worker's result is refused"
     assert history.states(poison) == ("queued executing queued executing scheduled queued executing dead_letter")
     assert (row(poison).crashes, row(poison).failures, row(poison).attempt) == (3, 0, 3)
@@ -55,11 +55,11 @@ def test_from_the_second_crash_on_neighbours_come_back_one_by_one(engine):
     put_many(3)
     hand = enlist(engine)
     take(hand, 3)
-    bury(hand.id)
+    mark_dead(hand.id)
     assert set(Task.objects.values_list("status", flat=True)) == {"queued"}, "the first time at once, in place"
     hand = enlist(engine)
     take(hand, 3)
-    bury(hand.id)
+    mark_dead(hand.id)
     times = sorted(Task.objects.filter(status="scheduled").values_list("run_after", flat=True))
     assert [round((later - times[0]).total_seconds()) for later in times] == [0, 2, 4]
     assert_index_agrees()
@@ -70,17 +70,17 @@ def test_a_cancelled_task_of_a_dead_worker_is_cancelled(engine):
     hand = enlist(engine)
     take(hand)
     cancel(task_id)
-    bury(hand.id)
+    mark_dead(hand.id)
     assert status(task_id) == "cancelled"
     assert_index_agrees()
 
 
-def test_a_neighbour_whose_process_is_gone_is_buried_without_waiting(engine):
+def test_a_neighbour_whose_process_is_gone_is_marked_dead_without_waiting(engine):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     [task_id] = put_many(1)
     hand = enlist(engine, process_identity(child.pid), child.pid)
     take(hand)
-    assert bury_dead_neighbours() == 0
+    assert mark_dead_locally() == 0
     child.kill()
     child.wait()
     assert reap() == 1
@@ -92,7 +92,7 @@ def test_a_worker_of_another_machine_is_left_to_its_heartbeat(engine):
     hand = enlist(engine, "another-boot:pid:[1]:1:1", 1)
     put_many(1)
     take(hand)
-    assert bury_dead_neighbours() == 0
+    assert mark_dead_locally() == 0
     assert reap() == 0
 
 

@@ -14,16 +14,16 @@ from tests.support.engine import done, failed, put, take
 from tests.support.scene import Hand
 
 
-def bury(hand: Hand, message: str = "no", **options: Any) -> DeadLetter:
+def make_dead_letter(hand: Hand, message: str = "no", **options: Any) -> DeadLetter:
     """Enqueue a task that dies at its first attempt; return its dead letter."""
     task_id = put(**{"max_retries": 0} | options)
     kill(hand, task_id, message)
     return letter_of(task_id)
 
 
-def bury_many(hand: Hand, count: int, **options: Any) -> list[DeadLetter]:
-    """Bury several, in this order."""
-    return [bury(hand, **options) for _ in range(count)]
+def make_dead_letters(hand: Hand, count: int, **options: Any) -> list[DeadLetter]:
+    """Make several dead letters, in this order."""
+    return [make_dead_letter(hand, **options) for _ in range(count)]
 
 
 def kill(hand: Hand, task_id: uuid.UUID, message: str = "no") -> None:

@@ -7,17 +7,17 @@ import pytest
 from queue_app import signals
 from queue_app.core.states import Status
 from queue_app.models import DeadLetter, Task
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.operations.advance import advance, run_operations
 from queue_app.services.operations.request import ReplayOptions, get_operation, start_replay
 from queue_app.services.read.dead_letters import DeadLetterFilter
+from tests.support.dead_letters import end_next, letter_of, make_dead_letter, make_dead_letters, pass_time, step
 from tests.support.engine import (
     failed,
     status,
     take,
 )
-from tests.support.graves import bury, bury_many, end_next, letter_of, pass_time, step
 
 EVERYTHING = DeadLetterFilter()
 UNGUARDED = ReplayOptions(stop_after_failures=0)
@@ -36,7 +36,7 @@ def progress(operation) -> tuple:
 
 
 def test_the_pace_is_kept(engine, hand):
-    bury_many(hand, 12)
+    make_dead_letters(hand, 12)
     operation = start_replay(EVERYTHING, ReplayOptions(rate=2, stop_after_failures=0), by="")
     assert step(operation).changed == 1, "the first at once"
     assert step(operation).changed == 1
@@ -50,7 +50,7 @@ def test_the_pace_is_kept(engine, hand):
 
 
 def test_a_slow_pace(engine, hand):
-    bury_many(hand, 3)
+    make_dead_letters(hand, 3)
     operation = start_replay(EVERYTHING, ReplayOptions(rate=0.001, stop_after_failures=0), by="")
     assert step(operation).changed == 1
     pass_time(operation, 900)
@@ -62,7 +62,7 @@ def test_a_slow_pace(engine, hand):
 
 
 def test_parts_of_a_second_add_up(engine, hand):
-    bury_many(hand, 4)
+    make_dead_letters(hand, 4)
     operation = start_replay(EVERYTHING, ReplayOptions(rate=2, stop_after_failures=0), by="")
     step(operation)
     pass_time(operation, 0.8)
@@ -76,7 +76,7 @@ def test_parts_of_a_second_add_up(engine, hand):
 
 @pytest.fixture
 def eight(hand):
-    return bury_many(hand, 8)
+    return make_dead_letters(hand, 8)
 
 
 def test_the_first_go_ahead_alone_and_when_all_fail_again_it_stops(engine, hand, eight):
@@ -139,8 +139,8 @@ def test_a_task_that_fails_for_good_counts_as_failed_again(engine, hand, eight):
 
 
 def test_a_failure_with_retries_left_is_none_yet(engine, hand):
-    letter = bury(hand, max_retries=1)
-    bury(hand)
+    letter = make_dead_letter(hand, max_retries=1)
+    make_dead_letter(hand)
     operation = start_replay(EVERYTHING, ReplayOptions(stop_after_failures=1), by="")
     step(operation)
     end_next(hand, 1, well=False)
@@ -149,7 +149,7 @@ def test_a_failure_with_retries_left_is_none_yet(engine, hand):
 
 
 def test_fewer_than_the_first_are_done_at_once(engine, hand):
-    bury_many(hand, 5)
+    make_dead_letters(hand, 5)
     assert progress(step(start_replay(EVERYTHING, by=""))) == ("done", 5, 0)
 
 
