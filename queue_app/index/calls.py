@@ -36,7 +36,7 @@ class Calls:
             return self._script(name)(keys=[self.keys.prefix], args=args)
 
     def _call_fast(self, name: str, *args: Any) -> Any:
-        """Run a script as ``_call`` does, without the overhead of the client, which doubles the time of a short call."""
+        """Run a script as ``_call``, without the overhead of the client, which doubles the time of a short call."""
         if not self._notifier.has_unconfirmed_entries:
             try:
                 script = self._script(name)

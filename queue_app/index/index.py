@@ -18,13 +18,14 @@ from queue_app.core.promotion import PROMOTED, Risen, Thresholds
 from queue_app.core.records import Entry, PackedLane, Proposal, TaskRef
 from queue_app.exceptions import IndexNotReady, UnknownProfile
 from queue_app.index import events as stream
-from queue_app.index import packed, stats
+from queue_app.index import packed
 from queue_app.index.client import in_one_write, longest_wait, translated
 from queue_app.index.lazy import redis
 from queue_app.index.leases import BATCH, Leases
 from queue_app.index.placement import Placement
 from queue_app.index.profile import Profile
 from queue_app.index.requests import RequestStream
+from queue_app.index.stats import IndexStats, QueueDepth, count_all, count_queue
 
 #: Maximum slots per claim.
 MAX_CLAIM = 500
@@ -177,7 +178,7 @@ class Index(Leases):
         return found
 
     def wait_for_wake(self, worker_id: uuid.UUID, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for a wake-up call or a notification of the worker; return whether one came."""
+        """Wait up to ``timeout`` seconds for a wake-up call or a notification; return whether one came."""
         keys = [self.keys.tell(str(worker_id)), self.keys.wake(str(worker_id))]
         with translated("wait", self.alias):
             try:
@@ -210,9 +211,7 @@ class Index(Leases):
     def limited(self) -> set[str]:
         """Return the gates with limits, except everything."""
         with translated("limits", self.alias):
-            gates, queues = in_one_write(
-                self._client, ("SMEMBERS", self.keys.limits), ("SMEMBERS", self.keys.limited)
-            )
+            gates, queues = in_one_write(self._client, ("SMEMBERS", self.keys.limits), ("SMEMBERS", self.keys.limited))
         named = {gate.decode() for gate in gates}
         return {gate for gate in named if gate[0] != "u"} | {gate_of(Scope.QUEUE, queue.decode()) for queue in queues}
 
@@ -265,7 +264,7 @@ class Index(Leases):
     def queues(self) -> list[str]:
         """Return the queues that have, or had, tasks in the index."""
         with translated("queues", self.alias):
-            return sorted(name.decode() for name in self._client.smembers(self.keys.queues))
+            return sorted(_text(name) for name in self._client.smembers(self.keys.queues))
 
     def position(self, task: TaskRef) -> int | None:
         """Return the position of a task in its queue, from 1; ``None`` when it does not wait here."""
@@ -276,14 +275,14 @@ class Index(Leases):
         """Return where a task stands, and the gates that it must pass to start."""
         return Placement.from_reply(self._call("explain", task.lane, task.id.bytes))
 
-    def stats(self) -> stats.IndexStats:
+    def stats(self) -> IndexStats:
         """Count all queues, and return what was counted since Redis was emptied."""
         self.flush()
-        return stats.count_all(self._call)
+        return count_all(self._call)
 
-    def depth(self, queue: str) -> stats.QueueDepth:
+    def depth(self, queue: str) -> QueueDepth:
         """Count one queue."""
-        return stats.count_queue(self._call, queue)
+        return count_queue(self._call, queue)
 
     def lane_sizes(self, queue: str | None = None) -> Iterator[tuple[str, int]]:
         """Yield each lane, of one queue or of all, with the number of its tasks; a lane may come twice."""
@@ -306,6 +305,10 @@ class Index(Leases):
         """Raise ``IndexUnavailable`` unless Redis answers."""
         with translated("ping", self.alias):
             self._client.ping()
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _int_or_none(reply: Any) -> int | None:

@@ -33,7 +33,8 @@ class Leases(Calls):
     def release_leases(self, leases: Iterable[Lease]) -> int:
         """Free the slots of tasks whose rows are no longer executing, each only if it still holds that lease."""
         return self._release(
-            (queue, (task_id.bytes, "" if leased_at == ANY_LEASE else leased_at)) for task_id, queue, leased_at in leases
+            (queue, (task_id.bytes, "" if leased_at == ANY_LEASE else leased_at))
+            for task_id, queue, leased_at in leases
         )
 
     def _release(self, leases: Iterable[tuple[str, tuple[Any, ...]]]) -> int:

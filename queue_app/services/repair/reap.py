@@ -151,7 +151,7 @@ def _is_gone(neighbour: str) -> bool:
 def _announce(dead: list[tuple[uuid.UUID, str]]) -> None:
     for worker_id, profile in dead:
         notify_index(partial(_withdraw_last, worker_id), "withdraw")
-        notify_index(partial(Index.retire, profile_id=profile, worker_id=worker_id), "retire")
+        notify_index(partial(Index.unregister, profile_id=profile, worker_id=worker_id), "retire")
         signals.worker_reaped.send(None, worker_id=worker_id)
     events.count({"worker:dead": len(dead)} if dead else {})
 
