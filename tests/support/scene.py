@@ -19,7 +19,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def set_limits(index: Index, queue: str, **limits: Any) -> bool:
     """Copy limits of a queue (``""``: of everything); return whether anything changed."""
-    return set_limits(index, gate_of(Scope.QUEUE, queue) if queue else EVERYTHING, Limits(**limits))
+    return index.set_limits(gate_of(Scope.QUEUE, queue) if queue else EVERYTHING, Limits(**limits))
 
 
 @dataclass(frozen=True, slots=True)

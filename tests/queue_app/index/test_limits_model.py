@@ -136,8 +136,8 @@ class LimitsMachine(RuleBasedStateMachine):
         if gate == "q:p":
             found = replace(found, **self.shape)
         before = self.model.limits.get(gate, Limits())
-        assert set_limits(self.index, gate, found) == (before.fields() != found.fields())
-        assert not set_limits(self.index, gate, found)
+        assert self.index.set_limits(gate, found) == (before.fields() != found.fields())
+        assert not self.index.set_limits(gate, found)
         self.model.limits[gate] = found
         is_paced = found.rate_count or found.min_delay_seconds
         if not is_paced:

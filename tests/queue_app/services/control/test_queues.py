@@ -101,7 +101,7 @@ def test_an_edit_made_while_the_reconciler_copies_is_not_undone(engine, monkeypa
     """It has read the row before the edit, and writes after it."""
     plain = snapshot.limits
     pause("default")
-    set_limits(engine.index, "q:default", Limits(max_concurrent=7, paused=True))  # so that there is something to copy
+    engine.index.set_limits("q:default", Limits(max_concurrent=7, paused=True))  # so that there is something to copy
 
     def read_then_edit():
         found = plain()
