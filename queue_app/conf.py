@@ -146,6 +146,7 @@ class TaskQueueSettings:
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
 
 
+@cache
 def get() -> TaskQueueSettings:
     """Return the settings; raise ``ImproperlyConfigured`` with all problems."""
     settings, problems = load()
@@ -166,9 +167,15 @@ def load() -> tuple[TaskQueueSettings, tuple[Problem, ...]]:
     return build(TaskQueueSettings, merged, "", problems), tuple(problems)
 
 
+def reset() -> None:
+    """Read the settings and the environment again at the next use."""
+    get.cache_clear()
+    load.cache_clear()
+
+
 def _reset(*, setting: str, **_: Any) -> None:
     if setting == "TASKQUEUE":
-        load.cache_clear()
+        reset()
 
 
 setting_changed.connect(_reset, dispatch_uid="queue_app.conf")

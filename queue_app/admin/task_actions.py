@@ -23,7 +23,7 @@ from queue_app.models import Task, TaskPayload
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services import cancel, reprioritise
 from queue_app.services.enqueue.validate import check_reason
-from queue_app.services.lifecycle.retry import RETRIABLE, retry, run_again, run_now
+from queue_app.services.lifecycle.actions import RETRIABLE, retry, run_again, run_now
 from queue_app.services.read.dead_letters import displayed_parameters
 from queue_app.sql.database import atomic
 

@@ -119,7 +119,7 @@ def _settle(index: Index, answers: list[Answer]) -> None:
     if not answers:
         return
     if transition_log.enabled():
-        transition_log.told(answer.event for answer in answers)
+        transition_log.log_events(answer.event for answer in answers)
     if events.enabled():
         index.publish([answer.event for answer in answers])
     for answer in answers:

@@ -96,4 +96,4 @@ def look(asked: Iterable[str]) -> Answers:
     }
     if "neighbours" in names:
         params["neighbours"] = machine_identity() or None  # where it is unknown, nobody's
-    return rows.look(names, params)
+    return rows.pending_work(names, params)

@@ -12,7 +12,7 @@ from queue_app.exceptions import IndexNotReady, IndexUnavailable
 from queue_app.index import Proposal
 from queue_app.models import PriorityPolicy, Task, TaskPayload
 from queue_app.services.lifecycle import claim as claim_service
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify.index import breaker

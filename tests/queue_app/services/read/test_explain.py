@@ -12,7 +12,7 @@ from queue_app.exceptions import TaskNotFound
 from queue_app.index import Profile, get_index
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.services.control.pause import pause, pause_everything, pause_key, pause_type, resume, resume_everything
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.read.explain import explain

@@ -9,7 +9,7 @@ from django.utils import timezone
 from queue_app import signals
 from queue_app.models import Task, Worker
 from queue_app.services.control.queues import set_queue_limits
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import reap as module
 from queue_app.services.repair.reap import Reaper, reap

@@ -15,7 +15,7 @@ from queue_app.core.priorities import Band
 from queue_app.index import Profile
 from queue_app.metrics.exposition import REPAIRS
 from queue_app.models import Queue, Task
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import reconcile as module

@@ -12,8 +12,8 @@ from queue_app.core.priorities import Band
 from queue_app.exceptions import IndexUnavailable
 from queue_app.metrics.exposition import REPAIRS
 from queue_app.models import MaintenanceJob, PriorityPolicy, Task
+from queue_app.services.lifecycle.actions import reprioritise
 from queue_app.services.lifecycle.claim import give_back
-from queue_app.services.lifecycle.reprioritise import reprioritise
 from queue_app.services.notify import events
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
