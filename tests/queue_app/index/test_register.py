@@ -1,4 +1,4 @@
-"""register.lua, adopt.lua, retire.lua and unserved_types.lua: workers come and go."""
+"""register.lua, build_heads.lua, unregister.lua and unserved_types.lua: workers come and go."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""release.lua, withdraw.lua, restore_leases.lua and remove.lua: leases and entries that end."""
+"""release.lua, revoke.lua, restore_leases.lua and remove.lua: how leases and entries end."""
 
 import uuid
 
@@ -44,7 +44,7 @@ def test_a_slot_is_freed_once_however_often_it_is_released(busy: Scene):
 
 
 def test_an_unknown_id_frees_nothing(busy: Scene):
-    assert busy.index.release([(uuid.uuid4(), "default"), (uuid.uuid4(), "never heard of")]) == 0
+    assert busy.index.release([Lease(uuid.uuid4(), "default"), Lease(uuid.uuid4(), "never heard of")]) == 0
     assert busy.leased() == {"x", "y"}
 
 

@@ -1,8 +1,7 @@
-"""Wake-up calls: exactly one able idle worker is called for new work, and no work is forgotten.
+"""Wake-up calls (lib/wake.lua, wake_idle.lua): new work wakes exactly one idle worker that can run it.
 
-A worker is idle once a claim gave it less than it wanted. A call takes it out of the idle
-ones, so the next call reaches somebody else; whoever claims passes the call on while work
-is left for somebody who is idle.
+A worker is idle once a claim gave it less than it wanted. A call removes it from the idle workers, so the next call
+reaches another one. A claim passes the call on while there is work for an idle worker.
 """
 
 import pytest
