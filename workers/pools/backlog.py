@@ -12,7 +12,7 @@ from queue_app.core.records import Outcome
 from queue_app.workers.context import ClaimedAttempt
 
 
-class LinePool(ABC):
+class BacklogPool(ABC):
     """Tasks that wait, in order, and outcomes that nobody has taken yet; a slot takes the next when it is free."""
 
     repeat_after: float | None = None

@@ -21,7 +21,7 @@ from queue_app.workers.transport.base import OnWait
 # ruff: noqa: D102 - the functions of the package say what each does
 
 
-class Direct:
+class DirectTransport:
     """Calls the services of the queue in this process."""
 
     def register(

@@ -55,7 +55,7 @@ def enqueue_call(spec: TaskSpec, args: Sequence[Any], parameters: dict[str, Any]
 def _enqueue(row: TaskRow, *, tell: bool = True, outside: bool = False, locate: bool = False) -> Enqueued:
     with tracing.enqueueing([row]):
         queues = _ensure_queues([row])
-        stored = admission.store_one(row, partial(_insert_one, row), outside=outside, tell=tell)
+        stored = admission.store_one(row, partial(_insert_one, row), outside=outside, write_events=tell)
         if stored is None:
             return _replayed(row)
         place: list[int | None] = []

@@ -21,7 +21,7 @@ from typing import ClassVar
 from queue_app import conf, signals
 from queue_app.core.clock import now
 from queue_app.core.process import machine_identity, process_identity
-from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
+from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, TaskRef
 from queue_app.core.states import Status
 from queue_app.index import Index
 from queue_app.services.lifecycle.claim import withdraw_last
@@ -86,19 +86,19 @@ def reap_orphans() -> int:
     )
     if reaped:
         notify_index(_return_to_index, "reap", reaped)
-        events.returned((item.status, item.task) for item in reaped)
-        dead = [item.task for item in reaped if item.status is Status.DEAD_LETTER]
+        events.returned(reaped)
+        dead = [task for status, task in reaped if status is Status.DEAD_LETTER]
         if dead:
             signals.tasks_crash_looped.send(None, tasks=dead)
-        again = sum(item.status in {Status.QUEUED, Status.SCHEDULED} for item in reaped)
+        again = sum(status in {Status.QUEUED, Status.SCHEDULED} for status, _ in reaped)
         if again:
             events.count({"retry:worker_died": again})
     return len(reaped)
 
 
-def _return_to_index(index: Index, reaped: Sequence[rows.Reaped]) -> None:
-    index.release((item.task.id, item.task.queue) for item in reaped)
-    index.push(item.task for item in reaped if item.status is Status.QUEUED)
+def _return_to_index(index: Index, reaped: Sequence[tuple[Status, TaskRef]]) -> None:
+    index.release((task.id, task.queue) for _, task in reaped)
+    index.push(task for status, task in reaped if status is Status.QUEUED)
 
 
 def reap_overdue() -> int:

@@ -76,7 +76,7 @@ def rebuild() -> Rebuilt | None:
             return None
     finally:
         index.hold("rebuild", token, 0)
-    snapshot.note_ready(number, tasks, leases)
+    snapshot.record_ready(number, tasks, leases)
     index.tell(workers.live())  # the index knows no idle workers any more: each must claim once
     rebuilt = Rebuilt(number, tasks, leases, time.monotonic() - started)
     signals.index_rebuilt.send(None, generation=number, tasks=tasks, leases=leases, seconds=rebuilt.seconds)

@@ -94,4 +94,4 @@ def pending_work(questions: Iterable[str]) -> Answers:
     }
     if "neighbours" in names:
         params["neighbours"] = machine_identity() or None  # an unknown machine has no neighbours
-    return rows.look(names, params)
+    return rows.pending_work(names, params)

@@ -35,7 +35,7 @@ from queue_app.services.notify.index import notify_index
 from queue_app.services.upkeep import jobs
 from queue_app.sql import waiting
 from queue_app.sql.comparison import Cursor
-from queue_app.sql.database import alias
+from queue_app.sql.database import alias, clock
 
 JOB = "promote"
 BUDGET_SECONDS = 5.0
@@ -123,7 +123,7 @@ def promote(*, budget: float = BUDGET_SECONDS, batch: int = BATCH) -> Promotion:
 
 def _sweeps(thresholds: Thresholds, known: dict[str, list[str]]) -> list[_Sweep]:
     """Return a sweep for each rise, continuing where the last run stopped."""
-    now = waiting.clock()
+    now = clock()
     found: list[_Sweep] = []
     for band in PROMOTED:
         for rise in rises(band, thresholds):
