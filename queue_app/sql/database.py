@@ -16,7 +16,6 @@ from functools import cache
 from typing import Any, cast
 
 import psycopg
-from django.core.signals import setting_changed
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -38,18 +37,9 @@ BY_KEYS_ONLY = (
 )
 
 
-@cache
 def alias() -> str:
     """Return the alias of the database in ``DATABASES``."""
     return conf.get().database_alias
-
-
-def _reset(*, setting: str, **_: Any) -> None:
-    if setting == "TASKQUEUE":
-        alias.cache_clear()
-
-
-setting_changed.connect(_reset, dispatch_uid="queue_app.sql.database")
 
 
 def connection() -> BaseDatabaseWrapper:

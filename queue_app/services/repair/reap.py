@@ -154,7 +154,7 @@ def _is_gone(neighbour: str) -> bool:
 def _announce(dead: list[tuple[uuid.UUID, str]]) -> None:
     for worker_id, profile in dead:
         notify_index(_withdraw_last, "withdraw", worker_id)
-        notify_index(Index.retire, "retire", profile, worker_id)
+        notify_index(Index.unregister, "retire", profile, worker_id)
         signals.worker_reaped.send(None, worker_id=worker_id)
     if dead:
         events.count({"worker:dead": len(dead)})

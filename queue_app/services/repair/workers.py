@@ -81,7 +81,7 @@ def heartbeat(worker_id: uuid.UUID, *, draining: bool, tasks_done: int) -> bool:
 def deregister(worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:
     """Record that the worker exits; the reaper requeues the tasks that it still holds."""
     worker_rows.stop(worker_id, tasks_done)
-    notify_index(Index.retire, "retire", profile.id, worker_id)
+    notify_index(Index.unregister, "retire", profile.id, worker_id)
 
 
 def wait_for_wake(worker_id: uuid.UUID, seconds: float) -> bool:
@@ -99,7 +99,7 @@ def change_profile(worker_id: uuid.UUID, before: Profile, after: Profile) -> Non
     Worker.objects.filter(id=worker_id).update(**_columns(after))
     index = get_index()
     index.register(after, worker_id)
-    index.retire(before.id, worker_id)
+    index.unregister(before.id, worker_id)
 
 
 def cancel_requests(worker_id: uuid.UUID) -> set[uuid.UUID]:
@@ -117,7 +117,7 @@ def request_drain(worker_id: uuid.UUID, *, by: str) -> None:
         status = Worker.objects.filter(pk=worker_id).values_list("status", flat=True).first() or "gone"
         why = "it was asked to drain before" if status == WorkerStatus.ACTIVE else f"it is {status}"
         raise InvalidTransition(f"The worker cannot be drained: {why}.", status=status)
-    on_commit(Index.tell, "tell", [worker_id])
+    on_commit(Index.notify_workers, "tell", [worker_id])
 
 
 def is_asked_to_drain(worker_id: uuid.UUID) -> bool:

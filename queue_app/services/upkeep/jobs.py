@@ -72,17 +72,17 @@ def save_progress(name: str, progress: dict[str, Any]) -> None:
 
 def take_lead(token: str, seconds: float) -> bool:
     """Take or renew the leadership for ``seconds``; return whether ``token`` leads. Raises ``IndexUnavailable``."""
-    return get_index().hold(LOCK, token, seconds)
+    return get_index().lock(LOCK, token, seconds)
 
 
 def resign(token: str) -> None:
     """Give up the leadership, if ``token`` has it. Raises ``IndexUnavailable``."""
-    get_index().hold(LOCK, token, 0)
+    get_index().lock(LOCK, token, 0)
 
 
 def wake_idle_workers() -> int:
     """Wake an idle worker of every profile that has work: an earlier call may have reached a worker that died."""
-    return get_index().tick()
+    return get_index().wake_idle()
 
 
 def pending_work(questions: Iterable[str]) -> Answers:

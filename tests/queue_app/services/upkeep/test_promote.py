@@ -59,7 +59,7 @@ def aged(seconds: float, priority: str = "low", **options) -> uuid.UUID:
 
 def promotions() -> dict[str, int]:
     """Return the steps that the index has counted."""
-    return {name: count for name, count in module.get_index().counters().items() if name.startswith("promoted:")}
+    return {name: count for name, count in module.get_index().stats().counts.items() if name.startswith("promoted:")}
 
 
 def standing() -> dict[uuid.UUID, Band]:
