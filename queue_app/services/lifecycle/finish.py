@@ -126,7 +126,7 @@ def _gate(task: ClaimedTask, scope: str) -> Gate:
 
 def _copy_limits(index: Index, gates: Sequence[Gate]) -> None:
     for scope, name in gates:
-        index.copy_limits(gate_of(scope, name), snapshot.limits_of(scope, name))
+        index.set_limits(gate_of(scope, name), snapshot.limits_of(scope, name))
 
 
 def _without_secrets(outcome: Outcome) -> Outcome:

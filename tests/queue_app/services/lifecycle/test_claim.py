@@ -268,7 +268,7 @@ def test_a_row_that_somebody_holds_locked_does_not_hold_up_the_others(engine, im
     assert_index_agrees()
 
 
-@pytest.mark.parametrize("script", ["withdraw", "push"])
+@pytest.mark.parametrize("script", ["revoke", "push"])
 def test_granted_tasks_reach_the_worker_although_the_index_goes_away(engine, script, impatient):
     refused, granted = put_many(2)
     with index_away("remove"):
