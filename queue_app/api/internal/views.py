@@ -135,7 +135,7 @@ class HeartbeatView(WorkerView):
         reports, draining, done = parsing.heartbeat(body, worker)
         types = parsing.served_types(body)
         if types is not None:
-            remote.learn(self.token, worker, types)
+            remote.change_task_types(self.token, worker, types)
         found = remote.heartbeat(self.token, worker, reports, draining=draining, tasks_done=done)
         return Response(
             {
