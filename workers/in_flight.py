@@ -27,7 +27,7 @@ def _attempt(task: ClaimedTask) -> Attempt:
     return task.id, task.attempt
 
 
-class Hands:
+class InFlight:
     """Claims are members of a set, not a count, so that none is lost or counted twice after an error.
 
     What has to be written stays here until its rows are committed; every method can be

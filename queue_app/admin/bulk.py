@@ -33,7 +33,7 @@ from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.operation import OperationKind, OperationState
 from queue_app.services.control import audit
 from queue_app.services.enqueue.validate import check_reason
-from queue_app.services.lifecycle.retry import RETRIABLE
+from queue_app.services.lifecycle.actions import RETRIABLE
 from queue_app.services.operations.advance import STEP, advance_for, carry_out
 from queue_app.services.operations.request import Action, Options, start_operation
 from queue_app.services.read.dead_letters import DeadLetterFilter

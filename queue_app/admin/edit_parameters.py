@@ -17,7 +17,7 @@ from queue_app.admin.task_detail import pretty
 from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services.enqueue.validate import check_reason
-from queue_app.services.read.dead_letters import shown_parameters
+from queue_app.services.read.dead_letters import displayed_parameters
 from queue_app.sql.database import atomic
 
 
@@ -40,7 +40,7 @@ class EditParametersMixin[M: Model](QueueAppAdmin[M]):
 
         ``act`` returns a message and the id of the page to go to.
         """
-        displayed = shown_parameters(task_id) if task_id is not None else None
+        displayed = displayed_parameters(task_id) if task_id is not None else None
         if found is None or displayed is None:
             return self.gone(request, pk)
         args, parameters = displayed

@@ -16,7 +16,7 @@ from queue_app.core.priorities import parse_band
 from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.models import Task
 from queue_app.services import cancel, reprioritise
-from queue_app.services.lifecycle.retry import RETRIABLE, retry, run_again, run_now
+from queue_app.services.lifecycle.actions import RETRIABLE, retry, run_again, run_now
 
 
 class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):

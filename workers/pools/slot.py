@@ -17,7 +17,7 @@ class Slot:
     def __init__(self, line: socket.socket) -> None:
         self.line = line
         self.reader = Reader(line)
-        self.pid = 0  # not known before the nursery says it
+        self.pid = 0  # not known before the fork server says it
         self.handle: int | None = None  # a descriptor that stands for this process and no later one of its number
         self.held: ClaimedAttempt | None = None
         self.since = 0.0

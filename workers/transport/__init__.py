@@ -15,9 +15,9 @@ from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
 from queue_app.index import Profile
 from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.workers.transport.base import OnWait, Transport
-from queue_app.workers.transport.direct import Direct
+from queue_app.workers.transport.direct import DirectTransport
 
-_ways: list[Transport] = [Direct()]  # the last one counts
+_ways: list[Transport] = [DirectTransport()]  # the last one counts
 
 
 def use(way: Transport) -> None:

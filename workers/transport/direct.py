@@ -10,7 +10,7 @@ from django.tasks.base import TaskError
 from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
 from queue_app.index import Profile
 from queue_app.services.lifecycle import claim as claims
-from queue_app.services.lifecycle import finish, progress
+from queue_app.services.lifecycle import finish
 from queue_app.services.read import results
 from queue_app.services.repair import rebuild
 from queue_app.services.repair import workers as service
@@ -21,7 +21,7 @@ from queue_app.workers.transport.base import OnWait
 # ruff: noqa: D102 - the functions of the package say what each does
 
 
-class Direct:
+class DirectTransport:
     """Calls the services of the queue in this process."""
 
     def register(
@@ -68,7 +68,7 @@ class Direct:
         return claims.recover(worker_id, known)
 
     def note(self, notes: Sequence[ProgressReport]) -> None:
-        progress.note(notes)
+        finish.record_progress(notes)
 
     def earlier_attempts(self, task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
         return results.earlier_attempts(task_id)

@@ -48,7 +48,7 @@ class ServerRefused(Exception):
         self.status, self.code = status, code
 
 
-class Http:
+class HttpTransport:
     """Calls the endpoints under ``/internal/workers/`` of one server."""
 
     def __init__(self, server: str, token: str) -> None:

@@ -27,16 +27,14 @@ from queue_app import signals
 from queue_app.core.priorities import Band, parse_band
 from queue_app.models import DeadLetter, Operation
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
-from queue_app.services.lifecycle.cancel import cancel_many
+from queue_app.services.lifecycle.actions import cancel_many, reprioritise_many, retry_many, run_now_many
 from queue_app.services.lifecycle.replay import replay_open
-from queue_app.services.lifecycle.reprioritise import reprioritise_many
-from queue_app.services.lifecycle.retry import retry_many, run_now_many
 from queue_app.services.operations.request import Action, Options, applicable, get_operation, start_operation
 from queue_app.services.read import dead_letters
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.sql import dead_letters as rows
-from queue_app.sql.database import atomic
+from queue_app.sql.database import atomic, clock
 
 #: Tasks of one transaction.
 STEP: Final = 500
@@ -108,12 +106,12 @@ def advance(operation_id: uuid.UUID, changed: set[uuid.UUID] | None = None) -> i
         operation = running.filter(pk=operation_id).first()
         if operation is None:
             return 0
-        clock = rows.clock()
+        now = clock()
         handled = 0
-        if not _first_ones_failed(operation, clock):
-            handled = _take_step(operation, _allowance(operation, clock), changed)
+        if not _first_ones_failed(operation, now):
+            handled = _take_step(operation, _allowance(operation, now), changed)
         if operation.state != OperationState.RUNNING:
-            operation.finished_at = clock
+            operation.finished_at = now
             if operation.kind == OperationKind.REPLAY:
                 operation.failed_again, _ended_otherwise = rows.outcomes(operation.id)
         operation.save(update_fields=_PROGRESS)

@@ -22,7 +22,7 @@ from typing import ClassVar
 from queue_app import conf, signals
 from queue_app.core.clock import now
 from queue_app.core.process import machine_identity, process_identity
-from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
+from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, TaskRef
 from queue_app.core.states import Status
 from queue_app.index import Index
 from queue_app.services.lifecycle.claim import withdraw_last
@@ -84,18 +84,18 @@ def reap_orphans() -> int:
     )
     if reaped:
         notify_index(lambda index: _return_to_index(index, reaped), "reap")
-        events.returned((item.status, item.task) for item in reaped)
-        dead = [item.task for item in reaped if item.status is Status.DEAD_LETTER]
+        events.returned(reaped)
+        dead = [task for status, task in reaped if status is Status.DEAD_LETTER]
         if dead:
             signals.tasks_crash_looped.send(None, tasks=dead)
-        again = sum(item.status in {Status.QUEUED, Status.SCHEDULED} for item in reaped)
+        again = sum(status in {Status.QUEUED, Status.SCHEDULED} for status, _ in reaped)
         events.count({"retry:worker_died": again} if again else {})
     return len(reaped)
 
 
-def _return_to_index(index: Index, reaped: Sequence[rows.Reaped]) -> None:
-    index.release((item.task.id, item.task.queue) for item in reaped)
-    index.push(item.task for item in reaped if item.status is Status.QUEUED)
+def _return_to_index(index: Index, reaped: Sequence[tuple[Status, TaskRef]]) -> None:
+    index.release((task.id, task.queue) for _, task in reaped)
+    index.push(task for status, task in reaped if status is Status.QUEUED)
 
 
 def reap_overdue() -> int:
@@ -151,7 +151,7 @@ def _is_gone(neighbour: str) -> bool:
 def _announce(dead: list[tuple[uuid.UUID, str]]) -> None:
     for worker_id, profile in dead:
         notify_index(partial(_withdraw_last, worker_id), "withdraw")
-        notify_index(partial(Index.retire, profile_id=profile, worker_id=worker_id), "retire")
+        notify_index(partial(Index.unregister, profile_id=profile, worker_id=worker_id), "retire")
         signals.worker_reaped.send(None, worker_id=worker_id)
     events.count({"worker:dead": len(dead)} if dead else {})
 

@@ -86,7 +86,7 @@ def heartbeat(worker_id: uuid.UUID, *, draining: bool, tasks_done: int) -> bool:
 def deregister(worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:
     """Say goodbye; what the worker still held is the reaper's."""
     worker_rows.stop(worker_id, tasks_done)
-    notify_index(lambda index: index.retire(profile.id, worker_id), "retire")
+    notify_index(lambda index: index.unregister(profile.id, worker_id), "retire")
 
 
 def wait_for_wake(worker_id: uuid.UUID, seconds: float) -> bool:
@@ -109,7 +109,7 @@ def change_profile(worker_id: uuid.UUID, before: Profile, after: Profile) -> Non
     )
     index = get_index()
     index.register(after, worker_id)
-    index.retire(before.id, worker_id)
+    index.unregister(before.id, worker_id)
 
 
 def cancel_requests(worker_id: uuid.UUID) -> set[uuid.UUID]:
@@ -127,7 +127,7 @@ def request_drain(worker_id: uuid.UUID, *, by: str) -> None:
         status = Worker.objects.filter(pk=worker_id).values_list("status", flat=True).first() or "gone"
         why = "it was asked to drain before" if status == WorkerStatus.ACTIVE else f"it is {status}"
         raise InvalidTransition(f"The worker cannot be drained: {why}.", status=status)
-    on_commit(lambda index: index.tell([worker_id]), "tell")
+    on_commit(lambda index: index.notify_workers([worker_id]), "tell")
 
 
 def is_asked_to_drain(worker_id: uuid.UUID) -> bool:

@@ -148,9 +148,9 @@ def test_values_declared_sensitive_are_masked_everywhere(
         )
 
     # Whoever runs it again leaves what is masked as it was.
-    from queue_app.services.lifecycle.retry import run_again  # noqa: PLC0415
+    from queue_app.services.lifecycle.actions import run_again  # noqa: PLC0415
 
-    monkeypatch.setattr("queue_app.services.lifecycle.retry.registry.get", lambda _: charge)
+    monkeypatch.setattr("queue_app.services.lifecycle.actions.registry.get", lambda _: charge)
     shown = staff.get(f"/api/v1/tasks/{stored.pk}").json()["parameters"]
     assert shown["cardNumber"] == shown["deep"][0]["Card-Number"] == shown["pin"] == "********"
     again = run_again(stored.pk, parameters=shown | {"plain": "edited"})

@@ -9,8 +9,8 @@ from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTransition, TaskNotFound
 from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.services import cancel, enqueue
+from queue_app.services.lifecycle.actions import retry, retry_many, run_again, run_now
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.retry import retry, retry_many, run_again, run_now
 from tests.support.dead_letters import make_dead_letter
 from tests.support.engine import assert_index_agrees, failed, put, row, take
 

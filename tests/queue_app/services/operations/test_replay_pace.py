@@ -7,7 +7,7 @@ import pytest
 from queue_app import signals
 from queue_app.core.states import Status
 from queue_app.models import DeadLetter, Task
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.operations.advance import advance, run_operations
 from queue_app.services.operations.request import ReplayOptions, get_operation, start_replay

@@ -21,7 +21,7 @@ from tests.support.dead_letters import make_dead_letter
     ],
 )
 def test_a_text_is_looked_for_in_what_is_shown(engine, monkeypatch, text, found):
-    monkeypatch.setattr(module, "LOOKED_THROUGH", 2)
+    monkeypatch.setattr(module, "SEARCH_BATCH", 2)
     hand = engine.worker()
     secret = {"parameters": {"password": "hunter2-canary"}}
     letters = {

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from queue_app.core.process import process_identity
 from queue_app.models import DeadLetter, Task, TaskAttempt, Worker
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.reap import mark_dead, mark_dead_locally, reap, reap_overdue
 from queue_app.services.repair.workers import WorkerIdentity, register

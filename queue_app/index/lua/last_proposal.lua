@@ -1,8 +1,8 @@
--- Lists what a worker was proposed last and still holds; whether it was granted, only the rows know.
+-- Lists the last tasks proposed to a worker that are still leased. Only the rows know whether they were granted.
 --
--- KEYS[1]  prefix (hash tag) of all keys
+-- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  worker id
--- Returns  {leased_at_us, id, queue, id, queue, ...}; nothing when nothing is left of it
+-- Returns  {leased_at_us, id, queue, id, queue, ...}; {} when the worker was never proposed a task
 --! include keys
 local stamp = redis.call('HGET', GENERATION, 'w:' .. ARGV[1])
 if not stamp then return {} end
