@@ -350,7 +350,8 @@ def test_stop(staff, dead):
     page = staff.post(f"{OPERATIONS}{operation.pk}/stop/", follow=True).content.decode()
     assert "The operation is stopped; what it has changed stays changed." in page
     assert "by superuser" in page
-    assert "The operation is cancelled already." in staff.post(f"{OPERATIONS}{operation.pk}/stop/", follow=True).content.decode()
+    page = staff.post(f"{OPERATIONS}{operation.pk}/stop/", follow=True).content.decode()
+    assert "The operation is cancelled already." in page
     assert said(select(staff, OPERATIONS, "stop_selected", [other, ended]))[-2:] == [
         "Stopped 1 operation.",
         "Skipped 1 (ended already, or you may not stop them).",
