@@ -166,4 +166,4 @@ def redis_down(monkeypatch):
         raise IndexUnavailable("depth: Redis at redis://127.0.0.1:1/0 failed: Connection refused.")
 
     monkeypatch.setattr(Index, "_call", fail)
-    monkeypatch.setattr(Index, "post_entries", fail)
+    monkeypatch.setattr(Index, "notify", fail)
