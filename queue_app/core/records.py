@@ -58,6 +58,11 @@ class TaskSpec:
     concurrency_key: str = ""
     weight: int = 1
 
+    @property
+    def band(self) -> Band:
+        """The band of the priority."""
+        return Band(self.priority)
+
 
 class TaskRow(NamedTuple):
     """A task that is ready to be stored; in bulk, the payload is checked later (``sql.insert_many``)."""
@@ -81,6 +86,11 @@ class Enqueued(NamedTuple):
     queued_at: datetime | None = None  # of a new task that is queued
     created: bool = True
     queue_position: int | None = None
+
+    @property
+    def replayed(self) -> bool:
+        """Whether the task was there before."""
+        return not self.created
 
 
 class Entry(NamedTuple):

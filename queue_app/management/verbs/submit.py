@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from queue_app.core.priorities import Band, parse_band
+from queue_app.core.priorities import parse_band
 from queue_app.core.records import NewTask
 from queue_app.management.verbs import OK, Call, Needs, add_json
 from queue_app.management.verbs._values import instant, json_object, parameter
@@ -81,9 +81,9 @@ def run(call: Call) -> int:
             "task_id": submitted.id,
             "status": submitted.status,
             "queue": submitted.spec.queue,
-            "priority": Band(submitted.spec.priority).label,
+            "priority": submitted.spec.band.label,
             "queue_position": submitted.queue_position,
-            "replayed": not submitted.created,
+            "replayed": submitted.replayed,
         }
     )
     return OK
