@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from django.db import connections
 
 from queue_app.index import get_index
-from queue_app.index.server import pulse
+from queue_app.index.server import index_health
 from queue_app.sql import snapshot
 from queue_app.sql.database import alias
 
@@ -132,7 +132,7 @@ def _ask_database() -> int:
 
 
 database = Probe(_ask_database)
-index = Probe(lambda: pulse(get_index()))
+index = Probe(lambda: index_health(get_index()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,6 @@ def check(within: float) -> Health:
         if found.state != "ready" or (generation is not None and found.generation != generation):
             state = found.state if found.state != "ready" else "of another generation than the rows"
             reasons[INDEX] = f"The index is {state}: tasks are accepted but not started until it is rebuilt."
-        if not found.led:
+        if not found.has_leader:
             reasons[SCHEDULER] = "No scheduler leads: due tasks, dead workers and repairs wait."
     return Health(reasons)

@@ -260,7 +260,7 @@ def test_rebuild_reports_what_it_wrote(engine):
 
 
 def test_rebuild_leaves_it_to_another_who_is_at_it(engine):
-    engine.index.hold("rebuild", "another", 60)
+    engine.index.lock("rebuild", "another", 60)
     code, text = call("rebuild")
     assert (code, "Another process" in text) == (1, True)
 

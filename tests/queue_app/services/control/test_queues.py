@@ -4,6 +4,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
+from queue_app.core.limit_values import Limits
 from queue_app.exceptions import UnknownQueue
 from queue_app.models import Queue, RuntimeSettings
 from queue_app.services.control.pause import pause, resume
@@ -100,7 +101,7 @@ def test_an_edit_made_while_the_reconciler_copies_is_not_undone(engine, monkeypa
     """It has read the row before the edit, and writes after it."""
     plain = snapshot.limits
     pause("default")
-    engine.index.set_limits("default", max_concurrent=7, paused=True)  # so that there is something to copy
+    engine.index.set_limits("q:default", Limits(max_concurrent=7, paused=True))  # so that there is something to copy
 
     def read_then_edit():
         found = plain()
