@@ -12,6 +12,8 @@ from queue_app.services.enqueue.submit import submit
 
 EXAMPLE = "taskqueue submit shop.tasks.send_receipt --param order_id=7 --priority high --run-after 15m"
 NEEDS = Needs.SETTINGS | Needs.DATABASE | Needs.TASKS
+#: Options that are passed on unchanged.
+PLAIN_OPTIONS = ("queue", "run_after", "timeout", "max_retries", "idempotency_key", "concurrency_key", "weight")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -64,15 +66,9 @@ def run(call: Call) -> int:
             task_type=call["task_type"],
             parameters=call["json_params"] | dict(call["param"]),
             user=call.by,
-            queue=call["queue"],
             priority=None if call["priority"] is None else parse_band(call["priority"]),
             capabilities=call["capability"],
-            run_after=call["run_after"],
-            timeout=call["timeout"],
-            max_retries=call["max_retries"],
-            idempotency_key=call["idempotency_key"],
-            concurrency_key=call["concurrency_key"],
-            weight=call["weight"],
+            **{name: call[name] for name in PLAIN_OPTIONS},
         )
     )
     call.write(str(submitted.id))
