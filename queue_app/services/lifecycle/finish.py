@@ -94,7 +94,7 @@ def _notify_index(ended: Sequence[ClaimedTask], throttled: _Throttled) -> None:
     """Free the slots of attempts that ended; close gates first, or the next tasks would start at once."""
     if throttled.gates:
         notify_index(_copy_limits, "set_limits", throttled.gates)
-    notify_index(Index.release_leases, "release", [Lease(task.id, task.queue, task.leased_at) for task in ended])
+    notify_index(Index.release, "release", [Lease(task.id, task.queue, task.leased_at) for task in ended])
     if throttled.tasks:
         notify_index(Index.push, "push", throttled.tasks)
 
