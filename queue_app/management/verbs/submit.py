@@ -5,9 +5,10 @@ from __future__ import annotations
 from argparse import ArgumentParser
 
 from queue_app.core.priorities import parse_band
+from queue_app.core.records import NewTask
 from queue_app.management.verbs import OK, Call, Needs, add_json
 from queue_app.management.verbs._values import instant, json_object, parameter
-from queue_app.services.enqueue.submit import Submission, submit
+from queue_app.services.enqueue.submit import submit
 
 EXAMPLE = "taskqueue submit shop.tasks.send_receipt --param order_id=7 --priority high --run-after 15m"
 NEEDS = Needs.SETTINGS | Needs.DATABASE | Needs.TASKS
@@ -61,7 +62,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(call: Call) -> int:
     """Enqueue the task; print the id alone on a line, for scripts."""
     submitted = submit(
-        Submission(
+        NewTask(
             task_type=call["task_type"],
             parameters=call["json_params"] | dict(call["param"]),
             user=call.by,
@@ -75,8 +76,8 @@ def run(call: Call) -> int:
         {
             "task_id": submitted.id,
             "status": submitted.status,
-            "queue": submitted.queue,
-            "priority": submitted.priority.label,
+            "queue": submitted.spec.queue,
+            "priority": submitted.spec.band.label,
             "queue_position": submitted.queue_position,
             "replayed": submitted.replayed,
         }
