@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-
-from queue_app import conf
 from queue_app.core.records import Proposal
 from queue_app.index.client import hide_password, server_url
-from queue_app.index.index import MAX_CLAIM, Generation, Index
+from queue_app.index.index import MAX_CLAIM, Generation, Index, get_index
 from queue_app.index.leases import Lease
 from queue_app.index.profile import Profile
 from queue_app.index.requests import Backlog, Request, Taken
@@ -29,11 +26,3 @@ __all__ = [
     "hide_password",
     "server_url",
 ]
-
-_build = cache(Index)
-
-
-def get_index() -> Index:
-    """Return this process's index under the settings in force."""
-    settings = conf.get()
-    return _build(settings.redis_alias, settings.key_prefix)

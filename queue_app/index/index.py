@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import batched
 from typing import Any, NamedTuple
 
+from queue_app import conf
 from queue_app.core.events import Event, Run, counted
 from queue_app.core.limit_values import Limits, Scope, gate_of
 from queue_app.core.priorities import Band
@@ -54,11 +56,12 @@ class Index(Leases):
 
     def push_lanes(self, lanes: Iterable[PackedLane]) -> int:
         """Put queued tasks at their places, packed by the database; return how many were missing or misplaced."""
-        return packed.push_lanes(self._call, lanes)
+        return sum(int(self._call("push", *arguments)) for arguments in packed.calls(lanes))
 
     def misplaced(self, lanes: Iterable[PackedLane]) -> list[uuid.UUID]:
         """Return the queued tasks that are missing or misplaced; repair nothing."""
-        return packed.misplaced(self._call, lanes)
+        found = (self._call("misplaced", *arguments) for arguments in packed.calls(lanes))
+        return [uuid.UUID(bytes=task_id) for reply in found for task_id in reply]
 
     def claim(self, profile: Profile, worker_id: uuid.UUID, want: int, *, register_idle: bool = True) -> Proposal:
         """Lease tasks for up to ``want`` slots of a worker; they are its own once the rows accept them.
@@ -313,3 +316,12 @@ def _text(value: bytes | str) -> str:
 
 def _int_or_none(reply: Any) -> int | None:
     return None if reply is None else int(reply)
+
+
+_build = cache(Index)
+
+
+def get_index() -> Index:
+    """Return this process's index under the settings in force."""
+    settings = conf.get()
+    return _build(settings.redis_alias, settings.key_prefix)

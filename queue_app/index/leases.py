@@ -16,29 +16,23 @@ BATCH = 500
 
 
 class Lease(NamedTuple):
-    """A slot in use: the task, its queue and the instant of the lease (index time, µs)."""
+    """A slot in use: the task, its queue and the instant of the lease (index time, µs; ``ANY_LEASE``: unknown)."""
 
     id: uuid.UUID
     queue: str
-    leased_at: int
+    leased_at: int = ANY_LEASE
 
 
 class Leases(Calls):
     """The part of the index that holds leases."""
 
-    def release(self, tasks: Iterable[tuple[uuid.UUID, str]]) -> int:
-        """Free the slots of tasks (id, queue) whose rows are no longer executing, whichever lease they hold."""
-        return self._release((queue, (task_id.bytes, "")) for task_id, queue in tasks)
-
-    def release_leases(self, leases: Iterable[Lease]) -> int:
+    def release(self, leases: Iterable[Lease]) -> int:
         """Free the slots of tasks whose rows are no longer executing, each only if it still holds that lease."""
-        return self._release(
+        entries = (
             (queue, (task_id.bytes, "" if leased_at == ANY_LEASE else leased_at))
             for task_id, queue, leased_at in leases
         )
-
-    def _release(self, leases: Iterable[tuple[str, tuple[Any, ...]]]) -> int:
-        return sum(int(self._call("release", *_grouped(batch))) for batch in batched(leases, BATCH))
+        return sum(int(self._call("release", *_grouped(batch))) for batch in batched(entries, BATCH))
 
     def restore_leases(self, tasks: Iterable[tuple[uuid.UUID, str]]) -> int:
         """Write the leases of tasks (id, lane) whose rows are executing; return how many were missing."""

@@ -156,7 +156,7 @@ def _return_to_index(returned: list[tuple[Status, TaskRef]], leased_at: Mapping[
     """Release the leases that the worker held, and push the tasks that are queued again."""
     if returned:
         leases = [Lease(task.id, task.queue, leased_at.get(task.id, ANY_LEASE)) for _, task in returned]
-        notify_index(Index.release_leases, "release", leases)
+        notify_index(Index.release, "release", leases)
         notify_index(Index.push, "push", [task for status, task in returned if status is Status.QUEUED])
         events.returned(returned)
     return len(returned)

@@ -23,7 +23,7 @@ from queue_app.core.clock import now
 from queue_app.core.process import machine_identity, process_identity
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, TaskRef
 from queue_app.core.states import Status
-from queue_app.index import Index
+from queue_app.index import Index, Lease
 from queue_app.services.lifecycle.claim import withdraw_last
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify import events
@@ -97,7 +97,7 @@ def reap_orphans() -> int:
 
 
 def _return_to_index(index: Index, reaped: Sequence[tuple[Status, TaskRef]]) -> None:
-    index.release((task.id, task.queue) for _, task in reaped)
+    index.release(Lease(task.id, task.queue) for _, task in reaped)
     index.push(task for status, task in reaped if status is Status.QUEUED)
 
 
