@@ -35,7 +35,8 @@ class Shape:
 
 submitted: Final = Shape(
     "task_id", "status", "queue_position", "replayed", "task_type", "queue", "priority", "capabilities", "created_at",
-    task_id="id", priority="priority.label",
+    task_id="id", task_type="spec.task_type", queue="spec.queue", priority="spec.band.label",
+    capabilities="spec.capabilities",
 )  # fmt: skip
 summary: Final = Shape(
     "task_id", "task_type", "queue", "status", "priority", "effective_priority", "capabilities", "user", "attempt",

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-
-from queue_app import conf
 from queue_app.core.records import Proposal
 from queue_app.index.client import hide_password
-from queue_app.index.index import MAX_CLAIM, Generation, Index
+from queue_app.index.index import MAX_CLAIM, Generation, Index, get_index
 from queue_app.index.leases import Lease
 from queue_app.index.profile import Profile
 from queue_app.index.requests import Backlog, Request, Taken
@@ -27,11 +24,3 @@ __all__ = [
     "get_index",
     "hide_password",
 ]
-
-_build = cache(Index)
-
-
-def get_index() -> Index:
-    """Return the index of this process under the current settings."""
-    settings = conf.get()
-    return _build(settings.redis_alias, settings.key_prefix)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import batched
 from typing import Any, NamedTuple
 
+from queue_app import conf
 from queue_app.core.events import Event, Run, counted
 from queue_app.core.limit_values import Limits, Scope, gate_of
 from queue_app.core.priorities import Band
@@ -310,3 +312,12 @@ class Index(Leases):
 
 def _int_or_none(reply: Any) -> int | None:
     return None if reply is None else int(reply)
+
+
+_build = cache(Index)
+
+
+def get_index() -> Index:
+    """Return the index of this process under the current settings."""
+    settings = conf.get()
+    return _build(settings.redis_alias, settings.key_prefix)

@@ -70,7 +70,7 @@ class TaskListView(ApiView):
             self.json_body(), user=self.username(request), key_header=request.META.get(KEY_META)
         )
         task = submit(submission)
-        status = HTTPStatus.OK if task.replayed else HTTPStatus.CREATED
+        status = HTTPStatus.CREATED if task.created else HTTPStatus.OK
         location = {"Location": self.address(request, f"{request.path.rstrip('/')}/{task.id}")}
         return Response(representation.submitted(task), status=status, headers=location)
 

@@ -63,7 +63,7 @@ def test_limits_are_edited_in_the_list_and_on_the_page(staff, committed):
     assert "max_concurrent: 7 → None" in page
     assert "quiet days" in page
     bad = staff.post(f"{QUEUES}default/change/", QUEUE_FORM | {"rate_count": "5"}).content.decode()
-    assert "Say in how many seconds so many may start" in bad
+    assert "Enter the period in seconds" in bad
 
 
 def test_an_edit_does_not_undo_a_pause_of_that_moment(staff, monkeypatch):
