@@ -10,8 +10,8 @@ from celery.signals import before_task_publish
 from django.utils import timezone
 
 from queue_app import registry
+from queue_app.core.records import NewTask
 from queue_app.periodic import tick_key
-from queue_app.services.enqueue.submit import Submission
 from queue_app.services.enqueue.submit import submit as submit_by_name
 from queue_app.services.upkeep import maintenance
 
@@ -54,7 +54,7 @@ def submit(
     sent = (self.request.headers or {}).get(SENT_AT)
     at = datetime.fromisoformat(sent) if sent else timezone.now()
     submit_by_name(
-        Submission(
+        NewTask(
             task_type=task_type,
             parameters=parameters or {},
             idempotency_key=tick_key(name or registry.type_of(registry.get(task_type)), every, at),

@@ -1,4 +1,4 @@
-"""Turn the body of a request into a ``Submission``, or into many."""
+"""Turn the body of a request into a ``NewTask``, or into many."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from queue_app.api.errors import InvalidInput
 from queue_app.api.fields import Reader, json_object, text
 from queue_app.core.parsing import timestamp
 from queue_app.core.priorities import Band, parse_band
+from queue_app.core.records import NewTask
 from queue_app.exceptions import InvalidTaskData
-from queue_app.services.enqueue.submit import Submission
 from queue_app.services.enqueue.validate import check_capabilities, check_queue_name
 
 #: Header that may carry the idempotency key instead of the body.
@@ -29,7 +29,7 @@ READ_ONLY: Final = (
 )  # fmt: skip
 
 
-def parse_submission(data: dict[str, Any], *, user: str, key_header: str | None) -> Submission:
+def parse_submission(data: dict[str, Any], *, user: str, key_header: str | None) -> NewTask:
     """Return the task that the body describes; raise every error that is visible without the database."""
     with Reader(data, FIELDS, READ_ONLY) as reader:
         task_type = reader.required("task_type", text, "")
@@ -47,7 +47,7 @@ def parse_submission(data: dict[str, Any], *, user: str, key_header: str | None)
         if key_header is not None and key is not None and key != key_header:
             message = f"The body and the header {KEY_HEADER} differ."
             reader.note(InvalidTaskData("idempotency_key", message, code="conflicting_fields"))
-    return Submission(
+    return NewTask(
         task_type=task_type,
         parameters=parameters,
         user=user,
@@ -64,14 +64,14 @@ def parse_submission(data: dict[str, Any], *, user: str, key_header: str | None)
     )
 
 
-def parse_many(data: dict[str, Any], *, user: str, key_header: str | None) -> list[Submission]:
+def parse_many(data: dict[str, Any], *, user: str, key_header: str | None) -> list[NewTask]:
     """Return the tasks of a body with ``tasks``; raise the errors of all items together, each with its position.
 
     A key in the header covers the whole request: each task without its own key gets a key derived from it.
     """
     with Reader(data, ("tasks",)) as reader:
         items: list[Any] = reader.required("tasks", _items, [])
-    submissions: list[Submission] = []
+    submissions: list[NewTask] = []
     errors: list[InvalidTaskData] = []
     base = None if key_header is None else hashlib.sha256(key_header.encode(errors="replace")).hexdigest()[:48]
     for position, item in enumerate(items):
