@@ -78,7 +78,7 @@ class QueueAdmin(LiveMixin, PausingAdmin[Queue]):
     sortable_by = ("named", "max_concurrent")
 
     running = column(_lazy("running"), lambda queue: summary.active if (summary := _summary(queue)) else "-")
-    oldest = column(_lazy("oldest waits"), lambda queue: labels.age_or_dash(oldest_seconds(_summary(queue))))
+    oldest = column(_lazy("oldest wait"), lambda queue: labels.age_or_dash(oldest_seconds(_summary(queue))))
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         """Make the fields for short texts small."""

@@ -76,7 +76,7 @@ def on_commit[**P](
 
 def publish(runs: Sequence[Run]) -> None:
     """Publish events whose rows are committed."""
-    notify_index(lambda index: index.notify((), runs), "publish")
+    notify_index(Index.notify, "publish", (), runs)
 
 
 class PushOnCommit:
