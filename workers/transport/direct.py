@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from django.tasks.base import TaskError
 
+from queue_app import results
 from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
 from queue_app.index import Profile
 from queue_app.services.lifecycle import claim as claims
 from queue_app.services.lifecycle import finish
-from queue_app.services.read import results
 from queue_app.services.repair import rebuild
 from queue_app.services.repair import workers as service
 from queue_app.services.repair.workers import WorkerIdentity
