@@ -48,7 +48,7 @@ def test_progress_lines_and_a_later_deadline_are_stored_before_the_outcome(hire)
     stored = TaskProgress.objects.get(pk=task_id)
     assert (stored.attempt, stored.fraction, stored.message) == (1, 0.5, "half")
     assert TaskLog.objects.get(task_id=task_id).lines.endswith("WARNING shop: a line")
-    assert not worker._reports._said, "what has ended is forgotten"
+    assert not worker._reports._pending, "what has ended is forgotten"
 
 
 def test_an_attempt_that_lost_its_task_says_nothing(hire):

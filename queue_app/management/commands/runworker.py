@@ -37,7 +37,9 @@ class Command(ServerCommand):
             metavar="KIND",
             help="kind of slot: threads (default), processes, or async for coroutine functions only",
         )
-        parser.add_argument("--max-memory", type=int, metavar="MB", help="--pool processes: kill larger processes")
+        parser.add_argument(
+            "--max-memory", type=int, metavar="MB", help="--pool processes: kill a process above this size"
+        )
         parser.add_argument(
             "--max-tasks-per-child", type=int, metavar="N", help="--pool processes: replace a process after N tasks"
         )
@@ -46,7 +48,7 @@ class Command(ServerCommand):
             action="append",
             default=[],
             metavar="NAME=N",
-            help="--pool processes: limit, like nofile=1024",
+            help="--pool processes: limit, as in nofile=1024, as=2G",
         )
         parser.add_argument("--server", metavar="URL", help="use this server over HTTP instead of PostgreSQL and Redis")
         parser.add_argument("--token", help="--server: the worker token; default: $TASKQUEUE_TOKEN")
