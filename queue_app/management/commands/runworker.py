@@ -101,7 +101,7 @@ class Command(ServerCommand):
                 reload=options["reload"],
             )
         except OSError as error:
-            message = f"--health-port: port {options['health_port']} cannot be opened: {error.strerror}"
+            message = f"--health-port: port {options['health_port']} cannot be used: {error.strerror}"
             raise CommandError(message, returncode=EXIT_USAGE) from None
         if code:  # not sys.exit(): a task that still runs must not keep the process
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Start nothing new of a queue, a task type, a key or at all; what runs finishes."""
+"""Pause a queue, a task type, a key or everything; running tasks finish."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from django.utils import timezone
 
 from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
-from queue_app.management.verbs._pausable import add_target, target
 from queue_app.management.verbs._values import duration
 from queue_app.services.control import audit
 from queue_app.services.control.pause import Paused, describe, pause, pause_everything, pause_key, pause_type
@@ -16,12 +15,32 @@ from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue pause mail --reason 'the provider is down' --for 2h"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
+PAUSES: dict[str, Callable[..., Paused]] = {
+    "queue": pause,
+    "type": pause_type,
+    "key": pause_key,
+    "all": pause_everything,
+}
+
+
+def add_target(parser: ArgumentParser) -> None:
+    """Declare what to pause or resume; exactly one must be given."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("queue", nargs="?", metavar="QUEUE")
+    what.add_argument("--type", metavar="TYPE", help="a task type, in all queues")
+    what.add_argument("--key", metavar="KEY", help="a concurrency key")
+    what.add_argument("--all", action="store_true", help="everything")
+
+
+def target(call: Call) -> tuple[str, str]:
+    """Return (kind, name) as the audit trail stores them; "all" has no name."""
+    return next(((kind, call[kind]) for kind in ("queue", "type", "key") if call[kind] is not None), ("all", ""))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     add_target(parser)
-    parser.add_argument("--reason", default="", help="shown to whoever wonders why nothing starts")
+    parser.add_argument("--reason", default="", help="shown in the admin and by explain")
     parser.add_argument(
         "--for", dest="length", type=duration, metavar="TIME", help="resume by itself after 90s, 15m, 2h, 1d"
     )
@@ -30,27 +49,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(call: Call) -> int:
-    """Pause it, and keep who did."""
+    """Pause, and record it in the audit trail."""
     kind, name = target(call)
-    by, reason = call.by, call["reason"]
+    names = [name] if name else []
     until = None if call["length"] is None else timezone.now() + call["length"]
-    paused: Paused
     with atomic():
-        if kind == "all":
-            paused = pause_everything(by=by, reason=reason, resume_at=until)
-        else:
-            pauses: dict[str, Callable[..., Paused]] = {"queue": pause, "type": pause_type, "key": pause_key}
-            paused = pauses[kind](name, by=by, reason=reason, resume_at=until)
-        audit.record("pause", kind, [name] if name else [], by=by, via=audit.COMMAND, reason=reason)
+        paused = PAUSES[kind](*names, by=call.by, reason=call["reason"], resume_at=until)
+        audit.record("pause", kind, names, by=call.by, via=audit.COMMAND, reason=call["reason"])
     end = f" until {paused.resume_at:%Y-%m-%d %H:%M:%S %Z}" if paused.resume_at else ""
-    call.say(f"{describe(paused)} is paused by {paused.paused_by}{end}")
-    call.data(
-        {
-            kind: name or True,
-            "paused": True,
-            "by": paused.paused_by,
-            "reason": paused.paused_reason,
-            "resume_at": paused.resume_at,
-        }
-    )
+    call.write(f"{describe(paused)} is paused by {paused.paused_by}{end}")
+    facts = {"by": paused.paused_by, "reason": paused.paused_reason, "resume_at": paused.resume_at}
+    call.write_json({kind: name or True, "paused": True} | facts)
     return OK

@@ -1,17 +1,24 @@
-"""Let what is paused go on."""
+"""Resume a queue, a task type, a key or everything."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections.abc import Callable
 
 from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
-from queue_app.management.verbs._pausable import add_target, target
+from queue_app.management.verbs.pause import add_target, target
 from queue_app.services.control import audit
 from queue_app.services.control.pause import resume, resume_everything, resume_key, resume_type
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue resume mail"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
+RESUMES: dict[str, Callable[..., object]] = {
+    "queue": resume,
+    "type": resume_type,
+    "key": resume_key,
+    "all": resume_everything,
+}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -22,14 +29,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(call: Call) -> int:
-    """Resume it, and keep who did."""
+    """Resume, and record it in the audit trail."""
     kind, name = target(call)
+    names = [name] if name else []
     with atomic():
-        if kind == "all":
-            resume_everything()
-        else:
-            {"queue": resume, "type": resume_type, "key": resume_key}[kind](name)
-        audit.record("resume", kind, [name] if name else [], by=call.by, via=audit.COMMAND)
-    call.say(f"{kind} {name} goes on" if name else "everything goes on that is not paused by itself")
-    call.data({kind: name or True, "paused": False})
+        RESUMES[kind](*names)
+        audit.record("resume", kind, names, by=call.by, via=audit.COMMAND)
+    call.write(f"{kind} {name} is resumed" if name else "everything is resumed, except what has a pause of its own")
+    call.write_json({kind: name or True, "paused": False})
     return OK

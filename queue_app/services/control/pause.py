@@ -80,7 +80,7 @@ def resume_everything() -> RuntimeSettings:
 
 def resume_due() -> int:
     """End the pauses whose ``resume_at`` has passed; return their number. Safe to run concurrently."""
-    if not pending_work.any_due():
+    if not pending_work.any_pause_over():
         return 0
     resumed = 0
     for manager in (Queue.objects, Limit.objects, RuntimeSettings.objects):

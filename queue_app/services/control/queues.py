@@ -76,12 +76,12 @@ def copy_limit(limit: Limit) -> None:
 
 
 def _copy(scope: Scope, name: str) -> None:
-    on_commit(lambda index: index.copy_limits(gate_of(scope, name), snapshot.limits_of(scope, name)), "set_limits")
+    on_commit(lambda index: index.set_limits(gate_of(scope, name), snapshot.limits_of(scope, name)), "set_limits")
 
 
 def copy_global_limits() -> None:
     """Copy the overall limits to the index on commit, as they are at that moment."""
-    on_commit(lambda index: index.copy_limits(EVERYTHING, snapshot.global_limits()), "set_limits")
+    on_commit(lambda index: index.set_limits(EVERYTHING, snapshot.global_limits()), "set_limits")
 
 
 def copy_thresholds() -> None:

@@ -111,9 +111,11 @@ def check_redis() -> Iterator[Finding]:
     """Report version, eviction, persistence and memory."""
     facts = server_facts(get_index())
     if facts.version < MINIMUM_REDIS:
-        yield fail("redis", f"{facts.product} {facts.shown_version} is too old", "Upgrade to Redis 6.2 or to Valkey.")
+        yield fail(
+            "redis", f"{facts.product} {facts.displayed_version} is too old", "Upgrade to Redis 6.2 or to Valkey."
+        )
     else:
-        yield ok("redis", f"{facts.product} {facts.shown_version}")
+        yield ok("redis", f"{facts.product} {facts.displayed_version}")
     yield _eviction(facts)
     yield _persistence(facts)
     yield _memory(facts)

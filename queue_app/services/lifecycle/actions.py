@@ -58,7 +58,7 @@ def cancel_many(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Status]:
         on_commit(Index.remove, "remove", queued)
     workers = {worker for before, worker, _ in cancelled if before is Status.EXECUTING and worker is not None}
     if workers:
-        on_commit(Index.tell, "tell", workers)
+        on_commit(Index.notify_workers, "tell", workers)
     ended = [task for before, _, task in cancelled if before is not Status.EXECUTING]
     if ended:
         events.publish_on_commit((occasion_of(EventName.CANCELLED, task, Status.CANCELLED), task.id) for task in ended)

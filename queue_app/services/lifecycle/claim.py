@@ -102,7 +102,7 @@ def _withdraw(proposal: Proposal, granted: set[uuid.UUID]) -> None:
     outdated = not granted and snapshot.generation() != proposal.generation
     kept = {Status.EXECUTING} if outdated else {Status.EXECUTING, Status.QUEUED}
     index = get_index()
-    index.withdraw(
+    index.revoke(
         Lease(task_id, queue, proposal.leased_at) for task_id, queue in refused if statuses.get(task_id) not in kept
     )
     if outdated:
@@ -122,7 +122,7 @@ def withdraw_last(worker_id: uuid.UUID) -> int:
         return 0
     snapshot.wait_for_grants()
     statuses = claim_rows.statuses([lease.id for lease in leases])
-    index.withdraw(lease for lease in leases if statuses.get(lease.id) is not Status.EXECUTING)
+    index.revoke(lease for lease in leases if statuses.get(lease.id) is not Status.EXECUTING)
     return index.push(snapshot.refs([lease.id for lease in leases]))
 
 
@@ -156,7 +156,7 @@ def _return_to_index(returned: list[tuple[Status, TaskRef]], leased_at: Mapping[
     """Release the leases that the worker held, and push the tasks that are queued again."""
     if returned:
         leases = [Lease(task.id, task.queue, leased_at.get(task.id, ANY_LEASE)) for _, task in returned]
-        notify_index(Index.release_leases, "release", leases)
+        notify_index(Index.release, "release", leases)
         notify_index(Index.push, "push", [task for status, task in returned if status is Status.QUEUED])
         events.returned(returned)
     return len(returned)

@@ -61,9 +61,9 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
     The outcome of an attempt that no longer holds its task is dropped. Only the first outcome of an attempt counts.
     """
     first = {(outcome.task.id, outcome.task.attempt): outcome for outcome in reversed(outcomes)}
+    completed = [one for one in first.values() if one.failure is None and one.snooze is None and one.throttle is None]
     snoozed = [outcome for outcome in first.values() if outcome.snooze is not None]
     throttled = [outcome for outcome in first.values() if outcome.throttle is not None]
-    completed = [outcome for outcome in first.values() if outcome.is_completed]
     verdicts = [_judge(_without_secrets(outcome)) for outcome in first.values() if outcome.failure is not None]
     held: dict[Attempt, Status] = {}
     closed = _Throttled()
@@ -94,7 +94,7 @@ def _notify_index(ended: Sequence[ClaimedTask], throttled: _Throttled) -> None:
     """Free the slots of attempts that ended; close gates first, or the next tasks would start at once."""
     if throttled.gates:
         notify_index(_copy_limits, "set_limits", throttled.gates)
-    notify_index(Index.release_leases, "release", [Lease(task.id, task.queue, task.leased_at) for task in ended])
+    notify_index(Index.release, "release", [Lease(task.id, task.queue, task.leased_at) for task in ended])
     if throttled.tasks:
         notify_index(Index.push, "push", throttled.tasks)
 
@@ -126,7 +126,7 @@ def _gate(task: ClaimedTask, scope: str) -> Gate:
 
 def _copy_limits(index: Index, gates: Sequence[Gate]) -> None:
     for scope, name in gates:
-        index.copy_limits(gate_of(scope, name), snapshot.limits_of(scope, name))
+        index.set_limits(gate_of(scope, name), snapshot.limits_of(scope, name))
 
 
 def _without_secrets(outcome: Outcome) -> Outcome:

@@ -76,7 +76,7 @@ def on_commit[**P](
 
 def publish(runs: Sequence[Run]) -> None:
     """Publish events whose rows are committed."""
-    notify_index(lambda index: index.post_entries((), runs), "publish")
+    notify_index(Index.notify, "publish", (), runs)
 
 
 class PushOnCommit:
@@ -100,11 +100,11 @@ class PushOnCommit:
 
     def _push(self, index: Index) -> None:
         if self.on_located and len(self.entries) == 1:
-            self.on_located(index.post_and_locate(self.entries[0], self.events))
+            self.on_located(index.notify_and_locate(self.entries[0], self.events))
         elif len(self.entries) <= 1 and len(self.events) <= 1:
-            index.post_entries(self.entries, self.events)
+            index.notify(self.entries, self.events)
         else:
-            index.announce_entries(self.entries, self.events)
+            index.notify_many(self.entries, self.events)
 
 
 def push_on_commit(

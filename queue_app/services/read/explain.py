@@ -21,7 +21,7 @@ from queue_app.core.explanation import Explanation, Reason
 from queue_app.core.states import TERMINAL, Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
-from queue_app.index.placement import GateState, Standing
+from queue_app.index.placement import GateState, Placement
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.models.limit import Scope
 from queue_app.models.querysets import TaskQuerySet
@@ -95,40 +95,40 @@ def _waits_until(task: Task) -> Reason:
 
 def _from_index(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
     index, ref = get_index(), ref_of(task)
-    standing = index.explain(ref)
-    if standing.state != "ready":
+    placement = index.explain(ref)
+    if placement.state != "ready":
         text = "The index is being rebuilt from the rows. No task starts until the rebuild is done."
-        yield Reason("index_rebuilding", text, details={"state": standing.state})
-    elif standing.is_leased:
+        yield Reason("index_rebuilding", text, details={"state": placement.state})
+    elif placement.is_leased:
         text = "A worker is claiming it. If the worker dies before it starts the task, the lease ends within 20 s."
         yield Reason("being_claimed", text)
-    elif not standing.waits:
+    elif not placement.waits:
         yield Reason("index_missing", "The index lacks the task; the reconciler adds it within seconds.")
     pauses = list(_pauses(task, visible))
     yield from pauses
     known = {reason.details["scope"] for reason in pauses}
-    for gate in standing.gates:
+    for gate in placement.gates:
         if gate.paused and gate.scope not in known:  # resumed in the rows, not yet in the index
             text = f"{_SUBJECTS[gate.scope].format(gate.name)} was paused and resumes in a moment."
             yield Reason("paused", text, details={"scope": gate.scope, "name": gate.name})
         yield from _from_gate(gate, visible)
     position = index.position(ref)
     if position is not None:
-        yield _position(task, standing, position)
+        yield _position(task, placement, position)
 
 
-def _position(task: Task, standing: Standing, position: int) -> Reason:
+def _position(task: Task, placement: Placement, position: int) -> Reason:
     """Return the place in the queue; where users or keys take turns, only the order within its own is certain."""
     details = {"ahead": position - 1, "priority": task.band.label}
     text = f"Position {position:,} in its queue." if position > 1 else "Next to run in its queue."
-    if standing.turns:
-        details |= {"turns": standing.turns, "ahead_of_own": standing.own_ahead}
-        own = f"{standing.own_ahead:,} of its own {standing.turns} come first"
-        if standing.own_ahead == 0:
-            own = f"it is the next of its {standing.turns}"
-        elif standing.own_ahead == 1:
-            own = f"one of its own {standing.turns} comes first"
-        text = f"About position {position:,} in its queue, by time. There {standing.turns}s take turns: {own}."
+    if placement.turns:
+        details |= {"turns": placement.turns, "ahead_of_own": placement.own_ahead}
+        own = f"{placement.own_ahead:,} of its own {placement.turns} come first"
+        if placement.own_ahead == 0:
+            own = f"it is the next of its {placement.turns}"
+        elif placement.own_ahead == 1:
+            own = f"one of its own {placement.turns} comes first"
+        text = f"About position {position:,} in its queue, by time. There {placement.turns}s take turns: {own}."
     return Reason("position", text, blocks=False, details=details)
 
 
@@ -148,7 +148,7 @@ def _from_gate(gate: GateState, visible: TaskQuerySet | None) -> Iterator[Reason
     if gate.throttled_until is not None and gate.throttled_until > timezone.now():
         text = f"{subject} is throttled: nothing of it starts before {_time(gate.throttled_until)}."
         yield Reason("throttled", text, until=gate.throttled_until, details=details)
-    elif gate.next_at is not None and gate.is_shut:
+    elif gate.next_at is not None and gate.is_closed:
         every = f" of {gate.burst} and then 1 each {gate.interval:g} s" if gate.burst and gate.interval else ""
         text = f"{subject} has used up its rate{every}: the next task may start {_time(gate.next_at)}."
         details |= {"burst": gate.burst, "seconds": gate.interval}

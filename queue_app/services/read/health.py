@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from django.db import connections
 
 from queue_app.index import get_index
-from queue_app.index.server import pulse
+from queue_app.index.server import index_health
 from queue_app.sql import snapshot
 from queue_app.sql.database import alias
 
@@ -47,18 +48,12 @@ class Probe[T]:
                     self._asker.start()
         return pending
 
-    def answers(self, within: float) -> bool:
-        """Return whether the server answers within ``within`` seconds."""
-        pending = self.ask()
-        return pending.done.wait(within) and pending.succeeded
-
 
 class PendingAnswer[T]:
     """The answer to a question that was asked once."""
 
     def __init__(self, question: Callable[[], T]) -> None:
         self.done = threading.Event()
-        self.succeeded = False
         self._question = question
         self._answer: T | None = None
         self._asked_at = time.monotonic()
@@ -75,11 +70,8 @@ class PendingAnswer[T]:
 
     def fetch(self) -> None:
         """Ask the server; the caller sets ``done``."""
-        try:
+        with suppress(Exception):  # any error means that the server does not answer
             self._answer = self._question()
-            self.succeeded = True
-        except Exception:  # noqa: BLE001, S110 - any error means that the server does not answer
-            pass
 
 
 class _Asker(threading.Thread):
@@ -132,7 +124,7 @@ def _ask_database() -> int:
 
 
 database = Probe(_ask_database)
-index = Probe(lambda: pulse(get_index()))
+index = Probe(lambda: index_health(get_index()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +151,6 @@ def check(within: float) -> Health:
         if found.state != "ready" or (generation is not None and found.generation != generation):
             state = found.state if found.state != "ready" else "of another generation than the rows"
             reasons[INDEX] = f"The index is {state}: tasks are accepted but not started until it is rebuilt."
-        if not found.led:
+        if not found.has_leader:
             reasons[SCHEDULER] = "No scheduler leads: due tasks, dead workers and repairs wait."
     return Health(reasons)

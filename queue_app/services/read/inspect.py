@@ -22,7 +22,7 @@ from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.notify.index import notify_index
 from queue_app.services.read.task_filter import TaskFilter, has_index, is_one_type, matching, parts
 from queue_app.sql import inspection as rows
-from queue_app.sql.dead_letters import clock
+from queue_app.sql.database import clock
 
 COUNT_CAP: Final = 10_000
 EXPORT_PAGE: Final = 1000

@@ -1,8 +1,8 @@
 """The index against a model of it in plain Python, driven by Hypothesis.
 
-The model knows queued tasks, where they stand, leases and limits, and finds what a claim
-must propose by sorting everything; it has neither heads nor merges. The default run is the same every time;
-``INDEX_MODEL_EXAMPLES=5000`` looks for more at random.
+The model knows queued tasks, their places, leases and limits, and finds the tasks that a claim must propose by sorting
+everything; it has neither heads nor merges. The default run is the same every time; ``INDEX_MODEL_EXAMPLES=5000``
+searches at random.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from queue_app.core.promotion import PROMOTED, Thresholds, effective_band, steps
 from queue_app.core.records import TaskRef
 from queue_app.index import Lease, Profile, get_index
 from tests.support import index_state
-from tests.support.scene import Hand
+from tests.support.scene import Hand, set_limits
 
 EXAMPLES = int(os.environ.get("INDEX_MODEL_EXAMPLES", "0"))
 SETTINGS = settings(
@@ -161,7 +161,7 @@ class IndexMachine(RuleBasedStateMachine):
         assert self.index.begin_generation(self.generation)
         self.index.restore_leases([(task.id, task.queue) for task in self.model.leases.values()])
         for queue in ("", *QUEUES):
-            self.index.set_limits(queue, max_concurrent=self.model.caps.get(queue), paused=queue in self.model.paused)
+            set_limits(self.index, queue, max_concurrent=self.model.caps.get(queue), paused=queue in self.model.paused)
         self.index.set_thresholds(self.model.thresholds)
         assert self.index.push(self.model.waiting.values()) == len(self.model.waiting)
         self.model.places = {task.id: self.model.effective(task) for task in self.model.waiting.values()}
@@ -204,21 +204,21 @@ class IndexMachine(RuleBasedStateMachine):
     def drain(self, release):
         """Everybody claims until nothing is left that may start: all are idle then. What runs may end before."""
         if release:
-            self.index.release([(task.id, task.queue) for task in self.model.leases.values()])
+            self.index.release([Lease(task.id, task.queue) for task in self.model.leases.values()])
             self.model.leases.clear()
         for hand in self.hands:
             self._claim(hand, 100, idle=True)
 
     @rule(many=st.lists(lanes, min_size=4, max_size=12), want=st.integers(1, 3))
     def burst(self, many, want):
-        """Everybody is idle, many tasks come at once, and whoever is called claims."""
+        """All workers are idle, many tasks come at once, and the called workers claim."""
         self.drain(release=True)
         self.enqueue_many(many)
         self.answer_calls(want)
 
     @rule(want=st.integers(1, 3))
     def answer_calls(self, want):
-        """Whoever was called claims, until nobody is: then nobody idle can have anything to do."""
+        """Called workers claim until none is called: then no idle worker may have anything to do."""
         called = True
         while called:
             calls = index_state.read(self.index).calls
@@ -239,7 +239,7 @@ class IndexMachine(RuleBasedStateMachine):
     def release_some(self, choices):
         """The end of several tasks in one call."""
         tasks = {task.id: task for task in (self._pick(self.model.leases, choice) for choice in choices)}
-        assert self.index.release([(task.id, task.queue) for task in tasks.values()]) == len(tasks)
+        assert self.index.release([Lease(task.id, task.queue) for task in tasks.values()]) == len(tasks)
         for task_id in tasks:
             del self.model.leases[task_id]
 
@@ -248,7 +248,7 @@ class IndexMachine(RuleBasedStateMachine):
     def release(self, choice, repeat):
         """The end of a task, perhaps reported twice."""
         task = self._pick(self.model.leases, choice)
-        assert [self.index.release([(task.id, task.queue)]) for _ in range(repeat)] == [1, 0][:repeat]
+        assert [self.index.release([Lease(task.id, task.queue)]) for _ in range(repeat)] == [1, 0][:repeat]
         del self.model.leases[task.id]
 
     @precondition(lambda self: self.model.leases)
@@ -257,7 +257,7 @@ class IndexMachine(RuleBasedStateMachine):
         """A proposal that the row refused, or a lease that is another one by now."""
         task = self._pick(self.model.leases, choice)
         leased_at = next(lease.leased_at for lease in self.index.leases(task.queue) if lease.id == task.id)
-        assert self.index.withdraw([Lease(task.id, task.queue, leased_at - (not same))]) == int(same)
+        assert self.index.revoke([Lease(task.id, task.queue, leased_at - (not same))]) == int(same)
         if same:
             del self.model.leases[task.id]
 
@@ -266,7 +266,7 @@ class IndexMachine(RuleBasedStateMachine):
     def give_back(self, choice):
         """A leased task returns to its place."""
         task = self._pick(self.model.leases, choice)
-        self.index.release([(task.id, task.queue)])
+        self.index.release([Lease(task.id, task.queue)])
         del self.model.leases[task.id]
         assert self.index.push([task]) == int(self.model.push(task)) == 1
 
@@ -331,7 +331,7 @@ class IndexMachine(RuleBasedStateMachine):
     def set_cap(self, queue, cap):
         """Another cap, for a queue or for everything."""
         paused = queue in self.model.paused
-        changed = self.index.set_limits(queue, max_concurrent=cap, paused=paused)
+        changed = set_limits(self.index, queue, max_concurrent=cap, paused=paused)
         assert changed == (self.model.caps.get(queue) != cap)
         self.model.caps[queue] = cap
 
@@ -339,8 +339,8 @@ class IndexMachine(RuleBasedStateMachine):
     def pause_or_resume(self, queue):
         """The other state of a queue."""
         self.model.paused ^= {queue}
-        assert self.index.set_limits(
-            queue, max_concurrent=self.model.caps.get(queue), paused=queue in self.model.paused
+        assert set_limits(
+            self.index, queue, max_concurrent=self.model.caps.get(queue), paused=queue in self.model.paused
         )
 
     @rule()
@@ -354,7 +354,7 @@ class IndexMachine(RuleBasedStateMachine):
     def leave_and_return(self, who):
         """A worker retires and another of its kind registers."""
         hand = self.hands[who]
-        self.index.retire(hand.profile.id, hand.id)
+        self.index.unregister(hand.profile.id, hand.id)
         self.index.register(hand.profile, hand.id)
 
     # -- what always holds -----------------------------------------------------------------
@@ -369,7 +369,7 @@ class IndexMachine(RuleBasedStateMachine):
         assert {i: queue for queue, page in state.queue_leases.items() for i in page} == {
             task.id: task.queue for task in self.model.leases.values()
         }
-        # Who is idle and could start something has been called, or somebody has who will pass the call on.
+        # An idle worker that could start a task has been called, or another worker has that will pass the call on.
         assert not self._starving(state) or any(state.calls.values())
 
     @rule()

@@ -1,11 +1,11 @@
-"""release.lua, withdraw.lua, restore_leases.lua and remove.lua: leases and entries that end."""
+"""release.lua, revoke.lua, restore_leases.lua and remove.lua: how leases and entries end."""
 
 import uuid
 
 import pytest
 
 from queue_app.index import Lease
-from tests.support.scene import Scene
+from tests.support.scene import Scene, set_limits
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_release(busy: Scene, case: str):
 
 
 def test_a_slot_is_freed_once_however_often_it_is_released(busy: Scene):
-    busy.index.set_limits("default", max_concurrent=1)
+    set_limits(busy.index, "default", max_concurrent=1)
     assert [busy.release("x") for _ in range(3)] == [1, 0, 0]
     hand = busy.worker()
     busy.push(busy.task("v", 4), busy.task("w", 5))
@@ -44,7 +44,7 @@ def test_a_slot_is_freed_once_however_often_it_is_released(busy: Scene):
 
 
 def test_an_unknown_id_frees_nothing(busy: Scene):
-    assert busy.index.release([(uuid.uuid4(), "default"), (uuid.uuid4(), "never heard of")]) == 0
+    assert busy.index.release([Lease(uuid.uuid4(), "default"), Lease(uuid.uuid4(), "never heard of")]) == 0
     assert busy.leased() == {"x", "y"}
 
 
@@ -55,7 +55,7 @@ def test_more_than_one_batch_of_releases(scene: Scene):
     assert scene.leased() == set()
 
 
-# -- withdraw ------------------------------------------------------------------------
+# -- revoke --------------------------------------------------------------------------
 
 
 def lease(scene: Scene, name: str, leased_at: int | None = None) -> Lease:
@@ -65,33 +65,33 @@ def lease(scene: Scene, name: str, leased_at: int | None = None) -> Lease:
     return Lease(task.id, task.queue, found if leased_at is None else leased_at)
 
 
-def test_withdraw_ends_the_lease_that_was_meant(busy: Scene):
-    assert busy.index.withdraw([lease(busy, "x"), lease(busy, "y")]) == 2
+def test_revoke_ends_the_named_lease(busy: Scene):
+    assert busy.index.revoke([lease(busy, "x"), lease(busy, "y")]) == 2
     assert busy.leased() == set()
 
 
-def test_withdraw_leaves_a_lease_that_was_taken_since(busy: Scene):
-    """Read, ended, claimed again by another worker, and only then withdrawn."""
+def test_revoke_leaves_a_later_lease(busy: Scene):
+    """Read, ended, claimed again by another worker, and only then revoked."""
     seen = lease(busy, "x")
     busy.release("x")
     busy.push(busy.tasks["x"])
     assert busy.claim(busy.worker(), 1) == "x"
     assert lease(busy, "x") != seen
-    assert busy.index.withdraw([seen]) == 0
+    assert busy.index.revoke([seen]) == 0
     assert "x" in busy.leased()
 
 
-def test_withdraw_twice_ends_once(busy: Scene):
+def test_revoke_twice_ends_once(busy: Scene):
     seen = lease(busy, "x")
-    assert busy.index.withdraw([seen, seen]) == 1
-    assert busy.index.withdraw([seen]) == 0
+    assert busy.index.revoke([seen, seen]) == 1
+    assert busy.index.revoke([seen]) == 0
 
 
-def test_withdraw_brings_a_full_queue_back(busy: Scene):
-    busy.index.set_limits("default", max_concurrent=1)
+def test_revoke_reopens_a_full_queue(busy: Scene):
+    set_limits(busy.index, "default", max_concurrent=1)
     hand = busy.worker()
     assert busy.claim(hand) == ""
-    busy.index.withdraw([lease(busy, "x")])
+    busy.index.revoke([lease(busy, "x")])
     assert busy.called(hand)
     assert busy.claim(hand) == "z"
 
@@ -104,7 +104,7 @@ def test_leases_are_listed_with_their_instant(busy: Scene):
 # -- restore_leases ------------------------------------------------------------------
 
 
-def test_restore_leases_counts_what_was_missing(busy: Scene):
+def test_restore_leases_counts_the_missing_ones(busy: Scene):
     tasks = [(busy.tasks[name].id, busy.tasks[name].queue) for name in "xyz"]
     assert busy.index.missing_leases(tasks) == [tasks[2]]
     assert busy.index.restore_leases(tasks) == 1
@@ -112,7 +112,7 @@ def test_restore_leases_counts_what_was_missing(busy: Scene):
     assert busy.leased() == {"x", "y", "z"}
 
 
-def test_restore_leases_leaves_the_instant_of_a_living_lease(busy: Scene):
+def test_restore_leases_leaves_the_instant_of_an_existing_lease(busy: Scene):
     before = lease(busy, "x")
     busy.index.restore_leases([(before.id, before.queue)])
     assert lease(busy, "x") == before
@@ -120,13 +120,13 @@ def test_restore_leases_leaves_the_instant_of_a_living_lease(busy: Scene):
 
 def test_restored_leases_count_for_every_limit(scene: Scene):
     scene.index.restore_leases([(scene.task("x").id, "default")])
-    scene.index.set_limits("default", max_concurrent=2)
+    set_limits(scene.index, "default", max_concurrent=2)
     scene.push(scene.task("y", 1), scene.task("z", 2))
     assert scene.claim(scene.worker(), 5) == "y"
 
 
 def test_a_queue_that_only_has_leases_is_known(scene: Scene):
-    """Or nobody would look at its leases, and one that leaked would stay."""
+    """Otherwise the reconciler would skip its leases, and a leaked one would stay."""
     scene.index.restore_leases([(scene.task("x", queue="q").id, "q")])
     assert scene.index.queues() == ["q"]
 

@@ -236,7 +236,7 @@ def test_a_snapshot_is_of_the_full_minute(rows):
     ],
 )
 def test_overdue(rows, minutes_ago, overdue):
-    """After three minutes that nobody did it."""
+    """After three minutes without a run."""
     if minutes_ago is not None:
         at = timezone.now() - timedelta(minutes=minutes_ago)
         MaintenanceJob.objects.bulk_create(MaintenanceJob(name=name, succeeded_at=at) for name in maintenance.JOBS)

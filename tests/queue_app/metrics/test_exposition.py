@@ -173,7 +173,7 @@ def test_nothing_is_counted_when_it_is_switched_off(engine, settings):
     put()
     finish([done(task) for task in take(engine.worker())])
     engine.index.flush()
-    assert engine.index.counters() == {}
+    assert engine.index.stats().counts == {}
 
 
 def test_events_can_be_off_while_counts_are_kept(engine, settings):

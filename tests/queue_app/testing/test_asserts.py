@@ -1,4 +1,4 @@
-"""Assertions say what was wanted, and what there is."""
+"""The assertions, and their error messages."""
 
 import re
 
@@ -20,7 +20,7 @@ def anywhere(request, settings):
     return task_backends["default"]
 
 
-def test_it_finds_what_waits(anywhere):
+def test_it_finds_enqueued_tasks(anywhere):
     first = note.enqueue("a")
     second = note.using(queue_name="mail", priority=50).enqueue("b", raises="")
     assert [result.id for result in enqueued()] == [first.id, second.id]
@@ -31,26 +31,28 @@ def test_it_finds_what_waits(anywhere):
     assert_not_enqueued(render)
 
 
-def test_it_says_what_was_wanted_and_what_there_is(task_queue):
-    with pytest.raises(AssertionError, match=r"at least one of .*note\(\) to wait, found 0\. What waits:\n  nothing"):
+def test_the_error_lists_expected_and_enqueued_tasks(task_queue):
+    with pytest.raises(
+        AssertionError, match=r"at least one of .*note\(\) to be enqueued, found 0\. Enqueued tasks:\n  none"
+    ):
         assert_enqueued(note)
     note.enqueue("a", raises="x")
-    listed = f"Expected 1 of {PATH}.note('b') [queue_name='mail'] to wait, found 0. What waits:\n"
+    listed = f"Expected 1 of {PATH}.note('b') [queue_name='mail'] to be enqueued, found 0. Enqueued tasks:\n"
     with pytest.raises(AssertionError, match=re.escape(listed) + r".*note\('a', raises='x'\) \[queue_name='default'"):
         assert_enqueued(note, args=["b"], queue_name="mail", count=1)
-    with pytest.raises(AssertionError, match=r"Expected no .*note to wait, found:\n.*note\('a', raises='x'\)"):
+    with pytest.raises(AssertionError, match=r"Expected no .*note to be enqueued, found:\n.*note\('a', raises='x'\)"):
         assert_not_enqueued(note)
     with pytest.raises(TypeError, match="'queue' is not an option"):
         assert_enqueued(note, queue="mail")
 
 
-def test_what_has_ended_does_not_wait(task_queue):
+def test_ended_tasks_do_not_count(task_queue):
     note.enqueue("a")
     drain()
     assert_not_enqueued(note)
 
 
-def test_backends_that_cannot(settings, engine):
+def test_unsupported_backends(settings, engine):
     with pytest.raises(TypeError, match="runworker"):
         drain()
     settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend", "QUEUES": []}}

@@ -107,7 +107,7 @@ def test_claims_are_refused_from_the_loss_to_the_end_of_the_rebuild(engine, monk
 
     def try_to_claim(name, *args):
         reply = plain(name, *args)
-        if name not in ("claim", "hold"):
+        if name not in ("claim", "lock"):
             with pytest.raises((IndexNotReady, UnknownProfile)) as refusal:
                 take(hand, 5)
             refused.append(refusal.type)
@@ -162,9 +162,9 @@ def test_tasks_that_end_meanwhile_leak_no_slot_for_long(engine, monkeypatch):
 
 
 def test_only_one_rebuilds_at_a_time(engine):
-    assert engine.index.hold("rebuild", "somebody else", 9)
+    assert engine.index.lock("rebuild", "somebody else", 9)
     assert rebuild() is None
-    engine.index.hold("rebuild", "somebody else", 0)
+    engine.index.lock("rebuild", "somebody else", 0)
     assert rebuild() is not None
     put_many(20)
     flush(engine)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from queue_app import signals
 from queue_app.core.lanes import score
 from queue_app.core.priorities import Band
-from queue_app.index import Profile
+from queue_app.index import Lease, Profile
 from queue_app.metrics.exposition import REPAIRS
 from queue_app.models import Queue, Task
 from queue_app.services.lifecycle.actions import cancel
@@ -46,7 +46,7 @@ def misplace_entry(scene, tasks):
 
 
 def lose_lease(scene, tasks):
-    scene.index.release([(tasks[0].id, "default")])
+    scene.index.release([Lease(tasks[0].id, "default")])
 
 
 def leave_lease_of_ended_row(scene, tasks):
@@ -270,11 +270,11 @@ def test_a_worker_of_which_the_index_did_not_hear_that_it_is_gone_is_retired(eng
     for worker_id in (gone, stays):
         who = WorkerIdentity(id=worker_id, name="w", host="h", pid=1, process_identity="elsewhere", version="1")
         register(who, PROFILE, concurrency=1, heartbeat_seconds=60)
-    with index_away("retire"):
+    with index_away("unregister"):
         end(gone)
     assert Reconciler().run_once() == NOTHING | {"workers_retired": 1}
     assert engine.index.registered() == [(PROFILE.id, stays)]
-    with index_away("retire"):
+    with index_away("unregister"):
         end(stays)
     Reconciler().run_once()
     assert index_state.check(engine.index).profiles == set()

@@ -1,0 +1,108 @@
+"""Forms of the admin: reasons of edits, actions on dead letters, edited parameters."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib.admin.helpers import ActionForm
+from django.utils.text import format_lazy
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
+
+from queue_app.core.masking import MASK
+from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.services.enqueue.validate import check_reason
+from queue_app.services.operations.request import MAX_RATE, MIN_RATE, ReplayOptions, check_options
+
+if TYPE_CHECKING:
+    PlainModelForm = forms.ModelForm[Any]
+else:
+    PlainModelForm = forms.ModelForm
+
+
+class NamedFieldsForm(PlainModelForm):
+    """A row that staff edit in a list. Django gives its fields no labels; screen readers need them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for field in self.fields.values():
+            field.widget.attrs["aria-label"] = f"{self.instance}: {field.label}"
+
+
+class ReasonForm(PlainModelForm):
+    """A form that asks for the reason of the change."""
+
+    reason = forms.CharField(
+        label=_lazy("Reason of the change"),
+        required=False,
+        max_length=REASON_LENGTH,
+        widget=forms.TextInput({"class": "vTextField"}),
+        help_text=_lazy("Shown in the history and the audit log."),
+    )
+
+
+class DeadLetterActionForm(ActionForm):
+    """The list's actions with a reason, and a rate for replays.
+
+    ``read_action`` reports invalid values: Django answers an invalid form of this kind with
+    "No action selected".
+    """
+
+    reason = forms.CharField(
+        label=_lazy("Reason:"), required=False, widget=forms.TextInput({"maxlength": REASON_LENGTH})
+    )
+    rate = forms.CharField(
+        label=_lazy("Replays per second:"),
+        required=False,
+        widget=forms.NumberInput({"min": MIN_RATE, "max": MAX_RATE, "step": "any"}),
+    )
+
+
+def read_action(data: Mapping[str, Any]) -> tuple[str, ReplayOptions]:
+    """Return the reason and the replay options of a posted action. Raises ``InvalidTaskData``."""
+    reason, rate = str(data.get("reason", "")).strip(), str(data.get("rate", "")).strip()
+    check_reason(reason, REASON_LENGTH)
+    try:
+        options = ReplayOptions(rate=float(rate) if rate else None)
+    except ValueError:
+        options = ReplayOptions(rate=math.nan)
+    check_options(options)
+    return reason, options
+
+
+class EditForm(forms.Form):
+    """Edited parameters of a task that runs again, and the reason."""
+
+    parameters = forms.CharField(
+        strip=False,
+        widget=forms.Textarea(attrs={"class": "vLargeTextField tq-json", "rows": 16, "spellcheck": "false"}),
+        label=_lazy("Parameters"),
+        help_text=format_lazy(
+            _lazy("A JSON object. To keep a hidden value, leave its mask ({mask}); to replace it, write a new value."),
+            mask=MASK,
+        ),
+    )
+    reason = forms.CharField(
+        label=_lazy("Reason"), required=False, max_length=REASON_LENGTH, widget=forms.TextInput({"class": "vTextField"})
+    )
+
+    def clean_parameters(self) -> dict[str, Any]:
+        """Return the JSON object; the service decides whether it may be stored."""
+        try:
+            value = json.loads(self.cleaned_data["parameters"], object_pairs_hook=_without_repeats)
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError(_("This is not JSON: %(error)s") % {"error": error}) from None
+        if not isinstance(value, dict):
+            raise forms.ValidationError(_('Parameters are a JSON object, for example {"order": 17}.'))
+        return value
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key occurs twice in one object")
+    return found
