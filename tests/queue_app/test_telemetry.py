@@ -28,8 +28,8 @@ def test_every_lost_hint_says_what_was_not_told_and_what_makes_up_for_it():
 @pytest.mark.parametrize(
     ("operation", "line"),
     [
-        ("release", "the index could not be told that slots are free; the reconciler will end their leases: gone"),
-        ("mine", "the index could not be told mine; the reconciler will repair it from the rows: gone"),
+        ("release", "the index was not notified that slots are free; the reconciler will end their leases: gone"),
+        ("mine", "the index was not notified of mine; the reconciler will repair it from the rows: gone"),
     ],
 )
 def test_the_line_of_a_lost_hint(caplog, operation, line):
