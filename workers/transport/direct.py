@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from django.tasks.base import TaskError
 
 from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
-from queue_app.index import Profile
+from queue_app.index import Profile, get_index
 from queue_app.services.lifecycle import claim as claims
 from queue_app.services.lifecycle import finish
 from queue_app.services.read import results
@@ -16,6 +16,7 @@ from queue_app.services.repair import rebuild
 from queue_app.services.repair import workers as service
 from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.services.upkeep import jobs, promote
+from queue_app.sql import workers as worker_rows
 from queue_app.workers.transport.base import OnWait
 
 # ruff: noqa: D102 - the functions of the package say what each does
@@ -30,28 +31,28 @@ class DirectTransport:
         service.register(identity, profile, concurrency=concurrency, heartbeat_seconds=heartbeat_seconds)
 
     def register_again(self, profile: Profile, worker_id: uuid.UUID) -> None:
-        service.register_in_index(profile, worker_id)
+        get_index().register(profile, worker_id)
 
     def heartbeat(self, worker_id: uuid.UUID, *, draining: bool, tasks_done: int) -> bool:
         return service.heartbeat(worker_id, draining=draining, tasks_done=tasks_done)
 
     def is_asked_to_drain(self, worker_id: uuid.UUID) -> bool:
-        return service.is_asked_to_drain(worker_id)
+        return worker_rows.is_asked_to_drain(worker_id)
 
     def deregister(self, worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:
         service.deregister(worker_id, profile, tasks_done=tasks_done)
 
     def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> bool:
-        return service.wait_for_wake(worker_id, seconds)
+        return get_index().wait_for_wake(worker_id, seconds)
 
     def unserved_types(self, profile: Profile) -> set[str]:
-        return service.unserved_types(profile)
+        return get_index().unserved_types(profile)
 
     def change_profile(self, worker_id: uuid.UUID, before: Profile, after: Profile) -> None:
         service.change_profile(worker_id, before, after)
 
     def cancel_requests(self, worker_id: uuid.UUID) -> set[uuid.UUID]:
-        return service.cancel_requests(worker_id)
+        return worker_rows.cancel_requests(worker_id)
 
     def claim(
         self, profile: Profile, worker_id: uuid.UUID, want: int, on_wait: OnWait | None = None

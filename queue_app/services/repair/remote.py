@@ -28,7 +28,7 @@ from queue_app.exceptions import (
     WorkerLost,
 )
 from queue_app.exceptions import WorkerNotFound as NotFound
-from queue_app.index import Profile
+from queue_app.index import Profile, get_index
 from queue_app.models import Task, TaskPayload, Worker, WorkerToken
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.lifecycle.claim import claim, give_back, give_back_unacknowledged
@@ -38,6 +38,7 @@ from queue_app.services.repair import workers as service
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.sql import progress as rows
+from queue_app.sql import workers as worker_rows
 
 #: Seconds between two checks of the token while a poll waits: a revoked token ends the wait.
 TOKEN_CHECK_SECONDS: Final = 2.0
@@ -118,7 +119,7 @@ def poll(
         left = deadline - time.monotonic()
         if tasks or left <= 0:
             return tasks
-        service.wait_for_wake(worker_id, min(left, TOKEN_CHECK_SECONDS))
+        get_index().wait_for_wake(worker_id, min(left, TOKEN_CHECK_SECONDS))
         if not tokens.is_in_force(token.id):
             raise TokenRefused("The worker token is not valid.")
         _own(token, worker_id)
@@ -127,7 +128,7 @@ def poll(
 def wait_for_call(token: WorkerToken, worker_id: uuid.UUID, seconds: float) -> bool:
     """Wait up to ``seconds`` until the index wakes the worker; return whether it did."""
     _own(token, worker_id)
-    return service.wait_for_wake(worker_id, seconds)
+    return get_index().wait_for_wake(worker_id, seconds)
 
 
 def held(token: WorkerToken, worker_id: uuid.UUID, attempts: Sequence[tuple[uuid.UUID, int]]) -> list[ClaimedTask]:
@@ -173,7 +174,7 @@ def heartbeat(
     mine = {(task.id, task.attempt) for task in rows.held_by(worker_id, attempts)}
     record_progress([report for report in reports if (report.task_id, report.attempt) in mine])
     lost = [report.task_id for report in reports if (report.task_id, report.attempt) not in mine]
-    cancel, drain = sorted(service.cancel_requests(worker_id)), service.is_asked_to_drain(worker_id)
+    cancel, drain = sorted(worker_rows.cancel_requests(worker_id)), worker_rows.is_asked_to_drain(worker_id)
     return HeartbeatReply(cancel, lost, drain, _unserved(worker))
 
 
@@ -212,7 +213,7 @@ def _profile(worker: Worker) -> Profile:
 def _unserved(worker: Worker) -> list[str]:
     """Return unserved task types of the worker's queues; none while the index does not answer."""
     try:
-        return sorted(service.unserved_types(_profile(worker)))[:MAX_UNSERVED]
+        return sorted(get_index().unserved_types(_profile(worker)))[:MAX_UNSERVED]
     except IndexUnavailable:
         return []
 
@@ -228,7 +229,7 @@ def _claim(profile: Profile, worker_id: uuid.UUID, want: int) -> list[ClaimedTas
     try:
         return claim(profile, worker_id, want)
     except UnknownProfile:
-        service.register_in_index(profile, worker_id)
+        get_index().register(profile, worker_id)
         return claim(profile, worker_id, want)
     except IndexNotReady:
         rebuild_if_needed()
