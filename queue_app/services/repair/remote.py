@@ -28,7 +28,7 @@ from queue_app.exceptions import (
     WorkerLost,
 )
 from queue_app.exceptions import WorkerNotFound as NotFound
-from queue_app.index import Profile, get_index
+from queue_app.index import Profile
 from queue_app.models import Task, TaskPayload, Worker, WorkerToken
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.lifecycle.claim import claim, give_back, give_back_unacknowledged
@@ -119,7 +119,7 @@ def poll(
         left = deadline - time.monotonic()
         if tasks or left <= 0:
             return tasks
-        get_index().wait_for_wake(worker_id, min(left, TOKEN_CHECK_SECONDS))
+        service.wait_for_wake(worker_id, min(left, TOKEN_CHECK_SECONDS))
         if not tokens.is_in_force(token.id):
             raise TokenRefused("The worker token is not valid.")
         _own(token, worker_id)
@@ -128,7 +128,7 @@ def poll(
 def wait_for_call(token: WorkerToken, worker_id: uuid.UUID, seconds: float) -> bool:
     """Wait up to ``seconds`` until the index wakes the worker; return whether it did."""
     _own(token, worker_id)
-    return get_index().wait_for_wake(worker_id, seconds)
+    return service.wait_for_wake(worker_id, seconds)
 
 
 def held(token: WorkerToken, worker_id: uuid.UUID, attempts: Sequence[tuple[uuid.UUID, int]]) -> list[ClaimedTask]:
@@ -213,7 +213,7 @@ def _profile(worker: Worker) -> Profile:
 def _unserved(worker: Worker) -> list[str]:
     """Return unserved task types of the worker's queues; none while the index does not answer."""
     try:
-        return sorted(get_index().unserved_types(_profile(worker)))[:MAX_UNSERVED]
+        return sorted(service.unserved_types(_profile(worker)))[:MAX_UNSERVED]
     except IndexUnavailable:
         return []
 
@@ -229,7 +229,7 @@ def _claim(profile: Profile, worker_id: uuid.UUID, want: int) -> list[ClaimedTas
     try:
         return claim(profile, worker_id, want)
     except UnknownProfile:
-        get_index().register(profile, worker_id)
+        service.register_in_index(profile, worker_id)
         return claim(profile, worker_id, want)
     except IndexNotReady:
         rebuild_if_needed()

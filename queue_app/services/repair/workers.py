@@ -79,6 +79,21 @@ def deregister(worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> No
     notify_index(Index.unregister, "retire", profile.id, worker_id)
 
 
+def register_in_index(profile: Profile, worker_id: uuid.UUID) -> None:
+    """Register a worker in an index that was rebuilt. Raises ``IndexUnavailable``."""
+    get_index().register(profile, worker_id)
+
+
+def wait_for_wake(worker_id: uuid.UUID, seconds: float) -> bool:
+    """Wait up to ``seconds`` until the index wakes the worker; return whether it did."""
+    return get_index().wait_for_wake(worker_id, seconds)
+
+
+def unserved_types(profile: Profile) -> set[str]:
+    """Return the task types that wait in the profile's queues but are not among its types."""
+    return get_index().unserved_types(profile)
+
+
 def change_profile(worker_id: uuid.UUID, before: Profile, after: Profile) -> None:
     """Register a running worker under another profile."""
     Worker.objects.filter(id=worker_id).update(**_columns(after))
