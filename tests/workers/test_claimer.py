@@ -14,7 +14,7 @@ def test_it_asks_no_more_once_it_found_nothing(hire, monkeypatch):
     worker = hire()
     worker.run_once()
     calls = []
-    monkeypatch.setattr(claimer_module, "claim", lambda *_: calls.append(1) or [])
+    monkeypatch.setattr(worker._transport, "claim", lambda *_, **__: calls.append(1) or [])
     worker.run_once()
     assert calls == []
     worker.wake()
@@ -25,14 +25,14 @@ def test_it_asks_no_more_once_it_found_nothing(hire, monkeypatch):
 
 def test_a_call_during_the_claim_is_not_lost(hire, monkeypatch):
     worker = hire()
-    plain = claimer_module.claim
+    plain = worker._transport.claim
 
-    def called_meanwhile(*args):
-        found = plain(*args)
+    def called_meanwhile(*args, **options):
+        found = plain(*args, **options)
         worker.wake()
         return found
 
-    monkeypatch.setattr(claimer_module, "claim", called_meanwhile)
+    monkeypatch.setattr(worker._transport, "claim", called_meanwhile)
     worker.run_once()
     monkeypatch.undo()
     task_id = put(QUICK)
