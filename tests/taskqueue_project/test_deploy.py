@@ -23,7 +23,7 @@ MANIFESTS = {
     for item in yaml.safe_load_all(path.read_text())
 }
 UNITS = {path.name: path.read_text() for path in (DEPLOY / "systemd").iterdir()}
-MARGIN = 10  # seconds that a process gets beyond its own limit, to give back and to say goodbye
+MARGIN = 10  # seconds beyond a process's own limit, to return its tasks and sign off
 
 
 def parsed(words):
@@ -98,9 +98,9 @@ def test_compose_has_every_process_and_every_server():
         for other in service.get("depends_on", ()):
             assert other in services
         assert ":latest" not in service["image"]
-    told = set(re.findall(r"^([A-Z_]+)=", (DEPLOY / "compose/env.example").read_text(), re.MULTILINE))
+    documented = set(re.findall(r"^([A-Z_]+)=", (DEPLOY / "compose/env.example").read_text(), re.MULTILINE))
     required = set(re.findall(r"\$\{([A-Z_]+):\?\}", (DEPLOY / "compose/compose.yaml").read_text()))
-    assert required <= told
+    assert required <= documented
     assert "noeviction" in services["valkey"]["command"]
 
 

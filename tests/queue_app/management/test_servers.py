@@ -164,7 +164,7 @@ def test_redis_out_of_reach(db, settings, command):
 
 
 @pytest.mark.parametrize(
-    ("address", "shown"),
+    ("address", "displayed"),
     [
         ("redis://h:1/0", "redis://h:1/0"),
         ("redis://:s3cret@h:1/0", "redis://:***@h:1/0"),
@@ -173,8 +173,8 @@ def test_redis_out_of_reach(db, settings, command):
         ("redis://:s3cret@a:1, redis://:s3cret@b:2", "redis://:***@a:1, redis://:***@b:2"),
     ],
 )
-def test_passwords_of_all_shapes_are_hidden(address, shown):
-    assert hide_password(address) == shown
+def test_passwords_of_all_shapes_are_hidden(address, displayed):
+    assert hide_password(address) == displayed
 
 
 @pytest.mark.parametrize(
