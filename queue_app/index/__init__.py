@@ -1,14 +1,14 @@
-"""The Redis side: a fast, disposable index of what may run next. The only importer of redis."""
+"""The Redis side: a fast, disposable index of the tasks that may run next. The only importer of redis."""
 
 from __future__ import annotations
 
 from queue_app.core.records import Proposal
-from queue_app.index.client import hide_password, server_url
+from queue_app.index.client import hide_password
 from queue_app.index.index import MAX_CLAIM, Generation, Index, get_index
 from queue_app.index.leases import Lease
 from queue_app.index.profile import Profile
 from queue_app.index.requests import Backlog, Request, Taken
-from queue_app.index.stats import IndexStats, QueueDepth
+from queue_app.index.stats import IndexStats
 
 __all__ = [
     "MAX_CLAIM",
@@ -19,10 +19,8 @@ __all__ = [
     "Lease",
     "Profile",
     "Proposal",
-    "QueueDepth",
     "Request",
     "Taken",
     "get_index",
     "hide_password",
-    "server_url",
 ]

@@ -21,7 +21,7 @@ from queue_app.core.records import Entry, PackedLane, Proposal, TaskRef
 from queue_app.exceptions import IndexNotReady, UnknownProfile
 from queue_app.index import events as stream
 from queue_app.index import packed
-from queue_app.index.client import in_one_write, longest_wait, translated
+from queue_app.index.client import in_one_write, longest_wait, text, translated
 from queue_app.index.lazy import redis
 from queue_app.index.leases import BATCH, Leases
 from queue_app.index.placement import Placement
@@ -267,7 +267,7 @@ class Index(Leases):
     def queues(self) -> list[str]:
         """Return the queues that have, or had, tasks in the index."""
         with translated("queues", self.alias):
-            return sorted(_text(name) for name in self._client.smembers(self.keys.queues))
+            return sorted(text(name) for name in self._client.smembers(self.keys.queues))
 
     def position(self, task: TaskRef) -> int | None:
         """Return the position of a task in its queue, from 1; ``None`` when it does not wait here."""
@@ -310,10 +310,6 @@ class Index(Leases):
             self._client.ping()
 
 
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
 def _int_or_none(reply: Any) -> int | None:
     return None if reply is None else int(reply)
 
@@ -322,6 +318,6 @@ _build = cache(Index)
 
 
 def get_index() -> Index:
-    """Return this process's index under the settings in force."""
+    """Return the index of this process under the current settings."""
     settings = conf.get()
     return _build(settings.redis_alias, settings.key_prefix)
