@@ -1,4 +1,4 @@
-"""The generated parts of the reference are what the code says now."""
+"""The generated parts of the reference are up to date."""
 
 import ast
 import importlib.util
@@ -27,7 +27,7 @@ def test_every_generated_part_has_a_page():
     assert named == set(generate.PARTS_BY_NAME)
 
 
-def test_every_transition_says_who_makes_it():
+def test_every_transition_has_a_source():
     found = {(before, after) for before, ends in generate.MADE_BY.items() for after in ends}
     assert found == {(before.value, after.value) for before in Status for after in TRANSITIONS[before]}
 
