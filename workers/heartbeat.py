@@ -1,4 +1,4 @@
-"""Says at intervals that the worker lives, in a thread of its own."""
+"""The thread that reports at intervals that the worker lives."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ logger = logging.getLogger("taskqueue")
 
 
 class Heartbeat:
-    """Calls ``beat`` every ``seconds``; it returns false when the worker was declared dead.
+    """Calls ``beat`` every ``seconds``; it returns false if the worker was declared dead.
 
-    ``on_lost`` is called then, and when the ``supervisor`` process that started this one is gone.
+    Calls ``on_lost`` then, and when the ``supervisor`` process that started this one is gone.
     """
 
     def __init__(
@@ -30,16 +30,16 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat; the first one is due after one interval."""
+        """Start the thread; the first heartbeat is due after one interval."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._stop.set()
         self._thread.join(timeout=5)
 
     def run_once(self) -> bool:
-        """Beat once; return false when there is no more point in it."""
+        """Send one heartbeat; return false if the worker was declared dead."""
         try:
             if not self._beat():
                 self._on_lost("it was declared dead")
@@ -47,7 +47,7 @@ class Heartbeat:
         except DatabaseError as error:
             logger.warning("heartbeat failed: %s", " ".join(str(error).split()))
             connections.close_all()
-        except Exception:  # without this thread the worker would be taken for dead
+        except Exception:  # without this thread the worker would be declared dead
             logger.exception("heartbeat failed")
         return True
 

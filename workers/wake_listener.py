@@ -1,4 +1,4 @@
-"""Waits for wake-up calls of the index, in a thread of its own."""
+"""The thread that waits for wake-up calls of the index."""
 
 from __future__ import annotations
 
@@ -9,49 +9,50 @@ import uuid
 from typing import Protocol
 
 from queue_app.exceptions import IndexUnavailable
-from queue_app.workers.transport import wait_for_wake
-
-#: The wait ends by itself after so long, and the worker looks once whether it missed a call.
-WAIT_SECONDS = 10.0
-RETRY_SECONDS = 1.0
-#: So long this thread rests after a call: Python runs one thread at a time, and the one that claims shall be first.
-REST_SECONDS = 0.001
+from queue_app.workers.transport.base import Transport
 
 logger = logging.getLogger("taskqueue")
 
+#: Maximum length of one wait. The worker then claims once, in case it missed a call.
+WAIT_SECONDS = 10.0
+RETRY_SECONDS = 1.0
+#: Pause after a call. Python runs one thread at a time, and the thread that claims should run first.
+REST_SECONDS = 0.001
+
 
 class WakeHandler(Protocol):
-    """What a waker calls."""
+    """The type of ``on_wake``."""
 
     def __call__(self, *, called: bool) -> None:
-        """Take note of a call, or of a wait that ended without one."""
+        """Handle a call, or a wait that ended without one."""
 
 
 class WakeListener:
-    """Calls ``on_wake`` at each wake-up call, and with ``called=False`` when one may have been missed."""
+    """Calls ``on_wake`` for each wake-up call, and with ``called=False`` if it may have missed one."""
 
-    def __init__(self, worker_id: uuid.UUID, on_wake: WakeHandler) -> None:
+    def __init__(self, worker_id: uuid.UUID, transport: Transport, on_wake: WakeHandler) -> None:
         self._worker_id = worker_id
+        self._transport = transport
         self._on_wake = on_wake
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="waker", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="wake-listener", daemon=True)
 
     def start(self) -> None:
-        """Begin to wait."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end after the wait under way; nobody needs to wait for it."""
+        """Let the thread end after the current wait; the caller need not wait for it."""
         self._stopping = True
 
     def run_once(self) -> None:
         """Wait for one call."""
         called = False
         try:
-            called = wait_for_wake(self._worker_id, WAIT_SECONDS)
+            called = self._transport.wait_for_wake(self._worker_id, WAIT_SECONDS)
         except IndexUnavailable:
             time.sleep(RETRY_SECONDS)
-        except Exception:  # without this thread the worker would be deaf
+        except Exception:  # without this thread the worker would hear no calls
             logger.exception("waiting for a wake-up call failed")
             time.sleep(RETRY_SECONDS)
         self._on_wake(called=called)

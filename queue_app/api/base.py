@@ -152,7 +152,7 @@ class ApiView(APIView):
             audit.begin()
         super().initial(request, *args, **kwargs)
         scope = self.key_scopes.get(request.method or "")
-        if scope is not None:
+        if scope is not None and request.auth is not None:
             check_scope(request, scope)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:

@@ -14,16 +14,17 @@ from queue_app.api.fields import Reader, json_object
 from queue_app.api.fields import reason as reason_of
 from queue_app.api.listing import page_of, parse_letter_listing
 from queue_app.api.permissions import require_staff, staff_with
-from queue_app.api.selection import DeadLetterSelection, parse_letter_selection
-from queue_app.api.views.operations import REPLAY, accepted
+from queue_app.api.selection import Selection, parse_letter_selection
+from queue_app.api.views.operations import REPLAY, accepted, previewed
 from queue_app.api.visibility import check_payload, visible_letters
 from queue_app.core.redaction import Secrets
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound
 from queue_app.models import DeadLetter
 from queue_app.services.lifecycle.replay import discard, discard_many, replay
-from queue_app.services.operations.request import start_replay
+from queue_app.services.operations.request import ReplayOptions, start_replay
 from queue_app.services.read.dead_letters import (
+    DeadLetterFilter,
     displayed_parameters,
     get_dead_letter,
     list_dead_letters,
@@ -119,7 +120,7 @@ class ReplayView(_OneLetterView):
 
 
 class _ManyLettersView(ApiView):
-    def selection(self, request: Request, *, replay: bool) -> DeadLetterSelection:
+    def selection(self, request: Request, *, replay: bool) -> Selection[DeadLetterFilter, ReplayOptions]:
         """Return the dead letters that the body selects; refuse a filter that searches hidden payloads."""
         selection = parse_letter_selection(self.json_body(), replay=replay)
         visible_letters(request.user, selection.wanted)
@@ -138,7 +139,7 @@ class ReplayManyView(_ManyLettersView):
         """
         selection = self.selection(request, replay=True)
         if selection.dry_run:
-            return _preview(selection)
+            return previewed(preview(selection.wanted, selection.options.limit))
         with self.recording(request):
             operation = start_replay(
                 selection.wanted, selection.options, by=self.username(request), reason=selection.reason
@@ -158,14 +159,9 @@ class DiscardManyView(_ManyLettersView):
         """
         selection = self.selection(request, replay=False)
         if selection.dry_run:
-            return _preview(selection)
+            return previewed(preview(selection.wanted, selection.options.limit))
         with self.recording(request):
             discarded = discard_many(
                 selection.wanted, by=self.username(request), reason=selection.reason, limit=selection.options.limit
             )
         return Response({"discarded": discarded, "remaining": preview(selection.wanted).count})
-
-
-def _preview(selection: DeadLetterSelection) -> Response:
-    found = preview(selection.wanted, selection.options.limit)
-    return Response({"dry_run": True, "count": found.count, "sample": found.sample})
