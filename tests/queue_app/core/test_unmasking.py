@@ -1,4 +1,4 @@
-"""unmask: what is left as it was shown keeps its true value, and no mask becomes one."""
+"""unmask: unchanged parts keep their real values, and no mask becomes a value."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def edit(original, edited):
     return unmask(edited, redact_value(original, secrets_of(original)), original)
 
 
-# original, what somebody made of the shown text, what is meant
+# original, edited, expected
 @pytest.mark.parametrize(
     ("original", "edited", "meant"),
     [
