@@ -40,10 +40,10 @@ def test_a_draining_worker_passes_calls_on(hire):
     idle.pool.finish()
     idle.run_once()
     put(QUICK)
-    service.wait_for_wake(idle.id, 0.01)  # lose it
+    get_index().wait_for_wake(idle.id, 0.01)  # lose it
     get_index()._client.zadd(f"{get_index().keys.prefix}:idle:{idle.profile.id}", {str(idle.id): 1})
     leaving.run_once()
-    assert service.wait_for_wake(idle.id, 5) is True
+    assert get_index().wait_for_wake(idle.id, 5) is True
 
 
 def test_the_loop_sleeps_no_longer_than_the_drain_may_take(hire):

@@ -8,7 +8,6 @@ from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import Queue, Task, TaskAttempt, TaskResult
 from queue_app.models import Worker as WorkerRow
-from queue_app.services.repair import workers as service
 from queue_app.services.repair.reap import reap
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.workers.lifecycle import Exit
@@ -187,11 +186,11 @@ def test_an_idle_worker_hears_of_a_new_index(hire):
     """After a FLUSHALL it is registered nowhere, so nobody else could call it."""
     worker = hire()
     worker.run_once()
-    service.wait_for_wake(worker.id, 0.01)
+    get_index().wait_for_wake(worker.id, 0.01)
     flush(SimpleNamespace(index=get_index()))
     task_id = put(QUICK)
     rebuild()
-    assert service.wait_for_wake(worker.id, 5) is True
+    assert get_index().wait_for_wake(worker.id, 5) is True
     worker._wake(called=True)
     worker.run_once()  # its profile is unknown: it registers again
     worker.run_once()

@@ -7,6 +7,7 @@ from queue_app.services.lifecycle import finish as outcomes
 from queue_app.services.read import results
 from queue_app.services.repair import reap, rebuild, workers
 from queue_app.services.upkeep import jobs, promote
+from queue_app.sql import workers as worker_rows
 
 
 class DirectTransport:
@@ -15,13 +16,13 @@ class DirectTransport:
     register = staticmethod(workers.register)
     register_again = staticmethod(workers.register_in_index)
     heartbeat = staticmethod(workers.heartbeat)
-    is_asked_to_drain = staticmethod(workers.is_asked_to_drain)
+    is_asked_to_drain = staticmethod(worker_rows.is_asked_to_drain)
     deregister = staticmethod(workers.deregister)
     mark_dead = staticmethod(reap.mark_dead)
     wait_for_wake = staticmethod(workers.wait_for_wake)
     unserved_types = staticmethod(workers.unserved_types)
     change_profile = staticmethod(workers.change_profile)
-    cancel_requests = staticmethod(workers.cancel_requests)
+    cancel_requests = staticmethod(worker_rows.cancel_requests)
     claim = staticmethod(claims.claim)
     finish = staticmethod(outcomes.finish)
     give_back = staticmethod(claims.give_back)

@@ -27,7 +27,7 @@ from queue_app.sql import snapshot
 #: Maximum time between the call of the index and that of the rows. A later proposal is given up, because the
 #: reconciler may soon take its leases for abandoned.
 PROPOSAL_SECONDS = 10.0
-#: Maximum number of claim rounds per call. The rows may refuse a whole batch when the index is behind and proposes
+#: Maximum number of claim rounds per call. PostgreSQL may refuse a whole batch when the index is behind and proposes
 #: tasks that have ended; the next round then reaches the tasks behind them.
 REFUSED_ROUNDS = 100
 NO_LEASES: Final[Mapping[uuid.UUID, int]] = MappingProxyType({})
@@ -47,32 +47,27 @@ def claim(
     called with the seconds until a limit allows another start, when this worker must then claim again.
     Raises ``IndexNotReady``, ``UnknownProfile`` and ``IndexUnavailable``.
     """
+    index = get_index()
     for _ in range(REFUSED_ROUNDS):
-        tasks = _claim_once(profile, worker_id, want, register_idle=register_idle, on_wait=on_wait)
-        if tasks is not None:
-            return tasks
+        asked_at = time.monotonic()
+        proposal = index.claim(profile, worker_id, want, register_idle=register_idle)
+        breaker.reset()  # the index answers: held-back releases would now cost slots
+        if proposal.wait is not None and on_wait is not None:
+            on_wait(proposal.wait)
+        if not proposal.tasks:
+            return []
+        in_time = time.monotonic() - asked_at < PROPOSAL_SECONDS
+        granted = _grant(proposal, worker_id, in_time=in_time)
+        if granted:
+            events.started(granted)
+        if granted or not in_time:
+            return granted
     return []
 
 
-def _claim_once(
-    profile: Profile,
-    worker_id: uuid.UUID,
-    want: int,
-    *,
-    register_idle: bool,
-    on_wait: Callable[[float], object] | None,
-) -> list[ClaimedTask] | None:
-    """Return the tasks that the rows grant of one proposal; ``None`` when the rows refuse all of it."""
-    index = get_index()
-    asked_at = time.monotonic()
-    proposal = index.claim(profile, worker_id, want, register_idle=register_idle)
-    breaker.reset()  # the index answers: held-back releases would now cost slots
-    if proposal.wait is not None and on_wait is not None:
-        on_wait(proposal.wait)
-    if not proposal.tasks:
-        return []
+def _grant(proposal: Proposal, worker_id: uuid.UUID, *, in_time: bool) -> list[ClaimedTask]:
+    """Return the tasks that the rows grant of a proposal, none when it comes too late; withdraw the others."""
     granted: list[ClaimedTask] = []
-    in_time = time.monotonic() - asked_at < PROPOSAL_SECONDS
     if in_time:
         granted = claim_rows.claim(
             [task_id for task_id, _ in proposal.tasks], worker_id, proposal.generation, proposal.leased_at
@@ -83,9 +78,6 @@ def _claim_once(
         except (IndexUnavailable, DatabaseError):
             if not granted:  # granted tasks must reach the worker; the reconciler then ends the other leases
                 raise
-    if not granted:
-        return None if in_time else []
-    events.started(granted)
     return granted
 
 

@@ -276,7 +276,7 @@ def test_a_job_that_fails_does_not_keep_the_others_from_their_work(rows, monkeyp
 @pytest.mark.parametrize("name", sorted(maintenance.JOBS))
 def test_celerys_tasks_call_the_services(monkeypatch, name):
     called: list[str] = []
-    monkeypatch.setattr(maintenance, name, lambda: called.append(name))
+    monkeypatch.setitem(maintenance.JOBS, name, lambda: called.append(name))
     task = getattr(celery_tasks, name)
     assert task.name == f"queue_app.{name}"
     task()

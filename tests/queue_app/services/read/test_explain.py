@@ -18,7 +18,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.repair.workers import WorkerIdentity, register, register_in_index
+from queue_app.services.repair.workers import WorkerIdentity, register
 from tests.support.engine import done, failed, flush, index_away, put, row
 
 SOON = timedelta(hours=1)
@@ -280,7 +280,7 @@ def test_an_idle_worker_is_given_a_task_exactly_when_nothing_blocks_it(engine, s
     held: list = []
     for _ in range(20):
         if rebuild_if_needed():
-            register_in_index(worker.profile, worker.id)
+            get_index().register(worker.profile, worker.id)
         free = [task_id for task_id in waiting if not explain(task_id).blocking]
         found = worker.take(HEAVIEST)
         assert bool(found) == bool(free), [list(explain(task_id).lines()) for task_id in waiting]
