@@ -204,12 +204,7 @@ class ProcessPool(BacklogPool):
                 self._on_died(event["died"], event["code"])
 
     def _on_born(self, slot: Slot, pid: int) -> None:
-        slot.pid = pid
-        if hasattr(os, "pidfd_open"):
-            with suppress(OSError):
-                slot.handle = os.pidfd_open(pid)
-        if slot.delayed_signal is not None and slot.delayed_signal[0] is slot.held:
-            slot.kill(slot.delayed_signal[1])
+        slot.set_pid(pid)
         if slot not in self._slots:  # dropped before it was born
             slot.kill(signal.SIGKILL)
             slot.close()
