@@ -17,12 +17,11 @@ from queue_app.workers.deadlines import enforce, next_due
 from queue_app.workers.executor import Executor
 from queue_app.workers.health import LoopHeartbeat
 from queue_app.workers.in_flight import InFlight
-from queue_app.workers.lifecycle import Wakeup
+from queue_app.workers.lifecycle import Shutdown, Wakeup
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.pools import make_pool
 from queue_app.workers.pools.base import Pool
 from queue_app.workers.progress import ProgressReports
-from queue_app.workers.shutdown import Shutdown
 from queue_app.workers.transport.base import Transport
 
 

@@ -1,15 +1,20 @@
-"""The options of a worker, validated."""
+"""The options of a worker, validated, and the identity under which it registers."""
 
 from __future__ import annotations
 
 import os
 import socket
+import uuid
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 
+from queue_app.core.process import process_identity
 from queue_app.exceptions import InvalidTaskData
 from queue_app.services.enqueue.validate import check_capabilities, check_queue_name
+from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.workers.rlimits import ResourceLimits
 
+DISTRIBUTION = "django-priority-taskqueue"
 MAX_CONCURRENCY = 1000
 MAX_PROCESSES = 256
 MAX_NAME = 200
@@ -70,3 +75,19 @@ def check_processes(value: int) -> int:
     """Return the number of processes; raise ``InvalidTaskData`` if it is out of range."""
     _check_range("processes", value, 1, MAX_PROCESSES)
     return value
+
+
+def identify(worker_id: uuid.UUID, name: str) -> WorkerIdentity:
+    """Return the identity under which this process registers."""
+    try:
+        release = version(DISTRIBUTION)
+    except PackageNotFoundError:  # run from a checkout
+        release = "development"
+    return WorkerIdentity(
+        id=worker_id,
+        name=name,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        process_identity=process_identity(os.getpid()),
+        version=release,
+    )

@@ -20,6 +20,10 @@ LINE_LENGTH = 2_000  # characters
 
 
 @dataclass(slots=True)
+
+# ruff: noqa: D102 - ``ProgressSink`` describes the methods
+
+
 class _Pending:
     """What one attempt reported since the last store, and the log lines since its start."""
 
@@ -57,7 +61,6 @@ class ProgressReports(ProgressSink):
         self._max_lines, self._max_size = limits.max_lines, limits.max_characters
 
     def progress(self, held: ClaimedAttempt, fraction: float, message: str) -> None:
-        """Record how far the attempt has come."""
         with self._lock:
             pending = self._of(held)
             pending.progress, pending.message = fraction, storable(message)

@@ -79,19 +79,16 @@ class Job:
         self.has_more = False
         try:
             self.has_more = self._may_find_work(answers) and self.action() is True
-        except (IndexUnavailable, DatabaseError) as error:
-            if not self.failing:
+        except Exception as error:
+            if not self.failing and isinstance(error, IndexUnavailable | DatabaseError):
                 logger.warning("%s failed: %s", self.name, _line(error))
-            self.failing = True
-            if isinstance(error, IndexUnavailable):
-                return False
-            connections.close_all()
-        except Exception:
-            if not self.failing:
+            elif not self.failing:
                 logger.exception("%s failed", self.name)
             self.failing = True
-        else:
-            self.failing = False
+            if isinstance(error, DatabaseError):
+                connections.close_all()
+            return not isinstance(error, IndexUnavailable)
+        self.failing = False
         return True
 
     def _may_find_work(self, answers: Answers | None) -> bool:

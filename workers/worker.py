@@ -10,13 +10,11 @@ from collections.abc import Callable
 from django.db import connections
 
 from queue_app.workers import capture
-from queue_app.workers.heartbeat import Heartbeat
-from queue_app.workers.identity import identify
+from queue_app.workers.background import Heartbeat, WakeListener
 from queue_app.workers.lifecycle import DUMP, HURRY, QUIET, Exit, dump, guard_forks, on_signals
 from queue_app.workers.loop import WorkerLoop
-from queue_app.workers.options import WorkerOptions
+from queue_app.workers.options import WorkerOptions, identify
 from queue_app.workers.transport.base import Transport
-from queue_app.workers.wake_listener import WakeListener
 
 logger = logging.getLogger("taskqueue")
 

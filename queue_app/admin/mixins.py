@@ -1,4 +1,7 @@
-"""Shared parts of the admin's pages: strict lookups, capped counts, the audit log, actions on one object."""
+"""Shared parts of the admin's pages: strict lookups, capped counts, the audit log, actions on one object.
+
+One module, though a long one: every page inherits all of it.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from django.core.paginator import Paginator
 from django.db.models import Model
 from django.forms.widgets import Script
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
@@ -53,7 +57,6 @@ COUNT_LIMIT = 10_000
 #: Number of changes shown on an object's page.
 RECENT = 10
 
-
 type Routes = tuple[tuple[str, str, str], ...]
 
 
@@ -78,6 +81,7 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
     #: Fields that a list's address may filter by, exactly, besides the parameters of its filters.
     exact_lookups: tuple[str, ...] = ()
     empty_text: Any = _("Nothing here yet.")
+    changelist_class: type[ChangeList] = ChangeList
     #: Whether an object's page shows its latest entries of the audit log.
     shows_changes = False
     #: (route, method, end of the URL's name) of the pages beside Django's own; each class lists its own.
@@ -144,6 +148,10 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
         """Report an error that stopped an action before it changed anything."""
         self.message_user(request, _("%(error)s Nothing was changed.") % {"error": error}, messages.ERROR)
 
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """Return the class of the list."""
+        return self.changelist_class
+
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Show each filter as a menu above the list, which needs the room beside it."""
         changes = super().get_changelist_instance(request)
@@ -162,15 +170,27 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Show an object's page, with its latest changes where ``shows_changes`` is set."""
+        """Show an object's page with its ``page_context``."""
         found: M | None = kwargs.get("obj")
-        if found is not None and self.shows_changes:
-            entries = AuditEntry.objects.filter(target=self.opts.model_name, target_id=str(found.pk))[:RECENT]
-            context |= {
-                "history": [(entry, changes_text(entry)) for entry in entries],
-                "may_view_audit": request.user.has_perm("queue_app.view_auditentry"),
-            }
+        if found is not None:
+            context |= {"tools_in_content": TOOLS_IN_CONTENT} | self.page_context(request, found)
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def page_context(self, request: HttpRequest, found: M) -> dict[str, Any]:
+        """Return what the template of an object's page needs besides Django's context."""
+        if not self.shows_changes:
+            return {}
+        entries = AuditEntry.objects.filter(target=self.opts.model_name, target_id=str(found.pk))[:RECENT]
+        return {
+            "history": [(entry, changes_text(entry)) for entry in entries],
+            "may_view_audit": request.user.has_perm("queue_app.view_auditentry"),
+        }
+
+    def own_page(self, request: HttpRequest, template: str, title: str, **context: Any) -> HttpResponse:
+        """Return a page of this model that Django does not have."""
+        common = {"title": title, "opts": self.opts, "media": self.media, "reason_length": REASON_LENGTH}
+        context = self.admin_site.each_context(request) | common | context
+        return TemplateResponse(request, f"admin/queue_app/{template}", context)
 
     # -- actions on one object ------------------------------------------------------
 
@@ -228,22 +248,12 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
         """
         entries = list(objects)
         if entries:
-            text = f"{message.rstrip('.')}: {reason}" if reason else message
-            LogEntry.objects.log_actions(request.user.pk, entries, CHANGE, text)  # type: ignore[arg-type]
-            self._record(request, action, entries, before, after, reason)
+            LogEntry.objects.log_actions(request.user.pk, entries, CHANGE, with_reason(message, reason))  # type: ignore[arg-type]
+            self._record(request, action, entries, before=before, after=after, reason=reason)
 
-    def _record(  # noqa: PLR0913, PLR0917 - as audit
-        self,
-        request: HttpRequest,
-        action: str,
-        objects: Iterable[M],
-        before: Any = None,
-        after: Any = None,
-        reason: str = "",
-    ) -> None:
-        name, user = str(self.opts.model_name), request.user.get_username()
-        ids = [entry.pk for entry in objects]
-        record(f"{name}.{action}", name, ids, by=user, via=ADMIN, before=before, after=after, reason=reason)
+    def _record(self, request: HttpRequest, action: str, objects: Iterable[M], **facts: Any) -> None:
+        name, ids = str(self.opts.model_name), [entry.pk for entry in objects]
+        record(f"{name}.{action}", name, ids, by=request.user.get_username(), via=ADMIN, **facts)
         cache.forget()  # staff want to see the effect of their action at once
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002 - Django's signature
@@ -254,13 +264,13 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
         before = {name: _plain(form.initial.get(name)) for name in names}
         after = {name: _plain(form.cleaned_data.get(name)) for name in names}
         reason = str(form.cleaned_data.get("reason") or request.POST.get(EDIT_REASON, "")).strip()
-        request.taskqueue_edit = (before, after, reason)  # type: ignore[attr-defined]
+        request.taskqueue_edit = {"before": before, "after": after, "reason": reason}  # type: ignore[attr-defined]
         changes = [f"{name}: {before[name]!r} → {after[name]!r}" for name in names]
         return (", ".join(changes) or "No change") + (f". {reason}" if reason else "")
 
     def log_change(self, request: HttpRequest, obj: M, message: Any) -> LogEntry:
         """Log an edit in Django's history and in the audit log."""
-        self._record(request, "edit", [obj], *getattr(request, "taskqueue_edit", ()))
+        self._record(request, "edit", [obj], **getattr(request, "taskqueue_edit", {}))
         return super().log_change(request, obj, message)
 
     def log_addition(self, request: HttpRequest, obj: M, message: Any) -> LogEntry:
@@ -272,6 +282,11 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
         """Log deleted rows in both."""
         self._record(request, "delete", queryset)
         return super().log_deletions(request, queryset)
+
+
+def with_reason(text: str, reason: str) -> str:
+    """Return a text for the history, with the reason if there is one."""
+    return f"{text.rstrip('.')}: {reason}" if reason else text
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.columns import column, preformatted, two_lines
+from queue_app.admin.columns import column, counted, preformatted, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, Routes
 from queue_app.admin.task_detail import pretty
 from queue_app.core.redaction import Secrets, redact_value
@@ -121,7 +121,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
                 except (OperationEnded, OperationNotFound):
                     continue
         if stopped:
-            self.message_user(request, f"Stopped {stopped} operation{'' if stopped == 1 else 's'}.", messages.SUCCESS)
+            self.message_user(request, f"Stopped {counted(stopped, 'operation')}.", messages.SUCCESS)
         if stopped < len(found):
             why = "ended already, or you may not stop them"
             self.message_user(request, f"Skipped {len(found) - stopped} ({why}).", messages.WARNING)
@@ -141,15 +141,10 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
         ended = cancel_operation(operation.pk, by=request.user.get_username())
         self.audit(request, [operation], "Stopped.", action="stop", after={"changed": ended.changed})
 
-    def render_change_form(
-        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> HttpResponse:
-        """Show the stop button above the record, if the user may press it."""
-        operation: Operation | None = kwargs.get("obj")
-        if operation is not None:
-            running = operation.state == OperationState.RUNNING
-            context |= {"is_running": running, "may_stop": running and _may_stop(request, operation)}
-        return super().render_change_form(request, context, *args, **kwargs)
+    def page_context(self, request: HttpRequest, found: Operation) -> dict[str, Any]:
+        """Return whether the operation is running, and whether the user may stop it."""
+        running = found.state == OperationState.RUNNING
+        return {"is_running": running, "may_stop": running and _may_stop(request, found)}
 
 
 def _may_stop(request: HttpRequest, operation: Operation) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, ClassVar
 
 from django import forms
@@ -40,8 +42,8 @@ LENGTHS = (
 class PauseForm(forms.Form):
     """The reason of a pause, and its length."""
 
-    reason = forms.CharField(required=False, max_length=REASON_LENGTH)
-    seconds = forms.ChoiceField(choices=LENGTHS, required=False)
+    reason = forms.CharField(label=_lazy("Reason:"), required=False, max_length=REASON_LENGTH)
+    seconds = forms.ChoiceField(label=_lazy("A pause lasts:"), choices=LENGTHS, required=False)
 
     @property
     def resume_at(self) -> datetime | None:
@@ -50,11 +52,8 @@ class PauseForm(forms.Form):
         return timezone.now() + timedelta(seconds=int(seconds)) if seconds else None
 
 
-class PauseActionForm(ActionForm):
+class PauseActionForm(PauseForm, ActionForm):
     """The list's actions with the reason of a pause, and its length."""
-
-    reason = forms.CharField(label=_lazy("Reason:"), required=False, max_length=REASON_LENGTH)
-    seconds = forms.ChoiceField(label=_lazy("A pause lasts:"), choices=LENGTHS, required=False)
 
 
 class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
@@ -64,6 +63,8 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
     actions: Any = ("pause_selected", "resume_selected")
     pause_permission = "queue_app.pause_limit"
     change_form_template = "admin/queue_app/includes/pausable.html"
+    #: Fields that staff cannot change once the object exists.
+    fixed_fields: tuple[str, ...] = ()
     own_urls: ClassVar[Routes] = (
         ("<path:object_id>/pause/", "pause_view", "pause"),
         ("<path:object_id>/resume/", "resume_view", "resume"),
@@ -73,6 +74,10 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
     def has_pause_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may pause and resume."""
         return request.user.has_perm(self.pause_permission)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
+        """Fix ``fixed_fields`` once the object exists."""
+        return [*super().get_readonly_fields(request, obj), *(self.fixed_fields if obj else ())]
 
     def save_model(self, request: HttpRequest, obj: M, form: Any, change: Any) -> None:
         """Write only edited fields, so that the form does not undo a pause made meanwhile."""
@@ -153,10 +158,11 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
         reason = form.cleaned_data["reason"].strip()
         until = form.resume_at if paused else None
         with atomic():
+            pause_it, resume_it = _verbs(found)
             if paused:
-                _pause(found, by=request.user.get_username(), reason=reason, resume_at=until)
+                pause_it(by=request.user.get_username(), reason=reason, resume_at=until)
             else:
-                _resume(found)
+                resume_it()
             self.audit(
                 request,
                 [found],
@@ -167,23 +173,16 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
                 reason=reason,
             )
 
-    def render_change_form(
-        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> HttpResponse:
-        """Show the state and the buttons above the form."""
-        found: M | None = kwargs.get("obj")
-        if found is not None:
-            quoted = quote(found.pk)
-            context |= {
-                "state": self.state(found),
-                "is_paused": found.paused,
-                "may_pause": self.has_pause_permission(request),
-                "pause_url": self.url_of("pause", quoted),
-                "resume_url": self.url_of("resume", quoted),
-                "lengths": LENGTHS,
-                "reason_length": REASON_LENGTH,
-            }
-        return super().render_change_form(request, context, *args, **kwargs)
+    def page_context(self, request: HttpRequest, found: M) -> dict[str, Any]:
+        """Return the state and the buttons."""
+        return super().page_context(request, found) | {
+            "state": self.state(found),
+            "is_paused": found.paused,
+            "may_pause": self.has_pause_permission(request),
+            "toggle_url": self.url_of("resume" if found.paused else "pause", quote(found.pk)),
+            "lengths": LENGTHS,
+            "reason_length": REASON_LENGTH,
+        }
 
 
 def _posted(request: HttpRequest) -> PauseForm:
@@ -193,19 +192,12 @@ def _posted(request: HttpRequest) -> PauseForm:
     return form
 
 
-def _pause(found: Queue | Limit | RuntimeSettings, **options: Any) -> None:
+def _verbs(found: Queue | Limit | RuntimeSettings) -> tuple[Callable[..., Any], Callable[[], Any]]:
+    """Return the services that pause and resume an object."""
     if isinstance(found, Queue):
-        pause.pause(found.name, **options)
-    elif isinstance(found, RuntimeSettings):
-        pause.pause_everything(**options)
-    else:
-        (pause.pause_type if found.scope == Scope.TYPE else pause.pause_key)(found.name, **options)
-
-
-def _resume(found: Queue | Limit | RuntimeSettings) -> None:
-    if isinstance(found, Queue):
-        pause.resume(found.name)
-    elif isinstance(found, RuntimeSettings):
-        pause.resume_everything()
-    else:
-        (pause.resume_type if found.scope == Scope.TYPE else pause.resume_key)(found.name)
+        return partial(pause.pause, found.name), partial(pause.resume, found.name)
+    if isinstance(found, RuntimeSettings):
+        return pause.pause_everything, pause.resume_everything
+    if found.scope == Scope.TYPE:
+        return partial(pause.pause_type, found.name), partial(pause.resume_type, found.name)
+    return partial(pause.pause_key, found.name), partial(pause.resume_key, found.name)

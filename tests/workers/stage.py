@@ -15,8 +15,7 @@ from queue_app.registry import type_of
 from queue_app.services.repair import workers as service
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
-from queue_app.workers.identity import identify
-from queue_app.workers.options import WorkerOptions
+from queue_app.workers.options import WorkerOptions, identify
 from queue_app.workers.scheduler import Scheduler
 from queue_app.workers.transport.direct import DirectTransport
 from queue_app.workers.worker import Worker

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from queue_app.core.records import Outcome, TaskFailure
 from queue_app.exceptions import Interruption
-from queue_app.services.read.results import earlier_attempts
+from queue_app.results import earlier_attempts
 from queue_app.workers.context import ClaimedAttempt, History, note_interruption
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
@@ -204,12 +204,7 @@ class ProcessPool(BacklogPool):
                 self._on_died(event["died"], event["code"])
 
     def _on_born(self, slot: Slot, pid: int) -> None:
-        slot.pid = pid
-        if hasattr(os, "pidfd_open"):
-            with suppress(OSError):
-                slot.handle = os.pidfd_open(pid)
-        if slot.delayed_signal is not None and slot.delayed_signal[0] is slot.held:
-            slot.kill(slot.delayed_signal[1])
+        slot.set_pid(pid)
         if slot not in self._slots:  # dropped before it was born
             slot.kill(signal.SIGKILL)
             slot.close()

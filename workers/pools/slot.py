@@ -25,6 +25,15 @@ class Slot:
         #: The signal to send as soon as the pid is known, and the attempt that it is meant for.
         self.delayed_signal: tuple[ClaimedAttempt, signal.Signals] | None = None
 
+    def set_pid(self, pid: int) -> None:
+        """Record the pid of the process, and send the signal that waits for it."""
+        self.pid = pid
+        if hasattr(os, "pidfd_open"):
+            with suppress(OSError):
+                self.handle = os.pidfd_open(pid)
+        if self.delayed_signal is not None and self.delayed_signal[0] is self.held:
+            self.kill(self.delayed_signal[1])
+
     def kill(self, number: signal.Signals, reason: str = "") -> None:
         """Send the process a signal, if it lives."""
         self.kill_reason = reason or self.kill_reason

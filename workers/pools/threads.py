@@ -18,6 +18,8 @@ from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import Pool, release_connections
 
+# ruff: noqa: D102 - ``Pool`` describes each method
+
 
 class ThreadPool(Pool):
     """Runs claimed tasks in order on a fixed number of threads.
@@ -50,12 +52,10 @@ class ThreadPool(Pool):
         self._threads.append(thread)
 
     def submit(self, held: list[ClaimedAttempt]) -> None:
-        """Queue tasks to run, in this order."""
         for item in held:
             self._waiting.put(item)
 
     def take_unstarted(self) -> list[ClaimedAttempt]:
-        """Take back the tasks that no slot has started."""
         unstarted: list[ClaimedAttempt] = []
         while True:
             try:
@@ -66,13 +66,11 @@ class ThreadPool(Pool):
                 unstarted.append(item)
 
     def running(self) -> list[tuple[ClaimedAttempt, float]]:
-        """Return the running attempts, and for how many seconds each has run."""
         now = time.monotonic()
         return [(held, now - since) for held, since in list(self._running.values())]
 
     @property
     def unstarted(self) -> int:
-        """Number of tasks that wait for a slot."""
         return self._waiting.qsize()
 
     def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
