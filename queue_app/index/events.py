@@ -46,7 +46,7 @@ def _add(counts: dict[str, int], occasion: Occasion) -> None:
 
 
 def _counter_of(occasion: Occasion) -> str:
-    """Return the name under which such events are counted (``core.tally``)."""
+    """Return the name under which such events are counted (``core.counters``)."""
     details = occasion.details
     reason = details[1] if details[:1] == ("reason",) else ""
     return f"event:{occasion.name}:{occasion.queue}:{occasion.priority}:{occasion.status}:{reason}"

@@ -132,7 +132,7 @@ class Index(Leases):
         return sum(int(self._call("publish", *stream.publish_arguments(part))) for part in stream.split(events, BATCH))
 
     def count(self, counts: Mapping[str, int]) -> None:
-        """Add to the counters of the cluster (``core.tally``)."""
+        """Add to the counters of the cluster (``core.counters``)."""
         self.publish([counted(counts)])
 
     def read_events(self, after_id: str, *, count: int, block_ms: int | None = None) -> list[Event]:
