@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from queue_app.api.fields import Reader, choice, reason, switch, text, uuid_of
+from queue_app.api.fields import Reader, choice, list_of, reason, switch, text, uuid_of
 from queue_app.api.listing import LETTER_FILTERS
 from queue_app.api.submission import priority
 from queue_app.api.task_filters import read_body_filter
@@ -82,13 +82,7 @@ def _options[O: Options](reader: Reader, data: Mapping[str, Any], options: O) ->
 
 
 def _ids(value: Any, name: str) -> list[uuid.UUID]:
-    """Accept a bounded list of ids."""
-    if not isinstance(value, list):
-        raise InvalidTaskData(name, f"{name} must be a list of ids.", code="list_expected")
-    if len(value) > MAX_IDS:
-        message = f"{name} takes at most {MAX_IDS} values; use a filter for more."
-        raise InvalidTaskData(name, message, code="too_many", limit=MAX_IDS)
-    return [uuid_of(item, f"{name}[{position}]") for position, item in enumerate(value)]
+    return [uuid_of(item, f"{name}[{position}]") for position, item in enumerate(list_of(MAX_IDS)(value, name))]
 
 
 def _kind(value: Any, name: str) -> OperationKind:

@@ -44,10 +44,10 @@ class TaskListView(ApiView):
 
     def get(self, request: Request) -> Response:
         """List tasks, newest first."""
-        listing = parse_listing(request.query_params)
+        listing, fields = parse_listing(request.query_params)
         tasks = visible_tasks(request.user, listing.wanted)
         page = list_tasks(tasks, listing.wanted, page_size=listing.page_size, before=listing.before)
-        return Response(page_of(request, [_select(task, listing.fields) for task in page.tasks], page.before))
+        return Response(page_of(request, [_select(task, fields) for task in page.tasks], page.before))
 
     def post(self, request: Request) -> Response:
         """Submit a task.
