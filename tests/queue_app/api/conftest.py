@@ -104,6 +104,13 @@ class ApiClient:
         return self.post("/api/v1/tasks", body)
 
 
+def assert_problem(response: Any, status: int, code: str, field: str | None = None) -> None:
+    assert (response.status_code, response.data["code"]) == (status, code), response.data
+    if field is not None:
+        assert [error["field"] for error in response.data["errors"]] == [field]
+        assert response.data["errors"][0]["message"]
+
+
 @pytest.fixture
 def queues(db):
     for name in ("default", "reports"):
@@ -175,6 +182,14 @@ def row_counts(queues):
         return {model.__name__: model.objects.count() for model in (Task, TaskPayload, TaskAttempt, Queue)}
 
     return count
+
+
+@pytest.fixture
+def nothing_written(row_counts):
+    """Fail if the test changes the number of rows."""
+    before = row_counts()
+    yield
+    assert row_counts() == before
 
 
 @pytest.fixture

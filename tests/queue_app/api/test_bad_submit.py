@@ -7,25 +7,12 @@ import pytest
 from queue_app.api.submission import FIELDS as SUBMITTED
 from queue_app.core.payload import MAX_SAFE_INTEGER
 from queue_app.models import Task
+from tests.queue_app.api.conftest import assert_problem
 
 TASKS = "/api/v1/tasks"
 
 
-@pytest.fixture
-def nothing_written(row_counts):
-    before = row_counts()
-    yield
-    assert row_counts() == before
-
-
 pytestmark = pytest.mark.usefixtures("nothing_written")
-
-
-def assert_problem(response, status, code, field=None):
-    assert (response.status_code, response.data["code"]) == (status, code), response.data
-    if field is not None:
-        assert [error["field"] for error in response.data["errors"]] == [field]
-        assert response.data["errors"][0]["message"]
 
 
 def nested(levels: int) -> object:
