@@ -16,7 +16,7 @@ from django.tasks.base import TaskContext, TaskError
 from queue_app.core import trace
 from queue_app.core.records import ClaimedTask, Outcome
 from queue_app.exceptions import Interruption, TaskCancelled
-from queue_app.services.read.results import earlier_attempts
+from queue_app.results import earlier_attempts
 
 if TYPE_CHECKING:
     _TaskContext = TaskContext[..., Any]  # generic in the stubs only

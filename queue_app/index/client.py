@@ -58,19 +58,24 @@ def longest_wait(client: redis.Redis) -> float:
     return math.inf if limit is None else 0.8 * float(limit)
 
 
-@contextmanager
-def translated(operation: str, alias: str) -> Iterator[None]:
-    """Turn every error of the client library into ``IndexUnavailable``.
+def unavailable(operation: str, alias: str, error: Exception) -> IndexUnavailable:
+    """Return the error to raise for an error of the client library.
 
     When the server is a replica now, the connections lead to the former primary, which may live on: they are closed,
     and the next command looks the primary up again.
     """
+    if isinstance(error, redis.ReadOnlyError):
+        connect(alias).connection_pool.disconnect(inuse_connections=False)
+    return IndexUnavailable(f"{operation}: Redis at {_server_url(alias)} failed: {describe(error)}")
+
+
+@contextmanager
+def translated(operation: str, alias: str) -> Iterator[None]:
+    """Turn every error of the client library into ``IndexUnavailable``."""
     try:
         yield
     except redis.RedisError as error:
-        if isinstance(error, redis.ReadOnlyError):
-            connect(alias).connection_pool.disconnect(inuse_connections=False)
-        raise IndexUnavailable(f"{operation}: Redis at {_server_url(alias)} failed: {describe(error)}") from error
+        raise unavailable(operation, alias, error) from error
 
 
 def in_one_write(client: redis.Redis, *commands: Sequence[Any]) -> list[Any]:

@@ -21,7 +21,7 @@ from queue_app.core.records import Entry, PackedLane, Proposal, TaskRef
 from queue_app.exceptions import IndexNotReady, UnknownProfile
 from queue_app.index import events as stream
 from queue_app.index import packed
-from queue_app.index.client import in_one_write, longest_wait, text, translated
+from queue_app.index.client import in_one_write, longest_wait, text, translated, unavailable
 from queue_app.index.lazy import redis
 from queue_app.index.leases import BATCH, Leases
 from queue_app.index.placement import Placement
@@ -102,22 +102,25 @@ class Index(Leases):
 
     def notify(self, entries: Sequence[Entry], events: Sequence[Run] = ()) -> None:
         """Publish events and push entries without waiting for the reply; the next call raises an error of this one."""
-        with translated("push", self.alias):
+        try:
             self._notifier.notify(entries, events)
+        except redis.RedisError as error:
+            raise unavailable("push", self.alias, error) from error
 
     def notify_and_locate(self, entry: Entry, events: Sequence[Run] = ()) -> int | None:
         """Publish events, push one entry and return its ``position``, in one round trip."""
-        with translated("push", self.alias):
-            script, arguments = self._script("position"), (entry.lane, entry.id.bytes)
+        script, arguments = self._script("position"), (entry.lane, entry.id.bytes)
+        try:
             return _int_or_none(self._notifier.call(script, arguments, (entry,), events))
+        except redis.RedisError as error:
+            raise unavailable("push", self.alias, error) from error
 
     def notify_many(self, entries: Sequence[Entry], events: Sequence[Run]) -> None:
         """Publish events and push entries as ``notify`` does, in parts: the server works while the next is written."""
-        with translated("push", self.alias):
-            for part in stream.split(events, NOTIFY_BATCH):
-                self._notifier.notify((), part)
-            for batch in batched(entries, NOTIFY_BATCH):
-                self._notifier.notify(batch)
+        for part in stream.split(events, NOTIFY_BATCH):
+            self.notify((), part)
+        for batch in batched(entries, NOTIFY_BATCH):
+            self.notify(batch)
 
     def flush(self) -> None:
         """Wait for the replies to all notifications."""
@@ -129,7 +132,7 @@ class Index(Leases):
         return sum(int(self._call("publish", *stream.publish_arguments(part))) for part in stream.split(events, BATCH))
 
     def count(self, counts: Mapping[str, int]) -> None:
-        """Add to the counters of the cluster (``core.tally``)."""
+        """Add to the counters of the cluster (``core.counters``)."""
         self.publish([counted(counts)])
 
     def read_events(self, after_id: str, *, count: int, block_ms: int | None = None) -> list[Event]:
@@ -142,7 +145,8 @@ class Index(Leases):
         """Return the id of the newest event."""
         with translated("events", self.alias):
             self._notifier.flush()
-            return stream.last_event_id(self._client, self.keys.events)
+            newest: Any = self._client.xrevrange(self.keys.events, count=1)
+        return text(newest[0][0]) if newest else "0-0"
 
     @property
     def requests(self) -> RequestStream:

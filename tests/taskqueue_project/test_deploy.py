@@ -1,4 +1,4 @@
-"""The files of the deployment agree with each other, with the commands, and with what their programs accept."""
+"""The deployment files agree with each other, with the commands, and with the programs that read them."""
 
 import re
 import shlex
@@ -27,7 +27,7 @@ MARGIN = 10  # seconds beyond a process's own limit, to return its tasks and sig
 
 
 def parsed(words):
-    """Return the options of a management command; an unknown one ends the test."""
+    """Return the options of a management command; fail the test for an unknown one."""
     _python, script, name, *arguments = words
     assert script == "manage.py"
     app = "django.core" if name == "migrate" else "queue_app"
@@ -77,7 +77,7 @@ def test_the_schema_of_compose_files_accepts_ours():
 
 @pytest.mark.parametrize("version", ["1.29", "1.34"])
 def test_the_schemas_of_kubernetes_accept_the_manifests(version):
-    """Strictly, so that no field is misspelt; KEDA's own kinds are not Kubernetes'."""
+    """The validation is strict, to find misspelt fields; it skips the kinds of KEDA."""
     judged = [item for item in MANIFESTS.values() if not item["apiVersion"].startswith("keda.sh/")]
     assert len(judged) >= 12
     for item in judged:

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from queue_app.core.records import Outcome, TaskFailure
 from queue_app.exceptions import Interruption
-from queue_app.services.read.results import earlier_attempts
+from queue_app.results import earlier_attempts
 from queue_app.workers.context import ClaimedAttempt, History, note_interruption
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed

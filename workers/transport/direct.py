@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from queue_app import results
 from queue_app.services.lifecycle import claim as claims
 from queue_app.services.lifecycle import finish as outcomes
-from queue_app.services.read import results
 from queue_app.services.repair import reap, rebuild, workers
 from queue_app.services.upkeep import jobs, promote
 from queue_app.sql import workers as worker_rows

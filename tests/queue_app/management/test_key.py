@@ -1,4 +1,4 @@
-"""taskqueue key: make, list and revoke keys of the API."""
+"""``taskqueue key`` creates, lists and revokes API keys."""
 
 import json
 

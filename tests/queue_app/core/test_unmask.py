@@ -2,9 +2,8 @@
 
 import pytest
 
-from queue_app.core.masking import MASK
+from queue_app.core.masking import MASK, unmask
 from queue_app.core.redaction import redact_value, secrets_of
-from queue_app.core.unmasking import unmask
 from queue_app.exceptions import InvalidTaskData
 
 URL = "https://me:swordfish@example.org/"
