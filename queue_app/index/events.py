@@ -98,9 +98,3 @@ def read_events(client: redis.Redis, key: str, after_id: str, *, count: int, blo
         for entry_id, fields in entries
         for event in Event.from_fields(text(entry_id), {text(name): text(value) for name, value in fields.items()})
     ]
-
-
-def last_event_id(client: redis.Redis, key: str) -> str:
-    """Return the id of the newest event."""
-    newest: Any = client.xrevrange(key, count=1)
-    return text(newest[0][0]) if newest else "0-0"

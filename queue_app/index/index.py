@@ -145,7 +145,8 @@ class Index(Leases):
         """Return the id of the newest event."""
         with translated("events", self.alias):
             self._notifier.flush()
-            return stream.last_event_id(self._client, self.keys.events)
+            newest: Any = self._client.xrevrange(self.keys.events, count=1)
+        return text(newest[0][0]) if newest else "0-0"
 
     @property
     def requests(self) -> RequestStream:
