@@ -1,9 +1,9 @@
 """Explore how transitions of tasks meet: real code on real servers, one message at a time.
 
-    ./dev explore                            every pair, in every state
-    ./dev explore --pair claim cancel        one pair
-    ./dev explore --twins                    break the code on purpose, and see it found
-    ./dev explore --replay FILE              one schedule again, as a trace
+./dev explore                            every pair, in every state
+./dev explore --pair claim cancel        one pair
+./dev explore --twins                    break the code on purpose, and see it found
+./dev explore --replay FILE              one schedule again, as a trace
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**8), help="order of pairs; default: random")
     parser.add_argument("--no-faults", action="store_true", help="schedules only: nothing dies, no connection breaks")
     parser.add_argument("--all", action="store_true", help="report every broken schedule of a pair, not the first")
+    parser.add_argument("--verbose", action="store_true", help="a line for each pair")
     parser.add_argument("--jobs", type=int, default=1, help="processes with servers of their own (default 1)")
     parser.add_argument("--part", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--twins", nargs="*", metavar="TWIN", help="broken twins of the code, all or some")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="run one schedule again")
-    parser.add_argument("--out", type=Path, default=Path(".dev/explorer"), help="folder for schedules that break something")
+    parser.add_argument(
+        "--out", type=Path, default=Path(".dev/explorer"), help="folder for schedules that break something"
+    )
     options = parser.parse_args()
     if options.jobs > 1 and "--part" not in sys.argv:
         return _divide(options)
@@ -60,7 +63,7 @@ def main() -> int:
 
 def _divide(options: argparse.Namespace) -> int:
     arguments = [sys.executable, "-m", "tests.explorer", *sys.argv[1:], "--seed", str(options.seed)]
-    parts = [subprocess.Popen([*arguments, "--part", str(part)]) for part in range(options.jobs)]  # noqa: S603
+    parts = [subprocess.Popen([*arguments, "--part", str(part)]) for part in range(options.jobs)]
     return max(part.wait() for part in parts)
 
 
@@ -89,7 +92,7 @@ def _explore(options: argparse.Namespace) -> int:
         numbers = iter(range(1, 10**6))
 
         def report(meeting, schedules, seconds, findings) -> None:
-            if findings or options.pair:
+            if findings or options.pair or options.verbose:
                 print(f"{meeting}: {schedules} schedules, {seconds:.1f} s", flush=True)
             for finding in findings:
                 options.out.mkdir(parents=True, exist_ok=True)

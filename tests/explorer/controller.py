@@ -83,7 +83,7 @@ class Step:
     note: str = ""
 
     def __str__(self) -> str:
-        return f"{self.actor:<14} {self.server:<10} {self.what}{f'   [{self.note}]' if self.note else ''}"
+        return f"{self.actor:<14} {self.server:<10} {self.what[:70]}{f'   [{self.note}]' if self.note else ''}"
 
 
 @dataclass(slots=True)
@@ -143,9 +143,7 @@ class Controller:
                 continue
             stuck_since = None
             switch = switches.get(step)
-            if switch and not switch.inside:
-                turn = _next(actors, turn, ready)
-            elif actors[turn] not in ready:
+            if (switch and not switch.inside) or actors[turn] not in ready:
                 turn = _next(actors, turn, ready)
             actor = actors[turn]
             server, what = actor.at
@@ -205,9 +203,7 @@ class Controller:
     def _settle(self, blocked: set[Actor]) -> None:
         """Find out which of the actors that waited go on now, and let these come to their next gate."""
         for actor in list(blocked):
-            if actor.stopped.is_set():
-                blocked.discard(actor)
-            elif actor not in self._waiting([actor]) and self._follow(actor) == "stopped":
+            if actor.stopped.is_set() or (actor not in self._waiting([actor]) and self._follow(actor) == "stopped"):
                 blocked.discard(actor)
 
     def _waiting(self, actors: list[Actor]) -> dict[Actor, bool]:

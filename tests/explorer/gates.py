@@ -152,14 +152,14 @@ _read_response = redis.connection.Connection.read_response
 
 
 def _describe_statement(generator: Any) -> str:
-    """Return the beginning of a statement, for traces."""
+    """Return the text of a statement, or the name of the driver's step."""
     frame = getattr(generator, "gi_frame", None)
     values = frame.f_locals if frame is not None else {}
     query = values.get("query") or values.get("command")
     if query is None:
         return getattr(generator, "__name__", "message").strip("_")
     text = query.decode() if isinstance(query, bytes) else str(query)
-    return " ".join(text.split())[:70]
+    return " ".join(text.split())
 
 
 def _commands_of(packed: Any) -> list[str]:

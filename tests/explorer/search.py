@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from queue_app.exceptions import TaskQueueError
-from tests.explorer.controller import Controller, Fault, Plan, Run, Switch
-from tests.explorer.gates import BREAK, DIE, LOSE
+from tests.explorer.controller import Controller, Fault, Plan, Run, Step, Switch
+from tests.explorer.dependence import matters
+from tests.explorer.gates import BREAK, DIE, LOSE, POSTGRESQL
 from tests.explorer.transitions import TRANSITIONS
-from tests.explorer.world import World
+from tests.explorer.world import STATES, World
 
 FAULTS: Final = (DIE, LOSE, BREAK)
 
@@ -65,6 +66,8 @@ def meetings() -> list[Meeting]:
     for number, one in enumerate(names):
         for other in names[number:]:
             both = [state for state in TRANSITIONS[one].states if state in TRANSITIONS[other].states]
+            if both == list(STATES):  # neither is about the task
+                both = [state for state in both if state in ("queued", "executing", "proposed")]
             found += [Meeting((one, other), state) for state in both]
     return found
 
@@ -75,7 +78,7 @@ class Explorer:
     def __init__(self, world: World, control: Controller) -> None:
         self.world, self.control = world, control
         self._inside: dict[tuple[str, str, int], set[int]] = {}
-        self._length: dict[tuple[str, str, int], int] = {}
+        self._alone: dict[tuple[str, str, int], list[Step]] = {}
 
     def try_plan(self, meeting: Meeting, plan: Plan) -> tuple[Run, list[str]]:
         """Run one plan; return what happened and what it broke."""
@@ -103,7 +106,9 @@ class Explorer:
             if label != run.faulted and not isinstance(error, TaskQueueError):
                 yield label, f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
-    def explore(self, meeting: Meeting, *, faults: bool = True, until: float | None = None) -> Iterator[tuple[int, Finding | None]]:
+    def explore(
+        self, meeting: Meeting, *, faults: bool = True, until: float | None = None
+    ) -> Iterator[tuple[int, Finding | None]]:
         """Try every plan of a meeting; yield after each (1, what it broke)."""
         seen: set[tuple[object, ...]] = set()
         for plan in self.plans(meeting, faults=faults):
@@ -118,46 +123,57 @@ class Explorer:
             yield 1, finding
 
     def plans(self, meeting: Meeting, *, faults: bool) -> Iterator[Plan]:
-        """Yield plans, the simplest first. Steps are counted over all actors."""
-        lengths = [self._solo(meeting, number) for number in range(len(meeting.names))]
-        insides = [self._inside[name, meeting.state, number] for number, name in enumerate(meeting.names)]
-        pairs = [(first, (first + 1) % len(lengths)) for first in range(len(lengths))]
+        """Yield plans, the simplest first. Steps are counted over all actors.
+
+        A turn passes on only before a step on which something of the other actor may depend (``dependence``).
+        """
+        numbers = range(len(meeting.names))
+        alone = [self._steps_alone(meeting, number) for number in numbers]
+        pairs = [(first, (first + 1) % len(alone)) for first in numbers]
+        places = {first: list(self._switches(meeting, first, alone[first], alone[second])) for first, second in pairs}
         for first, _ in pairs:
             yield Plan(first)
         for first, _ in pairs:
-            yield from (Plan(first, (one,)) for one in _switches(0, lengths[first], insides[first]))
+            yield from (Plan(first, (one,)) for one in places[first])
         for first, second in pairs:
-            for one in _switches(0, lengths[first], insides[first]):
+            for one in places[first]:
                 begins = one.step + one.inside
-                # A little more than it takes alone: it may have more to do after what the other has done.
-                for two in _switches(begins, lengths[second] + 2, insides[second]):
-                    yield Plan(first, (one, two))
+                yield from (Plan(first, (one, Switch(begins + two.step, two.inside))) for two in places[second])
         if faults:
-            yield from self._faulty(pairs, lengths)
+            yield from self._faulty(pairs, alone, places)
 
-    def _faulty(self, pairs: list[tuple[int, int]], lengths: list[int]) -> Iterator[Plan]:
-        for first, _ in pairs:
-            for step in range(1, lengths[first]):
-                yield from (Plan(first, (), Fault(step, kind)) for kind in FAULTS)
+    def _faulty(
+        self, pairs: list[tuple[int, int]], alone: list[list[Step]], places: dict[int, list[Switch]]
+    ) -> Iterator[Plan]:
         for first, second in pairs:
-            for at in range(1, lengths[first]):
-                for step in range(at + 1, at + lengths[second]):
-                    yield from (Plan(first, (Switch(at),), Fault(step, kind)) for kind in FAULTS)
+            yield from (Plan(first, (), Fault(step, kind)) for step in range(1, len(alone[first])) for kind in FAULTS)
+            for at in (one for one in places[first] if not one.inside):
+                for step in range(at.step + 1, at.step + len(alone[second])):
+                    yield from (Plan(first, (at,), Fault(step, kind)) for kind in FAULTS)
 
-    def _solo(self, meeting: Meeting, number: int) -> int:
-        """Return how many steps a transition takes alone, and learn inside which it can be held."""
+    def _switches(self, meeting: Meeting, number: int, steps: list[Step], others: list[Step]) -> Iterator[Switch]:
+        """Yield where the turn of an actor may pass on, counted from its beginning."""
+        inside = self._inside[meeting.names[number], meeting.state, number]
+        for step in range(1, len(steps)):
+            if matters(steps[step], others):
+                yield Switch(step)
+                if step in inside:
+                    yield Switch(step, inside=True)
+
+    def _steps_alone(self, meeting: Meeting, number: int) -> list[Step]:
+        """Return the steps that a transition takes alone, and learn inside which it can be held."""
         name = meeting.names[number]
         key = (name, meeting.state, number)
-        if key not in self._length:
-            base = self._run_alone(meeting, number, Plan(number))
-            self._length[key] = sum(step.actor == _labels(meeting.names)[number] for step in base.trace)
-            self._inside[key] = set()
-            for step in range(1, self._length[key]):
-                if base.trace[step].server == "postgresql":
+        if key not in self._alone:
+            label = _labels(meeting.names)[number]
+            base = [step for step in self._run_alone(meeting, number, Plan(number)).trace if step.actor == label]
+            self._alone[key], self._inside[key] = base, set()
+            for step in range(1, len(base)):
+                if base[step].server == POSTGRESQL:
                     run = self._run_alone(meeting, number, Plan(number, (Switch(step, inside=True),)))
                     if any(each.note == "held" for each in run.trace):
                         self._inside[key].add(step)
-        return self._length[key]
+        return self._alone[key]
 
     def _run_alone(self, meeting: Meeting, number: int, plan: Plan) -> Run:
         self.world.begin(meeting.state)
@@ -175,14 +191,6 @@ class Explorer:
             if problems:
                 return self.shrink(Finding(finding.meeting, fewer, problems, [str(step) for step in run.trace]))
         return finding
-
-
-def _switches(begins: int, length: int, inside: set[int]) -> Iterator[Switch]:
-    """Yield where a turn of so many steps that begins at step ``begins`` may pass on."""
-    for step in range(1, length):
-        yield Switch(begins + step)
-        if step in inside:
-            yield Switch(begins + step, inside=True)
 
 
 def _labels(names: tuple[str, ...]) -> list[str]:
@@ -213,7 +221,7 @@ def search(
                 found += 1
                 if found >= per_meeting:
                     break
-        if report:
+        if report is not None:
             report(meeting, tally.schedules - before, time.monotonic() - at, tally.findings[-found:] if found else [])
     tally.seconds = time.monotonic() - began
     return tally
@@ -222,7 +230,7 @@ def search(
 def sample(seed: int) -> list[Meeting]:
     """Return all meetings in an order of this seed."""
     found = meetings()
-    random.Random(seed).shuffle(found)  # noqa: S311 - a seed that is printed
+    random.Random(seed).shuffle(found)
     return found
 
 
@@ -231,4 +239,6 @@ def load(path: Path) -> tuple[Meeting, Plan]:
     data = json.loads(path.read_text())
     plan = data["plan"]
     fault = Fault(*plan["fault"]) if plan["fault"] else None
-    return Meeting(tuple(data["names"]), data["state"]), Plan(plan["first"], tuple(Switch(*s) for s in plan["switches"]), fault)
+    return Meeting(tuple(data["names"]), data["state"]), Plan(
+        plan["first"], tuple(Switch(*s) for s in plan["switches"]), fault
+    )

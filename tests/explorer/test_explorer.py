@@ -4,9 +4,9 @@ import secrets
 
 import pytest
 
+from tests.explorer.controller import Fault, Plan, Switch
 from tests.explorer.gates import DIE
 from tests.explorer.instrument import instrument
-from tests.explorer.controller import Fault, Plan, Switch
 from tests.explorer.search import Explorer, Meeting, meetings, sample, search
 from tests.explorer.transitions import TRANSITIONS
 

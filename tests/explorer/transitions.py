@@ -81,9 +81,7 @@ def _reprioritise_broken(world: World, _value: Any, error: BaseException | None)
 
 def _throttled(world: World) -> Any:
     outcome = done(world.held[0])
-    return type(outcome)(
-        outcome.task, outcome.started_at, outcome.finished_at, throttle=Throttling("key", 0.001)
-    )
+    return type(outcome)(outcome.task, outcome.started_at, outcome.finished_at, throttle=Throttling("key", 0.001))
 
 
 def _snoozed(world: World) -> Any:
@@ -112,9 +110,7 @@ TRANSITIONS: Final[dict[str, Transition]] = {
     "claim": Transition(_claim),
     "complete": Transition(lambda world, _: finish([done(task) for task in world.held]), HELD),
     "fail": Transition(lambda world, _: finish([failed(task) for task in world.held]), HELD),
-    "die_in_attempt": Transition(
-        lambda world, _: finish([failed(task, retriable=False) for task in world.held]), HELD
-    ),
+    "die_in_attempt": Transition(lambda world, _: finish([failed(task, retriable=False) for task in world.held]), HELD),
     "snooze": Transition(lambda world, _: finish([_snoozed(world)]), HELD),
     "throttle": Transition(lambda world, _: finish([_throttled(world)]), HELD),
     "give_back": Transition(lambda world, _: claiming.give_back(list(world.held)), HELD),
@@ -138,7 +134,8 @@ TRANSITIONS: Final[dict[str, Transition]] = {
     "pause": Transition(lambda _world, _number: pause("default", by="ina") and resume("default")),
     "edit_limit": Transition(_edit_limit),
     "enqueue": Transition(
-        lambda _world, _number: enqueue(new(concurrency_key=KEY, user="ina", idempotency_key="k")), ("queued", "executing")
+        lambda _world, _number: enqueue(new(concurrency_key=KEY, user="ina", idempotency_key="k")),
+        ("queued", "executing"),
     ),
     "enqueue_many": Transition(
         lambda _world, number: enqueue_many(

@@ -233,4 +233,4 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
 
 
-__all__ = ["KEY", "STATES", "World", "row", "time_has_passed", "new"]
+__all__ = ["KEY", "STATES", "World", "new", "row", "time_has_passed"]
