@@ -1,10 +1,10 @@
-"""Write the parts of the reference that the code knows: settings, states, commands, errors, keys.
+"""Write the generated parts of the reference: settings, states, commands, errors, keys.
 
-Each such part stands between two comments, `<!-- generated: NAME -->` and `<!-- end -->`, in a page. Run
+Each part stands between two comments in a page, `<!-- generated: NAME -->` and `<!-- end -->`. Run
 
     .venv/bin/python docs/generate.py
 
-after a change of the code; `tests/docs/test_reference.py` fails until it has been run.
+after a change of the code; `tests/docs/test_reference.py` fails until then.
 """
 
 from __future__ import annotations
@@ -25,44 +25,19 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
-#: What a setting means, where its name or the comment beside it in the code does not say it.
-MEANING = {
-    "DATABASE_ALIAS": "the DATABASES alias that holds the rows",
-    "KEY_PREFIX": "what the names of all keys begin with; projects that share a Redis need different ones",
-    "TASK_MODULES": "modules with tasks, looked for in every installed app",
-    "SCHEDULER.FULL_PASS_SECONDS": "every queued row is compared with the index at least this often",
-    "WORKER.MISSED_HEARTBEATS": "a worker that is silent for so many intervals is dead",
-    "PAYLOAD.MAX_BYTES": "bytes of JSON text of the parameters, of the positional arguments and of the result, each",
-    "PAYLOAD.MAX_DEPTH": "levels of nesting",
-    "PAYLOAD.MAX_NODES": "values in all",
-    "SCHEDULER.DUE_SECONDS": "between two looks for scheduled tasks whose time has come, and for an index to rebuild",
-    "SCHEDULER.FALLBACK_SECONDS": "between two repetitions of wake-up calls that may have been lost",
-    "SCHEDULER.OVERDUE_SECONDS": "so long past its deadline, a task is taken from a worker that is stuck",
-    "SCHEDULER.REAP_SECONDS": "between two looks for dead workers",
-    "SCHEDULER.RECONCILE_SECONDS": "between two steps of the comparison of rows and index",
-    "SCHEDULER.MAINTENANCE_SECONDS": "between two looks whether a job of upkeep is overdue",
-    "RETRY.BASE_SECONDS": "wait before the first retry; doubled for each further one",
-    "RETRY.CAP_SECONDS": "the longest wait, unless the task itself asks for a longer first one",
-    "RETENTION.SUCCESS_SECONDS": "completed tasks",
-    "RETENTION.FAILURE_SECONDS": "tasks that ended in any other state",
-    "RETENTION.DEAD_LETTER_SECONDS": "records of dead letters",
-    "RETENTION.STATS_SECONDS": "statistics of queues",
-    "RETENTION.WORKER_SECONDS": "workers that have ended",
-}
-
-#: Who makes a transition; `None` marks one that the table of states allows and nothing makes yet.
+#: Source of each transition; `None` marks an allowed transition that nothing makes.
 MADE_BY = {
-    "scheduled": {"queued": "the scheduler, when the time has come; or staff, sooner", "cancelled": "cancel"},
+    "scheduled": {"queued": "the scheduler, at its time; or staff, earlier", "cancelled": "cancel"},
     "queued": {
         "executing": "claim",
         "cancelled": "cancel",
-        "expired": "expiry, where the queue asks for it",
+        "expired": "expiry, if the queue allows it",
         "scheduled": None,
     },
     "executing": {
         "scheduled": "finish: the function raised, and a retry is left; it raised `Snooze`;"
         " or reap: its worker died again",
-        "queued": "give back (a worker that drains or hands on); or reap: its worker died, for the first time",
+        "queued": "give back, by a worker that drains; or reap: its worker died for the first time",
         "completed": "finish: the function returned",
         "failed": "finish: the function raised `Discard`",
         "cancelled": "finish, give back or reap, when a cancel was requested",
@@ -75,14 +50,14 @@ MADE_BY = {
 }
 
 MEANS = {
-    "scheduled": "It waits for its time: `run_after` of the caller, or the wait before a retry.",
+    "scheduled": "It waits for its time: `run_after`, or the end of the wait before a retry.",
     "queued": "It waits for a worker.",
     "executing": "A worker has claimed it.",
     "completed": "Its function returned; the result is stored.",
-    "failed": "It failed in a way that no retry would help.",
-    "cancelled": "Somebody cancelled it before it completed.",
+    "failed": "It failed, and a retry would not help.",
+    "cancelled": "A user, staff or code cancelled it before it completed.",
     "dead_letter": "It failed, and its retries are used up; a dead letter says why.",
-    "expired": "It waited too long and was given up.",
+    "expired": "It waited longer than its queue allows.",
 }
 
 CHECKS = {
@@ -90,23 +65,23 @@ CHECKS = {
     "queue_app.E002": "The database named by `DATABASE_ALIAS` is not PostgreSQL.",
     "queue_app.E003": "The PostgreSQL server is older than 14. Runs with `migrate` and `check --database`.",
     "queue_app.E004": "`REDIS_ALIAS` names a cache that `CACHES` does not define.",
-    "queue_app.E005": "The entry of `TASKS` has `OPTIONS`; the queue's settings belong into `TASKQUEUE`.",
-    "queue_app.E006": "`LEADER_SECONDS` is not above twice `DUE_SECONDS`: the leadership would lapse between turns.",
-    "queue_app.E007": "The database named by `DATABASE_ALIAS` begins transactions in a stricter isolation level than"
+    "queue_app.E005": "The entry of `TASKS` has `OPTIONS`; the settings of the queue belong in `TASKQUEUE`.",
+    "queue_app.E006": "`LEADER_SECONDS` is not above twice `DUE_SECONDS`: the leadership would lapse between runs.",
+    "queue_app.E007": "The database named by `DATABASE_ALIAS` starts transactions in a stricter isolation level than"
     " READ COMMITTED: by its `OPTIONS`, or by the server's default. The latter runs with `migrate` and"
     " `check --database`, and before a worker or scheduler starts.",
     "queue_app.E020": "`TASKS` uses the backend of the queue, but `queue_app` is not in `INSTALLED_APPS`.",
-    "queue_app.E021": "`QUEUES` is a string, or names what cannot be the name of a queue.",
-    "queue_app.W001": "The cache named by `REDIS_ALIAS` is not served by django-redis, so the index cannot be reached.",
+    "queue_app.E021": "`QUEUES` is a string, or contains an invalid name of a queue.",
+    "queue_app.W001": "The cache named by `REDIS_ALIAS` does not use django-redis, so the index is unreachable.",
 }
 
-#: Codes that stand in the entries of `errors`, beside those of the table of errors.
+#: Codes in the entries of `errors`, in addition to those of the table of errors.
 FIELD_CODES = {
-    "batch_too_large": "More tasks in one request than allowed; `limit` holds how many.",
+    "batch_too_large": "More tasks in one request than `limit`.",
     "blank": "An empty string where a value is needed.",
     "boolean_expected": "Not true or false.",
     "body_required": "The request has no body.",
-    "capability_not_allowed": "A worker's token is not good for a capability that it names. Answered with 403.",
+    "capability_not_allowed": "The worker's token does not allow this capability. Answered with 403.",
     "conflicting_fields": "Two fields, or a field and a header, contradict each other.",
     "date_out_of_range": "A time before 2000 or more than ten years ahead.",
     "datetime_expected": "Not a date and time.",
@@ -114,14 +89,14 @@ FIELD_CODES = {
     "duplicate_key": "A key occurs twice in one JSON object.",
     "integer_expected": "Not a whole number.",
     "invalid_characters": "Control or invisible characters.",
-    "invalid_cursor": "Not a cursor that a page before gave.",
+    "invalid_cursor": "Not a cursor of an earlier page.",
     "invalid_id": "Not a UUID.",
     "invalid_json": "The body is not JSON; the message says where.",
     "invalid_name": "Not a name of a queue or capability.",
-    "invalid_type": "A setting of a queue, limit or policy is of another type; the message names the right one.",
+    "invalid_type": "A setting of a queue, limit or policy has the wrong type; the message names the right one.",
     "invalid_unicode": "An unpaired surrogate.",
     "list_expected": "Not a list.",
-    "masked_value": "A mask where a value is needed; a mask stands only where the value it hides was.",
+    "masked_value": "A mask where a value is needed; a mask is accepted only in the place of the value that it hides.",
     "non_finite_number": "NaN or an infinity.",
     "not_json": "A value that JSON cannot hold (from Python code).",
     "nul_not_allowed": "A NUL character in a text.",
@@ -132,28 +107,28 @@ FIELD_CODES = {
     "object_expected": "Not a JSON object with string keys.",
     "out_of_range": "A number outside its bounds; `limit` holds the upper one.",
     "payload_too_large": "More bytes than `PAYLOAD.MAX_BYTES`, or a larger body. Answered with 413.",
-    "queue_not_allowed": "A worker's token is not good for a queue that it names. Answered with 403.",
+    "queue_not_allowed": "The worker's token does not allow this queue. Answered with 403.",
     "read_only_field": "A field that the queue sets, not the caller.",
-    "repeated_parameter": "A parameter of the query that may be given once.",
+    "repeated_parameter": "A query parameter is given twice.",
     "required": "A required field is missing.",
-    "sensitive_parameter": "A filter by a parameter whose value is hidden wherever it is shown.",
+    "sensitive_parameter": "A filter by a parameter whose value is masked.",
     "string_expected": "Not a string.",
     "timezone_required": "A time without a time zone.",
     "too_deep": "More levels of nesting than `PAYLOAD.MAX_DEPTH`.",
-    "too_long": "A text of more characters than allowed; `limit` holds how many.",
+    "too_long": "A text of more characters than `limit`.",
     "too_many": "More values in one filter than allowed.",
     "too_many_nodes": "More values than `PAYLOAD.MAX_NODES`.",
-    "unknown_action": "Not an action that can be done with many tasks; the message names them.",
-    "unknown_choice": "Not one of the values that are allowed; the message names them.",
+    "unknown_action": "Not an action for many tasks; the message lists the actions.",
+    "unknown_choice": "Not an allowed value; the message lists the values.",
     "unknown_event": "The `event` of a request in the stream is not `ExecutionRequested`.",
-    "unknown_field": "A field that this request does not have; the message suggests the nearest.",
-    "unknown_format": "Not a format that this list can be written in; the message names them.",
-    "unknown_parameter": "A parameter of the query that this list does not have.",
+    "unknown_field": "A field that this request does not have; the message suggests the most similar one.",
+    "unknown_format": "Not a format of this list; the message lists the formats.",
+    "unknown_parameter": "A query parameter that this list does not have.",
     "unknown_priority": "Not the name of a band.",
     "unknown_queue": "No such queue; `near_matches` lists similar names.",
     "unknown_status": "Not the name of a state.",
     "utf8_required": "The body is not plain UTF-8.",
-    "user_not_allowed": "A request in the stream names a user that `REQUESTS.USER` does not let it name.",
+    "user_not_allowed": "A request in the stream names a user that `REQUESTS.USER` does not allow.",
     "unknown_task_type": "No registered task has this type; `near_matches` lists similar names.",
 }
 
@@ -197,7 +172,7 @@ def comments_of(kind: type) -> dict[str, str]:
 
 
 def setting_rows(kind: type, section: str = "") -> Iterable[tuple[str, str, str, str, str]]:
-    """Yield (key, environment, type, default, meaning) of every setting that is no section."""
+    """Yield (key, environment, type, default, meaning) of every setting that is not a section."""
     hints = typing.get_type_hints(kind)
     comments = comments_of(kind)
     for field in dataclasses.fields(kind):
@@ -206,19 +181,18 @@ def setting_rows(kind: type, section: str = "") -> Iterable[tuple[str, str, str,
         name = field.name.upper()
         key = f"{section}.{name}" if section else name
         default = field.default if field.default is not dataclasses.MISSING else field.default_factory()
-        meaning = MEANING.get(key) or comments.get(field.name, "")
         variable = "__".join(["TASKQUEUE", *([section] if section else []), name])
-        yield key, variable, type_name(hints[field.name]), literal(default), meaning
+        yield key, variable, type_name(hints[field.name]), literal(default), comments.get(field.name, "")
 
 
 def type_name(hint: object) -> str:
-    """Return how a setting is written."""
+    """Return the type of a setting in words."""
     names = {str: "text", bool: "yes or no", int: "whole number", float: "number"}
     return names.get(typing.cast("type", hint), "list of texts")
 
 
 def literal(value: object) -> str:
-    """Return a default as Python writes it; whole floats without a fraction."""
+    """Return a default as Python code; whole floats without a fraction."""
     return code(int(value) if isinstance(value, float) and value.is_integer() else repr(value).replace("'", '"'))
 
 
@@ -325,7 +299,7 @@ def verbs() -> str:
                 code(" ".join(filter(None, [*action.option_strings[-1:], value_of(action)]))),
                 (action.help or "").replace("%%", "%"),
             )
-            for action in parser._actions  # noqa: SLF001 - argparse tells no other way
+            for action in parser._actions  # noqa: SLF001 - argparse publishes no list
         ]
         parts.append(
             f"### `taskqueue {name}`\n\n{found.summary(verb)}\n\n```console\n$ python manage.py {verb.EXAMPLE}\n```\n\n"
@@ -335,7 +309,7 @@ def verbs() -> str:
 
 
 def value_of(action: argparse.Action) -> str:
-    """Return how the value of an option is written; nothing for a switch."""
+    """Return the placeholder for the value of an option; nothing for a switch."""
     if action.nargs == 0:
         return ""
     return str(action.metavar or action.dest.upper())
@@ -416,13 +390,13 @@ def keys() -> str:
 KEY_LINE = re.compile(
     r"local (?:function \w+\([\w, ]*\) return|\w+ =) P \.\. (?P<key>.+?)(?: end)?\s*(?:-- (?P<what>.+))?$"
 )
-#: Stands for the comment that the key of a profile's parts does not have.
+#: Description of the keys of a profile's parts, which have no comment.
 PARTS = "set: `queues`, `types`, `capabilities` and `workers` of a profile, each under its name"
 ARGUMENTS = {"q": "QUEUE", "l": "LANE", "p": "PROFILE", "w": "WORKER", "g": "GATE"}
 
 
 def key_of(expression: str) -> str:
-    """Return a key as it looks, from the Lua expression that builds it."""
+    """Return a key with placeholders, from the Lua expression that builds it."""
     parts = [part.strip() for part in expression.split("..")]
     return "{taskqueue}" + "".join(
         part.strip("'").replace("\\31", " ") if part.startswith("'") else ARGUMENTS.get(part, part.upper())
@@ -462,7 +436,7 @@ PARTS_BY_NAME: dict[str, Callable[[], str]] = {
 
 
 def rendered(text: str) -> str:
-    """Return the text of a page with its generated parts as the code has them now."""
+    """Return the text of a page with up-to-date generated parts."""
 
     def part(match: re.Match[str]) -> str:
         return f"{match[1]}\n{PARTS_BY_NAME[match['name']]()}\n\n{match[3]}"

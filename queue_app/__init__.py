@@ -1,4 +1,4 @@
-"""A priority task queue for Django: PostgreSQL rows remember, a Redis index decides who runs next."""
+"""A priority task queue for Django: PostgreSQL stores the tasks, a Redis index decides which task runs next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["QueueTask", "task"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is exported when it is asked for: Django imports this package before it is set up."""
+    """Import exports on first use: Django imports this package before its apps are ready."""
     if name in __all__:
         from queue_app import tasks  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""System checks: what is wrong with the settings, by stable number, with what to do."""
+"""System checks of the settings, with stable ids and hints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queue_app.exceptions import InvalidTaskData
 from queue_app.sql.database import MINIMUM_POSTGRESQL
 
 READ_COMMITTED = "read committed"
-#: What ``OPTIONS["isolation_level"]`` may hold, by name; PostgreSQL treats read uncommitted as read committed.
+#: Values of ``OPTIONS["isolation_level"]``. PostgreSQL treats read uncommitted as read committed.
 _ISOLATION: dict[Any, str] = {
     None: READ_COMMITTED,
     IsolationLevel.READ_UNCOMMITTED: READ_COMMITTED,
@@ -30,15 +30,15 @@ _ISOLATION: dict[Any, str] = {
 def _too_strict(alias: str, why: str) -> Error:
     return Error(
         f"The task queue needs the isolation level READ COMMITTED on DATABASES[{alias!r}]: {why}.",
-        hint="Under a stricter one claims and limits do not see what others commit, and fail. Leave the level of this"
-        " alias alone, and set a stricter one where a transaction of yours needs it.",
+        hint="Under a stricter level, claims and limits do not see concurrent commits, and fail. Keep the level of this"
+        " alias, and set a stricter one only in transactions that need it.",
         id="queue_app.E007",
     )
 
 
 @register("taskqueue")
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """Report every problem of ``TASKQUEUE`` (E001), and values that contradict each other (E006)."""
+    """Report problems of ``TASKQUEUE`` (E001), and contradictory values (E006)."""
     settings, problems = conf.load()
     messages: list[CheckMessage] = [
         Error(f"TASKQUEUE {problem.key} {problem.message}", hint=problem.hint, id="queue_app.E001")
@@ -48,7 +48,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         messages.append(
             Error(
                 "TASKQUEUE SCHEDULER.LEADER_SECONDS is not above twice DUE_SECONDS.",
-                hint="Raise LEADER_SECONDS, or the leadership lapses between two turns.",
+                hint="Raise LEADER_SECONDS, or the leadership lapses between two runs.",
                 id="queue_app.E006",
             )
         )
@@ -57,7 +57,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 @register("taskqueue")
 def check_database(**_: Any) -> list[CheckMessage]:
-    """Report a database that is not PostgreSQL (E002), and an isolation level of its own (E007)."""
+    """Report a database other than PostgreSQL (E002), and a stricter isolation level (E007)."""
     alias = conf.load()[0].database_alias
     database = django_settings.DATABASES.get(alias, {})
     engine = database.get("ENGINE", "")
@@ -76,11 +76,11 @@ def check_database(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.database)
 def check_server(databases: Any = None, **_: Any) -> list[CheckMessage]:
-    """Report a PostgreSQL server that is too old (E003), or by default too strict (E007).
+    """Report a PostgreSQL server that is too old (E003) or has a stricter default isolation level (E007).
 
-    Runs with ``migrate`` and ``check --database``, and before a worker or scheduler starts.
+    Django runs this with ``migrate`` and ``check --database``; workers and schedulers when they start.
     """
-    from django.db import connections  # noqa: PLC0415 - only with a database at hand
+    from django.db import connections  # noqa: PLC0415 - needed by this check only
 
     alias = conf.load()[0].database_alias
     if not databases or alias not in databases or check_database():
@@ -101,7 +101,7 @@ def check_server(databases: Any = None, **_: Any) -> list[CheckMessage]:
 
 
 def default_isolation(connection: BaseDatabaseWrapper) -> str:
-    """Return the isolation level in which a transaction on this connection begins."""
+    """Return the default isolation level of transactions on this connection."""
     with connection.cursor() as cursor:
         cursor.execute("SHOW transaction_isolation")
         level = str(cursor.fetchone()[0])
@@ -110,7 +110,7 @@ def default_isolation(connection: BaseDatabaseWrapper) -> str:
 
 @register("taskqueue")
 def check_redis(**_: Any) -> list[CheckMessage]:
-    """Report a missing ``CACHES`` alias (E004), and one that is not served by django-redis (W001)."""
+    """Report a missing ``CACHES`` alias (E004), and one without django-redis (W001)."""
     alias = conf.load()[0].redis_alias
     cache = django_settings.CACHES.get(alias)
     if cache is None:
@@ -124,7 +124,7 @@ def check_redis(**_: Any) -> list[CheckMessage]:
     if not _is_django_redis(cache.get("BACKEND", "")):
         return [
             Warning(
-                f"CACHES[{alias!r}] uses {cache.get('BACKEND')}, through which the index cannot be reached.",
+                f"CACHES[{alias!r}] uses {cache.get('BACKEND')}, which cannot connect to the index.",
                 hint="Use django_redis.cache.RedisCache, or name another alias in TASKQUEUE['REDIS_ALIAS'].",
                 id="queue_app.W001",
             )
@@ -133,7 +133,7 @@ def check_redis(**_: Any) -> list[CheckMessage]:
 
 
 def _is_django_redis(backend: str) -> bool:
-    """Whether a cache backend is django-redis' own, or one that extends it, as django-prometheus' does."""
+    """Whether a cache backend is that of django-redis or extends it, as that of django-prometheus does."""
     if "django_redis" in backend:
         return True
     try:
@@ -144,14 +144,14 @@ def _is_django_redis(backend: str) -> bool:
 
 
 def entry_problems(alias: str, options: Mapping[str, Any], queues: Any) -> list[CheckMessage]:
-    """Return what is wrong with an entry of ``TASKS`` that uses this queue (E005, E020, E021)."""
+    """Return the problems of an entry of ``TASKS`` that uses this queue (E005, E020, E021)."""
     problems: list[CheckMessage] = []
     where = f"TASKS[{alias!r}]"
     if options:
         problems.append(
             Error(
                 f"The task queue has no OPTIONS ({', '.join(sorted(map(str, options)))}).",
-                hint="Settings of the queue belong into TASKQUEUE.",
+                hint="Set the settings of the queue in TASKQUEUE.",
                 obj=where,
                 id="queue_app.E005",
             )
@@ -169,18 +169,18 @@ def entry_problems(alias: str, options: Mapping[str, Any], queues: Any) -> list[
     problems += [
         Error(
             f"QUEUES names {name!r}, which cannot be the name of a queue.",
-            hint="Make QUEUES a list of names of letters, digits, dots, dashes and underscores; [] allows all.",
+            hint="Make QUEUES a list of names with letters, digits, dots, dashes and underscores; [] allows all names.",
             obj=where,
             id="queue_app.E021",
         )
         for name in sorted(set(queues or ()), key=str)
         if not _is_queue_name(name)
     ]
-    if isinstance(queues, str):  # each letter is a fine name
+    if isinstance(queues, str):  # each letter is a valid name
         problems.append(
             Error(
                 f"QUEUES is the string {queues!r}, so every letter of it is a queue.",
-                hint=f"Use [{queues!r}], or [] to allow every name.",
+                hint=f"Use [{queues!r}], or [] to allow all names.",
                 obj=where,
                 id="queue_app.E021",
             )

@@ -1,8 +1,8 @@
 """The ``TASKQUEUE`` setting as one typed, validated object.
 
-``conf.get()`` returns the settings in force; they follow ``override_settings``. Every key
-can be overridden from the environment as ``TASKQUEUE__SECTION__KEY``. Unknown keys and
-wrong values are collected as problems, which ``queue_app.checks`` reports with a suggestion.
+``conf.get()`` returns the current settings; they follow ``override_settings``. The environment
+variable ``TASKQUEUE__SECTION__KEY`` overrides a key. ``queue_app.checks`` reports unknown keys
+and invalid values.
 """
 
 from __future__ import annotations
@@ -26,113 +26,113 @@ class WorkerSettings:
     """Defaults of ``runworker``."""
 
     concurrency: int = 5  # slots of one process
-    heartbeat_seconds: float = 10.0  # between two heartbeats
-    missed_heartbeats: int = 3  # after so many the worker is dead
-    grace_seconds: float = 30.0  # how long a drain waits for running tasks
-    look_ahead_ms: float = 20.0  # claim ahead as much work as takes this long; 0 claims for free slots only
+    heartbeat_seconds: float = 10.0  # interval of heartbeats
+    missed_heartbeats: int = 3  # a worker is dead after this number of missed heartbeats
+    grace_seconds: float = 30.0  # time that a draining worker waits for running tasks
+    look_ahead_ms: float = 20.0  # claim work for this time in advance; 0 claims for free slots only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
-    """How often each job of ``runscheduler`` runs, in seconds."""
+    """Intervals of the jobs of ``runscheduler``, in seconds."""
 
-    leader_seconds: float = 15.0  # a silent leader is replaced after this
-    due_seconds: float = 0.5
-    fallback_seconds: float = 10.0
-    reap_seconds: float = 1.0
-    overdue_seconds: float = 10.0  # past its deadline for so long, a task is taken from a worker that is stuck
-    reconcile_seconds: float = 5.0
-    full_pass_seconds: float = 300.0  # every queued row is compared with the index at least this often
-    maintenance_seconds: float = 60.0
+    leader_seconds: float = 15.0  # a silent leader is replaced after this time
+    due_seconds: float = 0.5  # check for scheduled tasks whose time has come, and for an index to rebuild
+    fallback_seconds: float = 10.0  # repeat wake-up calls that may have been lost
+    reap_seconds: float = 1.0  # check for dead workers
+    overdue_seconds: float = 10.0  # time after its deadline when a task is taken from a stuck worker
+    reconcile_seconds: float = 5.0  # compare the next part of rows and index
+    full_pass_seconds: float = 300.0  # interval in which every queued row is compared with the index
+    maintenance_seconds: float = 60.0  # check for overdue upkeep jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrySettings:
     """Backoff of failed tasks: ``base * 2^n`` seconds, at most ``cap``."""
 
-    base_seconds: float = 20.0
-    cap_seconds: float = 6 * 3600.0
-    jitter: bool = False  # wait a random time up to that, so that what failed together comes back apart
-    max_crashes: int = 3  # a task whose worker died under it so often is dead-lettered
-    timeout_factor: float = 1.5  # each retry may take so many times as long as the try before
+    base_seconds: float = 20.0  # wait before the first retry; it doubles with each further one
+    cap_seconds: float = 6 * 3600.0  # longest wait, unless the task asks for a longer first one
+    jitter: bool = False  # wait a random time up to that, so that tasks that failed together are retried apart
+    max_crashes: int = 3  # a task becomes a dead letter after this number of dead workers
+    timeout_factor: float = 1.5  # factor by which the timeout grows with each retry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionSettings:
-    """How long finished things are kept, and keys remembered, in seconds."""
+    """Retention of ended tasks and other records, in seconds."""
 
-    success_seconds: float = 7 * 86_400.0
-    failure_seconds: float = 30 * 86_400.0
-    dead_letter_seconds: float = 30 * 86_400.0
-    stats_seconds: float = 8 * 86_400.0
-    audit_seconds: float = 365 * 86_400.0  # who changed what
-    worker_seconds: float = 86_400.0
-    idempotency_seconds: float = 86_400.0  # from its creation on, a task stands for its idempotency key so long
+    success_seconds: float = 7 * 86_400.0  # completed tasks
+    failure_seconds: float = 30 * 86_400.0  # tasks that ended in any other state
+    dead_letter_seconds: float = 30 * 86_400.0  # dead letters
+    stats_seconds: float = 8 * 86_400.0  # statistics of queues
+    audit_seconds: float = 365 * 86_400.0  # entries of the audit log
+    worker_seconds: float = 86_400.0  # workers that have ended
+    idempotency_seconds: float = 86_400.0  # time after its creation when a task keeps its idempotency key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSettings:
     """The stream of lifecycle events in Redis."""
 
-    max_length: int = 100_000  # about so many events are kept; 0 writes none
-    log: bool = False  # whether each transition is a log line too, of the logger `taskqueue.transitions`
+    max_length: int = 100_000  # approximate number of events that are kept; 0 writes none
+    log: bool = False  # also log each transition, with the logger `taskqueue.transitions`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLogSettings:
-    """What is kept of the log lines of each attempt."""
+    """Stored log lines of each attempt."""
 
-    level: str = "INFO"  # and above, as far as the loggers let it pass
-    max_lines: int = 200  # the last so many; 0 keeps none
-    max_characters: int = 50_000  # of these lines together
+    level: str = "INFO"  # lowest level that is stored, if the loggers emit it
+    max_lines: int = 200  # number of last lines that are stored; 0 stores none
+    max_characters: int = 50_000  # total length of these lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
-    """The figures at ``/metrics``."""
+    """Metrics at ``/metrics``."""
 
-    enabled: bool = True  # whether the index counts what happens, and how long it takes
-    access: str = "local"  # who may read them: `local` (this machine), `token`, `staff`, or `open`; staff always may
-    token: str = ""  # what a scraper sends as `Authorization: Bearer …`, where the access is `token`
-    max_queues: int = 100  # so many queues get labels of their own; the others are shown together as `other`
+    enabled: bool = True  # whether the index counts events and times
+    access: str = "local"  # who may read them: `local` (this machine), `token`, `staff` or `open`; staff always may
+    token: str = ""  # token that a scraper sends as `Authorization: Bearer …`, for the access `token`
+    max_queues: int = 100  # queues with labels of their own; all others are summed up as `other`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSettings:
-    """The stream through which other services submit tasks."""
+    """The stream in which other services submit tasks."""
 
     enabled: bool = False  # whether the scheduler reads it
-    user: str = "*"  # owner of the tasks; `*` stands for what the request says, as in `billing:*`
+    user: str = "*"  # owner of the tasks; `*` is the user in the request, as in `billing:*`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSettings:
-    """What one caller, and one process, of the REST API may use."""
+    """Limits of the REST API, by user and by process."""
 
-    submits_per_minute: int = 60_000  # submissions of one user; 0: no limit
-    reads_per_minute: int = 60_000  # other requests of one user; 0: no limit
-    heavy_per_minute: int = 120  # exports, exact counts, submissions and actions of many; 0: no limit
-    max_waiters: int = 4  # requests with ?wait= that one process under WSGI holds; under ASGI as many as streams
-    max_streams: int = 100  # event streams that one process holds
+    submits_per_minute: int = 60_000  # submissions by one user; 0: no limit
+    reads_per_minute: int = 60_000  # other requests by one user; 0: no limit
+    heavy_per_minute: int = 120  # exports, exact counts, bulk submissions and actions by one user; 0: no limit
+    max_waiters: int = 4  # open requests with ?wait= of one WSGI process; ASGI allows MAX_STREAMS
+    max_streams: int = 100  # open event streams of one process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionSettings:
-    """How much may be submitted from outside (API, request stream) where no row says otherwise."""
+    """Limits of submissions by API and request stream, unless a row sets other ones."""
 
     max_pending_per_user: int = 100  # scheduled, queued or executing tasks of one user
-    lock_seconds: float = 10.0  # a submission waits at most so long for those of the same queue or user before it
+    lock_seconds: float = 10.0  # longest wait of a submission for earlier ones of the same queue or user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueueSettings:
-    """Everything that a project may set in ``TASKQUEUE``."""
+    """All settings in ``TASKQUEUE``."""
 
-    redis_alias: str = "default"  # the CACHES alias (django-redis) whose server holds the index
-    database_alias: str = "default"
-    key_prefix: str = "taskqueue"  # all keys lie under {key_prefix}
-    task_modules: list[str] = field(default_factory=lambda: ["tasks"])  # looked for in every installed app
-    sensitive: list[str] = field(default_factory=list)  # names of parameters of any task whose values are masked
+    redis_alias: str = "default"  # CACHES alias (django-redis) of the server that holds the index
+    database_alias: str = "default"  # DATABASES alias of the database that holds the rows
+    key_prefix: str = "taskqueue"  # prefix of all keys; projects that share a Redis need different ones
+    task_modules: list[str] = field(default_factory=lambda: ["tasks"])  # modules of installed apps that define tasks
+    sensitive: list[str] = field(default_factory=list)  # names of parameters whose values are masked for all tasks
     payload: PayloadLimits = field(default_factory=PayloadLimits)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
@@ -146,8 +146,9 @@ class TaskQueueSettings:
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
 
 
+@cache
 def get() -> TaskQueueSettings:
-    """Return the settings in force; raise ``ImproperlyConfigured`` with every problem at once."""
+    """Return the settings; raise ``ImproperlyConfigured`` with all problems."""
     settings, problems = load()
     if problems:
         raise ImproperlyConfigured(" ".join(f"TASKQUEUE {p.key}: {p.message} {p.hint}".strip() for p in problems))
@@ -156,7 +157,7 @@ def get() -> TaskQueueSettings:
 
 @cache
 def load() -> tuple[TaskQueueSettings, tuple[Problem, ...]]:
-    """Return the settings, and what is wrong with them (defaults stand in for wrong values)."""
+    """Return the settings, with defaults for invalid values, and all problems."""
     raw = getattr(django_settings, "TASKQUEUE", {})
     problems: list[Problem] = []
     if not isinstance(raw, Mapping):
@@ -166,9 +167,15 @@ def load() -> tuple[TaskQueueSettings, tuple[Problem, ...]]:
     return build(TaskQueueSettings, merged, "", problems), tuple(problems)
 
 
+def reset() -> None:
+    """Read the settings and the environment again at the next use."""
+    get.cache_clear()
+    load.cache_clear()
+
+
 def _reset(*, setting: str, **_: Any) -> None:
     if setting == "TASKQUEUE":
-        load.cache_clear()
+        reset()
 
 
 setting_changed.connect(_reset, dispatch_uid="queue_app.conf")

@@ -1,8 +1,7 @@
-"""Every error the queue raises, in one small tree.
+"""All errors of the queue, in one tree.
 
-The API maps this tree once to HTTP (``queue_app.api.errors``); the index maps its
-script replies once to it (``queue_app.index.index``). One module, though a long one: rows, logs and
-imports of users name these classes by it.
+``queue_app.api.errors`` maps the tree to HTTP, and ``queue_app.index.index`` maps replies of
+scripts to it. It is one long module because rows, logs and users' imports contain its path.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from difflib import get_close_matches
 
 
 def near_matches(name: str, known: Iterable[str]) -> list[str]:
-    """Return at most three known names that resemble ``name``, best first."""
+    """Return at most three similar known names, best first."""
     return get_close_matches(name, list(known), n=3, cutoff=0.5)
 
 
@@ -23,13 +22,13 @@ def _suggest(name: str, known: Iterable[str]) -> str:
 
 
 class TaskQueueError(Exception):
-    """Base of all errors of the queue; ``code`` is stable and safe to match on."""
+    """Base of all errors of the queue; ``code`` is stable."""
 
     code = "task_queue_error"
 
 
 class InvalidTaskData(TaskQueueError, ValueError):
-    """Refuse a task before anything is stored; ``field`` names the part at fault."""
+    """The task is invalid and was not stored; ``field`` names the invalid part."""
 
     code = "invalid"
 
@@ -42,19 +41,19 @@ class InvalidTaskData(TaskQueueError, ValueError):
 
 
 class UnserializableParameters(InvalidTaskData, TypeError):
-    """Refuse parameters that are not plain JSON values."""
+    """The parameters are not plain JSON values."""
 
     code = "not_json"
 
 
 class PayloadTooLarge(InvalidTaskData):
-    """Refuse parameters that are larger than the configured limit."""
+    """The parameters are larger than the configured limit."""
 
     code = "payload_too_large"
 
 
 class UnknownTaskType(InvalidTaskData):
-    """Refuse a task type that no registered function carries."""
+    """No function is registered for the task type."""
 
     code = "unknown_task_type"
 
@@ -65,7 +64,7 @@ class UnknownTaskType(InvalidTaskData):
 
 
 class UnknownQueue(InvalidTaskData):
-    """Refuse a queue that neither code nor staff have named."""
+    """The queue does not exist."""
 
     code = "unknown_queue"
 
@@ -76,10 +75,10 @@ class UnknownQueue(InvalidTaskData):
 
 
 class LimitExceeded(TaskQueueError):
-    """Refuse tasks for which there is no room; ``limit`` and ``current`` are the numbers, ``asked`` how many came.
+    """There is no room for ``asked`` more tasks: ``limit`` is the limit, ``current`` the present number.
 
-    ``current`` is counted up to the limit: where a limit was lowered, or code without one
-    enqueued, there may be more. ``retry_after`` (s) is when trying again may make sense.
+    ``current`` is counted only up to the limit. There may be more tasks if the limit was lowered
+    or code enqueued without a limit. ``retry_after`` is in seconds.
     """
 
     code = "limit_exceeded"
@@ -94,7 +93,7 @@ class LimitExceeded(TaskQueueError):
 
 
 class QueueFull(LimitExceeded):
-    """As many tasks wait in the queue as may: its ``max_length``."""
+    """The queue has ``max_length`` waiting tasks."""
 
     code = "queue_full"
 
@@ -111,10 +110,7 @@ class QueueFull(LimitExceeded):
 
 
 class UserLimitExceeded(LimitExceeded):
-    """The user has as many pending tasks as one user may: ``max_pending_per_user``.
-
-    ``queue`` is empty where the limit is that over all queues.
-    """
+    """The user has ``max_pending_per_user`` pending tasks; ``queue`` is empty for the limit over all queues."""
 
     code = "user_limit_exceeded"
 
@@ -139,7 +135,7 @@ class LimitNotFound(TaskQueueError, LookupError):
 
 
 class IsolationTooStrict(TaskQueueError):
-    """A limit on what may be enqueued cannot be checked: the transaction sees an old snapshot of the rows."""
+    """An admission limit cannot be checked, because the transaction sees an old snapshot."""
 
     code = "isolation_too_strict"
 
@@ -157,7 +153,7 @@ class TaskNotFound(TaskQueueError, LookupError):
 
 
 class DeadLetterNotFound(TaskQueueError, LookupError):
-    """No dead letter has this id, or its time was over."""
+    """No dead letter has this id, or it was purged."""
 
     code = "dead_letter_not_found"
 
@@ -175,13 +171,13 @@ class OperationEnded(TaskQueueError):
 
 
 class ChangedMeanwhile(TaskQueueError):
-    """What shall be edited is not what the edit is based on any more."""
+    """The object was changed after the caller read it."""
 
     code = "changed_meanwhile"
 
 
 class InvalidTransition(TaskQueueError):
-    """The task is in a state that does not allow what was asked; ``status`` says which."""
+    """The task's state, ``status``, does not allow the change."""
 
     code = "invalid_transition"
 
@@ -197,26 +193,26 @@ class IndexUnavailable(TaskQueueError):
 
 
 class IndexNotReady(TaskQueueError):
-    """The index has no valid generation: it must be rebuilt from the rows before it may propose work."""
+    """The index has no valid generation and must be rebuilt from the rows before it proposes tasks."""
 
     code = "index_not_ready"
 
 
 class UnknownProfile(TaskQueueError):
-    """The index does not know the worker's profile (it was rebuilt); register again."""
+    """The index does not know the worker's profile, because it was rebuilt; register again."""
 
     code = "unknown_profile"
 
 
 class TokenRefused(TaskQueueError):
-    """The worker token is missing, unknown, expired or revoked; which of these is not told."""
+    """The worker token is missing, unknown, expired or revoked; the error does not say which."""
 
     code = "invalid_token"
     auth_header = "Bearer"
 
 
 class OutOfScope(TaskQueueError):
-    """The worker token does not reach so far; ``code`` says in what."""
+    """The worker token does not allow the request; ``code`` says why."""
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
@@ -230,13 +226,13 @@ class WorkerNotFound(TaskQueueError, LookupError):
 
 
 class WorkerLost(TaskQueueError):
-    """The worker was declared dead, or has left; it must register again."""
+    """The worker was declared dead or has left; it must register again."""
 
     code = "worker_lost"
 
 
 class StaleLease(TaskQueueError):
-    """The attempt does not hold its task any more; ``status`` says where the task stands now."""
+    """The attempt no longer holds its task; ``status`` is the task's present state."""
 
     code = "stale_lease"
 
@@ -246,13 +242,13 @@ class StaleLease(TaskQueueError):
 
 
 class TaskControl(Exception):
-    """Base of what task code raises to say how its attempt shall end."""
+    """Base of exceptions with which task code decides how its attempt ends."""
 
 
 class Retry(TaskControl):
-    """Try again ``after`` so many seconds; it counts against ``max_retries`` like any failure.
+    """Fail the attempt and retry ``after`` seconds, by default after the usual backoff.
 
-    Without ``after`` the usual backoff applies.
+    The failure counts against ``max_retries``.
     """
 
     def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
@@ -261,11 +257,11 @@ class Retry(TaskControl):
 
 
 class Discard(TaskControl):
-    """End the task as failed, whatever retries are left: trying again would be no use."""
+    """End the task as failed, without further retries."""
 
 
 class Snooze(TaskControl):
-    """Put the task back for ``seconds``; no attempt is spent."""
+    """Schedule the task again in ``seconds``; no retry is used up."""
 
     def __init__(self, seconds: float | timedelta, message: str = "") -> None:
         super().__init__(message or "snoozed")
@@ -273,11 +269,11 @@ class Snooze(TaskControl):
 
 
 class Throttle(TaskControl):
-    """Put the task back to its place, and let nothing of its queue, type or key start for ``seconds``.
+    """Requeue the task in its place, and start no task of its queue, type or key for ``seconds``.
 
-    For task code that was told to slow down (HTTP 429). No attempt is spent; it goes on by
-    itself. ``scope`` is "queue", "type" or "key"; the last is for tasks with a
-    ``concurrency_key``: where there is none, the attempt fails.
+    For task code that another service asked to slow down (HTTP 429). No retry is used up.
+    ``scope`` is "queue", "type" or "key"; "key" fails the attempt of a task that has no
+    ``concurrency_key``.
     """
 
     def __init__(self, seconds: float | timedelta, scope: str = "type", message: str = "") -> None:
@@ -292,7 +288,7 @@ class Throttle(TaskControl):
 
 THROTTLE_SCOPES = ("queue", "type", "key")
 MAX_THROTTLE_SECONDS = 31 * 86_400.0
-#: Control flow may defer a task by at most ten years, as ``run_after`` may.
+#: Longest delay that task code may ask for: ten years, as for ``run_after``.
 MAX_DEFER_SECONDS = 3660 * 86_400.0
 
 
@@ -304,10 +300,9 @@ def _seconds(name: str, value: float | timedelta) -> float:
 
 
 class Interruption(BaseException):
-    """Base of what a worker raises in a task's thread to end it.
+    """Base of exceptions that a worker raises in a task's thread to end the attempt.
 
-    Not an ``Exception``, so that a task that catches those does not swallow it; ``finally``
-    blocks and context managers still clean up.
+    It is not an ``Exception``, so ``except Exception`` in a task does not catch it.
     """
 
 
@@ -320,4 +315,4 @@ class TaskCancelled(Interruption):
 
 
 class WorkerDied(TaskControl):
-    """The worker died while it had the task; recorded as the error of that attempt."""
+    """The worker died during the attempt; recorded as the error of the attempt."""

@@ -1,9 +1,8 @@
-"""Log lines as JSON, one object a line, for programs that collect them.
+"""Log lines as JSON, one object per line, for log collectors.
 
-Whatever a client controls (names of tasks and queues, texts of errors) can neither begin a
-new line nor reach a terminal: all that is not printable ASCII is escaped. Passwords in
-addresses and values with telling names are masked. Lines are bounded, as collectors cut
-long ones (16 KiB), and half an object is none.
+Everything except printable ASCII is escaped, so that text from clients (names, errors) cannot
+start a new line or control a terminal. Passwords in URLs and values with telling names are
+masked. Lines are limited to 16 kB, because collectors cut longer ones.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from queue_app.core.masking import MASK, is_secret
 from queue_app.core.redaction import redact
 
 MAX_MESSAGE: Final = 4_000  # characters
-MAX_STACK: Final = 8_000  # characters; the end is kept, where the error stands
+MAX_STACK: Final = 8_000  # characters; the end is kept, because it shows the error
 MAX_FIELD: Final = 1_000  # characters
 MAX_FIELDS: Final = 50
 MAX_LINE: Final = 16_000  # bytes
 _MAX_DEPTH: Final = 4
 
-#: What the queue says about a record stands in this attribute: a mapping, whose items become fields of the line.
+#: Attribute of a record with a mapping whose items become fields of the line.
 ATTRIBUTE: Final = "taskqueue"
 _OWN: Final = frozenset({"time", "level", "logger", "message", "stack", "error"})
-#: What workers add to each record of a task, each with ``taskqueue_`` before its name.
+#: Attributes that workers add to each record of a task, with the prefix ``taskqueue_``.
 FROM_WORKERS: Final = ("task_id", "task_type", "trace_id")
 _PLAIN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", ATTRIBUTE}
 
@@ -36,13 +35,13 @@ _PLAIN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asc
 class JSONFormatter(logging.Formatter):
     """Format records as JSON objects.
 
-    Every line has ``time`` (UTC), ``level``, ``logger`` and ``message``; with an exception
-    ``error`` (its class) and ``stack``. What was given as ``extra`` follows; a name that is
-    taken gets an underscore. Empty fields are left out. Never raises.
+    Each line has ``time`` (UTC), ``level``, ``logger`` and ``message``; with an exception also
+    ``error`` (its class) and ``stack``. The items of ``extra`` follow; a name that is taken gets
+    an underscore. Empty fields are left out. The formatter never raises.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line without its end."""
+        """Return the line."""
         fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -55,7 +54,7 @@ class JSONFormatter(logging.Formatter):
             kind = record.exc_info[0]
             fields["error"] = f"{kind.__module__}.{kind.__qualname__}"
             fields["stack"] = self._stack_of(record)
-        elif isinstance(facts, Mapping) and facts.get("traceback"):  # it was raised elsewhere
+        elif isinstance(facts, Mapping) and facts.get("traceback"):  # raised in another process
             fields["stack"] = redact(str(facts["traceback"])[-MAX_STACK:])
         elif record.stack_info:
             fields["stack"] = redact(record.stack_info[-MAX_STACK:])
@@ -65,14 +64,14 @@ class JSONFormatter(logging.Formatter):
         try:
             assert record.exc_info  # noqa: S101 - for the type checker
             return redact(self.formatException(record.exc_info)[-MAX_STACK:])
-        except Exception:  # noqa: BLE001 - an exception whose text cannot be had is logged all the same
+        except Exception:  # noqa: BLE001 - log the rest of the record
             return "(the traceback cannot be formatted)"
 
 
 def _message_of(record: logging.LogRecord, *, trusted: bool) -> str:
     try:
         text = record.getMessage()
-    except Exception:  # noqa: BLE001 - wrong arguments to a log call are not worth a lost line
+    except Exception:  # noqa: BLE001 - wrong arguments of a log call must not lose the line
         text = f"(cannot be formatted) {record.msg!s:.200}"
     text = text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"
     return text if trusted else redact(text)
@@ -89,7 +88,7 @@ def _extras_of(record: logging.LogRecord, facts: Any) -> dict[str, Any]:
     for key, value in _items(given, _MAX_DEPTH):
         if value is not None and value != "":
             extras[f"{key}_" if key in _OWN else key] = value
-    if isinstance(facts, Mapping):  # names and numbers, of the queue itself: nothing in them is to be masked
+    if isinstance(facts, Mapping):  # the queue's own names and numbers need no masking
         for key, value in facts.items():
             if value is not None and value != "" and key != "traceback":
                 extras[f"{key}_" if key in _OWN else key] = value[:MAX_FIELD] if isinstance(value, str) else value
@@ -106,16 +105,16 @@ def _items(given: Mapping[Any, Any], depth: int) -> Iterator[tuple[str, Any]]:
 def _declared() -> frozenset[str]:
     try:
         return registry.all_sensitive_names()
-    except Exception:  # noqa: BLE001 - a line that is written before the settings are there
+    except Exception:  # noqa: BLE001 - a line that is logged before the settings are loaded
         return frozenset()
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """Return what JSON can hold of a value, bounded."""
+    """Return a value that JSON can hold, of limited size."""
     if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**63):
         return value
     if isinstance(value, float):
-        return value if value - value == 0 else str(value)  # infinities and NaN are no JSON
+        return value if value - value == 0 else str(value)  # JSON has no infinities and no NaN
     if isinstance(value, Mapping) and depth:
         return dict(_items(value, depth - 1))
     if isinstance(value, list | tuple) and depth:
@@ -128,7 +127,7 @@ def _plain(value: Any, depth: int) -> Any:
 
 
 def _fitting(fields: dict[str, Any]) -> str:
-    """Return the line; what is longest gives way until it fits."""
+    """Return the line; shorten the stack, then the message, until it fits."""
     line = _dump(fields)
     for name, kept in (("stack", 2_000), ("message", 1_000)):
         if len(line) > MAX_LINE and isinstance(fields.get(name), str):
@@ -144,9 +143,9 @@ def _dump(fields: dict[str, Any]) -> str:
         line = json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError):
         line = json.dumps({name: str(value)[:MAX_FIELD] for name, value in fields.items()}, ensure_ascii=True)
-    return line.replace("\x7f", "\\u007f")  # the one control character that JSON lets pass
+    return line.replace("\x7f", "\\u007f")  # the only control character that JSON does not escape
 
 
 def printable(text: str) -> str:
-    """Return a text of one line, for formats that do not escape."""
+    """Return a text without control characters, for formats that do not escape them."""
     return "".join(character if character.isprintable() else " " for character in text)

@@ -1,13 +1,17 @@
-"""Carry edits of limits to the index, whoever made them: admin, API, a shell."""
+"""Copy changed limits to the index, whether admin, API or a shell changed them; delete the keys of deleted users."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from django.conf import settings
+from django.db import transaction
 from django.db.models.signals import post_delete, post_save
 from django.dispatch import receiver
 
 from queue_app.models import Limit, PriorityPolicy, Queue, RuntimeSettings
+from queue_app.services.control.api_keys import delete_keys
 from queue_app.services.control.queues import copy_global_limits, copy_limit, copy_queue_limits, copy_thresholds
 
 
@@ -41,3 +45,9 @@ def limit_changed(instance: Limit, **_: Any) -> None:
 def policy_changed(**_: Any) -> None:
     """Copy the thresholds of promotion."""
     copy_thresholds()
+
+
+@receiver(post_delete, sender=settings.AUTH_USER_MODEL, dispatch_uid="queue_app.user_deleted")
+def user_deleted(instance: Any, using: str, **_: Any) -> None:
+    """Delete the keys of a deleted user once the deletion is committed, perhaps in another database."""
+    transaction.on_commit(partial(delete_keys, str(instance.pk)), using=using, robust=True)

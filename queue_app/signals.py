@@ -1,6 +1,6 @@
-"""Events that the services emit; one place turns them into words (``queue_app.telemetry``).
+"""Signals of the services; ``queue_app.telemetry`` turns them into log lines.
 
-Every signal is sent after the row is written, with structured fields only.
+A signal is sent after the row is written, with structured fields only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from django.dispatch import Signal
 tasks_enqueued = Signal()
 #: One attempt ended and its row was written. ``outcome``: ``Outcome``, ``status``: ``Status``.
 attempt_finished = Signal()
-#: Tasks that workers died of once too often became dead letters. ``tasks``: list of ``TaskRef``.
+#: Tasks became dead letters because too many workers died while running them. ``tasks``: list of ``TaskRef``.
 tasks_crash_looped = Signal()
 #: The index was rebuilt from the rows. ``generation``, ``tasks``, ``leases``: int, ``seconds``: float.
 index_rebuilt = Signal()
@@ -21,7 +21,7 @@ index_unreachable = Signal()
 index_repaired = Signal()
 #: A worker was found dead. ``worker_id``: UUID, ``requeued``: int.
 worker_reaped = Signal()
-#: A pause ended at its time. ``what``: str, as in "the queue mail".
+#: A pause ended at its set time. ``what``: str, such as "the queue mail".
 resumed_by_itself = Signal()
 #: Dead letters were replayed. ``count``: int, ``by``: str, ``operation_id``: UUID or None.
 dead_letters_replayed = Signal()
@@ -29,7 +29,7 @@ dead_letters_replayed = Signal()
 dead_letters_discarded = Signal()
 #: An action on many tasks or dead letters ended. ``operation``: ``Operation``.
 operation_ended = Signal()
-#: Aged tasks rose. ``steps``: {(from, to): int}, ``complete``: bool, false when more are left for the next run.
+#: Waiting tasks were promoted. ``steps``: {(from, to): int}; ``complete``: bool, false if the next run has more.
 tasks_promoted = Signal()
-#: Stale tasks were given up. ``queue``: str, ``count``: int.
+#: Stale tasks expired. ``queue``: str, ``count``: int.
 tasks_expired = Signal()

@@ -1,12 +1,11 @@
-"""Spans of OpenTelemetry, where the project has set it up: the extra ``otel`` names its interface.
+"""OpenTelemetry spans, if the project has set up a tracer provider.
 
-A producer span stands around an enqueue. Its context goes into the row, so that the spans of
-the attempt, perhaps days later on another machine, belong to the same trace: one for the wait
-and one for the run. Names and attributes follow the semantic conventions for messaging.
+An enqueue is a producer span. The row keeps its context, so that the spans of the attempt, one for
+the wait and one for the run, belong to the same trace. Names and attributes follow the semantic
+conventions for messaging.
 
-The library is never imported here for its own sake: without a tracer provider there is
-nobody to tell, and a look into ``sys.modules`` is all that it costs. A tracer that raises is
-logged; tasks are stored and run all the same.
+This module never imports OpenTelemetry. Without it, the only cost is a lookup in ``sys.modules``.
+An error of a tracer is logged; tasks are stored and run all the same.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def _tracer() -> Any:
 
 
 def enqueueing(rows: Sequence[Place | TaskRow]) -> AbstractContextManager[None]:
-    """Return a block in which these tasks are stored, as one span that will be the parent of their attempts."""
+    """Return a context for storing these tasks: one span, which will be the parent of their attempts."""
     tracer = _tracer()
     return _NOTHING if tracer is None or not rows else _enqueueing(tracer, rows)
 
@@ -74,7 +73,7 @@ def _enqueueing(tracer: Any, rows: Sequence[Place | TaskRow]) -> Iterator[None]:
 
 
 def attempt(task: ClaimedTask) -> AbstractContextManager[None]:
-    """Return a block in which the attempt runs: as a span, after one for its wait. An error in it is noted."""
+    """Return a context for running the attempt: a span, which records an error, after a span for the wait."""
     tracer = _tracer()
     return _NOTHING if tracer is None else _attempt(tracer, task)
 
@@ -90,7 +89,7 @@ def _attempt(tracer: Any, task: ClaimedTask) -> Iterator[None]:
             f"wait {task.queue}", context=parent, attributes=attributes, start_time=_nanoseconds(task.queued_at)
         )
         wait.end(_nanoseconds(max(task.started_at, task.queued_at)))
-        # Without a trace from the enqueuer the wait begins one, and the run belongs to it.
+        # Without a trace of the enqueuer, the wait begins a trace, and the run belongs to it.
         parent = parent or api.set_span_in_context(wait)
         attributes |= {"messaging.operation.name": "process", "messaging.operation.type": "process"}
         run = tracer.start_span(
@@ -106,7 +105,7 @@ def _attempt(tracer: Any, task: ClaimedTask) -> Iterator[None]:
             with trace.use(trace.of_caller() or task.trace):
                 yield
         except BaseException as error:
-            _note(api, run, error)
+            _record_error(api, run, error)
             raise
 
 
@@ -125,9 +124,9 @@ def _attributes_of(task: ClaimedTask) -> dict[str, str | int | float]:
     return attributes
 
 
-def _note(api: Any, span: Any, error: BaseException) -> None:
+def _record_error(api: Any, span: Any, error: BaseException) -> None:
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    if isinstance(error, (Snooze, Throttle)):  # put off: no failure
+    if isinstance(error, (Snooze, Throttle)):  # a delay, no failure
         span.set_attribute("taskqueue.put_off", type(error).__name__)
         return
     span.set_attribute("error.type", kind)
@@ -136,7 +135,7 @@ def _note(api: Any, span: Any, error: BaseException) -> None:
 
 
 def _context_of(api: Any, traceparent: str) -> Any:
-    """Return the context of a remote span, given as the header that W3C describes."""
+    """Return the context of a remote span, given as a W3C traceparent header."""
     span = api.SpanContext(
         trace_id=int(traceparent[3:35], 16),
         span_id=int(traceparent[36:52], 16),

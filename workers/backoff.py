@@ -16,7 +16,7 @@ logger = logging.getLogger("taskqueue")
 RETRY_SECONDS = 0.5
 
 
-class Trouble:
+class ErrorBackoff:
     """Remembers until when to wait, and what was last said about why."""
 
     def __init__(self, worker_name: str) -> None:
@@ -26,7 +26,7 @@ class Trouble:
 
     @property
     def pause(self) -> float:
-        """Seconds to wait before the next try; 0 when there is no trouble."""
+        """Seconds to wait before the next try; 0 when there is no backoff."""
         return max(0.0, self._not_before - time.monotonic())
 
     def begin(self) -> None:

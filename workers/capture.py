@@ -1,4 +1,4 @@
-"""Whose log lines these are: those of an attempt go on its board, with its task and trace in each record."""
+"""Whose log lines these are: those of an attempt go on its reports, with its task and trace in each record."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Final
 
 from queue_app import conf
 from queue_app.core import trace
-from queue_app.workers.context import Board, ClaimedAttempt
+from queue_app.workers.context import ClaimedAttempt, ProgressSink
 
-_running: Final[ContextVar[tuple[ClaimedAttempt, Board] | None]] = ContextVar("taskqueue_attempt", default=None)
+_running: Final[ContextVar[tuple[ClaimedAttempt, ProgressSink] | None]] = ContextVar("taskqueue_attempt", default=None)
 _OWN: Final = "taskqueue"  # what the runtime says about a task is not said by the task
 _FORMAT: Final = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 _plain_factory = logging.getLogRecordFactory()
 
-type Tokens = tuple[Token[tuple[ClaimedAttempt, Board] | None], Token[str | None]]
+type Tokens = tuple[Token[tuple[ClaimedAttempt, ProgressSink] | None], Token[str | None]]
 
 
 class Capture(logging.Handler):
-    """Puts the lines that an attempt logs on its board, as far as its context is known where they are logged.
+    """Puts the lines that an attempt logs on its reports, as far as its context is known where they are logged.
 
     It is known in the function itself, in coroutines that it awaits and in what ``asyncio``
     and ``asgiref`` start for it; not in threads that it starts by itself.
@@ -31,9 +31,9 @@ class Capture(logging.Handler):
         found = _running.get()
         if found is None or record.name.partition(".")[0] == _OWN:
             return
-        held, board = found
+        held, reports = found
         with suppress(Exception):  # a record that cannot be formatted is for the other handlers to complain about
-            board.log(held, _FORMAT.format(record))
+            reports.log(held, _FORMAT.format(record))
 
 
 def _make_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -62,10 +62,10 @@ def install() -> None:
         logging.setLogRecordFactory(_make_record)
 
 
-def enter(held: ClaimedAttempt, board: Board) -> Tokens:
+def enter(held: ClaimedAttempt, reports: ProgressSink) -> Tokens:
     """Let what is logged from here on count as logged by the attempt, and belong to its trace."""
     parent = held.task.trace
-    return _running.set((held, board)), trace.current.set(parent and trace.child(parent))
+    return _running.set((held, reports)), trace.current.set(parent and trace.child(parent))
 
 
 def leave(tokens: Tokens) -> None:

@@ -14,7 +14,7 @@ from queue_app.index import MAX_CLAIM, Profile
 from queue_app.registry import AnyTask
 from queue_app.workers import transport
 from queue_app.workers.context import ClaimedAttempt
-from queue_app.workers.in_flight import Hands
+from queue_app.workers.in_flight import InFlight
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.pools.base import Pool
 from queue_app.workers.transport import claim
@@ -28,31 +28,31 @@ BURST_SECONDS = 10.0
 class Claimer:
     """Fills the pool from the queue, and gives back what would wait too long in here."""
 
-    def __init__(self, options: WorkerOptions, worker_id: uuid.UUID, hands: Hands, pool: Pool) -> None:
-        self.hungry = True  # whether the next claim may find something
-        self.look_ahead = LookAhead(options.look_ahead_ms, options.concurrency)
+    def __init__(self, options: WorkerOptions, worker_id: uuid.UUID, in_flight: InFlight, pool: Pool) -> None:
+        self.should_claim = True  # whether the next claim may find something
+        self.prefetch = Prefetch(options.look_ahead_ms, options.concurrency)
         self._options = options
         self._worker_id = worker_id
-        self._hands = hands
+        self._in_flight = in_flight
         self._pool = pool
-        self._strays = False  # whether a claim may have been granted without an answer
+        self._unacknowledged = False  # whether a claim may have been granted without an answer
         self._refill_at: float | None = None  # when (monotonic) a limit lets something start again
         self._last_granted = self._last_progress = time.monotonic()
 
     def observe(self, task_type: str, seconds: float) -> None:
         """Learn from an attempt that ended after so many seconds."""
-        self.look_ahead.observe(task_type, seconds)
+        self.prefetch.observe(task_type, seconds)
         self._last_progress = time.monotonic()
 
     def room(self) -> int:
         """Return for how many slots may be claimed: free ones, and ahead where tasks are quick and take one each."""
-        ahead = self.look_ahead.allowance() if self._hands.slots == len(self._hands) else 0
+        ahead = self.prefetch.allowance() if self._in_flight.slots == len(self._in_flight) else 0
         room = min(MAX_CLAIM, self._free() + ahead)
         most = self._options.max_tasks
-        return room if most is None else min(room, most - self._hands.claimed)
+        return room if most is None else min(room, most - self._in_flight.claimed)
 
     def _free(self) -> int:
-        return self._options.concurrency - self._hands.slots
+        return self._options.concurrency - self._in_flight.slots
 
     @property
     def refill_in(self) -> float | None:
@@ -68,55 +68,55 @@ class Claimer:
         self._refill_at = time.monotonic() + seconds
 
     def look_at_the_clock(self) -> None:
-        """Be hungry when it is time: nobody calls for what a limit lets start."""
+        """Be should_claim when it is time: nobody calls for what a limit lets start."""
         if self.refill_in == 0:
-            self.hungry, self._refill_at = True, None
+            self.should_claim, self._refill_at = True, None
 
     def claim(self, profile: Profile) -> None:
         """Claim what there is room for, if there may be something; hand it to the pool."""
         free, want = self._free(), self.room()
-        if want <= 0 or not self.hungry:
+        if want <= 0 or not self.should_claim:
             return
-        self.hungry = False  # before the claim: a wake-up call that follows it must not be lost
+        self.should_claim = False  # before the claim: a wake-up call that follows it must not be lost
         try:
             tasks = claim(profile, self._worker_id, want, self._note_refill)
         except DatabaseError:
-            self._strays = True
+            self._unacknowledged = True
             raise
         if not tasks:
             return
         self._last_granted = now = time.monotonic()
         if sum(task.weight for task in tasks) == want:
-            self.hungry = True
+            self.should_claim = True
         if not self._pool.unstarted:  # else what waits has waited since then already
             self._last_progress = now
         held = [ClaimedAttempt(task, now) for task in tasks]
-        self._hands.take(held)
+        self._in_flight.take(held)
         ahead = _beyond(held, free)
         is_heavy = any(task.weight > 1 for task in tasks)  # then what waits in here could take slots that are taken
-        surplus = [item for item in ahead if is_heavy or not self.look_ahead.is_quick(item.task.task_type)]
+        surplus = [item for item in ahead if is_heavy or not self.prefetch.is_quick(item.task.task_type)]
         if surplus:  # slow or unknown: somebody else may have a free slot
             refused = {item.task.id for item in surplus}
             held = [item for item in held if item.task.id not in refused]
             for item in surplus:
-                self.look_ahead.distrust(item.task.task_type)
+                self.prefetch.distrust(item.task.task_type)
         self._pool.submit(held)
-        self._hands.put_back(surplus)
-        self._hands.give_back()
+        self._in_flight.put_back(surplus)
+        self._in_flight.give_back()
 
-    def relieve(self) -> None:
+    def give_back_stalled(self) -> None:
         """Give back what waits in here while every slot is busy with something unexpectedly long."""
-        if self._pool.unstarted and time.monotonic() - self._last_progress > self.look_ahead.patience:
+        if self._pool.unstarted and time.monotonic() - self._last_progress > self.prefetch.patience:
             for held, seconds in self._pool.running():
-                self.look_ahead.observe(held.task.task_type, seconds)
-            self._hands.put_back(self._pool.take_unstarted())
-            self._hands.give_back()
+                self.prefetch.observe(held.task.task_type, seconds)
+            self._in_flight.put_back(self._pool.take_unstarted())
+            self._in_flight.give_back()
 
-    def return_strays(self) -> None:
+    def return_unacknowledged(self) -> None:
         """Give back what a claim was granted whose answer never arrived: the connection broke in between."""
-        if self._strays:
-            self._hands.give_back_strays(self._worker_id)
-            self._strays = False
+        if self._unacknowledged:
+            self._in_flight.give_back_unacknowledged(self._worker_id)
+            self._unacknowledged = False
 
 
 def _beyond(held: list[ClaimedAttempt], free: int) -> list[ClaimedAttempt]:
@@ -128,13 +128,13 @@ def _beyond(held: list[ClaimedAttempt], free: int) -> list[ClaimedAttempt]:
     return []
 
 
-class Learner:
+class TaskDiscovery:
     """Keeps the worker's profile, and widens it by types that wait and that the code turns out to have."""
 
     def __init__(
         self, options: WorkerOptions, worker_id: uuid.UUID, can_run: Callable[[AnyTask], bool] = lambda _task: True
     ) -> None:
-        self.curious = False  # whether to look for unknown task types that wait
+        self.requested = False  # whether to look for unknown task types that wait
         self._options = options
         self._can_run = can_run
         self.refused: list[str] = []  # known types that the pool of this worker cannot run
@@ -142,11 +142,11 @@ class Learner:
         self._unlearnable: set[str] = set()  # types whose modules break when imported
         self.profile = self._make_profile()
 
-    def learn(self) -> bool:
+    def discover(self) -> bool:
         """Look for waiting types that are not known here yet, if curious; return whether some were learnt."""
-        if not self.curious:
+        if not self.requested:
             return False
-        self.curious = False
+        self.requested = False
         learnt = [name for name in sorted(transport.unserved_types(self.profile)) if self._import(name)]
         if learnt:
             before, self.profile = self.profile, self._make_profile()
@@ -179,7 +179,7 @@ WEIGHT = 0.1
 FLOOR_SECONDS = 0.000_05
 
 
-class LookAhead:
+class Prefetch:
     """Remembers recent run times by task type."""
 
     def __init__(self, budget_ms: float, slots: int) -> None:

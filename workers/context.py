@@ -29,7 +29,7 @@ MAX_EXTENSION: Final = 365 * 86_400.0
 shields = threading.Lock()
 
 
-class Board(Protocol):
+class ProgressSink(Protocol):
     """Takes what attempts say while they run; the worker's loop stores it."""
 
     def progress(self, held: ClaimedAttempt, fraction: float, message: str) -> None:
@@ -43,7 +43,7 @@ class Board(Protocol):
 
 
 class _Deaf:
-    """A board that takes no notice, for executors in tests."""
+    """A reports that takes no notice, for executors in tests."""
 
     def progress(self, held: ClaimedAttempt, fraction: float, message: str) -> None:
         """Drop it."""
@@ -55,12 +55,12 @@ class _Deaf:
         """Drop it."""
 
 
-DEAF: Final[Board] = _Deaf()
+NO_REPORTS: Final[ProgressSink] = _Deaf()
 
 
 @dataclass(slots=True, eq=False)
 class ClaimedAttempt:
-    """A task in this worker's hands, and when the claim's answer arrived (monotonic, s)."""
+    """A task in this worker's in_flight, and when the claim's answer arrived (monotonic, s)."""
 
     task: ClaimedTask
     claimed_at: float
@@ -90,7 +90,7 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
 
     attempt_number: int = field(default=1)
     held: ClaimedAttempt | None = field(default=None, repr=False)
-    board: Board = field(default=DEAF, repr=False)
+    reports: ProgressSink = field(default=NO_REPORTS, repr=False)
 
     @property
     def attempt(self) -> int:
@@ -117,7 +117,7 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
         if not 0.0 <= fraction <= 1.0:  # false for NaN too
             raise ValueError(f"progress must lie between 0 and 1, not {fraction!r}.")
         if self.held is not None:
-            self.board.progress(self.held, fraction, str(message)[:MESSAGE_LENGTH])
+            self.reports.progress(self.held, fraction, str(message)[:MESSAGE_LENGTH])
 
     def extend(self, seconds: float | timedelta) -> None:
         """Move the deadline of this attempt by so many seconds. Raises ``ValueError`` unless it is above 0."""
@@ -127,7 +127,7 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
         if self.held is not None:
             more = min(more, max(0.0, MAX_EXTENSION - self.held.timeout))
             self.held.extended += more
-            self.board.extend(self.held, more)
+            self.reports.extend(self.held, more)
 
     @contextmanager
     def shield(self) -> Iterator[None]:

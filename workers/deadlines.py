@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections.abc import Set as AbstractSet
@@ -24,7 +25,10 @@ def enforce(pool: Pool, cancelled: AbstractSet[uuid.UUID]) -> list[Outcome]:
     """Interrupt what must end now; return the outcomes of attempts that had to be ended by force."""
     outcomes: list[Outcome] = []
     for held, seconds in pool.running():
-        if held.task.id in cancelled:
+        if held.interruption is not None:
+            if _seconds_to_repeat(pool, held) <= 0:
+                pool.interrupt_again(held)
+        elif held.task.id in cancelled:
             pool.interrupt(held, TaskCancelled)
         elif seconds > held.timeout:
             pool.interrupt(held, TaskTimeout)
@@ -41,7 +45,7 @@ def next_due(pool: Pool) -> float | None:
     times = [
         held.timeout - seconds
         if seconds <= held.timeout and held.interruption is None
-        else _seconds_left(pool, held, seconds)
+        else min(_seconds_left(pool, held, seconds), _seconds_to_repeat(pool, held))
         for held, seconds in pool.running()
     ]
     return max(LEAST_SECONDS, min(times)) if times else None
@@ -53,3 +57,8 @@ def _seconds_left(pool: Pool, held: ClaimedAttempt, seconds: float) -> float:
     if pool.kill_after is None or held.interruption is None:
         return left
     return min(left, held.interrupted_at + pool.kill_after - time.monotonic())
+
+
+def _seconds_to_repeat(pool: Pool, held: ClaimedAttempt) -> float:
+    """Return how long to wait for an interrupted attempt to end before the pool interrupts it again."""
+    return math.inf if pool.repeat_after is None else held.interrupted_at + pool.repeat_after - time.monotonic()

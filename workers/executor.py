@@ -24,21 +24,21 @@ from queue_app.registry import AnyTask
 from queue_app.services.enqueue.validate import result_text
 from queue_app.tasks import AnyResult
 from queue_app.workers import capture
-from queue_app.workers.context import DEAF, Board, ClaimedAttempt, QueueTaskContext
+from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, ProgressSink, QueueTaskContext
 from queue_app.workers.outcomes import describe, ended, has_backoff, note_failure, seen_result
 
 
 class Executor:
     """Runs attempts on behalf of one worker; used by all its slots at once."""
 
-    def __init__(self, worker_id: uuid.UUID | None, board: Board = DEAF) -> None:
+    def __init__(self, worker_id: uuid.UUID | None, reports: ProgressSink = NO_REPORTS) -> None:
         self.worker_id = worker_id
-        self.board = board
+        self.reports = reports
 
     def run(self, held: ClaimedAttempt) -> Outcome:
         """Run one attempt and return how it ended; never raises."""
         began = time.monotonic()
-        tokens = capture.enter(held, self.board)
+        tokens = capture.enter(held, self.reports)
         try:
             with tracing.attempt(held.task):
                 call = self._prepare(held)
@@ -56,7 +56,7 @@ class Executor:
         is called in the thread that asgiref gives to calls from coroutines.
         """
         began = time.monotonic()
-        capture.enter(held, self.board)  # for this asyncio task, whose context nobody else sees
+        capture.enter(held, self.reports)  # for this asyncio task, whose context nobody else sees
         try:
             with tracing.attempt(held.task):
                 may_block = held.task.failures > 0 or has_audience(task_started, logging.INFO)
@@ -81,7 +81,7 @@ class Executor:
         _send(task_started, task, seen)
         if task.takes_context and seen is not None:
             number = claimed.failures + 1
-            args = [QueueTaskContext(task_result=seen, attempt_number=number, held=held, board=self.board), *args]
+            args = [QueueTaskContext(task_result=seen, attempt_number=number, held=held, reports=self.reports), *args]
         return _Call(task, args, kwargs, seen)
 
     def _complete(self, held: ClaimedAttempt, call: _Call, function: Callable[[], Any]) -> str | None:

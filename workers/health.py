@@ -22,7 +22,7 @@ _REPLY: Final = (
 LOOK_SECONDS: Final = 1.0
 
 
-class Pulse:
+class LoopHeartbeat:
     """When a loop last turned, in memory that a process shares with those that it forks."""
 
     def __init__(self) -> None:
@@ -43,11 +43,11 @@ class Pulse:
         return time.monotonic() - at if at else None
 
 
-class Vitals:
-    """Looks at pulses in a thread of its own; says what it sees to systemd and over HTTP."""
+class HealthMonitor:
+    """Looks at loop_heartbeats in a thread of its own; says what it sees to systemd and over HTTP."""
 
-    def __init__(self, pulses: Sequence[Pulse], stale_seconds: float, port: int | None) -> None:
-        self._pulses = pulses
+    def __init__(self, loop_heartbeats: Sequence[LoopHeartbeat], stale_seconds: float, port: int | None) -> None:
+        self._loop_heartbeats = loop_heartbeats
         self._stale = stale_seconds
         self._port = port
         self._ready = False
@@ -65,7 +65,10 @@ class Vitals:
     @property
     def alive(self) -> bool:
         """Whether every loop has begun and turns."""
-        return all(age is not None and age < self._stale for age in (pulse.age for pulse in self._pulses))
+        return all(
+            age is not None and age < self._stale
+            for age in (loop_heartbeat.age for loop_heartbeat in self._loop_heartbeats)
+        )
 
     def look(self) -> None:
         """Tell systemd once, as far as there is something good to tell."""

@@ -12,7 +12,7 @@ from queue_app.core.records import ClaimedTask, Outcome
 from queue_app.index import MAX_CLAIM
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.outcomes import describe
-from queue_app.workers.transport import finish, give_back, give_back_strays
+from queue_app.workers.transport import finish, give_back, give_back_unacknowledged
 from queue_app.workers.transport.base import OutcomesRefused
 
 logger = logging.getLogger("taskqueue")
@@ -27,7 +27,7 @@ def _attempt(task: ClaimedTask) -> Attempt:
     return task.id, task.attempt
 
 
-class Hands:
+class InFlight:
     """Claims are members of a set, not a count, so that none is lost or counted twice after an error.
 
     What has to be written stays here until its rows are committed; every method can be
@@ -107,9 +107,9 @@ class Hands:
             if self._held.pop(key, None) is not None:
                 self.claimed -= 1
 
-    def give_back_strays(self, worker_id: uuid.UUID) -> None:
+    def give_back_unacknowledged(self, worker_id: uuid.UUID) -> None:
         """Return to the queue what the rows say this worker runs, but it does not."""
-        give_back_strays(worker_id, [task_id for task_id, _ in self._held])
+        give_back_unacknowledged(worker_id, [task_id for task_id, _ in self._held])
 
 
 def _finish_one(outcome: Outcome) -> set[uuid.UUID]:

@@ -83,7 +83,7 @@ def leave_group_of_parent() -> None:
 PIECE_SECONDS = 1.0
 
 
-class Bell:
+class Wakeup:
     """Wakes the one thread that waits for it; rings before the wait count.
 
     Not an Event: setting one takes a lock, and a signal handler runs between any two steps
@@ -94,12 +94,12 @@ class Bell:
     def __init__(self) -> None:
         self._rings: SimpleQueue[None] = SimpleQueue()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake the waiter, now or when it next waits; safe in a signal handler."""
         self._rings.put(None)
 
     def wait(self, seconds: float | None) -> None:
-        """Sleep until the bell has rung since the last wait, at most ``seconds``."""
+        """Sleep until the wakeup has rung since the last wait, at most ``seconds``."""
         deadline = math.inf if seconds is None else time.monotonic() + seconds
         while self._rings.empty() and (left := deadline - time.monotonic()) > 0:
             with suppress(Empty):

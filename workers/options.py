@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from queue_app.exceptions import InvalidTaskData
 from queue_app.services.enqueue.validate import check_capabilities, check_queue_name
-from queue_app.workers.rlimits import Limits
+from queue_app.workers.rlimits import ResourceLimits
 
 MAX_CONCURRENCY = 1000
 MAX_PROCESSES = 256
@@ -42,7 +42,7 @@ class WorkerOptions:
     heartbeat_seconds: float = 10.0
     look_ahead_ms: float = 20.0
     pool: str = "threads"
-    limits: Limits = field(default_factory=Limits)  # of each process of the pool of processes
+    limits: ResourceLimits = field(default_factory=ResourceLimits)  # of each process of the pool of processes
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "queues", tuple(sorted({check_queue_name(name) for name in self.queues})))

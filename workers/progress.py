@@ -47,8 +47,8 @@ class _Said:
         )
 
 
-class Notes:
-    """The board of a worker's attempts; ``ring`` tells the loop that there is something on it."""
+class ProgressReports:
+    """The reports of a worker's attempts; ``ring`` tells the loop that there is something on it."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         self._ring = ring

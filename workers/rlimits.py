@@ -20,8 +20,8 @@ REPLACE_SHARE: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits of each process of ``--pool processes``."""
+class ResourceLimits:
+    """ResourceLimits of each process of ``--pool processes``."""
 
     max_tasks: int | None = None  # it is replaced after so many
     max_memory: int | None = None  # bytes of resident memory; above, it is killed
@@ -37,7 +37,7 @@ class Limits:
     @property
     def any(self) -> bool:
         """Whether anything is limited."""
-        return self != Limits()
+        return self != ResourceLimits()
 
 
 def parse_rlimit(text: str) -> tuple[str, int]:

@@ -30,11 +30,11 @@ from queue_app.services.repair.reap import Reaper, reap_overdue
 from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.upkeep.jobs import Answers, look, resign, take_lead, wake_forgotten
+from queue_app.services.upkeep.jobs import Answers, look, resign, take_lead, wake_idle_workers
 from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
-from queue_app.workers.health import Pulse
-from queue_app.workers.lifecycle import Bell, Exit, on_signals
+from queue_app.workers.health import LoopHeartbeat
+from queue_app.workers.lifecycle import Exit, Wakeup, on_signals
 
 logger = logging.getLogger("taskqueue")
 
@@ -118,8 +118,8 @@ class Scheduler:
         self._answers: Answers | None = None  # of the look of this turn
         self._questions: set[str] = set()
         self._look = Job("look", 0.0, self._look_around)  # never due by itself
-        self._bell = Bell()
-        self.pulse = Pulse()
+        self._wakeup = Wakeup()
+        self.loop_heartbeat = LoopHeartbeat()
         reconciler, reaper = Reconciler(), Reaper()
         self._upkeep = [
             Job("maintenance", settings.maintenance_seconds, self._maintain),
@@ -141,7 +141,7 @@ class Scheduler:
             Job("resume", settings.reap_seconds, resume_due, asks=("pauses",)),
             Job("operations", settings.reap_seconds, run_operations, asks=("operations",)),
             Job("reconcile", settings.reconcile_seconds, reconciler.run_once, needs_index=True),
-            Job("fallback", settings.fallback_seconds, wake_forgotten, needs_index=True),
+            Job("fallback", settings.fallback_seconds, wake_idle_workers, needs_index=True),
             *self._upkeep,
         ]
 
@@ -149,9 +149,9 @@ class Scheduler:
         """Run until SIGTERM or SIGINT."""
         with on_signals({signal.SIGTERM: self.stop, signal.SIGINT: self.stop}):
             while not self._stopping:
-                self.pulse.beat()
+                self.loop_heartbeat.beat()
                 self.run_once()
-                self._bell.wait(self._next_at() - time.monotonic())
+                self._wakeup.wait(self._next_at() - time.monotonic())
             self._resign()
             connections.close_all()
         return Exit.OK
@@ -159,7 +159,7 @@ class Scheduler:
     def stop(self) -> None:
         """Leave after the job under way."""
         self._stopping = True
-        self._bell.ring()
+        self._wakeup.set()
 
     def run_once(self) -> list[str]:
         """Run the jobs that are due, if this scheduler leads; return their names."""
@@ -180,7 +180,7 @@ class Scheduler:
                 continue
             if not job.run_once(self._answers):
                 self._miss_index(began)
-            self.pulse.beat()
+            self.loop_heartbeat.beat()
             job.due_at = time.monotonic() + (0 if job.has_more else job.interval)
             ran.append(job.name)
         return ran

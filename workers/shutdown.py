@@ -7,7 +7,7 @@ import time
 from queue_app.workers.lifecycle import Exit
 
 
-class Ending:
+class Shutdown:
     """Set by signals and by other threads, read by the loop."""
 
     def __init__(self, grace_seconds: float) -> None:

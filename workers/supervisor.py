@@ -20,10 +20,19 @@ from typing import NoReturn
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from queue_app.services.repair.reap import bury
+from queue_app.services.repair.reap import mark_dead
 from queue_app.workers import transport
-from queue_app.workers.health import Pulse, Vitals, notify
-from queue_app.workers.lifecycle import DUMP, HURRY, QUIET, Bell, Exit, leave_group_of_parent, on_signals, signals_held
+from queue_app.workers.health import HealthMonitor, LoopHeartbeat, notify
+from queue_app.workers.lifecycle import (
+    DUMP,
+    HURRY,
+    QUIET,
+    Exit,
+    Wakeup,
+    leave_group_of_parent,
+    on_signals,
+    signals_held,
+)
 from queue_app.workers.options import WorkerOptions, numbered_name
 from queue_app.workers.reload import Reloader, start_again
 from queue_app.workers.worker import Worker
@@ -60,10 +69,10 @@ class Supervisor:
         self._stops = 0  # stop signals so far
         self._passed_on = 0  # of these
         self._worst = Exit.OK
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self._told: deque[signal.Signals] = deque()  # signals to pass on, beside those that stop
         self._quiet = False
-        self.pulses = [Pulse() for _ in range(processes)]
+        self.loop_heartbeats = [LoopHeartbeat() for _ in range(processes)]
 
     def run(self) -> Exit:
         """Keep the workers running until a signal; return the worst exit code."""
@@ -71,7 +80,7 @@ class Supervisor:
             signal.SIGTERM: self.stop,
             signal.SIGINT: self.stop,
             HURRY: self.stop,
-            signal.SIGCHLD: self._bell.ring,
+            signal.SIGCHLD: self._wakeup.set,
             DUMP: lambda: self._tell(DUMP),
             QUIET: self.quiet,
         }
@@ -83,7 +92,7 @@ class Supervisor:
                 self.run_once()
                 if not self._children and (self._stops or not self._restarts):
                     return self._worst
-                self._bell.wait(self._patience())
+                self._wakeup.wait(self._patience())
 
     def run_once(self) -> None:
         """Collect the children that ended, pass signals on, and start the successors that are due."""
@@ -111,21 +120,21 @@ class Supervisor:
 
     def _tell(self, number: signal.Signals) -> None:
         self._told.append(number)
-        self._bell.ring()
+        self._wakeup.set()
 
     def stop(self) -> None:
         """Let the workers drain; the second time, leave at once."""
         self._stops += 1
-        self._bell.ring()
+        self._wakeup.set()
 
     def _start(self, number: int, backoff: float) -> None:
         """Fork a worker; no connection may be open, or parent and child would share it."""
         connections.close_all()
         worker_id, supervisor = uuid.uuid4(), os.getpid()
-        self.pulses[number - 1].reset()
+        self.loop_heartbeats[number - 1].reset()
         with signals_held():  # the child inherits handlers that are not its own, until it has some
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # the thread of the vitals holds no lock of ours
+                warnings.simplefilter("ignore", DeprecationWarning)  # the thread of the health holds no lock of ours
                 try:
                     pid = os.fork()
                 except OSError as error:  # no memory, or too many processes: the others work on
@@ -142,7 +151,7 @@ class Supervisor:
             leave_group_of_parent()
             options = replace(self.options, name=numbered_name(self.options.name, number))
             worker = Worker(options, worker_id, supervisor)
-            worker.pulse = self.pulses[number - 1]
+            worker.loop_heartbeat = self.loop_heartbeats[number - 1]
             if self._quiet:
                 worker.quiet()
             code = int(worker.run())
@@ -189,7 +198,7 @@ def _give_back(worker_id: uuid.UUID) -> None:
     if not transport.is_direct():
         return  # the server will notice
     try:
-        bury(worker_id)
+        mark_dead(worker_id)
     except DatabaseError as error:
         reason = " ".join(str(error).split())
         logger.warning("the scheduler will have to return the tasks of worker %s: %s", worker_id, reason)
@@ -203,8 +212,8 @@ def run_workers(
     """Run one worker in this process, or several under a supervisor; raise ``OSError`` for a port that is taken."""
     runner: Worker | Supervisor
     runner = Worker(options) if processes == 1 else Supervisor(options, processes)
-    pulses = [runner.pulse] if isinstance(runner, Worker) else runner.pulses
-    Vitals(pulses, 3 * options.heartbeat_seconds + STALE_SECONDS, health_port).start()
+    loop_heartbeats = [runner.loop_heartbeat] if isinstance(runner, Worker) else runner.loop_heartbeats
+    HealthMonitor(loop_heartbeats, 3 * options.heartbeat_seconds + STALE_SECONDS, health_port).start()
     reloader = Reloader(lambda: os.kill(os.getpid(), signal.SIGTERM))
     if reload:
         reloader.start()

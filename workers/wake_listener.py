@@ -27,7 +27,7 @@ class WakeHandler(Protocol):
         """Take note of a call, or of a wait that ended without one."""
 
 
-class Waker:
+class WakeListener:
     """Calls ``on_wake`` at each wake-up call, and with ``called=False`` when one may have been missed."""
 
     def __init__(self, worker_id: uuid.UUID, on_wake: WakeHandler) -> None:

@@ -27,7 +27,7 @@ from queue_app.services.control.audit import ADMIN, record
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.lifecycle.replay import discard, discard_open, replay, replay_open
 from queue_app.services.operations.request import ReplayOptions, start_replay
-from queue_app.services.read.dead_letters import DeadLetterFilter, shown_parameters
+from queue_app.services.read.dead_letters import DeadLetterFilter, displayed_parameters
 from queue_app.sql.database import atomic
 
 #: More than these are replayed as an operation, whose first ones go ahead.
@@ -160,7 +160,7 @@ class DeadLetterActionsMixin(QueueAppAdmin[DeadLetter]):
         if not request.user.has_perm("queue_app.view_payload"):
             raise PermissionDenied
         letter = self._visible(request, letter_id, self.has_replay_permission)
-        shown = shown_parameters(letter.task_id) if letter is not None else None
+        shown = displayed_parameters(letter.task_id) if letter is not None else None
         if letter is None or shown is None:
             return self._gone(request, letter_id)
         form = EditForm(request.POST or None, initial={"parameters": pretty(shown[1])})

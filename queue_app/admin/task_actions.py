@@ -23,8 +23,8 @@ from queue_app.models import Task, TaskPayload
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services import cancel, reprioritise
 from queue_app.services.enqueue.validate import check_reason
-from queue_app.services.lifecycle.retry import RETRIABLE, retry, run_again, run_now
-from queue_app.services.read.dead_letters import shown_parameters
+from queue_app.services.lifecycle.actions import RETRIABLE, retry, run_again, run_now
+from queue_app.services.read.dead_letters import displayed_parameters
 from queue_app.sql.database import atomic
 
 __all__ = ["PRIORITY_ACTIONS", "TaskActionsMixin"]
@@ -101,7 +101,7 @@ class TaskActionsMixin(TaskBulkMixin):
         task = self._visible(
             request, task_id, allowed=self.has_retry_permission(request) and self.may_view_payload(request)
         )
-        shown = shown_parameters(task_id) if task is not None else None
+        shown = displayed_parameters(task_id) if task is not None else None
         if task is None or shown is None:
             return self._gone(request, task_id)
         form = EditForm(request.POST or None, initial={"parameters": pretty(shown[1])})

@@ -32,7 +32,7 @@ from queue_app.models.operation import OperationKind, OperationState
 from queue_app.services import cancel_many, reprioritise_many
 from queue_app.services.control import audit
 from queue_app.services.enqueue.validate import check_reason
-from queue_app.services.lifecycle.retry import RETRIABLE, retry_many, run_now_many
+from queue_app.services.lifecycle.actions import RETRIABLE, retry_many, run_now_many
 from queue_app.services.operations.advance import advance_for
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.sql.database import atomic

@@ -1,4 +1,4 @@
-"""How many workers a queue could use now: those that work which no limit holds back would keep busy."""
+"""How many workers a queue could keep busy now with tasks that no limit holds back."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-#: Stands in for the run time of tasks of which none has ended lately (seconds).
+#: Assumed run time of a task, in seconds, when no task has ended lately.
 UNKNOWN_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
 class Gate:
-    """A limit that lanes pass: how many more may run at once, and how many start in a second (``None``: any)."""
+    """A gate that lanes pass: slots that are free, and starts per second (``None``: no limit)."""
 
     free: float | None = None
     rate: float | None = None
     shut: bool = False
-    starts: float = math.inf  # what is left of the period that is looked at
+    starts: float = math.inf  # left in the period
     slots: float = math.inf
 
     def open_for(self, seconds: float, mean: float) -> None:
-        """Work out what may start within ``seconds`` if tasks run for ``mean`` seconds."""
+        """Compute how many tasks may start within ``seconds`` if a task runs for ``mean`` seconds."""
         if self.shut:
             self.starts = self.slots = 0.0
             return
@@ -35,7 +35,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Tasks of one lane: how many, how heavy, whether a worker could run them, and the gates they pass."""
+    """Queued tasks of one lane: number, slots per task, whether a worker can run them, and their gates."""
 
     count: int
     weight: int
@@ -45,13 +45,13 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What waits in a queue, and how many workers could be at work on it."""
+    """The queued tasks of a queue, and the workers that they could keep busy."""
 
     queued: int
-    runnable: int  # of those, what may start within the period
+    runnable: int  # queued tasks that may start within the period
     active_slots: int
-    mean_seconds: float  # of run time of a task
-    backlog_seconds: float  # of slot time that the runnable ones will take
+    mean_seconds: float  # run time of a task
+    backlog_seconds: float  # slot time of the runnable tasks
     desired_slots: int
     desired_workers: int
 
@@ -59,10 +59,10 @@ class Demand:
 def demand(  # noqa: PLR0913 - by name
     lanes: Iterable[Waiting], gates: Iterable[Gate], *, active_slots: int, mean: float, seconds: float, slots: int
 ) -> Demand:
-    """Return the demand, to be worked off within ``seconds`` by workers with ``slots`` slots each.
+    """Return the demand if workers with ``slots`` slots each finish the runnable tasks within ``seconds``.
 
-    A lane may start what each of its gates has left. What several lanes pass is handed out
-    in turn, and a task needs a slot for as long as it runs; so of n tasks at most n slots.
+    A lane starts at most what each of its gates has left; lanes that share a gate are served in
+    the given order. A task holds a slot while it runs, so n tasks need at most n slots.
     """
     mean = max(mean, 0.001)
     for gate in gates:

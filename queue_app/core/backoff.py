@@ -1,4 +1,4 @@
-"""How long a failed task waits before it is tried again."""
+"""The wait before a retry."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def retry_delay(
 ) -> float:
     """Return the seconds to wait after the ``failures``-th failure: ``base * 2^(failures - 1)``, at most ``cap``.
 
-    ``jitter(0, delay)`` picks a time up to that, so that tasks which failed together do not
-    come back together ("full jitter", as in ``random.uniform``).
+    ``jitter(0, delay)``, such as ``random.uniform``, picks a shorter wait, so that tasks that
+    failed together are not retried together ("full jitter").
     """
     if failures < 1:
         raise ValueError(f"failures counts from 1, not {failures}")
-    exponent = min(failures - 1, 62)  # 2^62 seconds is past every cap; keeps the product finite
+    exponent = min(failures - 1, 62)  # 2^62 s exceeds every cap, and the product stays finite
     delay = float(min(base * 2**exponent, cap))
     return jitter(0.0, delay) if jitter else delay

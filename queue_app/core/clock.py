@@ -1,7 +1,6 @@
-"""The wall clock of this process, in one place so that tests can replace it.
+"""The wall clock of this process.
 
-Durable decisions use PostgreSQL's ``clock_timestamp()`` and hot ones Redis' ``TIME``;
-this clock only labels what a worker saw.
+It only labels events: rows use PostgreSQL's ``clock_timestamp()``, the index uses Redis' ``TIME``.
 """
 
 from __future__ import annotations
@@ -10,5 +9,5 @@ from datetime import UTC, datetime
 
 
 def now() -> datetime:
-    """Return the present time, aware, in UTC."""
+    """Return the current time, aware, in UTC."""
     return datetime.now(UTC)

@@ -1,12 +1,12 @@
-"""What is counted for the whole cluster, and under which names: numbers that only rise.
+"""Names and increments of the counters of the whole cluster.
 
-They travel with the lifecycle events and are kept by the index in one hash, so no process
-holds metrics of its own. A name is parts with colons between; no part holds one.
+Increments travel with the lifecycle events. The index adds them up in one hash, so no process
+keeps metrics of its own. The parts of a name are separated by colons and contain none.
 
-- ``event:NAME:QUEUE:BAND:STATUS:REASON``: how often it happened;
-- ``wait:QUEUE:BAND:STATUS:N`` and ``run:…``: attempts whose time fell into bucket ``N``;
+- ``event:NAME:QUEUE:BAND:STATUS:REASON``: number of such events;
+- ``wait:QUEUE:BAND:STATUS:N`` and ``run:…``: attempts whose time falls into bucket ``N``;
 - ``wait:QUEUE:BAND:STATUS:us`` and ``run:…``: the sum of these times, in µs;
-- others as their writers say (``repair:KIND``, ``worker:dead``, ``retry:worker_died``).
+- ``repair:KIND``, ``worker:dead``, ``retry:worker_died``: defined by the code that counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import Outcome
 from queue_app.core.states import Status
 
-#: Upper bounds of the buckets of both histograms, in seconds; one more holds what is longer.
+#: Upper bounds of the buckets of both histograms, in seconds. One more bucket holds longer times.
 BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 900.0, 3600.0)
 WAIT: Final = "wait"
 RUN: Final = "run"
@@ -29,9 +29,9 @@ _LABELS: Final = {int(band): band.label for band in Band}
 
 
 def times_of(ended: Iterable[tuple[Outcome, Status]]) -> dict[str, int]:
-    """Return the counts that these attempts add: how long each had waited, and how long it ran."""
+    """Return the increments of the wait and run histograms for attempts that ended."""
     found: dict[tuple[str, int, Status], _Times] = {}
-    for outcome, status in ended:  # in the hot path of a worker: what needs text is done once for each kind
+    for outcome, status in ended:  # hot path: texts are built once per kind, below
         task, started_at = outcome.task, outcome.started_at
         kind = (task.queue, task.priority, status)
         times = found.get(kind)
@@ -41,7 +41,7 @@ def times_of(ended: Iterable[tuple[Outcome, Status]]) -> dict[str, int]:
         run = (outcome.finished_at - started_at).total_seconds()
         times.waits[bisect_left(BUCKETS, wait)] += 1
         times.runs[bisect_left(BUCKETS, run)] += 1
-        if wait > 0:  # clocks may differ
+        if wait > 0:  # negative if clocks differ
             times.waited += wait
         if run > 0:
             times.ran += run

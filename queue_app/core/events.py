@@ -1,6 +1,6 @@
-"""Lifecycle events: what happened to which tasks. Ids, names and numbers; never parameters, results or error texts.
+"""Lifecycle events: ids, names and numbers; never parameters, results or error texts.
 
-Events of one call mostly differ in the task only, so what they share is written down once.
+Most events of one call differ only in the task id. The common fields are stored once per run of events.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from queue_app.core.states import Status
 
 
 class EventName(StrEnum):
-    """What happened."""
+    """Kinds of events."""
 
-    EXECUTION_REQUESTED = "ExecutionRequested"  # only on the request stream: another service asks for a task
+    EXECUTION_REQUESTED = "ExecutionRequested"  # on the request stream only: another service requests a task
     ACCEPTED = "Accepted"
     REJECTED = "Rejected"
     STARTED = "Started"
@@ -30,7 +30,7 @@ class EventName(StrEnum):
     CANCELLED = "Cancelled"
     PROMOTED = "Promoted"
     DEAD_LETTERED = "DeadLettered"
-    REQUEUED = "Requeued"  # the attempt ended without a verdict, or the task was replayed
+    REQUEUED = "Requeued"  # the attempt was given back, its worker died, or the task was replayed
     EXPIRED = "Expired"
 
 
@@ -38,7 +38,7 @@ _BAND_LABELS: Final = {int(band): band.label for band in Band}
 
 
 class Occasion(NamedTuple):
-    """What the tasks of one run of events share; texts, as they stand in the stream."""
+    """Fields that the events of a run share, as texts of the stream entry."""
 
     name: str
     task_type: str
@@ -52,18 +52,18 @@ class Occasion(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Events that differ in the task only, in order; without tasks, one event that is about none."""
+    """Events that differ only in the task id, in order; without task ids, one event about no task."""
 
     occasion: Occasion
     task_ids: list[uuid.UUID]
 
 
-#: The name of what is no event, and only adds to counts: its details are name, number, name, number, ...
+#: Name of a run that is no event and only adds to counters; its details are name, number, name, number, ...
 COUNTED: Final = ""
 
 
 def counted(counts: Mapping[str, int]) -> Run:
-    """Return what adds to the counts of the cluster (see ``core.tally``), to travel with events."""
+    """Return a run that adds to the counters of the cluster (``core.counters``)."""
     details = tuple(str(part) for item in counts.items() for part in item)
     return Run(Occasion(COUNTED, "", "", "", "", "", "", "", details), [])
 
@@ -76,7 +76,7 @@ def occasion_of(
     attempt: int | str = "",
     worker: uuid.UUID | None = None,
 ) -> Occasion:
-    """Return what an event about the task shares with those about its like."""
+    """Return the common fields of events about this task and similar ones."""
     return Occasion(
         name.value,
         task.task_type,
@@ -90,12 +90,12 @@ def occasion_of(
 
 
 def accepted(task_type: str, queue: str, priority: int, user: str, status: Status) -> Occasion:
-    """Return what new tasks of one kind share."""
+    """Return the common fields of the events about new tasks of one type."""
     return Occasion(EventName.ACCEPTED.value, task_type, queue, _BAND_LABELS[priority], user, "0", "", status.value)
 
 
 def in_runs(events: Iterable[tuple[Occasion, uuid.UUID]]) -> list[Run]:
-    """Gather neighbours that share their occasion; the order stays."""
+    """Group adjacent events with equal fields; keep the order."""
     runs: list[Run] = []
     last: Occasion | None = None
     for occasion, task_id in events:
@@ -107,7 +107,7 @@ def in_runs(events: Iterable[tuple[Occasion, uuid.UUID]]) -> list[Run]:
 
 
 def attempts_in_runs(events: Iterable[tuple[EventName, ClaimedTask, Status]]) -> list[Run]:
-    """Gather events about attempts as ``in_runs`` does; most are like the one before, and cost a comparison."""
+    """Group adjacent events about attempts with equal fields, without building the fields of each event."""
     runs: list[Run] = []
     last: object = None
     for name, task, status in events:
@@ -119,9 +119,8 @@ def attempts_in_runs(events: Iterable[tuple[EventName, ClaimedTask, Status]]) ->
     return runs
 
 
-#: The fields of an entry that stand there always, in this order; one that does not apply is empty.
+#: Fields of every entry, in this order. A field that does not apply is empty.
 FIELDS: Final = ("event", "task_id", "task_type", "queue", "priority", "user", "attempt", "worker", "status", "at")
-
 
 _NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _ENTRY_ID: Final = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?", re.ASCII)
@@ -134,7 +133,7 @@ def is_entry_id(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event about one task: ``id`` is that of its entry, which may tell of several tasks; ``at`` is in ms."""
+    """One event about one task; ``id`` names the stream entry, which may cover several tasks; ``at`` is in ms."""
 
     id: str
     name: str
@@ -151,7 +150,7 @@ class Event:
 
     @classmethod
     def from_fields(cls, entry_id: str, fields: dict[str, str]) -> list[Event]:
-        """Return the events of a stream entry, one for each task that it names; what is missing in it is empty."""
+        """Return the events of a stream entry, one for each task id; missing fields are empty."""
         name, task_ids, task_type, queue, priority, user, attempt, worker, status, at = (
             fields.get(field, "") for field in FIELDS
         )
@@ -181,7 +180,7 @@ def _number(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events a reader wants; ``None`` stands for any."""
+    """Events that a reader wants; ``None`` matches any value."""
 
     queue: str | None = None
     task_type: str | None = None
@@ -190,7 +189,7 @@ class EventFilter:
     names: Sequence[str] | None = None
 
     def matches(self, event: Event) -> bool:
-        """Whether the event is wanted."""
+        """Return whether the event matches."""
         return (
             self.queue in (None, event.queue)
             and self.task_type in (None, event.task_type)

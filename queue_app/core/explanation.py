@@ -1,21 +1,20 @@
-"""Why a task is not running: reasons in order, for people and for programs."""
+"""Why a task is not running: its reasons in order, as text and as data."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason, as a sentence and as facts.
+    """One reason, as a sentence and as data.
 
-    What ``blocks`` keeps a worker that is able and idle from being given the task; the others
-    say where it stands. ``until`` is the instant at which the reason ends by itself, if time
-    alone ends it.
+    A reason that ``blocks`` keeps an idle, able worker from getting the task; the others only describe where the task
+    stands. ``until``: when the reason ends, if time alone ends it.
     """
 
     code: str
@@ -27,7 +26,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All reasons of one task, the most decisive first; ``next_start`` is before which it cannot start, if known."""
+    """All reasons of one task, the most decisive first."""
 
     task_id: uuid.UUID
     status: str
@@ -35,7 +34,7 @@ class Explanation:
 
     @property
     def blocking(self) -> tuple[Reason, ...]:
-        """The reasons that keep an idle worker that is able to run it from getting it."""
+        """The reasons that keep an idle, able worker from getting the task."""
         return tuple(reason for reason in self.reasons if reason.blocks)
 
     @property
@@ -45,7 +44,7 @@ class Explanation:
 
     @property
     def next_start(self) -> datetime | None:
-        """The earliest start, when time alone is wanting; else ``None``."""
+        """Earliest start time, set when the task only waits for time (a delay or a rate limit)."""
         times = [reason.until for reason in self.blocking]
         known = [at for at in times if at is not None]
         return max(known) if known and len(known) == len(times) else None
@@ -57,20 +56,11 @@ class Explanation:
             yield f"{'-' if reason.blocks else ' '} {reason.text}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON can hold it, but for ids and times."""
+        """Return plain data; ids and times are not yet text."""
         return {
             "task_id": self.task_id,
             "status": self.status,
             "blocked": bool(self.blocking),
             "next_start": self.next_start,
-            "reasons": [
-                {
-                    "code": reason.code,
-                    "text": reason.text,
-                    "blocks": reason.blocks,
-                    "until": reason.until,
-                    "details": dict(reason.details),
-                }
-                for reason in self.reasons
-            ],
+            "reasons": [asdict(reason) for reason in self.reasons],
         }

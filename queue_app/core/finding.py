@@ -1,4 +1,4 @@
-"""What an examination finds."""
+"""The result of one check of ``taskqueue doctor``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad it is: ``warn`` will hurt some day, or hurts a little; ``fail`` hurts now."""
+    """``warn``: harmless now, or harms a little. ``fail``: harms now."""
 
     OK = "ok"
     WARN = "warn"
@@ -16,7 +16,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at: what is so, and what to do unless it is fine."""
+    """What a check found; unless all is well, ``hint`` says what to do."""
 
     check: str
     level: Level
@@ -25,15 +25,15 @@ class Finding:
 
 
 def ok(check: str, message: str) -> Finding:
-    """Return that all is well."""
+    """Return a finding that needs no action."""
     return Finding(check, Level.OK, message)
 
 
 def warn(check: str, message: str, hint: str) -> Finding:
-    """Return what should be seen to."""
+    """Return a warning."""
     return Finding(check, Level.WARN, message, hint)
 
 
 def fail(check: str, message: str, hint: str) -> Finding:
-    """Return what must be seen to."""
+    """Return a failure."""
     return Finding(check, Level.FAIL, message, hint)

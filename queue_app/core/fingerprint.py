@@ -1,8 +1,8 @@
-"""What two failures have in common: the exception, the frames of the project's own code, the wording of the message.
+"""Fingerprints that are equal for failures with the same cause.
 
-A message names ids, numbers, addresses and quoted values that differ each time; without
-them the same mistake reads the same. Line numbers are left out of frames, so that a group
-survives an edit somewhere above.
+A fingerprint covers the exception class, the frames of the project's own code and the message.
+Ids, numbers, addresses and quoted values in a message differ each time and are replaced. Frames
+have no line numbers, so a group survives an edit further up in the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_MESSAGE: Final = 300
 LENGTH: Final = 16
 
 _FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"\n]{1,500})", line \d+, in (?P<name>\S{1,200})', re.MULTILINE)
-#: Frames of others: installed packages, Python itself, and the executor that calls every task.
+#: Frames of installed packages, of Python and of the executor, which calls every task.
 _OTHERS: Final = re.compile(r"site-packages|dist-packages|/lib/python\d|^<|/workers/|/queue_app/")
 _VARIABLE: Final = (
     (re.compile(r"\b[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE), "<url>"),
@@ -30,7 +30,7 @@ _VARIABLE: Final = (
 
 
 def normalise(message: str) -> str:
-    """Return the wording of a message without what differs each time, on one line."""
+    """Return a message on one line, with placeholders for the parts that differ each time."""
     text = " ".join(message[: 4 * MAX_MESSAGE].split())
     for pattern, word in _VARIABLE:
         text = pattern.sub(word, text)
@@ -38,7 +38,7 @@ def normalise(message: str) -> str:
 
 
 def own_frames(traceback: str) -> list[str]:
-    """Return the last frames of a traceback that are the project's own, as ``file:function``, innermost last."""
+    """Return the last frames of the project's own code in a traceback, as ``file:function``, innermost last."""
     return list(_own(traceback[-64_000:]))[-MAX_FRAMES:]
 
 
@@ -46,10 +46,10 @@ def _own(traceback: str) -> Iterator[str]:
     for frame in _FRAME.finditer(traceback):
         file = frame["file"].replace("\\", "/")
         if not _OTHERS.search(file):
-            yield f"{'/'.join(file.split('/')[-2:])}:{frame['name']}"  # the same code deployed elsewhere is the same
+            yield f"{'/'.join(file.split('/')[-2:])}:{frame['name']}"  # without the deployment directory
 
 
 def fingerprint(exception_class: str, message: str, traceback: str = "") -> str:
-    """Return a short name (16 hex digits) that is equal for failures of the same cause."""
+    """Return 16 hex digits that are equal for failures with the same cause."""
     parts = (exception_class, *own_frames(traceback), normalise(message))
     return hashlib.sha256("\x00".join(parts).encode("utf-8", "replace")).hexdigest()[:LENGTH]

@@ -1,12 +1,12 @@
-"""Lanes and scores: where a queued task stands in the index.
+"""Lanes and scores: the place of a queued task in the index.
 
-A **lane** is a queue, a task type, a set of required capabilities and, where a task has
-them, a user, a concurrency key and a weight: tasks that exactly the same workers can run,
-and that pass the same limits, in order. Its name is those joined by the ASCII unit
-separator, which no valid name contains.
+A **lane** is a queue, a task type, a set of required capabilities and, if the task has them,
+a user, a concurrency key and a weight. The same workers can run all tasks of a lane, and all
+pass the same limits, in order. A lane's name joins these parts with the ASCII unit separator,
+which no valid name contains.
 
-Names given to the index always tell the user. Only the index knows whether the queue keeps
-its users apart, and leaves it out where it does not (``lua/lib/limits.lua``).
+Callers always give the user. The index drops it if the queue does not separate its users
+(``lua/lib/limits.lua``).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Final, NamedTuple
 from queue_app.core.priorities import Band
 
 SEPARATOR: Final = "\x1f"
-#: Bands lie this far apart; a time in milliseconds reaches 10^13 in the year 2286.
+#: Distance between the scores of two bands. A time in milliseconds reaches 10^13 in the year 2286.
 BAND_WIDTH: Final = 10**13
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Lane(NamedTuple):
-    """The tasks of one queue that the same workers can run."""
+    """The parts of a lane's name."""
 
     queue: str
     task_type: str
@@ -39,10 +39,10 @@ class Lane(NamedTuple):
         return lane_name(*self)
 
 
-def lane_name(  # noqa: PLR0913, PLR0917 - what a lane is told apart by
+def lane_name(  # noqa: PLR0913, PLR0917 - the parts of a lane
     queue: str, task_type: str, capabilities: Iterable[str], user: str = "", key: str = "", weight: int = 1
 ) -> str:
-    """Return the name of the lane of such a task; capabilities are already sorted in the row."""
+    """Return the name of a lane; the capabilities must be sorted, as they are in rows."""
     name = f"{queue}{SEPARATOR}{task_type}{SEPARATOR}{','.join(capabilities)}"
     if user or key or weight != 1:
         return f"{name}{SEPARATOR}{user}{SEPARATOR}{key}{SEPARATOR}{weight}"
@@ -60,10 +60,10 @@ def parse_lane(name: str) -> Lane:
 
 
 def score(band: int, queued_at: datetime) -> float:
-    """Return ``band * 10^13 + queued_at in milliseconds``, with its fraction.
+    """Return ``band * 10^13`` plus ``queued_at`` in milliseconds, with a fraction.
 
-    The fraction keeps tasks of one millisecond in order across lanes: a double has steps
-    of at most 8 microseconds here, and no producer enqueues that fast.
+    The fraction keeps tasks of the same millisecond in order across lanes: a double has steps
+    of at most 8 µs here, and no producer enqueues that fast.
     """
     elapsed = queued_at - _EPOCH
     microseconds = (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
@@ -71,10 +71,10 @@ def score(band: int, queued_at: datetime) -> float:
 
 
 def band_of(value: float) -> Band:
-    """Return the band that a score lies in."""
+    """Return the band of a score."""
     return Band(int(value // BAND_WIDTH))
 
 
 def queued_at_of(value: float) -> datetime:
-    """Return the time that a score carries."""
+    """Return the time in a score."""
     return datetime.fromtimestamp((value % BAND_WIDTH) / 1000, tz=UTC)

@@ -1,7 +1,7 @@
-"""The limits of one gate, as rows and index exchange them.
+"""The limits of one gate, as PostgreSQL and the index exchange them.
 
-A start passes gates: everything, its queue, its task type, its concurrency key, its user in
-that queue. Each may have limits; ``docs/explanation/limits.md`` says how they are kept.
+A gate is one of the things whose limits a start must pass: everything, the queue, the task type,
+the concurrency key, and the user in that queue. See ``docs/explanation/limits.md``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-#: Everything: the gate of the runtime settings.
+#: The gate of the runtime settings, which every start passes.
 EVERYTHING: Final = "a"
 
 
 class Scope(StrEnum):
-    """What a gate is on."""
+    """Kinds of named gates."""
 
     QUEUE = "queue"
     TYPE = "type"
@@ -25,13 +25,13 @@ class Scope(StrEnum):
 
 
 def gate_of(scope: Scope | str, name: str) -> str:
-    """Return the index's name of a gate."""
+    """Return the name of a gate in the index."""
     return f"{Scope(scope).value[0]}:{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one gate allows; ``None`` is no limit."""
+    """The limits of one gate; ``None`` means no limit."""
 
     max_concurrent: int | None = None
     paused: bool = False
@@ -40,18 +40,18 @@ class Limits:
     rate_burst: int | None = None  # None: as rate_count
     min_delay_seconds: float | None = None
     throttled_until: datetime | None = None
-    # of queues only
+    # queues only
     max_concurrent_per_user: int | None = None
     fair_by: str | None = None  # user, key
     shares: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def by_user(self) -> bool:
-        """Whether the tasks of each user stand in lanes of their own."""
+        """Whether each user has separate lanes."""
         return self.max_concurrent_per_user is not None or self.fair_by == "user"
 
     def fields(self) -> dict[str, str]:
-        """Return what stands in the index, by field; times in µs. What is unlimited is left out."""
+        """Return the fields of the gate's hash in the index, times in µs, without absent limits."""
         found: dict[str, str] = {}
         if self.max_concurrent is not None:
             found["max_concurrent"] = str(self.max_concurrent)

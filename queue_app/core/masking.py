@@ -1,8 +1,8 @@
-"""Hide values whose key says that they are secret, wherever parameters and results are shown.
+"""Mask values with telling keys when parameters and results are shown.
 
-What is stored stays as it was given: the task needs it. Only words count, so ``api_token``
-is hidden and ``max_tokens`` is not. Other names are hidden where they are declared sensitive
-(``registry.sensitive_names``); these are compared whole, as ``normal_name`` writes them.
+Stored values are unchanged, because the task needs them. Whole words of a key count:
+``api_token`` is masked, ``max_tokens`` is not. Names that are declared sensitive
+(``registry.sensitive_names``) are masked too; they are compared as ``normal_name`` spells them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 def normal_name(key: str) -> str:
-    """Return the one spelling of ``cardNumber``, ``Card-Number`` and ``card_number``: the last."""
+    """Return a name in snake case: ``card_number`` for ``cardNumber`` and ``Card-Number``."""
     return "_".join(_words(key)) or key
 
 
 def is_secret(key: str, names: Collection[str] = ()) -> bool:
-    """Return whether a value under ``key`` must not be shown; ``names`` are declared sensitive as well."""
+    """Return whether a value under ``key`` must be masked; ``names`` are declared sensitive."""
     words = _words(key)
     if names and ("_".join(words) or key) in names:
         return True
@@ -35,7 +35,7 @@ def is_secret(key: str, names: Collection[str] = ()) -> bool:
 
 
 def mask(value: Any, names: Collection[str] = ()) -> Any:
-    """Return a copy of a JSON value in which secrets are replaced; its depth was bounded when it was stored."""
+    """Return a copy of a stored JSON value with its secrets masked; its depth was checked before it was stored."""
     if isinstance(value, dict):
         return {
             key: MASK if item not in (None, "") and is_secret(key, names) else mask(item, names)

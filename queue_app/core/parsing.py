@@ -1,4 +1,4 @@
-"""Read what comes from outside, strictly: JSON without its usual tolerances, times with their zone."""
+"""Parse input from outside strictly: UTF-8, JSON, times with a zone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIME: Final = re.compile(
 
 
 def decode_text(raw: bytes, *, field: str, subject: str) -> str:
-    """Return bytes as text; raise ``InvalidTaskData`` unless they are plain UTF-8."""
+    """Decode plain UTF-8; raise ``InvalidTaskData`` for anything else."""
     if b"\x00" in raw or raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         raise InvalidTaskData(
             field, f"{subject} must be UTF-8 without a byte order mark and without NUL bytes.", code="utf8_required"
@@ -33,11 +33,10 @@ def decode_text(raw: bytes, *, field: str, subject: str) -> str:
 
 
 def load_json(text: str, *, field: str, subject: str, max_depth: int) -> Any:
-    """Return the value that JSON text stands for.
+    """Parse JSON text.
 
-    Raises ``InvalidTaskData`` for what is no JSON, for numbers that JSON readers would round
-    or refuse, and for a key that occurs twice; ``PayloadTooLarge`` for what is nested too
-    deep to be read at all.
+    Raises ``InvalidTaskData`` for invalid JSON, for numbers that JSON readers would round or
+    refuse, and for duplicate keys; ``PayloadTooLarge`` if the nesting exhausts the parser.
     """
     try:
         return json.loads(
@@ -60,7 +59,7 @@ def load_json(text: str, *, field: str, subject: str, max_depth: int) -> Any:
 
 
 def timestamp(value: Any, name: str) -> datetime:
-    """Accept an RFC 3339 date and time with its zone, in ASCII digits."""
+    """Parse an RFC 3339 date and time with a zone, in ASCII digits."""
     match = _TIME.fullmatch(value) if isinstance(value, str) else None
     if match is not None and match["zone"] is None:
         raise InvalidTaskData(
@@ -77,7 +76,7 @@ def timestamp(value: Any, name: str) -> datetime:
 
 
 def _in_utc(value: datetime) -> datetime:
-    """Return a time in UTC, as offsets beyond 15:59 are more than PostgreSQL reads; as it is at the ends of time."""
+    """Convert to UTC, because PostgreSQL reads no offset beyond 15:59; keep a time that UTC cannot express."""
     try:
         return value.astimezone(UTC)
     except OverflowError:

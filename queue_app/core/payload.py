@@ -1,7 +1,7 @@
-"""Check parameters and results: plain JSON, bounded in size, depth and number of nodes.
+"""Check parameters and results: plain JSON of limited size, depth and number of values.
 
-Deep or odd JSON is a poison pill: it passes the door and kills whoever reads it later.
-So the check runs before anything is stored, and names the path of the value at fault.
+The check runs before anything is stored, because deep or unusual JSON would break the process that
+reads it later. Errors name the path of the invalid value.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from queue_app.exceptions import PayloadTooLarge, UnserializableParameters
 
 #: Integers outside +-2^53 lose digits in JavaScript and in Lua.
 MAX_SAFE_INTEGER: Final = 2**53
-#: JSON in which every letter is an escape takes at most three times its size in UTF-8 (control characters apart).
+#: Maximum growth of UTF-8 text when every letter is written as a JSON escape (control characters grow more).
 ESCAPED_FACTOR: Final = 3
-#: What all that comes with a payload may take: names, numbers, times, white space.
+#: Bytes allowed in a request beside the payload: names, numbers, times, white space.
 BESIDE_BYTES: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadLimits:
-    """How large a payload may be: bytes of JSON text, levels of nesting, values in all."""
+    """Maximum bytes of JSON text, levels of nesting and number of values of a payload."""
 
-    max_bytes: int = 256 * 1024
-    max_depth: int = 32
-    max_nodes: int = 10_000
+    max_bytes: int = 256 * 1024  # bytes of JSON text, each for parameters, positional arguments and result
+    max_depth: int = 32  # levels of nesting
+    max_nodes: int = 10_000  # number of values
 
     @property
     def wire_bytes(self) -> int:
-        """How many bytes a payload within ``max_bytes`` can have as others write it."""
+        """Maximum bytes of a payload of ``max_bytes`` as another JSON writer may send it."""
         return ESCAPED_FACTOR * self.max_bytes
 
 
 def _make_encode() -> Callable[[Any], str]:
-    """Return the function that writes compact JSON, with what an encoder does anew for each value done once."""
+    """Return a function that writes compact JSON; ``JSONEncoder.encode`` builds its C encoder anew for each value."""
     encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
     make: Any = getattr(json_encoder, "c_make_encoder", None)
     try:
         parts = make(None, encoder.default, json_encoder.encode_basestring, None, ":", ",", False, False, False)
-    except TypeError:  # a Python that has none, or another one
+    except TypeError:  # this Python has no C encoder, or one with other arguments
         return encoder.encode
     return lambda value: "".join(parts(value, 0))
 
 
 _encode: Final = _make_encode()
-#: An object of fewer values is looked at value by value, which is faster than a search of its text.
+#: Objects with fewer values are checked value by value, which is faster than a search of their text.
 _FEW: Final = 16
 _LONG_INTEGER: Final = re.compile(r"\d{16}")
 
@@ -58,8 +58,8 @@ _LONG_INTEGER: Final = re.compile(r"\d{16}")
 def dump_json(value: Any, *, field: str, limits: PayloadLimits) -> str:
     """Return ``value`` as compact JSON text.
 
-    Raises ``UnserializableParameters`` for anything that is not a plain JSON value and
-    ``PayloadTooLarge`` past a limit, both with the path of the value.
+    Raises ``UnserializableParameters`` for a value that is not plain JSON and
+    ``PayloadTooLarge`` beyond a limit, both with the path of the value.
     """
     try:
         text = _encode(value)
@@ -82,7 +82,7 @@ def dump_json(value: Any, *, field: str, limits: PayloadLimits) -> str:
 
 
 def _is_flat(value: Any, limits: PayloadLimits) -> bool:
-    """Whether this is an object of a few plain values, as parameters mostly are, with nothing in it to refuse."""
+    """Whether this is an object of a few valid scalars, as most parameters are."""
     if type(value) is not dict or len(value) >= min(_FEW, limits.max_nodes) or limits.max_depth < 1:
         return False
     for key, item in value.items():
@@ -101,14 +101,14 @@ def _is_flat(value: Any, limits: PayloadLimits) -> bool:
 
 
 def _needs_a_look(text: str, limits: PayloadLimits) -> bool:
-    """Whether the JSON text may hold what is refused.
+    """Whether the JSON text may contain an invalid value.
 
-    Most parameters are small and flat. Counting in their text is many times cheaper than
-    walking through the values, and errs to one side only.
+    Counting characters is many times cheaper than walking through the values. It has false
+    positives, but no false negatives.
     """
     objects, lists = text.count("{"), text.count("[")
     return (
-        objects > text.startswith("{")  # an inner object may have keys that are no strings
+        objects > text.startswith("{")  # an inner object may have non-string keys
         or objects + lists > limits.max_depth
         or objects + lists + text.count(",") >= limits.max_nodes
         or "\\u0000" in text
@@ -118,7 +118,7 @@ def _needs_a_look(text: str, limits: PayloadLimits) -> bool:
 
 
 def _check(root: Any, field: str, limits: PayloadLimits) -> None:
-    """Walk the value without recursion, so that its depth cannot exhaust the stack."""
+    """Check every value, without recursion, so that depth cannot exhaust the stack."""
     nodes = 0
     pending: list[tuple[Any, str, int]] = [(root, field, 1)]
     while pending:

@@ -1,4 +1,4 @@
-"""The five bands, their names, and how Django's -100..100 maps to them."""
+"""The five priority bands, their names, and the mapping from Django's -100..100."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from queue_app.exceptions import InvalidTaskData
 
 
 class Band(IntEnum):
-    """A priority band; a lower number runs first."""
+    """A priority band; lower numbers run first."""
 
     CRITICAL = 0
     HIGH = 1
@@ -19,22 +19,19 @@ class Band(IntEnum):
 
     @property
     def label(self) -> str:
-        """The band's name as every interface spells it."""
+        """The name of the band in all interfaces."""
         return self.name.lower()
 
 
 BAND_NAMES: Final = tuple(band.label for band in Band)
 _BY_NAME: Final = {band.label: band for band in Band} | {"medium": Band.NORMAL}
-#: The lowest Django priority of each band above background, highest first.
+#: Lowest Django priority of each band above background, highest first.
 _THRESHOLDS: Final = ((75, Band.CRITICAL), (25, Band.HIGH), (-24, Band.NORMAL), (-74, Band.LOW))
 _TO_DJANGO: Final = {Band.CRITICAL: 100, Band.HIGH: 50, Band.NORMAL: 0, Band.LOW: -50, Band.BACKGROUND: -100}
 
 
 def parse_band(value: object, *, field: str = "priority") -> Band:
-    """Return the band called ``value``; ``medium`` is another name for normal.
-
-    Raises ``InvalidTaskData`` when it is no band's name.
-    """
+    """Return the band named ``value`` (``medium`` means normal); raise ``InvalidTaskData`` for other values."""
     if isinstance(value, Band):
         return value
     band = _BY_NAME.get(value) if isinstance(value, str) else None
@@ -54,5 +51,5 @@ def band_from_django(priority: int) -> Band:
 
 
 def django_priority(band: Band) -> int:
-    """Return the Django priority that stands for ``band``."""
+    """Return the Django priority that represents ``band``."""
     return _TO_DJANGO[band]

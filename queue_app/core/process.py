@@ -1,22 +1,22 @@
-"""Tell a process from every other, also after its number was given to another one."""
+"""Identities of processes that stay unique when the system reuses a pid."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-#: Where the start time stands behind the command in /proc/PID/stat (field 22, counted from 1; the command is 2).
+#: Position of the start time (field 22) in /proc/PID/stat, counted from the field after the command (field 2).
 _START_TIME: Final = 19
 
 
 def machine_identity() -> str:
-    """Return boot id and pid namespace, which processes share that can see each other; empty where unknown."""
+    """Return boot id and pid namespace, equal for processes that can see each other; empty if unknown."""
     boot, namespace = _read("/proc/sys/kernel/random/boot_id"), _namespace()
     return f"{boot}:{namespace}:" if boot and namespace else ""
 
 
 def process_identity(pid: int) -> str:
-    """Return boot id, pid namespace, pid and start time, as far as the platform tells them."""
+    """Return boot id, pid namespace, pid and start time, as far as the platform provides them."""
     return ":".join((_read("/proc/sys/kernel/random/boot_id"), _namespace(), str(pid), _start_time(pid)))
 
 
@@ -35,6 +35,6 @@ def _namespace() -> str:
 
 
 def _start_time(pid: int) -> str:
-    """Return the process's start in clock ticks since boot; empty when there is no such process, or a zombie."""
-    state, *fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split() or [""]  # the command may hold spaces
+    """Return the start time in clock ticks since boot; empty for a missing process or a zombie."""
+    state, *fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split() or [""]  # the command may contain spaces
     return "" if state in {"", "Z", "X"} else fields[_START_TIME - 1]

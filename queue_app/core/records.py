@@ -1,4 +1,4 @@
-"""The frozen records that services, rows, the index and workers exchange."""
+"""The frozen records that services, SQL, the index and workers exchange."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from queue_app.core.lanes import lane_name, score
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 
-#: Stands for the instant of a lease where that is not known: whichever lease it is.
+#: Stands for an unknown lease time; the index then accepts any lease of the task.
 ANY_LEASE: Final = -1
-#: Where the lease stands in a ``ClaimedTask``: behind what its row holds.
-_LEASED_AT: Final = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
-    """What a caller asks for; nothing of it is checked yet."""
+    """An unchecked request for a task."""
 
     task_type: str
     args: tuple[Any, ...] | list[Any] = ()
@@ -47,7 +45,7 @@ class Entry(NamedTuple):
 
 
 class PackedLane(NamedTuple):
-    """Queued tasks of one lane: their ids, 16 bytes each, and in the same order their scores as big-endian doubles."""
+    """Queued tasks of one lane: ids of 16 bytes and, in the same order, scores as big-endian doubles."""
 
     lane: str
     ids: bytes
@@ -55,11 +53,11 @@ class PackedLane(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many tasks there are."""
+        """The number of tasks."""
         return len(self.scores) // 8
 
     def part(self, start: int, end: int) -> PackedLane:
-        """Return those from ``start`` to before ``end``."""
+        """Return the tasks from position ``start`` up to, but not including, ``end``."""
         return PackedLane(self.lane, self.ids[16 * start : 16 * end], self.scores[8 * start : 8 * end])
 
 
@@ -79,9 +77,9 @@ class TaskRef:
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Self:
-        """Return the record of a database row with these columns, in this order."""
-        task_id, task_type, queue, priority, capabilities, queued_at, *who = row
-        return cls(task_id, task_type, queue, priority, tuple(capabilities), queued_at, *who)
+        """Return the record of a row with the columns ``sql.columns.REF``."""
+        task_id, task_type, queue, priority, capabilities, *rest = row
+        return cls(task_id, task_type, queue, priority, tuple(capabilities), *rest)
 
     @property
     def lane(self) -> str:
@@ -90,19 +88,19 @@ class TaskRef:
 
     @property
     def score(self) -> float:
-        """Its place in the lane."""
+        """The task's place in the lane."""
         return score(self.priority, self.queued_at)
 
     @property
     def entry(self) -> Entry:
-        """Lane, score and id together."""
+        """The task's lane, score and id."""
         return Entry(self.lane, self.score, self.id)
 
 
 class Enqueued(NamedTuple):
     """The answer to an enqueue; ``created`` is false for a replayed idempotency key.
 
-    ``queue_position`` is only known where it was asked for, the task waits and the index told it.
+    ``queue_position`` is set if the caller asked for it, the task waits and the index answered.
     """
 
     id: uuid.UUID
@@ -114,20 +112,20 @@ class Enqueued(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Ids that the index proposes to one worker; each holds a lease taken at ``leased_at`` (index time, µs)."""
+    """Tasks that the index proposes to one worker; each holds a lease taken at ``leased_at`` (index time, µs)."""
 
     generation: int
     leased_at: int
     tasks: tuple[tuple[uuid.UUID, str], ...]  # (id, queue)
-    wait: float | None = None  # seconds until a limit lets something start again, for who shall look then
+    wait: float | None = None  # seconds until a limit allows the next start
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTask:
     """A task whose row a worker holds under the fencing token ``attempt``.
 
-    A claim's commit does not wait for the disk. When PostgreSQL crashes right after it, the
-    same number is granted again, to somebody else: so the worker is part of the fence.
+    The commit of a claim does not wait for the disk. If PostgreSQL crashes right after the commit,
+    another worker may be granted the same attempt number, so the worker is part of the fence.
     """
 
     id: uuid.UUID
@@ -144,20 +142,20 @@ class ClaimedTask:
     max_retries: int
     retry_delay: float | None
     failures: int
-    args: str  # JSON text, decoded by the slot that runs it
+    args: str  # JSON text, decoded by the slot that runs the task
     parameters: str  # JSON text
     concurrency_key: str = ""
     weight: int = 1  # slots of a worker
-    worker_id: uuid.UUID | None = None  # who was granted it: the other half of the fence
-    leased_at: int = ANY_LEASE  # the instant of its lease (index time, µs)
+    worker_id: uuid.UUID | None = None  # the other half of the fence
     trace: str | None = None  # W3C traceparent
+    leased_at: int = ANY_LEASE  # time of the lease (index time, µs); not a column
 
     @classmethod
     def from_row(cls, row: Sequence[Any], leased_at: int = ANY_LEASE) -> Self:
-        """Return the record of a database row with these columns, in this order; the trace may be left out."""
-        values = [*row[:_LEASED_AT], leased_at, *row[_LEASED_AT:]]
-        values[5] = tuple(values[5])
-        return cls(*values)
+        """Return the record of a row with the columns ``sql.columns.CLAIMED``."""
+        task_id, attempt, task_type, queue, priority, capabilities, *rest = row
+        rest.append(leased_at)
+        return cls(task_id, attempt, task_type, queue, priority, tuple(capabilities), *rest)
 
     @property
     def ref(self) -> TaskRef:
@@ -177,7 +175,7 @@ class ClaimedTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskFailure:
-    """What an attempt raised."""
+    """The exception of an attempt."""
 
     exception_class: str
     message: str
@@ -188,7 +186,7 @@ class TaskFailure:
 
 
 class Throttling(NamedTuple):
-    """Nothing of this scope (queue, type or key of the task) shall start for so many seconds."""
+    """A request of a task to close one of its gates (queue, type or key) for some seconds."""
 
     scope: str
     seconds: float
@@ -198,8 +196,8 @@ class Throttling(NamedTuple):
 class Outcome:
     """How one attempt ended: with ``result`` (JSON text, ``None`` for null), with ``failure``, or put off.
 
-    ``snooze`` puts the task back for so many seconds, no attempt spent; ``throttle`` puts it
-    back to its place and closes one of its gates for a while.
+    ``snooze`` delays the task by that many seconds without counting a failure. ``throttle`` returns the
+    task to its place in the queue and closes one of its gates for a while.
     """
 
     task: ClaimedTask
@@ -209,7 +207,7 @@ class Outcome:
     failure: TaskFailure | None = None
     snooze: float | None = None
     throttle: Throttling | None = None
-    #: What was raised, where it was raised in this process and the attempt is the last: for the log, never stored.
+    #: The exception itself, if this process raised it in a last attempt; for the log, never stored.
     error: BaseException | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -220,13 +218,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
-    """What one attempt said since its last note: how far it is, what it logged, how much longer it needs."""
+    """What one attempt reported since its last report: progress, log lines, and a request for more time."""
 
     task_id: uuid.UUID
     attempt: int
     worker_id: uuid.UUID | None
     progress: float | None = None
     message: str = ""
-    lines: str | None = None  # the last lines that it logged, all of them; None: nothing new
-    dropped: int = 0  # earlier lines that were left out
+    lines: str | None = None  # all log lines that are kept; None: nothing new
+    dropped: int = 0  # number of earlier lines left out
     extend: float = 0.0  # seconds

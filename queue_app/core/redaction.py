@@ -1,8 +1,8 @@
-"""Hide secrets in free text: error messages, tracebacks and results often repeat what a task was called with.
+"""Mask secrets in free text: error messages, tracebacks and results often repeat parameters.
 
-``core.masking`` decides by keys. Here the values that it hides are looked for in texts, and
-so is what stands behind a telling name (``password=…``), an authorization scheme, or in the
-user part of an address. Names that are declared sensitive count like telling ones.
+``core.masking`` masks by key. This module searches texts for the masked values, and for values
+after a telling or sensitive name (``password=…``), after an authorization scheme, or in the
+password part of a URL.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Final, Self
 
 from queue_app.core.masking import MASK, is_secret, mask, normal_name
 
-#: Shorter values are not looked for: they would blot out innocent text.
+#: Minimum length of a value that is searched for; shorter ones occur in harmless text.
 MIN_LENGTH: Final = 4
 
-#: From the beginning of a word on: tried at each of its letters, it would take time by the square of the length.
+#: Anchored at the start of a word; tried at each letter, the search would take quadratic time.
 _NAMED: Final = re.compile(
     r"""(?<![\w-])(?P<name>[\w-]*(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key
         |authorization|credential|cookie)[\w-]{0,100}["']?\s*[:=]\s*)(?P<quote>["']?)
@@ -30,19 +30,19 @@ _ADDRESS: Final = re.compile(r"(://[^:@/\s]{0,200}):[^@/\s]+@")
 
 
 class Secrets(frozenset[str]):
-    """What must not be shown of one task: values, and the ``names`` that are declared sensitive for it."""
+    """Secret values of one task, and the ``names`` that are declared sensitive for it."""
 
     names: frozenset[str]
 
     def __new__(cls, values: Iterable[str] = (), names: Iterable[str] = ()) -> Self:
-        """Return a set of values that also knows the names."""
+        """Create the set."""
         secrets = super().__new__(cls, values)
         secrets.names = frozenset(names)
         return secrets
 
 
 def secrets_of(value: Any, names: Collection[str] = ()) -> Secrets:
-    """Return the texts and numbers that ``mask`` hides in a JSON value, as texts, and the names given."""
+    """Return the values that ``mask`` hides in a JSON value, as texts, and the given names."""
     return Secrets((text for text in _secrets(value, names, secret=False) if len(text) >= MIN_LENGTH), names)
 
 
@@ -61,7 +61,7 @@ def _secrets(value: Any, names: Collection[str], *, secret: bool) -> Iterator[st
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return free text without the given secrets, and without whatever is named as one."""
+    """Return free text without the given secrets and without values after telling names."""
     text = _NAMED.sub(rf"\g<name>\g<quote>{MASK}", _replace(text, _longest_first(secrets)))
     if names := _names_of(secrets):
         text = _behind(names).sub(
@@ -71,7 +71,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def redact_value(value: Any, secrets: Iterable[str] = ()) -> Any:
-    """Return ``mask(value)`` with the given secrets, and passwords in addresses, hidden in its texts as well."""
+    """Return ``mask(value)`` and also mask the given secrets and passwords of URLs in its texts."""
     return _redact_value(mask(value, _names_of(secrets)), _longest_first(secrets))
 
 
@@ -89,7 +89,7 @@ def _names_of(secrets: Iterable[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=256)
 def _behind(names: frozenset[str]) -> re.Pattern[str]:
-    """Return a pattern of the values that stand behind these names in free text, in any spelling."""
+    """Return a pattern for values after these names in free text, in any spelling of the names."""
     spelt = "|".join(re.escape(name).replace("_", "[_-]?") for name in sorted(names, key=len, reverse=True))
     return re.compile(
         rf"""((?<![\w-])(?P<name>{spelt})["']?\s*[:=]\s*)(?:"[^"]*"|'[^']*'|[^\s"',;&)}}\]]+)""", re.IGNORECASE

@@ -1,4 +1,4 @@
-"""Read a nested mapping, with the environment over it, as a tree of dataclasses; collect what is wrong with it."""
+"""Build a tree of dataclasses from a nested mapping and the environment; collect all problems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENVIRONMENT_PREFIX = "TASKQUEUE__"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with ``TASKQUEUE``: where, what, and what to do."""
+    """A problem of ``TASKQUEUE``: the key, what is wrong, and what to do."""
 
     key: str
     message: str
@@ -25,7 +25,7 @@ class Problem:
 
 
 def merge_environment(raw: Mapping[str, Any], environ: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
-    """Return ``raw`` with every ``TASKQUEUE__A__B`` of the environment laid over it."""
+    """Return ``raw``, overridden by every ``TASKQUEUE__A__B`` of the environment."""
     merged: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in raw.items()}
     for name in sorted(environ):
         if not name.startswith(ENVIRONMENT_PREFIX):
@@ -45,13 +45,13 @@ def merge_environment(raw: Mapping[str, Any], environ: Mapping[str, str], proble
 
 
 class _FromEnvironment(str):
-    """Text from the environment, to be read as the type of its setting."""
+    """Text from the environment, which is converted to the type of its setting."""
 
     __slots__ = ()
 
 
 def build[T](kind: type[T], raw: Any, path: str, problems: list[Problem]) -> T:
-    """Return a ``kind`` filled from the mapping ``raw``; note each problem under its path."""
+    """Return a ``kind`` filled from the mapping ``raw``; append problems under their paths."""
     hints = typing.get_type_hints(kind)
     if not isinstance(raw, Mapping):
         problems.append(Problem(path, f"is {raw!r:.40}.", f"Make it a dict with keys {', '.join(_keys(kind))}."))
@@ -78,23 +78,15 @@ def _keys(kind: type[Any]) -> Iterator[str]:
     return (f.name.upper() for f in dataclasses.fields(kind))
 
 
-#: The least value of a number; 1 for whole numbers and 0.01 for others unless named here.
-_MINIMUM: Mapping[str, float] = dict.fromkeys(
-    (
-        "look_ahead_ms",
-        "grace_seconds",
-        "max_length",
-        "max_lines",
-        "submits_per_minute",
-        "reads_per_minute",
-        "heavy_per_minute",
-    ),
-    0,
-)
+#: Minimum of a number, if it is not 1 for whole numbers and 0.01 for others.
+_MINIMUM: Mapping[str, float] = {
+    "look_ahead_ms": 0, "grace_seconds": 0, "max_length": 0, "max_lines": 0,
+    "submits_per_minute": 0, "reads_per_minute": 0, "heavy_per_minute": 0,
+}  # fmt: skip
 _MAXIMUM = 10**12
-#: Stands within braces at the beginning of every key, and in the patterns by which keys are found.
+#: The prefix stands in braces at the start of every key, and in glob patterns.
 _KEY_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
-#: Texts of which there are only these.
+#: Allowed values of texts.
 _CHOICES: dict[str, tuple[str, ...]] = {"access": ("local", "token", "staff", "open")}
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Status(StrEnum):
-    """Where a task stands; the values are stored in the row and shown by every interface."""
+    """The state of a task; the values are stored in rows and shown in all interfaces."""
 
     SCHEDULED = "scheduled"
     QUEUED = "queued"
@@ -19,13 +19,13 @@ class Status(StrEnum):
     EXPIRED = "expired"
 
 
-#: The composite that every filter accepts beside the states.
+#: Name for all pending states, which filters accept beside the states.
 PENDING_NAME: Final = "pending"
 WAITING: Final = frozenset({Status.SCHEDULED, Status.QUEUED})
 PENDING: Final = WAITING | {Status.EXECUTING}
 TERMINAL: Final = frozenset(Status) - PENDING
 
-#: state -> states that may follow it. A test trigger in PostgreSQL enforces the same table.
+#: State -> states that may follow it. Tests enforce this table by a trigger in PostgreSQL.
 TRANSITIONS: Final[dict[Status, frozenset[Status]]] = {
     Status.SCHEDULED: frozenset({Status.QUEUED, Status.CANCELLED}),
     Status.QUEUED: frozenset({Status.EXECUTING, Status.CANCELLED, Status.EXPIRED, Status.SCHEDULED}),
@@ -41,7 +41,7 @@ TRANSITIONS: Final[dict[Status, frozenset[Status]]] = {
     ),
     Status.DEAD_LETTER: frozenset({Status.QUEUED}),  # a replay
     Status.COMPLETED: frozenset(),
-    Status.FAILED: frozenset({Status.QUEUED}),  # staff let it try again
-    Status.CANCELLED: frozenset({Status.QUEUED}),  # the same
-    Status.EXPIRED: frozenset({Status.QUEUED}),  # the same
+    Status.FAILED: frozenset({Status.QUEUED}),  # a retry by staff
+    Status.CANCELLED: frozenset({Status.QUEUED}),  # a retry by staff
+    Status.EXPIRED: frozenset({Status.QUEUED}),  # a retry by staff
 }

@@ -1,8 +1,8 @@
-"""W3C trace context: which trace the code that runs now belongs to.
+"""W3C trace context of the running code.
 
-A trace id travels with a task, so that the log lines of a request, of the task that it
-enqueued, and of the tasks which that one enqueued can be found by one number. The header is
-``00-<trace id>-<span id>-<flags>``. Where OpenTelemetry is in use, its current span counts.
+A trace id travels with a task. One id finds the log lines of a request, of the task that it
+enqueued, and of the tasks that this task enqueued. The header is
+``00-<trace id>-<span id>-<flags>``. If OpenTelemetry is in use, its current span counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
-#: The trace context of what runs now; ``None`` outside of any trace.
+#: Trace context of the running code; ``None`` outside of a trace.
 current: Final[ContextVar[str | None]] = ContextVar("taskqueue_traceparent", default=None)
 
 LENGTH: Final = 55
@@ -23,7 +23,7 @@ _FORMAT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a
 
 
 def parse(header: str) -> str | None:
-    """Return a header as version 00 writes it; ``None`` for one that is to be ignored, as the standard says."""
+    """Return a header in the form of version 00; ``None`` if the standard requires to ignore it."""
     match = _FORMAT.fullmatch(header.strip()[:512])
     if match is None or match[1] == "ff" or not int(match[2], 16) or not int(match[3], 16):
         return None
@@ -33,7 +33,7 @@ def parse(header: str) -> str | None:
 
 
 def trace_id(traceparent: str) -> str:
-    """Return the part that all spans of a trace share."""
+    """Return the trace id."""
     return traceparent[3:35]
 
 
@@ -43,12 +43,12 @@ def child(traceparent: str) -> str:
 
 
 def new() -> str:
-    """Return the context of a new trace that is sampled."""
+    """Return the context of a new, sampled trace."""
     return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
 
 
 def of_caller() -> str | None:
-    """Return the context to hand on to a task: of OpenTelemetry's current span, else the one set here."""
+    """Return the context for a new task: OpenTelemetry's current span, else ``current``."""
     telemetry = sys.modules.get("opentelemetry.trace")
     if telemetry is not None:
         found = _of_span(telemetry)
@@ -66,7 +66,7 @@ def _of_span(telemetry: Any) -> str | None:
 
 @contextmanager
 def use(traceparent: str | None) -> Iterator[None]:
-    """Let tasks that are enqueued in this block belong to a trace."""
+    """Enqueue the tasks of this block in a trace."""
     token = current.set(traceparent)
     try:
         yield

@@ -1,8 +1,7 @@
-"""Put hidden values back into parameters that were edited as they are shown, masked.
+"""Restore masked values in parameters that a person edited.
 
-Whoever edits parameters starts from a text in which secrets are masked. What was left as
-it was shown keeps its true value; a mask anywhere else is refused, as it would be stored
-as if it were the secret.
+The editor starts from parameters with masked secrets. A part that is unchanged keeps its real
+value. A mask anywhere else is refused, because it would be stored in place of the secret.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from queue_app.exceptions import InvalidTaskData
 
 
 def unmask(edited: Any, shown: Any, original: Any, path: str = "parameters") -> Any:
-    """Return ``edited`` with the values of ``original`` wherever it is as ``shown``; its depth was checked.
+    """Return ``edited`` with the values of ``original`` where it equals ``shown``; its depth was checked.
 
-    ``shown`` is ``original`` with values masked, so both have one shape down to the masks.
-    Items of a list are found again by what they look like, else by their position in a list
-    of the same length. Raises ``InvalidTaskData`` with the path of a mask that hides nothing.
+    ``shown`` is ``original`` with masked values, so both have the same shape down to the masks.
+    Items of a list are matched by their value, else by position if the length is unchanged.
+    Raises ``InvalidTaskData`` with the path of a misplaced mask.
     """
     if same(edited, shown):
         return original
@@ -50,7 +49,7 @@ def _item(edited: list[Any], position: int, shown: list[Any], original: list[Any
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are the same; to Python ``1``, ``1.0`` and ``true`` are equal."""
+    """Whether two JSON values are identical; Python takes ``1``, ``1.0`` and ``true`` for equal."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -61,7 +60,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _unmasked(value: Any, path: str) -> Any:
-    """Return a value that was not there before; refuse a mask in it."""
+    """Return a new value; refuse a mask in it."""
     if isinstance(value, dict):
         return {key: _unmasked(item, f"{path}.{key}") for key, item in value.items()}
     if isinstance(value, list):

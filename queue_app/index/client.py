@@ -14,15 +14,14 @@ from django.core.exceptions import ImproperlyConfigured
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index.lazy import redis
 
-#: As redis-py has it from version 8 on.
+#: Timeout of sockets where ``CACHES`` sets none; the default of redis-py from version 8 on.
 SOCKET_SECONDS = 5.0
-Reply = Any  # replies of scripts are untyped lists; index.py gives each its shape
-#: Up to the last "@" of an address, as a password may hold one; or in its query, where redis-py takes one too.
+#: The password in an address: up to the last "@", as a password may hold one, or in the query.
 _PASSWORD = re.compile(r"(://[^:@/\s]*:)\S*(?=@)|([?&]password=)[^&\s]*")
 
 
 def hide_password(url: str) -> str:
-    """Return ``url`` with its password, if any, replaced."""
+    """Return ``url`` with its password replaced."""
     return _PASSWORD.sub(r"\1\2***", url)
 
 
@@ -35,9 +34,8 @@ def server_url(alias: str) -> str:
 def connect(alias: str) -> redis.Redis:
     """Return the client of the cache ``alias``; it connects at its first command.
 
-    Where ``CACHES`` says nothing about timeouts, a server that does not answer is given up
-    after ``SOCKET_SECONDS``; older versions of redis-py would wait for ever. Raises
-    ``ImproperlyConfigured`` when the alias is missing or is no django-redis cache.
+    Where ``CACHES`` sets no timeouts, ``SOCKET_SECONDS`` applies; older versions of redis-py would wait for ever.
+    Raises ``ImproperlyConfigured`` when the alias is missing or is no django-redis cache.
     """
     if alias not in settings.CACHES:
         raise ImproperlyConfigured(f"TASKQUEUE REDIS_ALIAS names the cache {alias!r}, which CACHES does not define.")
@@ -55,7 +53,7 @@ def connect(alias: str) -> redis.Redis:
 
 
 def longest_wait(client: redis.Redis) -> float:
-    """Return for how many seconds a command may block on the server before the client would give it up."""
+    """Return how many seconds a command may block on the server before the client times out."""
     limit = client.connection_pool.connection_kwargs.get("socket_timeout")
     return math.inf if limit is None else 0.8 * float(limit)
 
@@ -64,8 +62,8 @@ def longest_wait(client: redis.Redis) -> float:
 def translated(operation: str, alias: str) -> Iterator[None]:
     """Turn every error of the client library into ``IndexUnavailable``.
 
-    Who is told that the server is a replica now is still connected to the former primary, which may live on for
-    long: the next command looks the primary up again.
+    When the server is a replica now, the connections lead to the former primary, which may live on: they are closed,
+    and the next command looks the primary up again.
     """
     try:
         yield
@@ -75,20 +73,20 @@ def translated(operation: str, alias: str) -> Iterator[None]:
         raise IndexUnavailable(f"{operation}: Redis at {server_url(alias)} failed: {describe(error)}") from error
 
 
-def in_one_write(client: redis.Redis, *commands: Sequence[Any]) -> list[Reply]:
-    """Run commands in one round trip; return their replies. What a pipeline does, without its costs."""
+def in_one_write(client: redis.Redis, *commands: Sequence[Any]) -> list[Any]:
+    """Run commands in one round trip; return their replies. As a pipeline of the client, without its overhead."""
     pool = client.connection_pool
     connection: Any = pool.get_connection()
     try:
         connection.send_packed_command([b"".join(part for each in commands for part in connection.pack_command(*each))])
         return [connection.read_response() for _ in commands]
     except BaseException:
-        connection.disconnect()  # a reply that nobody reads must not be taken for another's
+        connection.disconnect()  # an unread reply must not be taken for the reply to a later command
         raise
     finally:
         pool.release(connection)
 
 
 def describe(error: Exception) -> str:
-    """Return one line about ``error`` that carries no password."""
+    """Return one line about ``error`` without passwords."""
     return hide_password(" ".join(str(error).split())) or type(error).__name__

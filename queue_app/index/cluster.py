@@ -1,9 +1,8 @@
 """Connections to the one node of a Redis Cluster that holds the index.
 
-All keys of the index lie under one hash tag, so in one slot, and a script stays on one node.
-The pool asks the nodes it knows which of them holds the slot, at each new connection; a
-connection that is told that the slot has moved, or that its node is a replica now, is given
-up, and the next one asks again. So the client is a plain one, and everything works on it.
+All keys of the index lie under one hash tag, so in one slot, and a script stays on one node. For each new connection
+the pool asks the known nodes which of them holds the slot. When a node replies that the slot has moved, or that the
+node is a replica now, the connection is closed, and the next one asks again. So a plain client is enough.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ type Address = tuple[str, int]
 
 
 class Locator:
-    """Knows nodes of the cluster, and asks them who holds the slot."""
+    """Finds the node that holds the slot."""
 
     def __init__(self, nodes: Iterable[Address], slot: int, options: dict[str, Any], kind: type[Connection]) -> None:
         self.nodes = list(nodes)
         self._slot, self._options, self._kind = slot, options, kind
 
     def find(self) -> Address:
-        """Return the address of the primary. Raises ``redis.ConnectionError`` when no node can tell."""
+        """Return the address of the primary. Raises ``redis.ConnectionError`` when no node knows."""
         reason: Exception | None = None
         for node in list(self.nodes):
             try:
                 return self._ask(node)
             except (redis.RedisError, OSError, LookupError) as error:
                 reason = error
-        raise redis.ConnectionError(f"no node of the cluster tells who holds slot {self._slot}: {reason}")
+        raise redis.ConnectionError(f"no node of the cluster knows which node holds slot {self._slot}: {reason}")
 
     def _ask(self, node: Address) -> Address:
         connection = self._kind(**{**self._options, "host": node[0], "port": node[1], "decode_responses": True})
@@ -50,12 +49,12 @@ class Locator:
                 connection.disconnect()  # type: ignore[no-untyped-call]
         known = [(entry[0] or node[0], int(entry[1])) for part in ranges for entry in part[2:]]
         found = [part[2] for part in ranges if int(part[0]) <= self._slot <= int(part[1])]
-        self.nodes = [*dict.fromkeys([*known, *self.nodes])]  # those that were given at first may be gone one day
+        self.nodes = [*dict.fromkeys([*known, *self.nodes])]  # the configured nodes may be gone one day
         return found[0][0] or node[0], int(found[0][1])
 
 
 class SlotConnection(Connection):
-    """A connection that looks for the node whenever it connects."""
+    """A connection that finds the node whenever it connects."""
 
     def __init__(self, *, locator: Locator, **options: Any) -> None:
         self._locator = locator
@@ -68,7 +67,7 @@ class SlotConnection(Connection):
         super().connect()  # type: ignore[no-untyped-call]
 
     def read_response(self, *args: Any, **options: Any) -> Any:
-        """Return the answer; raise ``redis.ConnectionError`` where another node should have been asked."""
+        """Return the reply; raise ``redis.ConnectionError`` when the index is on another node."""
         try:
             return super().read_response(*args, **options)
         except (MovedError, AskError, ClusterDownError, ReadOnlyError) as error:
@@ -77,15 +76,15 @@ class SlotConnection(Connection):
 
 
 class SlotSSLConnection(SlotConnection, SSLConnection):
-    """The same with TLS."""
+    """A ``SlotConnection`` with TLS."""
 
 
 class SlotConnectionPool(ConnectionPool):
-    """For ``CONNECTION_POOL_CLASS``; ``LOCATION`` and ``nodes`` (pairs of host and port) are nodes to ask first."""
+    """A pool for ``CONNECTION_POOL_CLASS``; it asks ``LOCATION`` and ``nodes`` (pairs of host and port) first."""
 
     def __init__(self, *, nodes: Iterable[Address] = (), **options: Any) -> None:
         kind = SSLConnection if issubclass(options.pop("connection_class", Connection), SSLConnection) else Connection
-        options.pop("db", None)  # a cluster has one
+        options.pop("db", None)  # a cluster has only one
         slot = key_slot(f"{{{conf.get().key_prefix}}}".encode())
         first = (options.get("host", "localhost"), int(options.get("port", 6379)))
         asking = {name: value for name, value in options.items() if name not in {"host", "port", "max_connections"}}

@@ -1,38 +1,109 @@
-"""Read the stream of lifecycle events."""
+"""The stream of lifecycle events: how events travel to ``lua/publish.lua``, and how they are read."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Iterator
+from itertools import batched
 from typing import Any
 
-from queue_app.core.events import Event
+from queue_app import conf
+from queue_app.core.events import COUNTED, Event, Occasion, Run, counted
+from queue_app.core.ids import as_texts
 from queue_app.index.lazy import redis
+
+#: Maximum number of tasks per entry. One entry per task would cost a busy worker a sixth of its speed, most of it in
+#: the server; entries of unlimited size would leave the stream without a limit, as it is capped in entries.
+IDS_PER_ENTRY = 16
+
+
+def publish_arguments(runs: Iterable[Run]) -> list[Any]:
+    """Return the arguments of ``lua/publish.lua`` for these events, and for what they count."""
+    settings = conf.get()
+    published: list[tuple[Occasion, list[str]]] = []
+    counts: dict[str, int] = {}
+    keeps_events = settings.events.max_length > 0
+    for occasion, task_ids in runs:
+        if occasion.name == COUNTED:
+            _add(counts, occasion)
+            continue
+        if keeps_events:
+            ids = [" ".join(some) for some in batched(as_texts(task_ids), IDS_PER_ENTRY)]
+            published.append((occasion, ids or [""]))
+        name = _counter_of(occasion)
+        counts[name] = counts.get(name, 0) + max(1, len(task_ids))
+    return [
+        settings.events.max_length,
+        json.dumps(published),
+        *((part for item in counts.items() for part in item) if settings.metrics.enabled else ()),
+    ]
+
+
+def _add(counts: dict[str, int], occasion: Occasion) -> None:
+    for name, count in batched(occasion.details, 2):
+        counts[name] = counts.get(name, 0) + int(count)
+
+
+def _counter_of(occasion: Occasion) -> str:
+    """Return the name under which such events are counted (``core.tally``)."""
+    details = occasion.details
+    reason = details[1] if details[:1] == ("reason",) else ""
+    return f"event:{occasion.name}:{occasion.queue}:{occasion.priority}:{occasion.status}:{reason}"
+
+
+def split(runs: Iterable[Run], size: int) -> Iterator[list[Run]]:
+    """Cut events into parts of at most ``size``; neighbours of one occasion are joined, and the order stays.
+
+    Counts that belong to no event are added up, and go with the last part.
+    """
+    part: list[Run] = []
+    counts: dict[str, int] = {}
+    room = size
+    for occasion, task_ids in runs:
+        if occasion.name == COUNTED:
+            _add(counts, occasion)
+            continue
+        if not task_ids:
+            part.append(Run(occasion, []))
+        at = 0
+        while at < len(task_ids):
+            taken = task_ids[at : at + room]
+            if part and part[-1].occasion == occasion:
+                part[-1].task_ids.extend(taken)
+            else:
+                part.append(Run(occasion, list(taken)))
+            at += len(taken)
+            room -= len(taken)
+            if not room:
+                yield part
+                part, room = [], size
+    if counts:
+        part.append(counted(counts))
+    if part:
+        yield part
 
 
 def read_events(client: redis.Redis, key: str, after_id: str, *, count: int, block_ms: int | None) -> list[Event]:
-    """Return the events that follow ``after_id``; wait ``block_ms`` for the first, 0 and none do not wait."""
+    """Return the events after ``after_id``; wait up to ``block_ms`` for the first (0 and ``None``: do not wait)."""
     try:
         reply: Any = client.xread({key: after_id}, count=count, block=block_ms or None)
-    except redis.TimeoutError:  # a shorter socket timeout in CACHES
+    except redis.TimeoutError:  # CACHES has a shorter socket timeout
         return []
     entries = next(iter(reply.values())) if isinstance(reply, dict) else reply[0][1] if reply else []
-    return [event for entry_id, fields in _entries(entries) for event in _events(entry_id, fields)]
+    if entries and isinstance(entries[0], list):  # some protocol versions wrap the entries in one more list
+        entries = entries[0]
+    return [
+        event
+        for entry_id, fields in entries
+        for event in Event.from_fields(_text(entry_id), {_text(name): _text(value) for name, value in fields.items()})
+    ]
 
 
 def last_event_id(client: redis.Redis, key: str) -> str:
     """Return the id of the newest event."""
     newest: Any = client.xrevrange(key, count=1)
-    return text(newest[0][0]) if newest else "0-0"
+    return _text(newest[0][0]) if newest else "0-0"
 
 
-def _entries(entries: Any) -> Any:
-    """Undo the extra list that some protocol versions wrap a stream's entries in."""
-    return entries[0] if entries and isinstance(entries[0], list) else entries
-
-
-def _events(entry_id: bytes | str, fields: dict[Any, Any]) -> list[Event]:
-    return Event.from_fields(text(entry_id), {text(name): text(value) for name, value in fields.items()})
-
-
-def text(value: bytes | str) -> str:
-    """Return what the client returned as text, whatever bytes it holds."""
+def _text(value: bytes | str) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,6 +1,6 @@
-"""The client library, imported when it is first used: it takes as long to import as the rest of the app.
+"""The client library, imported at its first use: the import takes as long as that of the rest of the app.
 
-Django imports the app for every command and in every process; most of them never talk to Redis.
+Django imports the app in every process and for every command, and most of them never talk to Redis.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 else:
 
     class _Lazy:
-        """Stands for a module until something of it is asked for."""
+        """A module that is imported when one of its attributes is read."""
 
         def __init__(self, name: str) -> None:
             self._name = name
 
         def __getattr__(self, attribute: str) -> Any:
-            """Import the module, and look there."""
+            """Import the module; return its attribute."""
             return getattr(import_module(self._name), attribute)
 
     redis = _Lazy("redis")

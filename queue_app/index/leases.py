@@ -1,19 +1,17 @@
-"""Leases: the slots that tasks take, until their rows say that they are free."""
+"""Leases: the slots that tasks take until their rows say that they are free."""
 
 from __future__ import annotations
 
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import batched
 from typing import Any, NamedTuple, cast
 
 from queue_app.core.records import ANY_LEASE
+from queue_app.index.calls import Calls
 from queue_app.index.client import translated
-from queue_app.index.keys import Keys
-from queue_app.index.lazy import redis
 
-#: So many entries go in one call at most.
+#: Maximum entries per call of a script, so that no script blocks the server for long.
 BATCH = 500
 
 
@@ -25,68 +23,44 @@ class Lease(NamedTuple):
     leased_at: int
 
 
-class Leases(ABC):
-    """What the index does with leases."""
-
-    alias: str
-    keys: Keys
-    _client: redis.Redis
-
-    @abstractmethod
-    def _call(self, name: str, *args: Any) -> Any:
-        """Run a script; return its reply."""
+class Leases(Calls):
+    """The part of the index that holds leases."""
 
     def release(self, tasks: Iterable[tuple[uuid.UUID, str]]) -> int:
-        """Free the slots of tasks (id, queue) whose rows are no longer executing, whoever held them."""
-        return self._release((queue, task_id, "") for task_id, queue in tasks)
+        """Free the slots of tasks (id, queue) whose rows are no longer executing, whichever lease they hold."""
+        return self._release((queue, (task_id.bytes, "")) for task_id, queue in tasks)
 
     def release_leases(self, leases: Iterable[Lease]) -> int:
-        """Free the slots of tasks whose rows are no longer executing, each only if it is still that lease."""
+        """Free the slots of tasks whose rows are no longer executing, each only if it still holds that lease."""
         return self._release(
-            (lease.queue, lease.id, "" if lease.leased_at == ANY_LEASE else lease.leased_at) for lease in leases
+            (queue, (task_id.bytes, "" if leased_at == ANY_LEASE else leased_at))
+            for task_id, queue, leased_at in leases
         )
 
-    def _release(self, leases: Iterable[tuple[str, uuid.UUID, int | str]]) -> int:
-        freed = 0
-        for batch in batched(leases, BATCH):
-            queues: dict[str, list[Any]] = {}
-            for queue, task_id, leased_at in batch:
-                queues.setdefault(queue, []).extend((task_id.bytes, leased_at))
-            args: list[Any] = []
-            for queue, pairs in queues.items():
-                args += (queue, len(pairs) // 2, *pairs)
-            freed += self._call("release", *args)
-        return freed
+    def _release(self, leases: Iterable[tuple[str, tuple[Any, ...]]]) -> int:
+        return sum(int(self._call("release", *_grouped(batch))) for batch in batched(leases, BATCH))
 
     def restore_leases(self, tasks: Iterable[tuple[uuid.UUID, str]]) -> int:
         """Write the leases of tasks (id, lane) whose rows are executing; return how many were missing."""
-        total = 0
-        for batch in batched(tasks, BATCH):
-            lanes: dict[str, list[bytes]] = {}
-            for task_id, lane in batch:
-                lanes.setdefault(lane, []).append(task_id.bytes)
-            args: list[Any] = []
-            for lane, ids in lanes.items():
-                args += (lane, len(ids), *ids)
-            total += self._call("restore_leases", *args)
-        return total
+        entries = ((lane, (task_id.bytes,)) for task_id, lane in tasks)
+        return sum(int(self._call("restore_leases", *_grouped(batch))) for batch in batched(entries, BATCH))
 
-    def withdraw(self, leases: Iterable[Lease]) -> int:
-        """End leases that no row confirms, each only if it is still the same lease."""
-        ended = 0
+    def revoke(self, leases: Iterable[Lease]) -> int:
+        """Revoke leases that no row confirms, each only if it is still the same lease; return how many were."""
+        revoked = 0
         for batch in batched(leases, BATCH):
             args = [part for lease in batch for part in (lease.queue, lease.id.bytes, lease.leased_at)]
-            ended += self._call("withdraw", *args)
-        return ended
+            revoked += self._call("revoke", *args)
+        return revoked
 
     def last_proposal(self, worker_id: uuid.UUID) -> list[Lease]:
-        """Return what is still leased of what a worker was proposed last."""
-        reply = self._call("proposal", str(worker_id))
+        """Return the leases that are left of a worker's last proposal."""
+        reply = self._call("last_proposal", str(worker_id))
         pairs = zip(reply[1::2], reply[2::2], strict=True)
         return [Lease(uuid.UUID(bytes=task_id), queue.decode(), int(reply[0])) for task_id, queue in pairs]
 
     def missing_leases(self, tasks: Sequence[tuple[uuid.UUID, str]]) -> list[tuple[uuid.UUID, str]]:
-        """Return those of the tasks (id, lane) that hold no lease."""
+        """Return the tasks (id, lane) that hold no lease."""
         missing: list[tuple[uuid.UUID, str]] = []
         for batch in batched(tasks, BATCH):
             with translated("leases", self.alias):
@@ -104,3 +78,14 @@ class Leases(ABC):
                 yield Lease(uuid.UUID(bytes=cast("bytes", task_id)), queue, int(leased_at))
             if cursor == 0:
                 return
+
+
+def _grouped(entries: Iterable[tuple[str, tuple[Any, ...]]]) -> list[Any]:
+    """Return the arguments of a script: each name once, the number of its entries, and their parts."""
+    groups: dict[str, list[tuple[Any, ...]]] = {}
+    for name, parts in entries:
+        groups.setdefault(name, []).append(parts)
+    args: list[Any] = []
+    for name, found in groups.items():
+        args += (name, len(found), *(part for parts in found for part in parts))
+    return args

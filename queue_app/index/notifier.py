@@ -1,17 +1,15 @@
-"""Send hints without waiting for their replies, and many of a burst in one call.
+"""Send notifications without waiting for their replies, and many of a burst in one call.
 
-A push that is awaited costs its caller a round trip; one that is sent costs a write to a
-socket. The replies are read before the next one is sent. The first hint after a pause goes
-out at once; those that follow within ``GATHER_SECONDS`` gather and go together, sent by the
-next caller after that time, or by a thread when there is none.
+A notification is an entry (a queued task and its place, for ``lua/push.lua``) or an event (for ``lua/publish.lua``). A
+push that waits costs its caller a round trip; one that does not costs a write to a socket. The first notification after
+a pause is sent at once; further ones within ``GATHER_SECONDS`` gather and are sent together, by the next caller after
+that time, or by a thread when there is none. Replies are read before the next write.
 
-What the server refused because it did not know the script, and what a connection that broke left
-unanswered, is sent again (``index.line``): a push is idempotent, and an event may be told twice.
-A hint that is lost all the same (the process ends, the server restarts) is the reconciler's, like
-every other.
+Calls that the server refused because it did not know the script, or that a broken connection left unanswered, are sent
+again (``index.pipeline``): a push is idempotent, and an event may appear twice. When a notification is lost all the
+same (the process ends, the server restarts), the reconciler pushes the task.
 
-Events travel with the hints, before them: what became of a task never stands in the stream
-before it was accepted.
+Events are sent before entries: the stream never says what became of a task before it says that the task was accepted.
 """
 
 from __future__ import annotations
@@ -28,52 +26,52 @@ from typing import Any
 
 from queue_app.core.events import Run
 from queue_app.core.records import Entry
+from queue_app.index.events import publish_arguments, split
 from queue_app.index.lazy import redis
 from queue_app.index.packed import pack
-from queue_app.index.pipeline import Call, Line
-from queue_app.index.publishing import publish_arguments, split
+from queue_app.index.pipeline import Call, Pipeline
 
-#: Hints that follow one another more closely than this go together.
+#: Notifications that follow one another more closely than this are sent together.
 GATHER_SECONDS = 0.005
-#: So much later a thread does what the next caller has not done.
+#: Extra time that the thread leaves to the next caller.
 SLACK_SECONDS = 0.002
-#: So many events wait at most for hints to go with: nobody waits for what is only told.
+#: Maximum number of events that wait for entries to go with.
 MAX_EVENTS = 2000
-#: So many entries go in one call at most.
+#: Maximum number of entries, or of events, per call.
 MAX_ENTRIES = 500
-#: So many calls go to the socket at once: a burst's events and hints, and the question behind them, in one write.
-TOGETHER = 3
+#: Maximum number of calls per write: the events and entries of a burst, and the script call behind them.
+MAX_CALLS = 3
 
 
-class Poster:
-    """One line for all threads of a process."""
+class Notifier:
+    """One pipeline for all threads of a process."""
 
     def __init__(
         self, client: redis.Redis, prefix: str, push: redis.commands.core.Script, publish: redis.commands.core.Script
     ) -> None:
         self._push = push
         self._publish = publish
-        self._line = Line(client, prefix, (push, publish))
-        self.forget()
-        _posters.add(self)
+        self._pipeline = Pipeline(client, prefix, (push, publish))
+        self.reset()
+        _notifiers.add(self)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Start afresh without closing: a forked child must not touch its parent's connection."""
         self._lock = threading.Lock()
-        self._line.forget()
-        self._gathered: list[Entry] = []
+        self._pipeline.reset()
+        self._entries: list[Entry] = []
         self._events: list[Run] = []
-        self._count = 0  # of what has gathered
-        self.owes_hints = False  # posted, and perhaps not yet seen by the server
-        self._since = 0.0  # when the first of them came
+        self._count = 0  # gathered entries and events
+        self.has_unconfirmed_entries = False  # the server may not have seen them yet
+        self._since = 0.0  # when the first gathered one came
         self._sent_at = 0.0
         self._thread: threading.Thread | None = None
         self._gathering = threading.Event()
         self._failure: redis.RedisError | None = None
-        self._gave_up_at = 0.0  # monotonic; the server did not answer in time
+        self._timed_out_at = 0.0  # monotonic; the server did not answer in time
 
-    def post(self, entries: Sequence[Entry], events: Sequence[Run] = ()) -> None:
-        """Send hints and events, now or with those that follow.
+    def notify(self, entries: Sequence[Entry], events: Sequence[Run] = ()) -> None:
+        """Send entries and events, now or together with the next ones.
 
         Raises ``redis.RedisError`` when these or earlier ones failed.
         """
@@ -84,11 +82,11 @@ class Poster:
             now = time.monotonic()
             if not self._count:
                 self._since = now
-            self._gathered += entries
+            self._entries += entries
             self._events += events
             self._count += len(entries) + sum(max(1, len(run.task_ids)) for run in events)
-            self.owes_hints = self.owes_hints or bool(entries)
-            is_urgent = bool(self._gathered) or GATHER_SECONDS == 0  # without time to gather nothing does
+            self.has_unconfirmed_entries = self.has_unconfirmed_entries or bool(entries)
+            is_urgent = bool(self._entries) or GATHER_SECONDS == 0
             is_full = self._count >= (MAX_ENTRIES if is_urgent else MAX_EVENTS)
             if is_full or (is_urgent and now - self._sent_at >= GATHER_SECONDS):
                 self._send_gathered(now)
@@ -97,115 +95,115 @@ class Poster:
                 self._gathering.set()
 
     def flush(self) -> None:
-        """Send what has gathered and wait until everything has been answered."""
-        if self._count or self._line.outstanding:
-            self._settle()
+        """Send what has gathered and wait for all replies."""
+        if self._count or self._pipeline.unanswered:
+            self._exchange()
 
-    def ask(
+    def call(
         self,
         script: redis.commands.core.Script,
         arguments: Sequence[Any],
         entries: Sequence[Entry] = (),
         events: Sequence[Run] = (),
     ) -> Any:
-        """Call a script behind everything that was posted, and these; return its answer: one round trip for all.
+        """Call a script after all earlier notifications and these, in one round trip; return its reply.
 
-        A server that had forgotten the scripts may answer before it has seen the hints.
+        A server that had forgotten the scripts may reply before it has seen the notifications.
         """
-        return self._settle(Call(script, arguments), entries, events)
+        return self._exchange(Call(script, arguments), entries, events)
 
-    def _settle(self, call: Call | None = None, entries: Sequence[Entry] = (), events: Sequence[Run] = ()) -> Any:
+    def _exchange(self, call: Call | None = None, entries: Sequence[Entry] = (), events: Sequence[Run] = ()) -> Any:
         with self._turn():
-            self._gathered += entries
+            self._entries += entries
             self._events += events
             self._send_gathered(time.monotonic(), *([call] if call else []))
             try:
-                return self._line.read(all_of_them=True, wanted=call)
+                return self._pipeline.read(wait=True, wanted=call)
             except redis.ConnectionError:
-                self._line.send_again([])
-                return self._line.read(all_of_them=True, wanted=call)
+                self._pipeline.resend([])
+                return self._pipeline.read(wait=True, wanted=call)
             finally:
-                self.owes_hints = False
+                self.has_unconfirmed_entries = False
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Take the connection for oneself; let go of one whose server does not answer, or is a replica now.
+        """Lock the connection; give it up when its server does not answer, or is a replica now.
 
-        Threads that waited meanwhile do not wait for such a server once more each, one after the other.
+        Threads that waited for the lock meanwhile fail at once: otherwise each would wait for that server in turn.
         """
         asked_at = time.monotonic()
         with self._lock:
-            if self._gave_up_at > asked_at:
+            if self._timed_out_at > asked_at:
                 raise redis.TimeoutError("The server has just not answered another thread.")
             try:
                 yield
             except (redis.TimeoutError, redis.ReadOnlyError):
-                self._line.drop()
-                self._gave_up_at = time.monotonic()
+                self._pipeline.disconnect()
+                self._timed_out_at = time.monotonic()
                 raise
 
     def _send_gathered(self, now: float, *further: Call) -> None:
-        entries, events, self._sent_at = self._gathered, self._events, now
-        self._gathered, self._events, self._count = [], [], 0
+        entries, events, self._sent_at = self._entries, self._events, now
+        self._entries, self._events, self._count = [], [], 0
         calls = [Call(self._publish, publish_arguments(part)) for part in split(events, MAX_ENTRIES)]
         calls += [Call(self._push, pack(part)) for part in batched(entries, MAX_ENTRIES)]
         calls += further
-        for at in range(0, len(calls), TOGETHER):
-            together = calls[at : at + TOGETHER]
+        for at in range(0, len(calls), MAX_CALLS):
+            together = calls[at : at + MAX_CALLS]
             try:
-                self._line.read(all_of_them=False)
-                self._line.send(together)
+                self._pipeline.read(wait=False)
+                self._pipeline.send(together)
             except redis.ConnectionError:
-                self._line.send_again(together)
+                self._pipeline.resend(together)
 
     def _start_thread(self) -> None:
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="taskqueue-hints", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="taskqueue-notifier", daemon=True)
             self._thread.start()
 
     def _run(self) -> None:
-        """Send what has gathered when no further caller comes to do it.
+        """Send what has gathered when no further caller does.
 
-        While callers come and send it only looks now and then, asleep in between: to be woken for each
-        batch anew would cost them more than sending it.
+        While callers come and send, the thread only polls, asleep in between: waking it for each batch would cost the
+        callers more than sending it themselves.
         """
         while self._gathering.wait():
             pause = GATHER_SECONDS
             while pause:
                 time.sleep(pause)
                 try:
-                    pause = self._send_late_ones()
+                    pause = self._send_overdue()
                 except redis.RedisError as error:
-                    self._failure, pause = error, 0.0  # the next caller hears of it
+                    self._failure, pause = error, 0.0  # raised to the next caller
 
-    def _send_late_ones(self) -> float:
-        """Send what has gathered for long enough; return how long (s) to sleep then, 0 when nobody comes any more."""
+    def _send_overdue(self) -> float:
+        """Send what has gathered for long enough; return how long (s) to sleep then, 0 when no caller comes."""
         with self._turn():
             now = time.monotonic()
             left = self._since + GATHER_SECONDS - now if self._count else self._sent_at + GATHER_SECONDS - now
             if left > 0:
                 return left + SLACK_SECONDS
-            self._gathering.clear()  # before it is sent, which may fail
+            self._gathering.clear()  # before sending, which may fail
             if self._count:
                 self._send_gathered(now)
             return 0.0
 
 
-_posters: weakref.WeakSet[Poster] = weakref.WeakSet()
+_notifiers: weakref.WeakSet[Notifier] = weakref.WeakSet()
 
 
-def _forget_after_fork() -> None:
-    for poster in _posters:
-        poster.forget()
+def _reset_after_fork() -> None:
+    for notifier in _notifiers:
+        notifier.reset()
 
 
 def _flush_at_exit() -> None:
-    for poster in _posters:
+    for notifier in _notifiers:
         try:
-            poster.flush()
+            notifier.flush()
         except redis.RedisError:  # the reconciler will find the tasks
             continue
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+os.register_at_fork(after_in_child=_reset_after_fork)
 atexit.register(_flush_at_exit)

@@ -1,4 +1,4 @@
-"""How queued tasks travel to the index: to be put at their places, or compared with them; packed, lane by lane."""
+"""Queued tasks as they travel to the index, to be pushed or compared: packed, lane by lane."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from queue_app.core.records import Entry, PackedLane
 
-#: So many ids of a lane go into one call at most, and about so many of all lanes.
+#: Maximum ids of one lane per call, and about the number of ids of all its lanes.
 CHUNK = 1000
 
 
 def pack(entries: Iterable[Entry]) -> list[Any]:
-    """Return the arguments of ``lua/push.lua`` for these entries: packed, lane by lane."""
+    """Return the arguments of ``lua/push.lua`` for these entries."""
     lanes: dict[str, tuple[list[bytes], list[float]]] = {}
     for lane, score, task_id in entries:
         found = lanes.get(lane)
@@ -33,7 +33,7 @@ def misplaced(call: Callable[..., Any], lanes: Iterable[PackedLane]) -> list[uui
     """Return the tasks that are missing or stand at a wrong place; ``call`` runs a script by its name."""
     found: list[bytes] = []
     for arguments in _calls(lanes):
-        found += call("compare", *arguments)
+        found += call("misplaced", *arguments)
     return [uuid.UUID(bytes=task_id) for task_id in found]
 
 

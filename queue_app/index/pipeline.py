@@ -1,7 +1,7 @@
-"""One connection on which calls are sent before the answers to earlier ones are read.
+"""One connection on which calls are sent before the replies to earlier ones are read.
 
-What the server refused because it did not know the script is sent again. What a connection that
-broke has left unanswered is sent again by ``send_again``.
+A call that the server refuses because it does not know the script is sent again. ``resend`` sends calls again that a
+broken connection left unanswered.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from queue_app.index.lazy import redis
 
-#: So many replies may be outstanding; then the sender waits for the first of them.
-MAX_OUTSTANDING = 64
+#: Maximum number of unanswered calls; then the sender waits for the first reply.
+MAX_UNANSWERED = 64
 
 
 class Call(NamedTuple):
@@ -23,31 +23,31 @@ class Call(NamedTuple):
     arguments: Sequence[Any]
 
 
-class Line:
+class Pipeline:
     """A connection, taken from the client's pool when first used; for one thread at a time."""
 
     def __init__(self, client: redis.Redis, prefix: str, scripts: Sequence[redis.commands.core.Script]) -> None:
         self._client = client
         self._prefix = prefix
-        self._scripts = scripts  # that a server must know
-        self.forget()
+        self._scripts = scripts  # loaded on each new connection
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Start afresh without closing: a forked child must not touch its parent's connection."""
         self.connection: Any = None
-        self.outstanding: deque[Call] = deque()
+        self.unanswered: deque[Call] = deque()
 
-    def send_again(self, calls: Sequence[Call]) -> None:
-        """Send the unanswered calls, and these, on a new connection."""
-        unanswered = [*self.outstanding, *calls]
-        self.drop()
+    def resend(self, calls: Sequence[Call]) -> None:
+        """Send the unanswered calls, then these, on a new connection."""
+        unanswered = [*self.unanswered, *calls]
+        self.disconnect()
         self.send(unanswered)
 
     def send(self, calls: Sequence[Call]) -> None:
         """Send calls in one write."""
         if self.connection is None:
             self.connection = self._client.connection_pool.get_connection()
-            self._teach(self.connection)
+            self._load_scripts(self.connection)
         connection = self.connection
         packed = [
             part
@@ -55,14 +55,10 @@ class Line:
             for part in connection.pack_command("EVALSHA", script.sha, 1, self._prefix, *arguments)
         ]
         connection.send_packed_command([b"".join(packed)])  # each part would be a write of its own
-        self.outstanding.extend(calls)
+        self.unanswered.extend(calls)
 
-    def _teach(self, connection: Any) -> None:
-        """Make the scripts known.
-
-        A new connection may lead to a new server, whose refusal of a hint would be read only
-        with the next one.
-        """
+    def _load_scripts(self, connection: Any) -> None:
+        """Load the scripts: a new connection may lead to a new server, which would refuse the first call."""
         connection.send_packed_command(
             [part for script in self._scripts for part in connection.pack_command("SCRIPT", "LOAD", script.script)]
         )
@@ -70,33 +66,33 @@ class Line:
             for _ in self._scripts:
                 connection.read_response()
         except redis.ResponseError:
-            self.drop()  # the second answer must not be taken for that of a hint
+            self.disconnect()  # the second reply must not be taken for the reply to a call
             raise
 
-    def read(self, *, all_of_them: bool, wanted: Call | None = None) -> Any:
-        """Read answers, those that have come or all; return the one to ``wanted``."""
+    def read(self, *, wait: bool, wanted: Call | None = None) -> Any:
+        """Read the replies that have arrived, or wait for all; return the one to ``wanted``."""
         answer = None
-        while self.outstanding and (
-            all_of_them or len(self.outstanding) >= MAX_OUTSTANDING or self.connection.can_read(timeout=0)
+        while self.unanswered and (
+            wait or len(self.unanswered) >= MAX_UNANSWERED or self.connection.can_read(timeout=0)
         ):
             try:
                 response = self.connection.read_response()
             except redis.exceptions.NoScriptError:
-                call = self.outstanding.popleft()
+                call = self.unanswered.popleft()
                 self._client.script_load(call.script.script)
                 self.send([call])
             except redis.ResponseError:
-                self.outstanding.popleft()
+                self.unanswered.popleft()
                 raise
             else:
-                if self.outstanding.popleft() is wanted:
+                if self.unanswered.popleft() is wanted:
                     answer = response
         return answer
 
-    def drop(self) -> None:
-        """Let go of the connection, and of what is unanswered on it."""
+    def disconnect(self) -> None:
+        """Give up the connection and the unanswered calls on it."""
         connection, self.connection = self.connection, None
-        self.outstanding.clear()
+        self.unanswered.clear()
         if connection is not None:
             connection.disconnect()
             self._client.connection_pool.release(connection)

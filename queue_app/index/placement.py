@@ -1,4 +1,4 @@
-"""Where a task stands in the index, and the gates that its start would pass."""
+"""Where a task stands in the index, and the gates that it must pass to start."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
-_EVERYTHING = "a"
 _SCOPES = {"a": "everything", "q": "queue", "t": "type", "k": "key", "u": "user"}
-#: Between the queue and the user in the name of a user's gate.
+#: Separates queue and user in the name of a user's gate.
 _USER_SEPARATOR = "\x1e"
 
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """One gate: ``room`` is how many may start now (``None``: no limit), ``next_at`` when time alone brings some."""
+    """One gate: ``room`` tasks may start now (``None``: unlimited); if 0, time alone opens it at ``next_at``."""
 
     scope: str  # everything, queue, type, key, user
     name: str
@@ -28,16 +27,16 @@ class GateState:
     throttled_until: datetime | None
     burst: int | None  # starts that a full bucket holds
     interval: float | None  # seconds between two starts
-    holders: tuple[uuid.UUID, ...]  # some of those that hold the slots of a gate at its cap
+    holders: tuple[uuid.UUID, ...]  # some tasks that hold the slots of a gate at its cap
 
     @property
-    def is_shut(self) -> bool:
-        """Whether nothing may pass now."""
+    def is_closed(self) -> bool:
+        """Whether no task may start now."""
         return self.room is not None and self.room <= 0
 
     @classmethod
     def from_reply(cls, reply: Sequence[Any]) -> Self:
-        """Return what the script said of a gate."""
+        """Return the state of one gate in the reply."""
         name = reply[0].decode()
         room, next_at, used, cap = (_number(part) for part in reply[1:5])
         kind, _, rest = name.partition(":")
@@ -57,19 +56,19 @@ class GateState:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What the index knows of one task; ``waits`` in its lane, or ``is_leased``, or neither: not indexed."""
+class Placement:
+    """What the index knows of one task: it ``waits`` in its lane, ``is_leased``, or is not indexed."""
 
     state: str  # of the generation: ready, rebuilding, missing
     waits: bool
     is_leased: bool
-    turns: str  # who takes turns in its queue: user, key, or nobody
-    own_ahead: int  # tasks of the same user or key before it, where they take turns
+    turns: str  # who takes turns in its queue: user, key, or ''
+    own_ahead: int  # tasks of the same user or key before it
     gates: tuple[GateState, ...]
 
     @classmethod
     def from_reply(cls, reply: Sequence[Any]) -> Self:
-        """Return what the script said."""
+        """Return the placement that ``lua/explain.lua`` replied."""
         state, _number_of_it, place, leased, turns, own_ahead, *gates = reply
         return cls(
             state.decode(),

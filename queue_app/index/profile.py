@@ -1,4 +1,4 @@
-"""What a worker can run; workers that are alike share one profile and its heads."""
+"""What a worker can run. Workers that are alike share one profile and its heads."""
 
 from __future__ import annotations
 
@@ -17,17 +17,13 @@ class Profile:
     queues: tuple[str, ...]
     task_types: tuple[str, ...]
     capabilities: tuple[str, ...]
-    slots: int | None = None  # a heavier task is not its; None: whatever the weight
+    slots: int | None = None  # it runs no heavier task; None: any weight
 
     @classmethod
     def of(
-        cls,
-        queues: Iterable[str],
-        task_types: Iterable[str],
-        capabilities: Iterable[str],
-        slots: int | None = None,
+        cls, queues: Iterable[str], task_types: Iterable[str], capabilities: Iterable[str], slots: int | None = None
     ) -> Self:
-        """Return the profile of such a worker, whatever order the names come in."""
+        """Return the profile; the order of the names does not matter."""
         parts = tuple(tuple(sorted(set(names))) for names in (queues, task_types, capabilities))
         digest = hashlib.sha256(json.dumps([*parts, slots] if slots else parts).encode()).hexdigest()[:16]
         return cls(digest, parts[0], parts[1], parts[2], slots)

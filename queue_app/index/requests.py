@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import batched
 from typing import Any, NamedTuple
 
-#: One name for all schedulers: who took a request does not matter, only how long ago. So no
-#: list of consumers grows with every restart.
+#: One name for all schedulers: it does not matter which of them took a request, only how long ago. So the list of
+#: consumers does not grow with every restart.
 GROUP = CONSUMER = "taskqueue"
+#: Maximum requests per call of a script.
 BATCH = 500
 
 
@@ -20,17 +21,17 @@ class Request(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """Requests that are to be carried out now, for the ``times``-th time."""
+    """Requests to carry out now, taken for the ``times``-th time."""
 
     times: int
     requests: list[Request]
 
 
 class Backlog(NamedTuple):
-    """How many requests wait, those under way included, and how many were set aside."""
+    """How many requests wait or are being carried out, and how many are quarantined."""
 
     waiting: int
-    set_aside: int
+    quarantined: int
 
 
 class RequestStream:
@@ -40,29 +41,29 @@ class RequestStream:
         self._call = call
 
     def take(self, idle_ms: int, count: int) -> Taken:
-        """Take one request that was taken ``idle_ms`` ago and not settled, else up to ``count`` new ones.
+        """Take one request that was taken ``idle_ms`` ago and not acknowledged, else up to ``count`` new ones.
 
-        Creates the group when it is not there: at first, and after Redis was emptied.
+        Creates the group when it is missing: at first, and after Redis was emptied.
         """
         times, *entries = self._call("take_requests", GROUP, CONSUMER, idle_ms, min(count, BATCH))
         return Taken(int(times), [_request(entry_id, parts) for entry_id, parts in entries])
 
-    def settle(self, ids: Iterable[str]) -> int:
-        """Take requests that are done off the stream; return how many were there."""
-        return sum(int(self._call("settle_requests", GROUP, *batch)) for batch in batched(ids, BATCH))
+    def acknowledge(self, ids: Iterable[str]) -> int:
+        """Remove requests that are done from the stream; return how many were there."""
+        return sum(int(self._call("acknowledge_requests", GROUP, *batch)) for batch in batched(ids, BATCH))
 
     def postpone(self, ids: Iterable[str], times: int, idle_ms: int) -> None:
-        """Leave requests for later, as if they had been tried ``times`` times, the last one ``idle_ms`` ago."""
+        """Postpone requests, as if they had been tried ``times`` times, the last time ``idle_ms`` ago."""
         for batch in batched(ids, BATCH):
             self._call("postpone_requests", GROUP, CONSUMER, times, idle_ms, *batch)
 
-    def set_aside(self, entry_id: str, why: Mapping[str, str], *, keep: int, max_bytes: int) -> bool:
-        """Move a request to those that people have to look at; return whether it was there."""
+    def quarantine(self, entry_id: str, why: Mapping[str, str], *, keep: int, max_bytes: int) -> bool:
+        """Move a request to the quarantine, for an operator to look at; return whether it was there."""
         reasons = [part for pair in why.items() for part in pair]
-        return bool(self._call("set_aside", GROUP, entry_id, keep, max_bytes, *reasons))
+        return bool(self._call("quarantine_request", GROUP, entry_id, keep, max_bytes, *reasons))
 
     def backlog(self) -> Backlog:
-        """Count what waits and what was set aside."""
+        """Count waiting and quarantined requests."""
         return Backlog(*map(int, self._call("request_backlog")))
 
 

@@ -1,10 +1,10 @@
-"""Load the Lua scripts: one file per transition, with the shared parts they include.
+"""Load the Lua scripts: one file per transition, with the shared parts that it includes.
 
-A script is sent once per server by ``EVALSHA``; when the server does not know it (new,
-restarted, ``SCRIPT FLUSH``), redis-py loads it and repeats the call.
+A script is sent once per server; each call then names its hash (``EVALSHA``). When the server does not know the
+script (new, restarted, ``SCRIPT FLUSH``), redis-py loads it and repeats the call.
 
-Lua makes every function of a script anew in each call, used or not; a hundred of them take
-as long as ten commands. So what a script does not use of its shared parts is left out.
+Lua creates every function of a script anew in each call, used or not; a hundred functions cost as much as ten
+commands. So the loader leaves out shared functions that a script does not use.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections import Counter
 from functools import cache
 from importlib.resources import files
 
-_INCLUDE = re.compile(r"^--! include (\w+)$", re.MULTILINE)
-#: A shared function on one line, or up to the ``end`` at the margin; or the name of a key.
+_INCLUDE = re.compile(r"^--! include (\w+)\n", re.MULTILINE)
+#: A shared function, on one line or up to the ``end`` at the margin; or the name of a key.
 _DEFINITION = re.compile(
     r"^local function (\w+)\([^\n]*\) [^\n]* end *(?:--[^\n]*)?\n"
     r"|^local function (\w+)\([^\n]*\)\n(?:(?:[ -][^\n]*)?\n)*end\n"
@@ -31,16 +31,28 @@ NAMES = tuple(sorted(entry.name.removesuffix(".lua") for entry in _FOLDER.iterdi
 
 @cache
 def source(name: str) -> str:
-    """Return the text of the script ``name`` with what it uses of its includes in place."""
-    text = (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
-    text = _INCLUDE.sub(lambda match: (_FOLDER / "lib" / f"{match[1]}.lua").read_text(encoding="utf-8"), text)
+    """Return the text of a script with the used parts of its includes in place."""
+    text = _expand(f"{name}.lua", set())
     while (shorter := _without_unused(text)) != text:
         text = shorter
     return text
 
 
+def _expand(path: str, included: set[str]) -> str:
+    """Return the text of a file; each include, and each of its own, comes once, before the first file that needs it."""
+
+    def text_of(match: re.Match[str]) -> str:
+        part = match[1]
+        if part in included:
+            return ""
+        included.add(part)
+        return _expand(f"lib/{part}.lua", included)
+
+    return _INCLUDE.sub(text_of, (_FOLDER / path).read_text(encoding="utf-8"))
+
+
 def _without_unused(text: str) -> str:
-    """Leave out the definitions whose names occur nowhere else."""
+    """Leave out definitions whose names occur nowhere else."""
     uses = Counter(_words(text))
 
     def kept(match: re.Match[str]) -> str:

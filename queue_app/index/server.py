@@ -1,4 +1,4 @@
-"""What the Redis or Valkey server says about itself, for ``taskqueue doctor``."""
+"""Facts about the server of the index and its state, for ``taskqueue doctor`` and the health check."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from queue_app.index.lazy import redis
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """One server: its name and version, memory in bytes, and how it keeps data; times in seconds."""
+    """Name, version, memory (bytes), persistence and clock (seconds) of a server."""
 
     product: str  # Redis or Valkey
-    version: tuple[int, ...]  # the version of Redis that it behaves as
-    shown_version: str
+    version: tuple[int, ...]  # of the compatible Redis
+    displayed_version: str
     policy: str  # maxmemory-policy
     used: int
     limit: int  # maxmemory; 0: none
-    machine: int  # memory of its machine; 0: not told
+    machine: int  # memory of its machine; 0: unknown
     append_only: bool
-    snapshots: str | None  # the `save` rules; None: not told, empty: none
+    snapshots: str | None  # the `save` rules; None: unknown, empty: none
     last_save_failed: bool
-    clock_ahead: float  # of its clock before this machine's
-    clock_error: float  # by so much that may be off
+    clock_ahead: float  # of this machine's clock
+    clock_error: float  # uncertainty of clock_ahead
 
 
 def server_facts(index: Index) -> ServerFacts:
-    """Ask the server. Raises ``IndexUnavailable``."""
+    """Return the facts that the server tells. Raises ``IndexUnavailable``."""
     client = index._client  # noqa: SLF001 - of the same package
     with translated("info", index.alias):
         info: dict[str, Any] = client.info()
@@ -42,7 +42,7 @@ def server_facts(index: Index) -> ServerFacts:
     return ServerFacts(
         product="Valkey" if valkey else "Redis",
         version=tuple(int(part) for part in version.split(".") if part.isdigit()),
-        shown_version=str(valkey or version),
+        displayed_version=str(valkey or version),
         policy=str(info.get("maxmemory_policy", "unknown")),
         used=int(info.get("used_memory", 0)),
         limit=int(info.get("maxmemory", 0)),
@@ -56,7 +56,7 @@ def server_facts(index: Index) -> ServerFacts:
 
 
 def _snapshots(client: redis.Redis) -> str | None:
-    """Return the rules of snapshots; many hosted servers do not tell."""
+    """Return the rules of snapshots; many hosted servers refuse to tell."""
     try:
         found = client.config_get("save")
     except redis.RedisError:
@@ -65,24 +65,24 @@ def _snapshots(client: redis.Redis) -> str | None:
     return _text(value)
 
 
-class Pulse(NamedTuple):
-    """Whether the index may propose work (ready, rebuilding, missing), its generation, and whether anybody leads."""
+class IndexHealth(NamedTuple):
+    """The generation of the index, its state (ready, rebuilding, missing), and whether a scheduler leads."""
 
     generation: int
     state: str
-    led: bool
+    has_leader: bool
 
 
-def pulse(index: Index) -> Pulse:
-    """Ask for it; cheap whatever the index holds. Raises ``IndexUnavailable``."""
+def index_health(index: Index) -> IndexHealth:
+    """Return the health of the index, at a cost that does not grow with it. Raises ``IndexUnavailable``."""
     number, state = index.generation()
-    with translated("pulse", index.alias):
-        led = bool(index._client.exists(f"{index.keys.prefix}:lock:scheduler"))  # noqa: SLF001 - of the same package
-    return Pulse(number, state, led)
+    with translated("health", index.alias):
+        has_leader = bool(index._client.exists(f"{index.keys.prefix}:lock:scheduler"))  # noqa: SLF001 - of the same package
+    return IndexHealth(number, state, has_leader)
 
 
 def waiting_kinds(index: Index, queue: str) -> set[tuple[str, tuple[str, ...]]]:
-    """Return the (task type, capabilities) that wait in a queue. Raises ``IndexUnavailable``."""
+    """Return the (task type, capabilities) of the tasks that wait in a queue. Raises ``IndexUnavailable``."""
     with translated("lanes", index.alias):
         lanes = index._client.smembers(f"{index.keys.prefix}:lanes:{queue}")  # noqa: SLF001 - of the same package
     kinds = set()

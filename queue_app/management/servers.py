@@ -1,4 +1,4 @@
-"""Start-up of commands that need both servers: fail early, in one line, without secrets."""
+"""Check settings and servers before a command starts: errors are one line without secrets."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ EXIT_UNREACHABLE = 4
 
 
 class ServerCommand(BaseCommand):
-    """A command that refuses wrong settings, and servers that do not answer.
+    """A command that refuses invalid settings and servers that do not answer.
 
-    Only the checks of the queue run, as a worker needs no URLconf or templates; not by Django,
-    which would end with the code of a crash and a page of text.
+    It runs only the queue's system checks, as a worker needs no URLconf or templates. Django would report a failed
+    check with the exit code of a crash and a page of text.
     """
 
     requires_system_checks: tuple[str, ...] = ()
 
     def check_settings(self) -> None:
-        """Refuse wrong settings, with a line for each."""
+        """Raise ``CommandError`` for invalid settings, with one line each."""
         errors = [message for message in run_checks(tags=["taskqueue"]) if message.is_serious()]
         if errors:
             raise CommandError("\n".join(f"{e.msg} {e.hint or ''}".strip() for e in errors), returncode=EXIT_USAGE)
 
     def prepare(self) -> None:
-        """Check PostgreSQL, the tables and Redis; import the task modules."""
+        """Check PostgreSQL, its tables and Redis; import the task modules."""
         check_postgresql()
         check_redis()
         registry.discover()
@@ -52,31 +52,24 @@ def check_redis() -> None:
 
 
 def check_postgresql() -> None:
-    """Raise ``CommandError`` unless PostgreSQL answers and has the tables."""
-    alias = conf.get().database_alias
+    """Raise ``CommandError`` unless PostgreSQL answers, has the tables and the right isolation level."""
+    database = connections[conf.get().database_alias]
+    address = database_url(database.settings_dict)
     try:
-        with connections[alias].cursor() as cursor:
+        with database.cursor() as cursor:
             cursor.execute("SELECT 1 FROM queue_app_indexgeneration")
-        too_strict = checks.check_server(databases=[alias])
-    except OperationalError as error:
-        reason = hide_password(" ".join(str(error).split()))
-        raise CommandError(
-            f"PostgreSQL at {database_url(connections[alias].settings_dict)} cannot be reached: {reason} "
-            "Start it, or set DATABASES (DATABASE_URL).",
-            returncode=EXIT_UNREACHABLE,
-        ) from None
+        too_strict = checks.check_server(databases=[database.alias])
     except DatabaseError as error:
         reason = hide_password(" ".join(str(error).split()))
-        if not isinstance(error.__cause__, UndefinedTable):
-            raise CommandError(
-                f"PostgreSQL at {database_url(connections[alias].settings_dict)} cannot be used: {reason}",
-                returncode=EXIT_UNREACHABLE,
-            ) from None
-        raise CommandError(
-            f"The tables of the task queue are missing in {database_url(connections[alias].settings_dict)}; "
-            f"run `manage.py migrate` first. ({reason})",
-            returncode=EXIT_UNREACHABLE,
-        ) from None
+        if isinstance(error, OperationalError):
+            message = f"PostgreSQL at {address} cannot be reached: {reason} Start it, or set DATABASES (DATABASE_URL)."
+        elif isinstance(error.__cause__, UndefinedTable):
+            message = (
+                f"The tables of the task queue are missing in {address}; run `manage.py migrate` first. ({reason})"
+            )
+        else:
+            message = f"PostgreSQL at {address} cannot be used: {reason}"
+        raise CommandError(message, returncode=EXIT_UNREACHABLE) from None
     if too_strict:
         raise CommandError(f"{too_strict[0].msg} {too_strict[0].hint}", returncode=EXIT_USAGE)
 

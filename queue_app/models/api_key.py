@@ -1,24 +1,28 @@
-"""A key with which a program calls the API in the name of a user."""
+"""A key with which a program calls the API as a user."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.db import models
+from django.utils.functional import cached_property
 
-from queue_app.core.ids import uuid7
-from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
-from queue_app.models.fields import NamesField
+from queue_app.models.columns import NAME_LENGTH, TYPE_LENGTH, USER_LENGTH
+from queue_app.models.fields import IdField, NamesField
 
 
 class ApiKey(models.Model):
-    """Whose key it is, what it may do, and until when; the secret itself is not stored."""
+    """Whose key it is, what it allows, and until when; the secret itself is not stored.
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    ``user_id`` is the user's primary key as text, not a foreign key: users may be in another
+    database (decision 21).
+    """
+
+    id = IdField()
+    user_id = models.CharField(max_length=TYPE_LENGTH)
     name = models.CharField(max_length=NAME_LENGTH)
-    prefix = models.CharField(max_length=12, unique=True)  # how the key begins: people tell keys apart by it
+    prefix = models.CharField(max_length=12, unique=True)  # first characters of the key, for people to tell keys apart
     digest = models.CharField(max_length=64)  # SHA-256 of the whole key, in hexadecimal
     scopes = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)  # empty: all of the user's
     created_at = models.DateTimeField()
@@ -32,6 +36,14 @@ class ApiKey(models.Model):
     class Meta:
         ordering: ClassVar = ["-id"]
         verbose_name = "API key"
+        indexes: ClassVar = [
+            models.Index(fields=["user_id"], name="taskqueue_keys_of_user"),  # services.control.api_keys.delete_keys
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+    @cached_property
+    def user(self) -> Any:
+        """The user, from the database that holds users; ``None`` if the user was deleted."""
+        return get_user_model()._base_manager.filter(pk=self.user_id).first()  # noqa: SLF001 - Django's own way

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from django.db import models
 
-from queue_app.core.ids import uuid7
 from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
+from queue_app.models.fields import IdField
 
 REASON_LENGTH = 200  # of what somebody gives for what he does
 
@@ -15,7 +15,7 @@ REASON_LENGTH = 200  # of what somebody gives for what he does
 class AuditEntry(models.Model):
     """One action of a person. Never edited; deleted with its retention."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    id = IdField()
     at = models.DateTimeField()
     by = models.CharField(max_length=USER_LENGTH, blank=True, default="")  # of the application, or of the shell
     via = models.CharField(max_length=10, choices=[(name, name) for name in ("admin", "api", "command")])

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Self
 from django.db import models
 from django.db.models import Q
 
-from queue_app.core.ids import uuid7
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import NAME_LENGTH, PRIORITY_CHOICES, TYPE_LENGTH, USER_LENGTH
+from queue_app.models.fields import IdField
 
 #: One that can be replayed: neither replayed nor discarded yet.
 OPEN = Q(replayed_at__isnull=True, discarded_at__isnull=True)
@@ -52,7 +52,7 @@ class DeadLetter(models.Model):
     that. A task that dies again after a replay gets another one.
     """
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    id = IdField()
     task_id = models.UUIDField()
     task_type = models.CharField(max_length=TYPE_LENGTH)
     queue = models.CharField(max_length=NAME_LENGTH)

@@ -8,9 +8,9 @@ from typing import ClassVar, Final
 from django.db import models
 from django.db.models import Q
 
-from queue_app.core.ids import uuid7
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import USER_LENGTH
+from queue_app.models.fields import IdField
 
 
 class OperationKind(StrEnum):
@@ -52,7 +52,7 @@ class OperationState(StrEnum):
 class Operation(models.Model):
     """What shall be done to which tasks, how fast, and how far it has come; advanced by ``run_operations``."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    id = IdField()
     kind = models.CharField(max_length=12, choices=[(kind.value, kind.value) for kind in OperationKind])
     target = models.CharField(
         max_length=12,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
@@ -13,6 +13,11 @@ from django.db.models import F, Q
 
 from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
 from queue_app.models.limit_columns import MAX_CAP, Capped, Paced, Pausable, constraints_of
+
+if TYPE_CHECKING:  # generic in the stubs only
+    _JSONField = models.JSONField[Any, Any]
+else:
+    _JSONField = models.JSONField
 
 #: Names become parts of Redis keys, so neither braces nor separators nor control characters pass.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.\-]*\Z"
@@ -43,6 +48,17 @@ def check_fair_weights(value: Any) -> None:
             )
 
 
+class FairWeightsField(_JSONField):
+    """The weights of users or keys in a fair queue; migrations know it as a plain JSON field."""
+
+    default_validators = [check_fair_weights]  # noqa: RUF012 - as Django declares it
+
+    def deconstruct(self) -> Any:
+        """Describe the column."""
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.JSONField", args, kwargs
+
+
 class Queue(Capped, Paced, Pausable):
     """A named line of tasks with limits of its own."""
 
@@ -70,11 +86,10 @@ class Queue(Capped, Paced, Pausable):
         db_default="user",
         help_text="Who takes turns in a fair queue: users, or concurrency keys.",
     )
-    fair_weights = models.JSONField(
+    fair_weights = FairWeightsField(
         default=dict,
         blank=True,
         db_default=models.Value({}, models.JSONField()),
-        validators=[check_fair_weights],
         help_text='Shares of a fair queue, such as {"alice": 2}. Who is not named has the weight 1.',
     )
     max_concurrent_per_user = models.PositiveIntegerField(

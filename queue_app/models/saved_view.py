@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from django.db import models
 
-from queue_app.core.ids import uuid7
 from queue_app.models.columns import USER_LENGTH
+from queue_app.models.fields import IdField
 
 MAX_QUERY = 1000
 
@@ -15,7 +15,7 @@ MAX_QUERY = 1000
 class SavedView(models.Model):
     """What stands behind the question mark of a list's address; of one user, or shared with all staff."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    id = IdField()
     name = models.CharField(max_length=60)
     of = models.CharField(max_length=20, choices=[("task", "tasks"), ("deadletter", "dead letters")])
     query = models.CharField(max_length=MAX_QUERY)

@@ -14,7 +14,6 @@ from typing import ClassVar
 from django.db import models
 from django.db.models import F, Q
 
-from queue_app.core.ids import uuid7
 from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL, Status
 from queue_app.models.columns import (
@@ -27,11 +26,11 @@ from queue_app.models.columns import (
     TYPE_LENGTH,
     USER_LENGTH,
 )
-from queue_app.models.fields import BlockIndex, ContainmentIndex, NamesField
+from queue_app.models.fields import BlockIndex, ContainmentIndex, IdField, NamesField
 from queue_app.models.querysets import TaskQuerySet
 
 #: How a task can end without a result; sorted, as it stands in a migration.
-FRUITLESS = sorted(TERMINAL - {Status.COMPLETED})
+UNSUCCESSFUL = sorted(TERMINAL - {Status.COMPLETED})
 #: How a task can end; PostgreSQL would make an array of a list, anew for every statement, also where none has ended.
 _TERMINAL_PATTERN = f"^({'|'.join(sorted(TERMINAL))})$"
 #: So many values are expected in 32 pages: 120 bytes to tell them apart.
@@ -41,7 +40,7 @@ _FEW = "n_distinct_per_range=100"
 class Task(models.Model):
     """One unit of work and where it stands."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    id = IdField()
     task_type = models.CharField(max_length=TYPE_LENGTH)
     queue = models.CharField(max_length=NAME_LENGTH)
     status = models.CharField(max_length=12, choices=STATUS_CHOICES)
@@ -79,9 +78,11 @@ class Task(models.Model):
             # services.purge (successes) and statistics: what ended when
             models.Index(fields=["finished_at"], condition=Q(finished_at__isnull=False), name="taskqueue_finished"),
             # services.purge: what went wrong, by its end; what completes never enters it
-            models.Index(fields=["finished_at"], condition=Q(status__in=FRUITLESS), name="taskqueue_fruitless_ends"),
+            models.Index(
+                fields=["finished_at"], condition=Q(status__in=UNSUCCESSFUL), name="taskqueue_unsuccessful_ends"
+            ),
             # the lists of what went wrong, newest first
-            models.Index(fields=["status", "id"], condition=Q(status__in=FRUITLESS), name="taskqueue_fruitless"),
+            models.Index(fields=["status", "id"], condition=Q(status__in=UNSUCCESSFUL), name="taskqueue_unsuccessful"),
             # the API's lists and counts by type: entered once, when the task ends, so that only the finish pays
             models.Index(fields=["task_type", "id"], condition=Q(finished_at__isnull=False), name="taskqueue_by_type"),
             # lists and counts by what is rare, or missing, among what has ended: which pages need not be read. An entry

@@ -7,15 +7,14 @@ from typing import ClassVar
 from django.db import models
 from django.db.models import Q
 
-from queue_app.core.ids import uuid7
 from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
-from queue_app.models.fields import NamesField
+from queue_app.models.fields import IdField, NamesField
 
 
 class WorkerToken(models.Model):
     """Who may work, for which queues and with which capabilities; the secret itself is not stored."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    id = IdField()
     name = models.CharField(max_length=NAME_LENGTH, unique=True)
     digest = models.CharField(max_length=64, unique=True)  # SHA-256 of the secret, in hexadecimal
     hint = models.CharField(max_length=12)  # how the secret begins, so that people can tell tokens apart

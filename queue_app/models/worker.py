@@ -8,9 +8,8 @@ from typing import ClassVar
 from django.db import models
 from django.db.models import Q
 
-from queue_app.core.ids import uuid7
 from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
-from queue_app.models.fields import NamesField
+from queue_app.models.fields import IdField, NamesField
 
 
 class WorkerStatus(StrEnum):
@@ -25,7 +24,7 @@ class WorkerStatus(StrEnum):
 class Worker(models.Model):
     """One worker process, from its registration to a while after its end."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    id = IdField()
     name = models.CharField(max_length=200)
     status = models.CharField(max_length=10, choices=[(s.value, s.value) for s in WorkerStatus])
     queues = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)  # empty: all

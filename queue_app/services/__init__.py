@@ -1,19 +1,15 @@
-"""Use cases, one function each: the only place where rows and index meet.
+"""Use cases, one function each: the only place where PostgreSQL rows and the index meet.
 
-Order of every transition: the row first, in a transaction, then the index. Whatever stops
-between the two leaves an index that lags, which ``reconcile`` heals; never a row that does.
+Every transition changes the rows first, in a transaction, and then the index. A crash in between
+leaves an index that lags behind the rows; the reconciler repairs it.
+
+The functions whose names begin with ``a`` are for coroutines. Django has no transactions across
+``await``, so each of their calls is a transaction of its own. To make an enqueue part of a
+transaction, put both into one function and call that function with ``sync_to_async``.
 """
 
-from queue_app.services.asynchronous import (
-    acancel,
-    acancel_many,
-    aenqueue,
-    aenqueue_many,
-    apause,
-    areplay,
-    areprioritise,
-    aresume,
-)
+from asgiref.sync import sync_to_async
+
 from queue_app.services.control.pause import (
     pause,
     pause_everything,
@@ -26,9 +22,8 @@ from queue_app.services.control.pause import (
 )
 from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.enqueue.store import enqueue, enqueue_many
-from queue_app.services.lifecycle.cancel import cancel, cancel_many
+from queue_app.services.lifecycle.actions import cancel, cancel_many, reprioritise, reprioritise_many
 from queue_app.services.lifecycle.replay import discard, discard_many, replay
-from queue_app.services.lifecycle.reprioritise import reprioritise, reprioritise_many
 from queue_app.services.operations.request import start_replay
 
 __all__ = [
@@ -60,3 +55,12 @@ __all__ = [
     "set_queue_limits",
     "start_replay",
 ]
+
+acancel = sync_to_async(cancel)
+acancel_many = sync_to_async(cancel_many)
+aenqueue = sync_to_async(enqueue)
+aenqueue_many = sync_to_async(enqueue_many)
+apause = sync_to_async(pause)
+areplay = sync_to_async(replay)
+areprioritise = sync_to_async(reprioritise)
+aresume = sync_to_async(resume)

@@ -119,15 +119,15 @@ def _settle(index: Index, answers: list[Answer]) -> None:
     if not answers:
         return
     if transition_log.enabled():
-        transition_log.told(answer.event for answer in answers)
+        transition_log.log_events(answer.event for answer in answers)
     if events.enabled():
         index.publish([answer.event for answer in answers])
     for answer in answers:
         if answer.aside is not None:
-            index.requests.set_aside(answer.entry, {"error": answer.aside}, keep=KEPT_ASIDE, max_bytes=KEPT_BYTES)
+            index.requests.quarantine(answer.entry, {"error": answer.aside}, keep=KEPT_ASIDE, max_bytes=KEPT_BYTES)
     done = [answer.entry for answer in answers if answer.aside is None]
     if done:
-        index.requests.settle(done)
+        index.requests.acknowledge(done)
 
 
 def _try(request: Request) -> Answer:

@@ -1,6 +1,5 @@
-"""The row side: one module per transition, each a few SQL statements on the task tables.
+"""SQL statements on the task tables, one module for each transition or purpose. Only services call them.
 
-Every statement that changes a status names the status that it expects, and the attempt
-where one is held; so it changes nothing when somebody else was faster. Called by services
-only, never by interfaces.
+Every statement that changes a status names the status it expects, and the attempt if a worker holds the
+task, so it changes nothing when another process was faster.
 """

@@ -1,7 +1,6 @@
-"""Read the queued rows as the index takes them: packed by the database, lane by lane.
+"""Read the queued rows as the index takes them: packed by PostgreSQL, lane by lane.
 
-A rebuild and a rolling comparison of a million rows would otherwise make a million records of them,
-the latter only to find that all is well.
+Otherwise a rebuild or a comparison of a million rows would make a million Python records.
 """
 
 from __future__ import annotations
@@ -9,29 +8,29 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from queue_app.core.lanes import lane_name
 from queue_app.core.records import PackedLane
 from queue_app.sql.database import fetch_all
 
-Cursor = tuple[datetime, uuid.UUID]
-_NIL = uuid.UUID(int=0)
+type Cursor = tuple[datetime, uuid.UUID]
+_NIL: Final = uuid.UUID(int=0)
 
-# Reads the index only. Here and below the bounds of queued_at alone add nothing but what the planner can estimate.
-_END = """
+# Reads the index only. The conditions on queued_at alone change no result; they let the planner estimate row counts.
+_END: Final = """
 SELECT queued_at, id FROM queue_app_task WHERE status = 'queued' AND {after}
 ORDER BY queued_at, id OFFSET %(limit)s - 1 LIMIT 1
 """
 
-# A comparison asks for users only where the queue keeps them apart: else each would make a lane of its own here.
-_USER_THAT_MATTERS = """CASE WHEN queue = ANY(ARRAY(
+# The user, if the queue keeps users apart. In other queues every user would make a lane here for no purpose.
+_USER_THAT_MATTERS: Final = """CASE WHEN queue = ANY(ARRAY(
     SELECT name FROM queue_app_queue WHERE "order" = 'fair' OR max_concurrent_per_user IS NOT NULL
 )) THEN "user" ELSE '' END"""
-# The place is that of core.lanes.score to the last bit: whole milliseconds are exact in a double, so that only the last
-# addition rounds. A time as a double is exact once it is rounded to microseconds, until 2106.
-# Both packs of a lane are made in the same pass, so they are in the same order, whichever that is.
-_PACKED = """
+# The score equals that of core.lanes.score to the last bit: whole milliseconds are exact in a double, so only the last
+# addition rounds. A time as a double is exact after rounding to microseconds, until the year 2106.
+# PostgreSQL aggregates ids and scores of a lane in one pass, so both are in the same order.
+_PACKED: Final = """
 SELECT queue, task_type, capabilities, {user}, concurrency_key, weight,
     string_agg(uuid_send(id), ''::bytea),
     string_agg(float8send(priority * 1e13::float8 + us / 1000 + (us %% 1000) / 1e3::float8), ''::bytea)
@@ -42,21 +41,21 @@ GROUP BY 1, 2, 3, 4, 5, 6
 
 
 class Page(NamedTuple):
-    """Some queued rows, by lane; ``end`` is the cursor (queued_at, id) of the last, ``None`` when none follow."""
+    """Queued rows by lane; ``end`` is the cursor (queued_at, id) of the last row, ``None`` when none follow."""
 
     lanes: list[PackedLane]
     end: Cursor | None
 
     @property
     def size(self) -> int:
-        """How many rows the page holds."""
+        """The number of rows in the page."""
         return sum(lane.size for lane in self.lanes)
 
 
 def packed_page(after: Cursor | None, limit: int, *, with_users: bool = False) -> Page:
-    """Return about ``limit`` queued tasks that follow the cursor, the oldest.
+    """Return about ``limit`` queued tasks that follow the cursor, oldest first.
 
-    Lanes name their users ``with_users``, else only where the queue keeps them apart by now.
+    Lanes name their users if ``with_users`` is set or the queue keeps users apart now.
     """
     queued_at, task_id = after or ("-infinity", _NIL)
     return _packed(
@@ -77,7 +76,7 @@ def packed_pages(limit: int) -> Iterator[Page]:
 
 
 def packed_recent(seconds: float, limit: int) -> Page:
-    """Return about ``limit`` tasks that became queued within the last ``seconds``, the oldest of them."""
+    """Return about ``limit`` tasks that became queued within the last ``seconds``, oldest first."""
     return _packed(
         _USER_THAT_MATTERS,
         "queued_at > statement_timestamp() - make_interval(secs => %(seconds)s)",

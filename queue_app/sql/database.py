@@ -1,15 +1,17 @@
-"""The database that holds the rows.
+"""Run SQL on the database that holds the tasks.
 
-Statements write ``clock_timestamp()``, the time of the moment, but compare columns with
-``statement_timestamp()``: the first may change from row to row, so that no index can be
-searched for it, and a look for the tasks that are due would read all that are not.
+``docs/explanation/database-and-redis-access.md`` says which function is for what.
+
+Statements write ``clock_timestamp()``, the current time, but compare columns with ``statement_timestamp()``.
+``clock_timestamp()`` can change from row to row, so PostgreSQL cannot search an index for it.
 """
 
 from __future__ import annotations
 
 import select
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from datetime import datetime
 from functools import cache
 from typing import Any, cast
 
@@ -19,12 +21,15 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from queue_app import conf
 from queue_app.sql import prepared
+from queue_app.sql.prepared import Row, Statement
+
+type Parameters = Sequence[Any] | Mapping[str, Any]
 
 MINIMUM_POSTGRESQL = (14, 0)
-#: Shared by every claim until it commits, taken alone by a rebuild when it raises the
-#: generation: so no claim of the old generation can commit after the rebuild has read.
+#: Advisory lock that every claim shares until it commits. A rebuild takes it exclusively to raise the generation, so
+#: no claim of the old generation can commit after the rebuild has read the rows.
 GENERATION_LOCK = 0x7461736B_71000001
-#: Columns of a SELECT that has the rest of its transaction look rows up one by one, whatever the planner believes of
+#: Columns of a SELECT that make the rest of its transaction look rows up by index, whatever PostgreSQL believes about
 #: the sizes of tables.
 BY_KEYS_ONLY = (
     "set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),"
@@ -38,7 +43,7 @@ def alias() -> str:
 
 
 def connection() -> BaseDatabaseWrapper:
-    """Return this thread's connection to the rows."""
+    """Return this thread's connection to the database."""
     return connections[alias()]
 
 
@@ -49,81 +54,94 @@ def atomic() -> Iterator[None]:
         yield
 
 
-def fetch_all(sql: str, params: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
-    """Run one statement and return its rows."""
-    with connection().cursor() as cursor:
-        cursor.execute(sql, params)
-        return cast("list[tuple[Any, ...]]", cursor.fetchall())
+def is_in_transaction() -> bool:
+    """Return whether the caller has a transaction open, or controls when one ends."""
+    database = connection()
+    return database.in_atomic_block or not database.get_autocommit()
 
 
-def execute(sql: str, params: Sequence[Any] | Mapping[str, Any] = ()) -> int:
-    """Run one statement and return how many rows it touched."""
+def execute(sql: str, params: Parameters = ()) -> int:
+    """Run one statement and return the number of rows it changed."""
     with connection().cursor() as cursor:
         cursor.execute(sql, params)
         return int(cursor.rowcount)
 
 
-def fetch_prepared(sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Run one statement of the hot path as a prepared one, and return its rows.
+def fetch_all(sql: str, params: Parameters = ()) -> list[Row]:
+    """Run one statement and return its rows."""
+    with connection().cursor() as cursor:
+        cursor.execute(sql, params)
+        return cast("list[Row]", cursor.fetchall())
 
-    Django's cursors send a statement as text that PostgreSQL parses and plans each time,
-    which here costs as much as running it. Not behind a pooler that hands out a server for
-    each transaction, where a prepared statement may be on another one: the projects that
-    have such a pooler say so with ``DISABLE_SERVER_SIDE_CURSORS``.
+
+def fetch_value(sql: str, params: Parameters = ()) -> Any:
+    """Run one statement and return the first column of its first row; ``None`` without a row."""
+    rows = fetch_all(sql, params)
+    return rows[0][0] if rows else None
+
+
+def clock() -> datetime:
+    """Return the time by PostgreSQL's clock, which all stored times follow."""
+    now: datetime = fetch_value("SELECT clock_timestamp()")
+    return now
+
+
+def fetch_together(*statements: Statement) -> list[Row]:
+    """Run statements in one round trip and return the rows of the last one.
+
+    They are one transaction, or part of the caller's. Under READ COMMITTED each has its own snapshot,
+    as if it had been sent alone. They go as one text, which needs a cursor that fills in the parameters
+    itself, whatever the project chose for ``server_side_binding``. Query logging gets them one by one.
     """
     database = connection()
-    if not _may_prepare(database):
-        return fetch_all(sql, params)
-    with database.wrap_database_errors:
-        raw = _driver(database)
-        try:
-            return prepared.run(raw, [(sql, params)])
-        except prepared.Declined:
-            with psycopg.Cursor(raw) as cursor:
-                cursor.execute(sql, params)
-                return cursor.fetchall()
-
-
-def fetch_together(*statements: tuple[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Run prepared statements in one round trip, as one transaction or as part of the caller's; return the last rows.
-
-    Each has a snapshot of its own under READ COMMITTED, as if it had been sent alone. Where
-    statements cannot be prepared they go as one text; where queries are logged, one by one.
-    """
-    database = connection()
+    if len(statements) == 1:
+        return fetch_all(*statements[0])
     if database.queries_logged:
         with atomic():
             return [fetch_all(sql, params) for sql, params in statements][-1]
-    if not (_may_prepare(database) and _can_pipeline()):
-        texts, params = zip(*statements, strict=True)
-        return fetch_last(";".join(texts), [param for some in params for param in some])
+    texts, params = zip(*statements, strict=True)
+    with database.wrap_database_errors, psycopg.ClientCursor(_driver(database)) as cursor:
+        cursor.execute(";".join(texts), [param for some in params for param in some])
+        while cursor.nextset():
+            pass
+        return cursor.fetchall()
+
+
+def fetch_prepared(*statements: Statement) -> list[Row]:
+    """Run statements of the hot path as ``fetch_together`` does, but prepared.
+
+    Django's cursors send text that PostgreSQL parses and plans each time, which takes as long as running
+    a short statement. Behind a pooler that changes servers between transactions, a prepared statement may
+    be on another server; projects with such a pooler set ``DISABLE_SERVER_SIDE_CURSORS``.
+    """
+    database = connection()
+    is_single = len(statements) == 1
+    is_pooled = database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+    if is_pooled or database.queries_logged or not (is_single or _can_pipeline()):
+        return fetch_together(*statements)
     with database.wrap_database_errors:
         raw = _driver(database)
         try:
             return prepared.run(raw, statements)
         except prepared.Declined:
             pass
-        with raw.pipeline():  # left before anything is fetched: it is then that all goes out, and is committed
+        # The rows are fetched after the pipeline, because leaving it sends the statements and commits them.
+        with nullcontext() if is_single else raw.pipeline():
             cursors = [psycopg.Cursor(raw).execute(sql, params) for sql, params in statements]
         return cursors[-1].fetchall()
 
 
-def _may_prepare(database: BaseDatabaseWrapper) -> bool:
-    return not (database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or database.queries_logged)
-
-
 @cache
 def _can_pipeline() -> bool:
-    """Whether the libpq that is installed can; asking it takes longer than one would think."""
+    """Return whether the installed libpq supports pipelines; the check itself is slow."""
     return psycopg.Pipeline.is_supported()
 
 
 def _driver(database: BaseDatabaseWrapper) -> psycopg.Connection[Any]:
     """Return the connection below Django's.
 
-    Where the project wants connections to be checked at their first use in a request, one on
-    which nothing has come since the last answer is good: a server that ends one says so, or
-    closes it. Only what has something to say is asked, which costs a round trip.
+    With ``CONN_HEALTH_CHECKS``, Django checks a connection at its first use in a request, which costs a round trip.
+    A connection on which nothing has arrived is healthy, because a server that ends a connection says so or closes it.
     """
     if database.settings_dict["CONN_HEALTH_CHECKS"] and _has_news(database.connection):
         database.close_if_health_check_failed()
@@ -133,7 +151,7 @@ def _driver(database: BaseDatabaseWrapper) -> psycopg.Connection[Any]:
 
 
 def _has_news(raw: psycopg.Connection[Any] | None) -> bool:
-    """Whether the connection is closed, or the server has sent something that nobody asked for."""
+    """Return whether the connection is closed, or the server has sent something unasked."""
     if raw is None:
         return False
     if raw.closed:
@@ -141,19 +159,3 @@ def _has_news(raw: psycopg.Connection[Any] | None) -> bool:
     poll = select.poll()
     poll.register(raw.fileno(), select.POLLIN)
     return bool(poll.poll(0))
-
-
-def fetch_last(sql: str, params: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Run several statements in one round trip and, outside a transaction, as one; return the last one's rows.
-
-    Only a cursor that fills in the parameters itself can send them so, whatever the project
-    chose with ``server_side_binding``.
-    """
-    database = connection()
-    database.ensure_connection()
-    database.validate_no_broken_transaction()
-    with database.wrap_database_errors, psycopg.ClientCursor(database.connection) as cursor:
-        cursor.execute(sql, params)
-        while cursor.nextset():
-            pass
-        return cursor.fetchall()

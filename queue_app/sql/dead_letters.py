@@ -1,18 +1,19 @@
-"""Transitions of dead letters: replay and discard, each with its record in one statement."""
+"""Transitions of dead letters: replay and discard, each in one statement with its record."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from datetime import datetime
+from typing import Final
 
 from queue_app.core.records import TaskRef
+from queue_app.sql.columns import REF
 from queue_app.sql.database import execute, fetch_all
 
-# Records before tasks, each kind in the order of its ids: the same by everybody, or two replays of many could deadlock.
-# A second replay waits for the record, finds it replayed, and changes nothing. Tasks that are replayed together are
-# queued in the order of their deaths, 8 µs apart: the step of a score.
-_REPLAY = """
+# Every statement locks records before tasks, and each kind in the order of its ids; otherwise two replays of many dead
+# letters could deadlock. A second replay waits for the record, finds it replayed, and changes nothing. Tasks that are
+# replayed together are queued in the order of their deaths, 8 µs apart: the resolution of a score.
+_REPLAY: Final = f"""
 WITH letter AS (
     SELECT id, task_id, died_at FROM queue_app_deadletter
     WHERE id = ANY(%(ids)s) AND replayed_at IS NULL AND discarded_at IS NULL
@@ -30,20 +31,18 @@ WITH letter AS (
     SET status = 'queued', failures = 0, crashes = 0, queued_at = placed.queued_at, run_after = NULL,
         finished_at = NULL, deadline = NULL, cancel_requested_at = NULL
     FROM placed WHERE t.id = placed.id AND t.status = 'dead_letter'
-    RETURNING t.id, t.task_type, t.queue, t.priority, t.capabilities, t.queued_at, t."user", t.concurrency_key, t.weight
-), noted AS (
+    RETURNING t.*
+), record AS (
     UPDATE queue_app_deadletter AS d
     SET replayed_at = placed.clock, replayed_by = %(by)s, operation_id = %(operation)s
     FROM placed JOIN moved ON moved.id = placed.id
     WHERE d.id = placed.letter_id AND d.replayed_at IS NULL AND d.discarded_at IS NULL
     RETURNING d.id, d.task_id
 )
-SELECT noted.id, moved.id, moved.task_type, moved.queue, moved.priority, moved.capabilities, moved.queued_at,
-    moved."user"
-FROM noted JOIN moved ON moved.id = noted.task_id ORDER BY moved.queued_at
+SELECT record.id, {REF} FROM record JOIN moved AS t ON t.id = record.task_id ORDER BY t.queued_at
 """
 
-_DISCARD = """
+_DISCARD: Final = """
 WITH letter AS (
     SELECT id FROM queue_app_deadletter
     WHERE id = ANY(%(ids)s) AND replayed_at IS NULL AND discarded_at IS NULL
@@ -55,33 +54,7 @@ FROM letter WHERE d.id = letter.id AND d.replayed_at IS NULL AND d.discarded_at 
 RETURNING d.id
 """
 
-
-def replay(ids: Sequence[uuid.UUID], by: str, operation_id: uuid.UUID | None = None) -> list[tuple[uuid.UUID, TaskRef]]:
-    """Queue the tasks of those dead letters that are open, with a fresh retry budget; note who did it.
-
-    Returns (id of the dead letter, task) of those it applied to, in the order in which they
-    were queued. The attempt, which fences, stays.
-    """
-    found = fetch_all(_REPLAY, {"ids": list(ids), "by": by, "operation": operation_id})
-    return [(row[0], TaskRef.from_row(row[1:])) for row in found]
-
-
-def discard(ids: Sequence[uuid.UUID], by: str, reason: str) -> list[uuid.UUID]:
-    """Close those dead letters that are open; return their ids."""
-    return [row[0] for row in fetch_all(_DISCARD, {"ids": list(ids), "by": by, "reason": reason})]
-
-
-def edit_parameters(letter_id: uuid.UUID, parameters: str) -> None:
-    """Give the task other parameters (JSON text); note on the dead letter that they were edited."""
-    execute(
-        "UPDATE queue_app_taskpayload AS p SET parameters = %s::jsonb FROM queue_app_deadletter AS d"
-        " WHERE d.id = %s AND p.task_id = d.task_id",
-        [parameters, letter_id],
-    )
-    execute("UPDATE queue_app_deadletter SET parameters_edited = true WHERE id = %s", [letter_id])
-
-
-_OUTCOMES = """
+_OUTCOMES: Final = """
 SELECT count(*) FILTER (WHERE t.status IN ('dead_letter', 'failed')),
     count(*) FILTER (WHERE t.id IS NULL OR t.status IN ('completed', 'cancelled', 'expired'))
 FROM (
@@ -90,13 +63,32 @@ FROM (
 """
 
 
+def replay(ids: Sequence[uuid.UUID], by: str, operation_id: uuid.UUID | None = None) -> list[tuple[uuid.UUID, TaskRef]]:
+    """Queue the tasks of the open dead letters among ``ids``, with a fresh retry budget; record who did it.
+
+    Returns (id of the dead letter, task) of each replayed one, in the order in which they were
+    queued. The attempt, which fences, stays.
+    """
+    found = fetch_all(_REPLAY, {"ids": list(ids), "by": by, "operation": operation_id})
+    return [(letter_id, TaskRef.from_row(row)) for letter_id, *row in found]
+
+
+def discard(ids: Sequence[uuid.UUID], by: str, reason: str) -> list[uuid.UUID]:
+    """Close the open dead letters among ``ids``; return their ids."""
+    return [row[0] for row in fetch_all(_DISCARD, {"ids": list(ids), "by": by, "reason": reason})]
+
+
+def edit_parameters(letter_id: uuid.UUID, parameters: str) -> None:
+    """Replace the parameters (JSON text) of the task; record on the dead letter that they were edited."""
+    execute(
+        "UPDATE queue_app_taskpayload AS p SET parameters = %s::jsonb FROM queue_app_deadletter AS d"
+        " WHERE d.id = %s AND p.task_id = d.task_id",
+        [parameters, letter_id],
+    )
+    execute("UPDATE queue_app_deadletter SET parameters_edited = true WHERE id = %s", [letter_id])
+
+
 def outcomes(operation_id: uuid.UUID, first: int | None = None) -> tuple[int, int]:
     """Return how many of the (first) tasks that an operation replayed failed again, and how many ended otherwise."""
-    row = fetch_all(_OUTCOMES, [operation_id, first])[0]
-    return int(row[0]), int(row[1])
-
-
-def clock() -> datetime:
-    """Return the time by the clock of the rows."""
-    value: datetime = fetch_all("SELECT clock_timestamp()")[0][0]
-    return value
+    failed, ended = fetch_all(_OUTCOMES, [operation_id, first])[0]
+    return failed, ended

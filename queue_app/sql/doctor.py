@@ -1,48 +1,48 @@
-"""Questions of ``taskqueue doctor`` to PostgreSQL; each is cheap whatever the number of tasks, unless it says so."""
+"""Questions of ``taskqueue doctor`` to PostgreSQL, each cheap whatever the number of tasks."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+import uuid
+from typing import NamedTuple
 
 from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 
-from queue_app.sql.database import alias, connection, fetch_all
+from queue_app.sql.database import alias, connection, fetch_all, fetch_value
 
 
 def server() -> tuple[tuple[int, ...], str, str]:
-    """Return (version, as text, isolation level of this connection)."""
+    """Return (version, version as text, isolation level of this connection)."""
     version = connection().get_database_version()
-    isolation = fetch_all("SHOW transaction_isolation")[0][0]
-    return version, ".".join(map(str, version)), isolation
+    return version, ".".join(map(str, version)), fetch_value("SHOW transaction_isolation")
 
 
 def unapplied_migrations() -> list[str]:
-    """Return the names of the app's migrations that the database does not have."""
+    """Return the names of the app's migrations that the database lacks."""
     loader = MigrationLoader(connection())
     return sorted(name for app, name in loader.disk_migrations.keys() - loader.applied_migrations if app == "queue_app")
 
 
 def clock_ahead() -> tuple[float, float]:
-    """Return by how much the server's clock is ahead of this machine's, and by how much that may be off, in seconds."""
+    """Return how far the server's clock is ahead of this machine's, and the error of that figure, in seconds."""
     before = time.time()
-    there = fetch_all("SELECT EXTRACT(EPOCH FROM clock_timestamp())::float8")[0][0]
+    there: float = fetch_value("SELECT EXTRACT(EPOCH FROM clock_timestamp())::float8")
     after = time.time()
     return there - (before + after) / 2, (after - before) / 2
 
 
 def is_pooled() -> bool:
-    """Whether something stands between this process and the server, such as PgBouncer.
+    """Return whether a pooler such as PgBouncer stands between this process and the server.
 
-    It gives its clients numbers of its own in place of those of the server's processes.
+    A pooler gives its clients process numbers of its own.
     """
-    found = fetch_all("SELECT pg_backend_pid()")[0][0]
+    found = fetch_value("SELECT pg_backend_pid()")
     return bool(connection().connection.info.backend_pid != found)
 
 
 def shares_servers_between_transactions(tries: int = 20) -> bool:
-    """Whether two connections at once are served by one process of the server: transaction (or statement) pooling."""
+    """Return whether one server process serves two connections at once: transaction (or statement) pooling."""
     other = connections[alias()].copy()
     try:
         with connection().cursor() as mine, other.cursor() as yours:
@@ -59,7 +59,7 @@ def shares_servers_between_transactions(tries: int = 20) -> bool:
 
 
 class HeldSnapshot(NamedTuple):
-    """A transaction that keeps vacuum from its work; ``seconds`` since it began."""
+    """A transaction that keeps vacuum from removing dead rows; ``seconds`` is its age."""
 
     pid: int
     application: str
@@ -68,7 +68,7 @@ class HeldSnapshot(NamedTuple):
 
 
 def held_snapshots(seconds: float) -> list[HeldSnapshot]:
-    """Return transactions of this database that are older than this, oldest first; prepared ones have pid 0."""
+    """Return transactions of this database that are older than ``seconds``, oldest first; prepared ones have pid 0."""
     found = fetch_all(
         "SELECT pid, application_name, state, EXTRACT(EPOCH FROM clock_timestamp() - xact_start)::float8 AS age"
         " FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -83,7 +83,7 @@ def held_snapshots(seconds: float) -> list[HeldSnapshot]:
 
 
 class TableState(NamedTuple):
-    """A table: rows that live and rows that are dead, as PostgreSQL estimates, bytes with its indexes."""
+    """A table: PostgreSQL's estimates of its live and dead rows, and its bytes with indexes."""
 
     name: str
     live: int
@@ -105,16 +105,15 @@ def tables() -> list[TableState]:
 
 
 def counts_to_compare(limit: int) -> tuple[int, int]:
-    """Return how many tasks are queued (at most ``limit``) and how many execute, by their rows."""
-    queued = fetch_all(
+    """Return the numbers of queued tasks (at most ``limit``) and of executing tasks, by their rows."""
+    queued = fetch_value(
         "SELECT count(*) FROM (SELECT 1 FROM queue_app_task WHERE status = 'queued' LIMIT %s) AS counted", [limit]
     )
-    executing = fetch_all("SELECT count(*) FROM queue_app_task WHERE status = 'executing'")
-    return int(queued[0][0]), int(executing[0][0])
+    return queued, fetch_value("SELECT count(*) FROM queue_app_task WHERE status = 'executing'")
 
 
 class Silent(NamedTuple):
-    """A worker that is late."""
+    """A worker whose heartbeat is late by ``seconds``."""
 
     name: str
     host: str
@@ -123,7 +122,7 @@ class Silent(NamedTuple):
 
 
 def silent_workers(missed_heartbeats: int) -> list[Silent]:
-    """Return live workers that have been silent for longer than their budget."""
+    """Return live workers that have missed more than ``missed_heartbeats`` heartbeats."""
     found = fetch_all(
         "SELECT name, host, pid, EXTRACT(EPOCH FROM clock_timestamp() - last_heartbeat_at)::float8"
         " FROM queue_app_worker WHERE status IN ('active', 'draining')"
@@ -133,31 +132,34 @@ def silent_workers(missed_heartbeats: int) -> list[Silent]:
     return [Silent(*row) for row in found]
 
 
-def overdue_tasks(seconds: float) -> list[tuple[Any, str, float]]:
-    """Return (id, task type, seconds) of executing tasks that are past their deadline for so long."""
+def overdue_tasks(seconds: float) -> list[tuple[uuid.UUID, str, float]]:
+    """Return (id, task type, seconds overdue) of executing tasks whose deadline passed more than ``seconds`` ago."""
     found = fetch_all(
         "SELECT id, task_type, EXTRACT(EPOCH FROM clock_timestamp() - deadline)::float8 FROM queue_app_task"
         " WHERE status = 'executing' AND deadline < statement_timestamp() - make_interval(secs => %s)"
         " ORDER BY deadline LIMIT 100",
         [seconds],
     )
-    return [(row[0], row[1], row[2]) for row in found]
+    return [(task_id, task_type, late) for task_id, task_type, late in found]
 
 
 def deaths(seconds: float) -> int:
     """Return how many tasks became dead letters within the last ``seconds``."""
-    found = fetch_all(
-        "SELECT count(*) FROM queue_app_deadletter WHERE died_at > statement_timestamp() - make_interval(secs => %s)",
-        [seconds],
+    return int(
+        fetch_value(
+            "SELECT count(*) FROM queue_app_deadletter"
+            " WHERE died_at > statement_timestamp() - make_interval(secs => %s)",
+            [seconds],
+        )
     )
-    return int(found[0][0])
 
 
 def workers_dead_within(seconds: float) -> int:
     """Return how many workers were declared dead within the last ``seconds``."""
-    found = fetch_all(
-        "SELECT count(*) FROM queue_app_worker"
-        " WHERE status = 'dead' AND stopped_at > statement_timestamp() - make_interval(secs => %s)",
-        [seconds],
+    return int(
+        fetch_value(
+            "SELECT count(*) FROM queue_app_worker"
+            " WHERE status = 'dead' AND stopped_at > statement_timestamp() - make_interval(secs => %s)",
+            [seconds],
+        )
     )
-    return int(found[0][0])

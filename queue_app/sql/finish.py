@@ -1,40 +1,44 @@
-"""Record how attempts ended, in batches: fenced by the attempt and the worker that it was granted to."""
+"""Record how attempts ended, in batches, fenced by the attempt and its worker."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from queue_app.core.records import Outcome
 from queue_app.core.states import Status
-from queue_app.sql.database import BY_KEYS_ONLY, fetch_all, fetch_together
+from queue_app.sql.columns import INSERT_ATTEMPTS, INSERT_DEAD_LETTERS
+from queue_app.sql.database import BY_KEYS_ONLY, fetch_all, fetch_prepared
+from queue_app.sql.prepared import Row
 
-_COMPLETE = """
+type Attempt = tuple[uuid.UUID, int]
+
+#: Maximum number of outcomes for a prepared statement, which compares each with each. More outcomes get their own plan.
+FEW: Final = 16
+# Precedes a prepared statement, so that a plan made while the tables were empty suits full ones.
+_LOOK_UP: Final = (f"SELECT {BY_KEYS_ONLY}", ())
+
+# The `|| ''` hides the partial index of executing tasks from the planner.
+_DONE: Final = """
 UPDATE queue_app_task AS t
 SET status = CASE WHEN t.cancel_requested_at IS NULL THEN 'completed' ELSE 'cancelled' END,
     finished_at = clock_timestamp(), deadline = NULL, started_at = v.started_at
-FROM unnest(%s::uuid[], %s::int[], %s::uuid[], %s::timestamptz[]) AS v (id, attempt, worker_id, started_at)
+FROM {ended}
 WHERE t.id = ANY(%s) AND t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id
     AND t.status || '' = 'executing'
 RETURNING t.id, t.attempt, t.status
 """
-
-# With results: stored in the same statement, for those rows that the fence let pass.
-_COMPLETE_WITH_RESULTS = """
+_COMPLETE: Final = _DONE.format(
+    ended="unnest(%s::uuid[], %s::int[], %s::uuid[], %s::timestamptz[]) AS v (id, attempt, worker_id, started_at)"
+)
+# Stores the results of the tasks that pass the fence in the same statement.
+_COMPLETE_WITH_RESULTS: Final = f"""
 WITH v AS (
     SELECT * FROM unnest(%s::uuid[], %s::int[], %s::uuid[], %s::timestamptz[], %s::text[])
         AS v (id, attempt, worker_id, started_at, result)
-), done AS (
-    UPDATE queue_app_task AS t
-    SET status = CASE WHEN t.cancel_requested_at IS NULL THEN 'completed' ELSE 'cancelled' END,
-        finished_at = clock_timestamp(), deadline = NULL, started_at = v.started_at
-    FROM v
-    WHERE t.id = ANY(%s) AND t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id
-        AND t.status || '' = 'executing'
-    RETURNING t.id, t.attempt, t.status
-), results AS (
+), done AS ({_DONE.format(ended="v")}), results AS (
     INSERT INTO queue_app_taskresult (task_id, value)
     SELECT v.id, v.result::jsonb FROM v JOIN done USING (id, attempt)
     WHERE v.result IS NOT NULL AND done.status = 'completed'
@@ -44,42 +48,31 @@ SELECT id, attempt, status FROM done
 """
 
 
-#: So few outcomes are recorded by a prepared statement, which compares each with each. More get a plan of their own.
-FEW = 16
-# Goes before a prepared one: a plan that was made when the tables were empty must suit full ones.
-_LOOK_UP = (f"SELECT {BY_KEYS_ONLY}", ())
-
-Attempt = tuple[uuid.UUID, int]
-
-
 def complete(outcomes: Sequence[Outcome]) -> dict[Attempt, Status]:
-    """Mark the attempts' tasks as completed, or as cancelled where that was asked for meanwhile.
+    """Mark the attempts' tasks as completed, or as cancelled if that was requested meanwhile.
 
-    Returns {(id, attempt): status now} of those that still held their task. The result of a
-    cancelled one is not stored.
+    Returns {(id, attempt): status now} of the attempts that still held their task. The result of a
+    cancelled task is not stored.
     """
-    ids = [outcome.task.id for outcome in outcomes]
-    params: list[object] = [
-        ids,
-        [outcome.task.attempt for outcome in outcomes],
-        [outcome.task.worker_id for outcome in outcomes],
-        [outcome.started_at for outcome in outcomes],
-    ]
-    if all(outcome.result is None for outcome in outcomes):
-        return _by_attempt(_run(_COMPLETE, [*params, ids], len(ids)))
-    results = [outcome.result for outcome in outcomes]
-    return _by_attempt(_run(_COMPLETE_WITH_RESULTS, [*params, results, ids], len(ids)))
+    sql, params = _COMPLETE, [*_fence(outcomes), [outcome.started_at for outcome in outcomes]]
+    if any(outcome.result is not None for outcome in outcomes):
+        sql, params = _COMPLETE_WITH_RESULTS, [*params, [outcome.result for outcome in outcomes]]
+    params.append(params[0])
+    is_few = len(outcomes) <= FEW
+    return _by_attempt(fetch_prepared(_LOOK_UP, (sql, params)) if is_few else fetch_all(sql, params))
 
 
-def _run(sql: str, params: Sequence[object], size: int) -> list[tuple[Any, ...]]:
-    return fetch_together(_LOOK_UP, (sql, params)) if size <= FEW else fetch_all(sql, params)
+def _fence(outcomes: Sequence[Outcome]) -> list[list[Any]]:
+    """Return the columns id, attempt and worker."""
+    tasks = [outcome.task for outcome in outcomes]
+    return [[task.id for task in tasks], [task.attempt for task in tasks], [task.worker_id for task in tasks]]
 
 
-def _by_attempt(found: list[tuple[Any, ...]]) -> dict[Attempt, Status]:
+def _by_attempt(found: list[Row]) -> dict[Attempt, Status]:
     return {(task_id, attempt): Status(status) for task_id, attempt, status in found}
 
 
-_SNOOZE = """
+_SNOOZE: Final = """
 UPDATE queue_app_task AS t
 SET status = CASE WHEN t.cancel_requested_at IS NULL THEN 'scheduled' ELSE 'cancelled' END,
     run_after = clock_timestamp() + make_interval(secs => v.seconds), queued_at = NULL, deadline = NULL,
@@ -91,28 +84,23 @@ RETURNING t.id, t.attempt, t.status
 
 
 def snooze(outcomes: Sequence[Outcome]) -> dict[Attempt, Status]:
-    """Put tasks back for a while, no failure counted; return the attempts that still held their task."""
-    params = [
-        [outcome.task.id for outcome in outcomes],
-        [outcome.task.attempt for outcome in outcomes],
-        [outcome.task.worker_id for outcome in outcomes],
-        [outcome.snooze for outcome in outcomes],
-    ]
+    """Delay tasks without counting a failure; return {(id, attempt): status now} as ``complete`` does."""
+    params = [*_fence(outcomes), [outcome.snooze for outcome in outcomes]]
     return _by_attempt(fetch_all(_SNOOZE, params))
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of a failed attempt: a retry after ``retry_in`` seconds, else the final ``status``."""
+    """The consequence of a failed attempt: a retry after ``retry_in`` seconds, else the final ``status``."""
 
     outcome: Outcome
     status: str
     retry_in: float | None
-    reason: str | None = None  # of a dead letter; None: its retries are exhausted
+    reason: str | None = None  # of a dead letter; None: retries exhausted
     fingerprint: str = ""  # of a dead letter, see core.fingerprint
 
 
-_FAIL = """
+_FAIL: Final = f"""
 WITH v AS (
     SELECT * FROM unnest(%s::uuid[], %s::int[], %s::uuid[], %s::text[], %s::float8[], %s::timestamptz[],
         %s::timestamptz[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[])
@@ -130,15 +118,12 @@ WITH v AS (
     WHERE t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id AND t.status = 'executing'
     RETURNING t.id, t.attempt, t.task_type, t.queue, t.priority, t."user", t.status, t.worker_id
 ), attempts AS (
-    INSERT INTO queue_app_taskattempt
-        (task_id, attempt, worker_id, started_at, finished_at, exception_class, message, traceback)
+    {INSERT_ATTEMPTS}
     SELECT v.id, v.attempt, done.worker_id, v.started_at, v.finished_at, v.exception_class, v.message, v.traceback
     FROM v JOIN done USING (id, attempt)
     ON CONFLICT (task_id, attempt) DO NOTHING
 ), dead AS (
-    INSERT INTO queue_app_deadletter
-        (id, task_id, task_type, queue, priority, "user", reason, attempts, exception_class, message, died_at,
-         expires_at, replayed_by, fingerprint)
+    {INSERT_DEAD_LETTERS}
     SELECT gen_random_uuid(), v.id, done.task_type, done.queue, done.priority, done."user",
         COALESCE(v.reason, 'retries_exhausted'), v.attempt, v.exception_class, v.message, clock_timestamp(),
         clock_timestamp() + make_interval(secs => %s), '', v.fingerprint
@@ -150,28 +135,27 @@ SELECT id, attempt, status FROM done
 
 
 def fail(verdicts: Sequence[Verdict], dead_letter_seconds: float) -> dict[Attempt, Status]:
-    """Record failed attempts and what becomes of their tasks; one that was to be cancelled is not tried again.
+    """Record failed attempts and their consequences; a task with a requested cancellation is not retried.
 
-    Returns {(id, attempt): status now} of those that still held their task.
+    Returns {(id, attempt): status now} as ``complete`` does.
     """
-    failures = [(verdict, verdict.outcome, verdict.outcome.failure) for verdict in verdicts]
     rows = [
         (
-            outcome.task.id,
-            outcome.task.attempt,
-            outcome.task.worker_id,
+            verdict.outcome.task.id,
+            verdict.outcome.task.attempt,
+            verdict.outcome.task.worker_id,
             verdict.status,
             verdict.retry_in,
-            outcome.started_at,
-            outcome.finished_at,
+            verdict.outcome.started_at,
+            verdict.outcome.finished_at,
             failure.exception_class,
             failure.message,
             failure.traceback,
             verdict.reason,
             verdict.fingerprint,
         )
-        for verdict, outcome, failure in failures
-        if failure is not None
+        for verdict in verdicts
+        if (failure := verdict.outcome.failure) is not None
     ]
     columns = [list(column) for column in zip(*rows, strict=True)]
     return _by_attempt(fetch_all(_FAIL, [*columns, dead_letter_seconds]))

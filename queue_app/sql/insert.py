@@ -114,10 +114,8 @@ def insert_one(row: TaskRow, *, admitted: bool = False) -> Stored | None:
     limit that was committed before holds.
     """
     spec = row.spec
-    found = fetch_prepared(
-        _INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY,
-        values(row, admitted, spec.queue, spec.user != ""),
-    )
+    sql = _INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY
+    found = fetch_prepared((sql, values(row, admitted, spec.queue, spec.user != "")))
     if not found:
         if not admitted and (spec.idempotency_key is None or look([row])[1]):
             raise LimitApplies

@@ -1,4 +1,4 @@
-"""Everything about one task in one statement."""
+"""Read everything about one task in one statement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WHERE t.id = %s AND (%s::text IS NULL OR t."user" = %s::text)
 
 
 class BandPolicy(NamedTuple):
-    """What holds for a band: the fields of ``PriorityPolicy`` that options come from, without the cost of a model."""
+    """The fields of ``PriorityPolicy`` that options come from, without the cost of a model."""
 
     max_retries: int
     timeout_seconds: float
@@ -37,14 +37,14 @@ class BandPolicy(NamedTuple):
 
 
 class QueueOptions(NamedTuple):
-    """What holds for a queue, likewise."""
+    """The fields of ``Queue`` that options come from."""
 
     timeout_seconds: float | None
     max_retries: int | None
 
 
 class Inspected(NamedTuple):
-    """A task, what lies beside it, and what holds for its queue and for the bands, at one instant."""
+    """A task with its payload and result, and the options of its queue and of the bands, at one instant."""
 
     task: Task
     at: datetime
@@ -53,22 +53,18 @@ class Inspected(NamedTuple):
     result: Any
     queue: QueueOptions
     policies: dict[int, BandPolicy]
-    has_failed: bool  # whether an attempt is recorded
+    has_failed: bool  # whether a failed attempt is recorded
 
 
 def inspect(task_id: uuid.UUID, user: str | None) -> Inspected | None:
-    """Return a task (of the user, where one is named); ``None`` when there is none."""
-    found = fetch_prepared(_INSPECT, [task_id, user, user])
+    """Return a task, if it belongs to ``user`` (``None``: to any); ``None`` when there is none."""
+    found = fetch_prepared((_INSPECT, [task_id, user, user]))
     if not found:
         return None
-    row = found[0]
-    values, (at, args, parameters, result, timeout, retries, policies, has_failed) = (
-        row[: len(_NAMES)],
-        row[len(_NAMES) :],
-    )
-    task = Task.from_db(alias(), _NAMES, values)
+    values, rest = found[0][: len(_NAMES)], found[0][len(_NAMES) :]
+    at, args, parameters, result, timeout, retries, policies, has_failed = rest
     return Inspected(
-        task=task,
+        task=Task.from_db(alias(), _NAMES, values),
         at=at,
         args=json.loads(args) if args else [],
         parameters=json.loads(parameters) if parameters else {},

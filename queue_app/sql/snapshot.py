@@ -1,47 +1,44 @@
-"""Read the rows that the index must agree with."""
+"""Read the rows that the index must agree with: tasks, limits and the generation."""
 
 from __future__ import annotations
 
 import json
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from queue_app.core.lanes import lane_name
 from queue_app.core.limit_values import EVERYTHING, Limits, Scope, gate_of
 from queue_app.core.records import TaskRef
-from queue_app.sql.database import GENERATION_LOCK, atomic, execute, fetch_all
+from queue_app.sql.columns import LANE, REF
+from queue_app.sql.database import GENERATION_LOCK, atomic, execute, fetch_all, fetch_value
 
 
 def queued_estimate() -> int:
-    """Return about how many tasks are queued, as the last vacuum saw it; costs nothing."""
-    found = fetch_all(
+    """Return PostgreSQL's estimate of the number of queued tasks, as of the last vacuum; it reads no task."""
+    found = fetch_value(
         "SELECT GREATEST(c.reltuples, 0)::bigint FROM pg_class AS c WHERE c.oid = to_regclass('taskqueue_waiting')"
     )
-    return int(found[0][0]) if found else 0
+    return int(found or 0)
 
 
 def executing(ids: Sequence[uuid.UUID] | None = None) -> list[tuple[uuid.UUID, str]]:
-    """Return (id, lane) of every executing task, or of those of ``ids`` that execute."""
+    """Return (id, lane) of the executing tasks, all or those among ``ids``."""
     among, params = ("", []) if ids is None else (" AND id = ANY(%s)", [list(ids)])
-    found = fetch_all(
-        'SELECT id, queue, task_type, capabilities, "user", concurrency_key, weight'
-        f" FROM queue_app_task WHERE status = 'executing'{among}",
-        params,
-    )
-    return [(row[0], lane_name(*row[1:])) for row in found]
+    found = fetch_all(f"SELECT t.id, {LANE} FROM queue_app_task AS t WHERE status = 'executing'{among}", params)
+    return [(task_id, lane_name(*lane)) for task_id, *lane in found]
 
 
-_COLUMNS = "max_concurrent, paused, rate_count, rate_seconds, rate_burst, min_delay_seconds, throttled_until"
-_OF_LIMITS = f"SELECT scope, name, {_COLUMNS} FROM queue_app_limit"
-_OF_QUEUES = f"""
+_COLUMNS: Final = "max_concurrent, paused, rate_count, rate_seconds, rate_burst, min_delay_seconds, throttled_until"
+_OF_LIMITS: Final = f"SELECT scope, name, {_COLUMNS} FROM queue_app_limit"
+_OF_QUEUES: Final = f"""
 SELECT name, max_concurrent_per_user, CASE WHEN "order" = 'fair' THEN fair_by END, fair_weights, {_COLUMNS}
 FROM queue_app_queue
 """
 
 
 def limits() -> dict[str, Limits]:
-    """Return the limits of every gate that has a row, by the index's name of the gate."""
+    """Return {gate: its limits} for every gate that has a row."""
     return (
         {EVERYTHING: global_limits()}
         | {gate_of(row[0], row[1]): Limits(**_named(row[2:])) for row in fetch_all(_OF_LIMITS)}
@@ -74,47 +71,45 @@ def _named(values: Sequence[Any]) -> dict[str, Any]:
 
 
 def wait_for_grants() -> None:
-    """Return once every grant that is being committed now is; what is granted later sees what was committed before."""
+    """Wait until the claims that are being committed are; later claims see everything committed before this call."""
     with atomic():
-        fetch_all("SELECT pg_advisory_xact_lock(%s)", [GENERATION_LOCK])
+        _lock_generation()
 
 
 def refs(ids: list[uuid.UUID]) -> list[TaskRef]:
-    """Return those of the tasks that are queued."""
-    found = fetch_all(
-        'SELECT id, task_type, queue, priority, capabilities, queued_at, "user", concurrency_key, weight'
-        " FROM queue_app_task"
-        " WHERE id = ANY(%s) AND status = 'queued'",
-        [ids],
-    )
+    """Return the queued tasks among ``ids``."""
+    found = fetch_all(f"SELECT {REF} FROM queue_app_task AS t WHERE id = ANY(%s) AND status = 'queued'", [ids])
     return [TaskRef.from_row(row) for row in found]
 
 
 def raise_generation() -> int:
     """Begin a new generation; return its number.
 
-    Waits for the claims that are being committed, so that every grant of an earlier
-    generation is visible to whoever reads the rows after this returns.
+    Waits for the claims that are being committed, so that the caller can then read every
+    grant of an earlier generation.
     """
     with atomic():
-        fetch_all("SELECT pg_advisory_xact_lock(%s)", [GENERATION_LOCK])
-        found = fetch_all(
+        _lock_generation()
+        number: int = fetch_value(
             "INSERT INTO queue_app_indexgeneration (id, number, started_at, tasks, leases)"
             " VALUES (1, 1, clock_timestamp(), 0, 0)"
             " ON CONFLICT (id) DO UPDATE SET number = queue_app_indexgeneration.number + 1,"
             " started_at = clock_timestamp(), ready_at = NULL RETURNING number"
         )
-        return int(found[0][0])
+    return number
+
+
+def _lock_generation() -> None:
+    fetch_all("SELECT pg_advisory_xact_lock(%s)", [GENERATION_LOCK])
 
 
 def generation() -> int:
     """Return the generation that claims must belong to; 0 before the first rebuild."""
-    found = fetch_all("SELECT number FROM queue_app_indexgeneration WHERE id = 1")
-    return int(found[0][0]) if found else 0
+    return int(fetch_value("SELECT number FROM queue_app_indexgeneration WHERE id = 1") or 0)
 
 
-def note_ready(number: int, tasks: int, leases: int) -> None:
-    """Record that a generation can be claimed from."""
+def record_ready(number: int, tasks: int, leases: int) -> None:
+    """Record that workers can claim from a generation."""
     execute(
         "UPDATE queue_app_indexgeneration SET ready_at = clock_timestamp(), tasks = %s, leases = %s"
         " WHERE id = 1 AND number = %s",

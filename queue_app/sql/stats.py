@@ -1,23 +1,23 @@
-"""Read for metrics and checks what only the rows know; each statement is cheap whatever the number of tasks."""
+"""Figures for metrics and autoscaling that only PostgreSQL has, each cheap whatever the number of tasks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from queue_app.sql.database import fetch_all
+from queue_app.sql.database import fetch_all, fetch_value
 
 
 @dataclass(frozen=True, slots=True)
 class RowStats:
-    """Workers by status and their slots, pauses, jobs of upkeep and the generation, by the database's clock."""
+    """Workers by status and their slots, pauses, maintenance jobs and the generation, by the database's clock."""
 
     workers: dict[str, int]
-    slots: int  # of workers that take tasks
-    paused: dict[str, bool]  # queue -> whether it starts nothing, by itself or with all others
+    slots: int  # of active workers
+    paused: dict[str, bool]  # queue -> whether it, or everything, is paused
     job_ages: dict[str, float]  # job -> seconds since its last success
     generation: int
-    rebuild_seconds: float | None  # the last rebuild, or how long the one under way has taken so far
+    rebuild_seconds: float | None  # duration of the last rebuild, or of the current one so far
     rebuilding: bool
 
 
@@ -25,7 +25,7 @@ def read() -> RowStats:
     """Return the figures."""
     workers = fetch_all("SELECT status, count(*), sum(concurrency) FROM queue_app_worker GROUP BY status")
     paused = fetch_all("SELECT name, paused FROM queue_app_queue")
-    overall = fetch_all("SELECT COALESCE((SELECT paused FROM queue_app_runtimesettings WHERE id = 1), false)")
+    is_all_paused = fetch_value("SELECT paused FROM queue_app_runtimesettings WHERE id = 1")
     jobs = fetch_all(
         "SELECT name, EXTRACT(EPOCH FROM clock_timestamp() - succeeded_at)::float8 FROM queue_app_maintenancejob"
         " WHERE succeeded_at IS NOT NULL"
@@ -38,7 +38,7 @@ def read() -> RowStats:
     return RowStats(
         workers={status: count for status, count, _ in workers},
         slots=sum(int(slots or 0) for status, _, slots in workers if status == "active"),
-        paused={name: bool(overall[0][0] or is_paused) for name, is_paused in paused},
+        paused={name: bool(is_all_paused or is_paused) for name, is_paused in paused},
         job_ages={name: max(0.0, age) for name, age in jobs},
         generation=int(number),
         rebuild_seconds=seconds,
@@ -46,12 +46,12 @@ def read() -> RowStats:
     )
 
 
-#: Of the tasks that ended last, so many are looked at for run times.
-SAMPLE = 2000
+#: Number of the last ended tasks whose run times are averaged.
+SAMPLE: Final = 2000
 
 
 class Active(NamedTuple):
-    """Executing tasks of one kind."""
+    """Executing tasks that count against the same limits, and the slots they take."""
 
     queue: str
     task_type: str
@@ -62,7 +62,7 @@ class Active(NamedTuple):
 
 
 def active() -> list[Active]:
-    """Return what executes, by what caps count."""
+    """Return the executing tasks, grouped by what limits count."""
     found = fetch_all(
         'SELECT queue, task_type, concurrency_key, "user", count(*), sum(weight) FROM queue_app_task'
         " WHERE status = 'executing' GROUP BY 1, 2, 3, 4"
@@ -71,11 +71,11 @@ def active() -> list[Active]:
 
 
 def mean_seconds(queue: str) -> float | None:
-    """Return the mean run time of those tasks of the queue that ended last; ``None`` when none did."""
-    found = fetch_all(
+    """Return the mean run time of the queue's tasks among the last ended ones; ``None`` when there are none."""
+    mean: float | None = fetch_value(
         "SELECT avg(EXTRACT(EPOCH FROM finished_at - started_at))::float8 FROM (SELECT queue, started_at, finished_at"
         " FROM queue_app_task WHERE finished_at IS NOT NULL ORDER BY finished_at DESC LIMIT %s) AS ended"
         " WHERE queue = %s AND started_at IS NOT NULL",
         [SAMPLE, queue],
     )
-    return None if found[0][0] is None else float(found[0][0])
+    return mean

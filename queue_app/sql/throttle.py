@@ -1,23 +1,25 @@
-"""Close a gate for a while: its row says until when nothing starts."""
+"""Close a gate for a while: its row holds the time until which no task starts."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from queue_app.core.limit_values import Scope
 from queue_app.sql.database import execute
 
-_QUEUE = """
+_QUEUE: Final = """
 UPDATE queue_app_queue SET updated_at = clock_timestamp(),
     throttled_until = GREATEST(throttled_until, clock_timestamp() + make_interval(secs => %s))
 WHERE name = %s
 """
-# A type or key that has no limits gets a row that says nothing else: a key's family still holds for it.
-_LIMIT = """
+# A type or key without limits gets a row that only throttles; the limits of a key's family still apply to it.
+_LIMIT: Final = """
 INSERT INTO queue_app_limit AS l (scope, name, throttled_until, created_at, updated_at)
 VALUES (%s, %s, clock_timestamp() + make_interval(secs => %s), clock_timestamp(), clock_timestamp())
 ON CONFLICT (scope, name) DO UPDATE
 SET throttled_until = GREATEST(l.throttled_until, EXCLUDED.throttled_until), updated_at = EXCLUDED.updated_at
 """
-_FORGET = """
+_FORGET: Final = """
 DELETE FROM queue_app_limit WHERE id IN (
     SELECT id FROM queue_app_limit
     WHERE throttled_until < statement_timestamp() - make_interval(secs => %s) AND NOT paused AND max_concurrent IS NULL
@@ -27,7 +29,7 @@ DELETE FROM queue_app_limit WHERE id IN (
 
 
 def close(scope: str, name: str, seconds: float) -> None:
-    """Let nothing of the gate start for so many seconds, or longer if that was said before."""
+    """Close the gate for ``seconds``, or longer if an earlier call closed it for longer."""
     if scope == Scope.QUEUE:
         execute(_QUEUE, [seconds, name])
     else:
@@ -35,5 +37,5 @@ def close(scope: str, name: str, seconds: float) -> None:
 
 
 def forget(seconds: float, limit: int) -> int:
-    """Delete limits that say nothing but that something was throttled until long ago."""
+    """Delete at most ``limit`` rows that only throttled, until more than ``seconds`` ago; return how many."""
     return execute(_FORGET, [seconds, limit])

@@ -1,19 +1,21 @@
-"""Delete what has served its time, in small batches; count what happened."""
+"""Delete rows past their retention, in small batches; count transitions."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
-from queue_app.sql.database import execute, fetch_all
+from queue_app.sql.database import execute, fetch_all, fetch_value
 
-# Each kind of end is read along an index, up to its own retention: so a run reads what it deletes, and not what is kept
-# for longer. Only that of the successes holds both kinds: failures that are kept are read over, from `after` on.
-_COMPLETED = """
+_AGO: Final = "statement_timestamp() - make_interval(secs => %s)"
+# Each kind of end is read along an index, up to its own retention, so a run reads the tasks that it deletes and not
+# those kept for longer. The index for successes also holds failures; a run reads past kept failures, from `after` on.
+_COMPLETED: Final = """
     status = 'completed' AND finished_at >= COALESCE(%(after)s::timestamptz, '-infinity')
     AND finished_at < statement_timestamp() - make_interval(secs => %(seconds)s)
 """
-# A task stays as long as its dead letter can be replayed, whatever the retention of failures says.
-_FRUITLESS = """
+# A task stays while its dead letter can be replayed, whatever the retention of failures says.
+_UNSUCCESSFUL: Final = """
     status IN ('cancelled', 'dead_letter', 'expired', 'failed')
     AND finished_at >= COALESCE(%(after)s::timestamptz, '-infinity')
     AND finished_at < statement_timestamp() - make_interval(secs => %(seconds)s)
@@ -21,10 +23,10 @@ _FRUITLESS = """
         SELECT 1 FROM queue_app_deadletter AS letter
         WHERE letter.task_id = queue_app_task.id AND letter.replayed_at IS NULL AND letter.discarded_at IS NULL))
 """
-# It also stays as long as it stands for its idempotency key.
-_UNKEYED = "(idempotency_key IS NULL OR created_at < statement_timestamp() - make_interval(secs => %(key)s))"
-# The children go in the same statement: they carry no foreign key that would do it.
-_PURGE = """
+# A task also stays while its idempotency key is valid.
+_UNKEYED: Final = "(idempotency_key IS NULL OR created_at < statement_timestamp() - make_interval(secs => %(key)s))"
+# The same statement deletes the children, because they have no foreign key that would do it.
+_PURGE: Final = """
 WITH doomed AS (
     SELECT id FROM queue_app_task WHERE {which} AND {unkeyed}
     ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
@@ -35,9 +37,10 @@ progress AS (DELETE FROM queue_app_taskprogress USING doomed WHERE task_id = doo
 logs AS (DELETE FROM queue_app_tasklog USING doomed WHERE task_id = doomed.id)
 DELETE FROM queue_app_task AS t USING doomed WHERE t.id = doomed.id RETURNING t.finished_at
 """
-_PURGE_COMPLETED, _PURGE_FRUITLESS = (_PURGE.format(which=each, unkeyed=_UNKEYED) for each in (_COMPLETED, _FRUITLESS))
+_PURGE_COMPLETED: Final = _PURGE.format(which=_COMPLETED, unkeyed=_UNKEYED)
+_PURGE_UNSUCCESSFUL: Final = _PURGE.format(which=_UNSUCCESSFUL, unkeyed=_UNKEYED)
 
-_COUNTS = """
+_COUNTS: Final = """
 SELECT queue, sum(enqueued)::int, sum(completed)::int, sum(failed)::int FROM (
     SELECT queue, 1 AS enqueued, 0 AS completed, 0 AS failed FROM queue_app_task
     WHERE id >= %(first_id)s AND created_at >= %(since)s AND created_at < %(until)s
@@ -47,8 +50,8 @@ SELECT queue, sum(enqueued)::int, sum(completed)::int, sum(failed)::int FROM (
 ) AS events GROUP BY queue
 """
 
-# Of what ended: how long it had been queued, and how long it ran then. A task that never started has neither.
-_PERCENTILES = """
+# Times in the queue and run times of ended tasks. A task that never started has neither.
+_PERCENTILES: Final = """
 SELECT queue, percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY waited),
     percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY ran)
 FROM (
@@ -61,91 +64,83 @@ FROM (
 
 
 def percentiles(since: datetime, until: datetime) -> dict[str, dict[str, float]]:
-    """Return {queue: {wait_p50, …, run_p99}} in seconds, of the tasks that ended between."""
+    """Return {queue: {wait_p50, …, run_p99}} in seconds, of the tasks that ended between the two times."""
     names = [f"{what}_p{share}" for what in ("wait", "run") for share in (50, 95, 99)]
     found = fetch_all(_PERCENTILES, [since, until])
     return {queue: dict(zip(names, [*waited, *ran], strict=True)) for queue, waited, ran in found}
 
 
-def purge_audit(seconds: float, limit: int) -> int:
-    """Delete old entries of the audit log; their ids begin with their time."""
-    return execute(
-        "DELETE FROM queue_app_auditentry WHERE id IN (SELECT id FROM queue_app_auditentry"
-        " WHERE id < %s ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED)",
-        [_first_id(datetime.now(UTC) - timedelta(seconds=seconds)), limit],
-    )
-
-
 def count_purgeable(success_seconds: float, failure_seconds: float, key_seconds: float) -> int:
-    """Return how many tasks would be deleted by now, called until nothing is left."""
+    """Return how many tasks are past their retention now."""
     count = 0
-    for which, seconds in ((_COMPLETED, success_seconds), (_FRUITLESS, failure_seconds)):
+    for which, seconds in ((_COMPLETED, success_seconds), (_UNSUCCESSFUL, failure_seconds)):
         params = {"seconds": seconds, "key": key_seconds, "after": None}
-        count += fetch_all(f"SELECT count(*) FROM queue_app_task WHERE {which} AND {_UNKEYED}", params)[0][0]
+        count += fetch_value(f"SELECT count(*) FROM queue_app_task WHERE {which} AND {_UNKEYED}", params)
     return count
 
 
 def purge_completed(seconds: float, key_seconds: float, limit: int, after: datetime | None = None) -> list[datetime]:
-    """Delete at most ``limit`` completed tasks that are past their retention, oldest first; return when they ended.
+    """Delete at most ``limit`` completed tasks past their retention, oldest first; return when they ended.
 
-    One that carries an idempotency key stays at least ``key_seconds`` from its creation on.
-    Nothing that ended before ``after`` is looked at.
+    A task with an idempotency key stays for at least ``key_seconds`` after its creation.
+    Tasks that ended before ``after`` are not read.
     """
     params = {"seconds": seconds, "key": key_seconds, "limit": limit, "after": after}
     return [row[0] for row in fetch_all(_PURGE_COMPLETED, params)]
 
 
-def purge_fruitless(seconds: float, key_seconds: float, limit: int, after: datetime | None = None) -> list[datetime]:
-    """Delete tasks that ended without a result; otherwise as ``purge_completed``."""
+def purge_unsuccessful(seconds: float, key_seconds: float, limit: int, after: datetime | None = None) -> list[datetime]:
+    """Delete tasks that ended without success, as ``purge_completed`` does."""
     params = {"seconds": seconds, "key": key_seconds, "limit": limit, "after": after}
-    return [row[0] for row in fetch_all(_PURGE_FRUITLESS, params)]
+    return [row[0] for row in fetch_all(_PURGE_UNSUCCESSFUL, params)]
+
+
+def _purge(table: str, condition: str, params: list[Any]) -> int:
+    """Delete rows for which ``condition`` holds; it may end in an ORDER BY, and the last parameter is the limit."""
+    return execute(
+        f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE {condition} LIMIT %s FOR UPDATE SKIP LOCKED)",
+        params,
+    )
+
+
+def purge_audit(seconds: float, limit: int) -> int:
+    """Delete old entries of the audit log; their ids begin with their time."""
+    oldest = _first_id(datetime.now(UTC) - timedelta(seconds=seconds))
+    return _purge("queue_app_auditentry", "id < %s ORDER BY id", [oldest, limit])
 
 
 def purge_dead_letters(limit: int) -> int:
-    """Delete dead letters whose time is over; their tasks follow by the failure retention."""
-    return execute(
-        "DELETE FROM queue_app_deadletter WHERE id IN (SELECT id FROM queue_app_deadletter"
-        " WHERE expires_at < statement_timestamp() LIMIT %s FOR UPDATE SKIP LOCKED)",
-        [limit],
-    )
+    """Delete expired dead letters; the retention of failures then applies to their tasks."""
+    return _purge("queue_app_deadletter", "expires_at < statement_timestamp()", [limit])
 
 
 def purge_operations(seconds: float, limit: int) -> int:
-    """Delete operations that ended long ago; the dead letters that they replayed had the same time."""
-    return execute(
-        "DELETE FROM queue_app_operation WHERE id IN (SELECT id FROM queue_app_operation"
-        " WHERE finished_at < statement_timestamp() - make_interval(secs => %s) LIMIT %s FOR UPDATE SKIP LOCKED)",
-        [seconds, limit],
-    )
+    """Delete operations that ended long ago; the dead letters that they replayed have the same retention."""
+    return _purge("queue_app_operation", f"finished_at < {_AGO}", [seconds, limit])
 
 
 def purge_stats(seconds: float, limit: int) -> int:
     """Delete old statistics."""
-    return execute(
-        "DELETE FROM queue_app_queuestats WHERE id IN (SELECT id FROM queue_app_queuestats"
-        " WHERE taken_at < statement_timestamp() - make_interval(secs => %s) LIMIT %s FOR UPDATE SKIP LOCKED)",
-        [seconds, limit],
-    )
+    return _purge("queue_app_queuestats", f"taken_at < {_AGO}", [seconds, limit])
 
 
 def purge_workers(seconds: float, limit: int) -> int:
-    """Delete workers that ended long ago and hold nothing."""
+    """Delete workers that ended long ago and hold no task."""
     return execute(
         "DELETE FROM queue_app_worker AS w WHERE w.id IN (SELECT id FROM queue_app_worker"
-        " WHERE status IN ('stopped', 'dead') AND stopped_at < statement_timestamp() - make_interval(secs => %s)"
-        " LIMIT %s FOR UPDATE SKIP LOCKED)"
+        f" WHERE status IN ('stopped', 'dead') AND stopped_at < {_AGO} LIMIT %s FOR UPDATE SKIP LOCKED)"
         " AND NOT EXISTS (SELECT 1 FROM queue_app_task t WHERE t.worker_id = w.id AND t.status = 'executing')",
         [seconds, limit],
     )
 
 
 def count_transitions(since: datetime, until: datetime) -> dict[str, dict[str, int]]:
-    """Return {queue: {enqueued, completed, failed}} of the time between, by two index scans: ids carry the time."""
+    """Return {queue: {enqueued, completed, failed}} between the two times, by two index scans: ids carry their time."""
     params = {"first_id": _first_id(since), "since": since, "until": until}
     return {row[0]: {"enqueued": row[1], "completed": row[2], "failed": row[3]} for row in fetch_all(_COUNTS, params)}
 
 
 def _first_id(since: datetime) -> str:
-    """Return the least id made at ``since``, less a minute for clocks that differ."""
+    """Return the least id made a minute before ``since``, as clocks differ."""
     milliseconds = int((since.timestamp() - 60) * 1000)
     return f"{milliseconds:012x}" + "0" * 20

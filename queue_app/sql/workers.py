@@ -1,117 +1,97 @@
-"""Rows of workers: registration, heartbeat, and what a dead one leaves behind."""
+"""Rows of workers: heartbeat, drain, stop, and the death of a silent worker."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from typing import Final
 
 from queue_app.sql.database import execute, fetch_all
 
-_HEARTBEAT = """
-UPDATE queue_app_worker SET last_heartbeat_at = clock_timestamp(), status = %s, tasks_done = %s
-WHERE id = %s AND status IN ('active', 'draining')
+_LIVE: Final = "status IN ('active', 'draining')"
+#: Condition for live workers that have missed more heartbeats than the parameter.
+SILENT: Final = f"""
+{_LIVE} AND last_heartbeat_at < statement_timestamp() - make_interval(secs => heartbeat_seconds * %s)
 """
+#: Condition for live workers on a machine, whose name begins their process identities.
+NEIGHBOURS: Final = f"{_LIVE} AND starts_with(process_identity, %s)"
 
-#: Silent for so many of its beats.
-SILENT = """
-status IN ('active', 'draining')
-    AND last_heartbeat_at < statement_timestamp() - make_interval(secs => heartbeat_seconds * %s)
-"""
-#: On the machine that is the beginning of their identity.
-NEIGHBOURS = "status IN ('active', 'draining') AND starts_with(process_identity, %s)"
-
-# A worker that has been silent for its whole budget is declared dead, once; whoever says so must have listened for a
-# beat and a half of it, as while PostgreSQL is away nobody is heard.
-_BURY = f"""
+_MARK_DEAD: Final = f"""
 UPDATE queue_app_worker SET status = 'dead', stopped_at = clock_timestamp()
-WHERE status IN ('active', 'draining') AND id IN (
-    SELECT id FROM queue_app_worker
-    WHERE {SILENT} AND heartbeat_seconds * 1.5 < %s
-    LIMIT %s FOR UPDATE SKIP LOCKED
-)
-RETURNING id, profile
+WHERE {_LIVE} AND id {{which}} RETURNING id, profile
 """
+# The caller must have listened for one and a half heartbeats: while PostgreSQL is away, it hears no worker.
+_MARK_SILENT_DEAD: Final = _MARK_DEAD.format(
+    which=f"""IN (
+    SELECT id FROM queue_app_worker WHERE {SILENT} AND heartbeat_seconds * 1.5 < %s LIMIT %s FOR UPDATE SKIP LOCKED)"""
+)
 
 
 def heartbeat(worker_id: uuid.UUID, status: str, tasks_done: int) -> bool:
-    """Note that the worker lives; return false when it has been declared dead."""
-    return execute(_HEARTBEAT, [status, tasks_done, worker_id]) == 1
+    """Record that the worker lives; return false if it has stopped or was declared dead."""
+    sql = (
+        "UPDATE queue_app_worker SET last_heartbeat_at = clock_timestamp(), status = %s, tasks_done = %s"
+        f" WHERE id = %s AND {_LIVE}"
+    )
+    return execute(sql, [status, tasks_done, worker_id]) == 1
 
 
 def request_drain(worker_id: uuid.UUID, by: str) -> bool:
-    """Note that an active worker shall finish what runs and leave; return whether there is one."""
-    return (
-        execute(
-            "UPDATE queue_app_worker SET drain_requested_at = clock_timestamp(), drain_requested_by = %s"
-            " WHERE id = %s AND status = 'active' AND drain_requested_at IS NULL",
-            [by, worker_id],
-        )
-        == 1
+    """Ask an active worker to finish its tasks and stop; return whether there is such a worker."""
+    sql = (
+        "UPDATE queue_app_worker SET drain_requested_at = clock_timestamp(), drain_requested_by = %s"
+        " WHERE id = %s AND status = 'active' AND drain_requested_at IS NULL"
     )
+    return execute(sql, [by, worker_id]) == 1
 
 
 def is_asked_to_drain(worker_id: uuid.UUID) -> bool:
-    """Return whether staff asked the worker to leave."""
-    return bool(
-        fetch_all(
-            "SELECT 1 FROM queue_app_worker WHERE id = %s AND drain_requested_at IS NOT NULL",
-            [worker_id],
-        )
-    )
+    """Return whether staff asked the worker to drain."""
+    sql = "SELECT 1 FROM queue_app_worker WHERE id = %s AND drain_requested_at IS NOT NULL"
+    return bool(fetch_all(sql, [worker_id]))
 
 
-def bury_silent(missed_heartbeats: int, listened: float, limit: int) -> list[tuple[uuid.UUID, str]]:
-    """Declare workers dead that were silent, also to a caller who ``listened`` so long (s); return (id, profile)."""
-    return [(row[0], row[1]) for row in fetch_all(_BURY, [missed_heartbeats, listened, limit])]
+def mark_silent_dead(missed_heartbeats: int, listened: float, limit: int) -> list[tuple[uuid.UUID, str]]:
+    """Declare silent workers dead; the caller has listened for ``listened`` seconds. Return (id, profile) of each."""
+    found = fetch_all(_MARK_SILENT_DEAD, [missed_heartbeats, listened, limit])
+    return [(worker_id, profile) for worker_id, profile in found]
+
+
+def mark_dead(worker_id: uuid.UUID) -> list[tuple[uuid.UUID, str]]:
+    """Declare one worker dead; return its (id, profile) unless it had ended before."""
+    return [(found, profile) for found, profile in fetch_all(_MARK_DEAD.format(which="= %s"), [worker_id])]
 
 
 def on_this_machine(machine: str, limit: int) -> list[tuple[uuid.UUID, int, str]]:
     """Return (id, pid, process identity) of live workers whose identity begins with ``machine``."""
-    found = fetch_all(
-        f"SELECT id, pid, process_identity FROM queue_app_worker WHERE {NEIGHBOURS} LIMIT %s",
-        [machine, limit],
-    )
-    return [(row[0], row[1], row[2]) for row in found]
+    sql = f"SELECT id, pid, process_identity FROM queue_app_worker WHERE {NEIGHBOURS} LIMIT %s"
+    return [(worker_id, pid, identity) for worker_id, pid, identity in fetch_all(sql, [machine, limit])]
 
 
 def stop(worker_id: uuid.UUID, tasks_done: int) -> None:
-    """Record that the worker has left."""
+    """Record that the worker has stopped."""
     execute(
         "UPDATE queue_app_worker SET status = 'stopped', stopped_at = clock_timestamp(), tasks_done = %s"
-        " WHERE id = %s AND status IN ('active', 'draining')",
+        f" WHERE id = %s AND {_LIVE}",
         [tasks_done, worker_id],
     )
 
 
-def bury(worker_id: uuid.UUID) -> list[tuple[uuid.UUID, str]]:
-    """Declare one worker dead; return its (id, profile) unless it had ended before."""
-    found = fetch_all(
-        "UPDATE queue_app_worker SET status = 'dead', stopped_at = clock_timestamp()"
-        " WHERE id = %s AND status IN ('active', 'draining') RETURNING id, profile",
-        [worker_id],
-    )
-    return [(row[0], row[1]) for row in found]
-
-
 def ended(worker_ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
-    """Return those of the workers that have stopped or were declared dead; that is final."""
-    found = fetch_all(
-        "SELECT id FROM queue_app_worker WHERE id = ANY(%s) AND status IN ('stopped', 'dead')", [list(worker_ids)]
-    )
-    return {row[0] for row in found}
+    """Return the workers among ``worker_ids`` that have stopped or were declared dead; both are final."""
+    sql = "SELECT id FROM queue_app_worker WHERE id = ANY(%s) AND status IN ('stopped', 'dead')"
+    return {row[0] for row in fetch_all(sql, [list(worker_ids)])}
 
 
 def cancel_requests(worker_id: uuid.UUID) -> set[uuid.UUID]:
-    """Return the tasks of the worker that it was asked to stop."""
-    found = fetch_all(
+    """Return the tasks that the worker was asked to cancel."""
+    sql = (
         "SELECT id FROM queue_app_task"
-        " WHERE worker_id = %s AND status = 'executing' AND cancel_requested_at IS NOT NULL",
-        [worker_id],
+        " WHERE worker_id = %s AND status = 'executing' AND cancel_requested_at IS NOT NULL"
     )
-    return {row[0] for row in found}
+    return {row[0] for row in fetch_all(sql, [worker_id])}
 
 
 def live() -> list[uuid.UUID]:
     """Return the workers that have not ended."""
-    found = fetch_all("SELECT id FROM queue_app_worker WHERE status IN ('active', 'draining')")
-    return [row[0] for row in found]
+    return [row[0] for row in fetch_all(f"SELECT id FROM queue_app_worker WHERE {_LIVE}")]

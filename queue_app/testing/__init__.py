@@ -1,8 +1,8 @@
-"""Test a project's tasks without servers: a backend in memory, a clock to move, and assertions.
+"""Test a project's tasks without servers: a backend in memory, a clock that tests move, and assertions.
 
-``TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}`` is all
-that a test needs. ``queue_app.testing.plugin`` has fixtures for pytest, and
-``queue_app.testing.conformance`` tests for any backend of ``django.tasks``.
+A test needs only ``TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}``.
+``queue_app.testing.plugin`` has fixtures for pytest; ``queue_app.testing.conformance`` tests any backend of
+``django.tasks``.
 """
 
 from queue_app.testing.asserts import assert_enqueued, assert_not_enqueued, drain, enqueued

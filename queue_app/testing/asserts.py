@@ -1,4 +1,4 @@
-"""Say in a test which tasks were enqueued, and run them."""
+"""Assert in a test which tasks were enqueued, and run them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from queue_app.testing.memory import MemoryBackend
 
 
 def enqueued(task: AnyTask | None = None, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> list[AnyResult]:
-    """Return the results of all tasks that were enqueued and have not ended, oldest first; of ``task`` only if given.
+    """Return the results of all tasks (or those of ``task``) that were enqueued and have not ended, oldest first.
 
-    Works with ``MemoryBackend``, with Django's ``DummyBackend`` and, from the rows, with
-    ``TaskQueueBackend``. Raises ``TypeError`` for a backend whose tasks cannot be listed.
+    Works with ``MemoryBackend``, Django's ``DummyBackend`` and ``TaskQueueBackend``. Raises ``TypeError`` for a backend
+    that cannot list its tasks.
     """
     found = [
         result
@@ -51,12 +51,11 @@ def assert_enqueued(
     backend: str = DEFAULT_TASK_BACKEND_ALIAS,
     **options: Any,
 ) -> AnyResult:
-    """Assert that ``task`` waits, and return the newest result that matches.
+    """Assert that ``task`` was enqueued and has not ended; return the newest matching result.
 
-    ``args`` and ``kwargs`` are compared when given (``kwargs`` may name some of the
-    parameters), ``options`` with those of the task (``queue_name``, ``priority``,
-    ``run_after``, ``user``, …). Without ``count`` at least one must match. The error lists what
-    waits.
+    ``args`` must be equal, ``kwargs`` may name some of the parameters, and ``options`` are attributes of the task
+    (``queue_name``, ``priority``, ``run_after``, ``user``, …). Without ``count``, at least one result must match. The
+    error lists all enqueued tasks.
     """
     for name in options:
         if name not in {field.name for field in fields(task)}:
@@ -66,19 +65,19 @@ def assert_enqueued(
     if len(matching) == count or (count is None and matching):
         return matching[-1]
     wanted = "at least one" if count is None else count
-    listed = "\n".join(f"  {_line(result)}" for result in waiting) or "  nothing"
+    listed = "\n".join(f"  {_line(result)}" for result in waiting) or "  none"
     raise AssertionError(
-        f"Expected {wanted} of {_call(type_of(task), args or [], kwargs or {})}{_said(options)} to wait, "
-        f"found {len(matching)}. What waits:\n{listed}"
+        f"Expected {wanted} of {_call(type_of(task), args or [], kwargs or {})}{_brackets(options)} to be enqueued, "
+        f"found {len(matching)}. Enqueued tasks:\n{listed}"
     )
 
 
 def assert_not_enqueued(task: AnyTask, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> None:
-    """Assert that no task of this function waits."""
+    """Assert that no task of this function was enqueued and has not ended."""
     found = enqueued(task, backend=backend)
     if found:
         listed = "\n".join(f"  {_line(result)}" for result in found)
-        raise AssertionError(f"Expected no {type_of(task)} to wait, found:\n{listed}")
+        raise AssertionError(f"Expected no {type_of(task)} to be enqueued, found:\n{listed}")
 
 
 def drain(
@@ -88,7 +87,7 @@ def drain(
     to_the_end: bool = False,
     backend: str = DEFAULT_TASK_BACKEND_ALIAS,
 ) -> list[AnyResult]:
-    """Run what is due in ``MemoryBackend``, the most urgent first, and return the results; see its ``drain``."""
+    """Run the due tasks of ``MemoryBackend``, the most urgent first; see ``MemoryBackend.drain``."""
     found = task_backends[backend]
     if not isinstance(found, MemoryBackend):
         raise TypeError(
@@ -116,14 +115,14 @@ def _matches(
 def _line(result: AnyResult) -> str:
     task = result.task
     options = {"queue_name": task.queue_name, "priority": task.priority, "run_after": task.run_after}
-    return _call(type_of(task), result.args, result.kwargs) + _said(options)
+    return _call(type_of(task), result.args, result.kwargs) + _brackets(options)
 
 
 def _call(name: str, args: list[Any], kwargs: dict[str, Any]) -> str:
-    shown = [repr(value) for value in args] + [f"{key}={value!r}" for key, value in kwargs.items()]
-    return f"{name}({', '.join(shown)})"
+    parts = [repr(value) for value in args] + [f"{key}={value!r}" for key, value in kwargs.items()]
+    return f"{name}({', '.join(parts)})"
 
 
-def _said(options: dict[str, Any]) -> str:
-    shown = [f"{name}={value!r}" for name, value in options.items() if value is not None]
-    return f" [{', '.join(shown)}]" if shown else ""
+def _brackets(options: dict[str, Any]) -> str:
+    parts = [f"{name}={value!r}" for name, value in options.items() if value is not None]
+    return f" [{', '.join(parts)}]" if parts else ""

@@ -1,4 +1,4 @@
-"""One attempt of a task in memory: what a worker does, by the clock of the test."""
+"""Run one attempt of a task in memory, as a worker does, by the test's clock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(
     sender: type[object],
     result_of: Callable[[StoredCall], AnyResult],
 ) -> None:
-    """Run one attempt; ``retries`` and ``timeout`` hold where the task does not say. ``sender`` is that of signals."""
+    """Run one attempt; ``retries`` and ``timeout`` are defaults for the task's own. ``sender`` sends the signals."""
     now = timezone.now()
     call.status, call.started_at = Status.EXECUTING, now
     call.first_started_at = call.first_started_at or now
@@ -47,7 +47,7 @@ def run(
         call.worker_ids.pop()
         _later(call, snooze.seconds)
         return
-    except BaseException as error:  # noqa: BLE001 - as a worker does: whatever a task raises is its failure
+    except BaseException as error:  # noqa: BLE001 - like a worker: any exception is a failure
         _fail(call, error, retries, result_of)
     else:
         call.value, call.status, call.finished_at = value, Status.COMPLETED, timezone.now()
@@ -63,7 +63,7 @@ def _call(call: StoredCall, seen: AnyResult) -> str | None:
 
 
 def _check_time(call: StoredCall, began: datetime, timeout: float) -> None:
-    """Fail an attempt in which the clock was moved past its timeout; a worker would have interrupted it."""
+    """Fail an attempt in which the test moved the clock past the timeout; a worker would have interrupted it."""
     own = call.option("timeout")
     allowed = timedelta(seconds=timeout) if own is None else _delta(own)
     allowed *= conf.get().retry.timeout_factor ** call.failures
@@ -81,26 +81,22 @@ def _fail(call: StoredCall, error: BaseException, retries: int, result_of: Calla
     )
     call.failures += 1
     own = call.option("max_retries")
-    if isinstance(error, Discard):
-        _end(call, Status.FAILED)
-    elif call.failures > (retries if own is None else own):
+    if not isinstance(error, Discard) and call.failures > (retries if own is None else own):
         _end(call, Status.DEAD_LETTER)
+    elif isinstance(error, Discard) or (wait := _wait(call, error, result_of)) is None:
+        _end(call, Status.FAILED)
     else:
-        wait = _wait(call, error, result_of)
-        if wait is None:
-            _end(call, Status.FAILED)
-        else:
-            _later(call, wait)
+        _later(call, wait)
 
 
 def _wait(call: StoredCall, error: BaseException, result_of: Callable[[StoredCall], AnyResult]) -> float | None:
-    """Return the seconds until the next try, without jitter; ``None`` when the task gives up."""
+    """Return the seconds until the next attempt, without jitter; ``None`` when the task gives up."""
     if isinstance(error, Retry) and error.after is not None:
         return error.after
     if call.option("backoff") is not None:
         seen = result_of(call)
         object.__setattr__(seen, "status", TaskResultStatus.FAILED)
-        return next_try(call.task, error, seen)  # what it raises is the test's to see
+        return next_try(call.task, error, seen)  # its exceptions reach the test
     settings = conf.get().retry
     own: Any = call.option("retry_delay")
     base = settings.base_seconds if own is None else _delta(own).total_seconds()

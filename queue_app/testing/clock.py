@@ -1,4 +1,4 @@
-"""A clock that tests move: Django's own ``timezone.now`` follows it while it is frozen."""
+"""A clock that tests move; while it is frozen, Django's ``timezone.now`` returns its time."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from django.utils import timezone
 
 
 class Clock:
-    """The time of a frozen block; only ``advance`` and ``move_to`` change it."""
+    """The time of a ``freeze`` block; only ``advance`` and ``move_to`` change it."""
 
     def __init__(self, start: datetime) -> None:
         self.now = start
 
     def advance(self, by: float | timedelta) -> datetime:
-        """Move on by seconds or a timedelta; return the new time. Raises ``ValueError`` for going back."""
+        """Move forward by seconds or a timedelta; return the new time. Raises ``ValueError`` for going back."""
         return self.move_to(self.now + (by if isinstance(by, timedelta) else timedelta(seconds=by)))
 
     def move_to(self, time: datetime) -> datetime:
-        """Move on to an aware time; return it. Raises ``ValueError`` for going back."""
+        """Move forward to an aware time; return it. Raises ``ValueError`` for going back."""
         if time < self.now:
-            raise ValueError(f"The clock stands at {self.now:%Y-%m-%d %H:%M:%S%z} and cannot go back to {time}.")
+            raise ValueError(f"The clock shows {self.now:%Y-%m-%d %H:%M:%S%z} and cannot go back to {time}.")
         self.now = time
         return time
 
@@ -32,7 +32,7 @@ _frozen: list[Clock] = []
 
 
 def current() -> Clock | None:
-    """Return the clock of the innermost frozen block, or ``None`` while time passes."""
+    """Return the clock of the innermost ``freeze`` block, or ``None`` outside of one."""
     return _frozen[-1] if _frozen else None
 
 
@@ -40,8 +40,7 @@ def current() -> Clock | None:
 def freeze(at: datetime | None = None) -> Iterator[Clock]:
     """Stop the time for the block, at ``at`` (aware) or now, and yield the clock that moves it.
 
-    ``django.utils.timezone.now()`` returns its time, and so does all that calls it by that
-    name. Threads share it. The clock of a database is not affected.
+    It patches ``django.utils.timezone.now``, for all threads. The clock of a database is not affected.
     """
     if at is not None and timezone.is_naive(at):
         raise ValueError("freeze() needs an aware time, such as timezone.now() or datetime(…, tzinfo=UTC).")

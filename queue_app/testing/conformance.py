@@ -1,6 +1,6 @@
-"""Tests that a backend of ``django.tasks`` does what Django documents.
+"""Test that a backend of ``django.tasks`` does what Django documents.
 
-Make a class of them in a test module of yours, and say how the backend's tasks are run::
+Subclass the suite in a test module, and define how the backend's tasks are run::
 
     class TestMyBackend(BackendConformance):
         backend = {"BACKEND": "my.Backend", "QUEUES": []}
@@ -9,10 +9,9 @@ Make a class of them in a test module of yours, and say how the backend's tasks 
         def run_pending(self):
             call_command("my_worker", burst=True)
 
-A known difference is expected: the test must fail, and it is an error when it no longer does or
-does not exist. Mark the class with what the backend needs, such as ``pytest.mark.django_db``.
-The plugin ``queue_app.testing.plugin`` makes failed assertions readable. All tests are of one class, which
-is why this module is long: whoever inherits it has the whole suite, and cannot forget a part.
+The test of a known difference must fail; it is an error if it passes or does not exist. Mark the class with what the
+backend needs, such as ``pytest.mark.django_db``. The plugin ``queue_app.testing.plugin`` makes failed assertions
+readable. The module is long because one class holds the whole suite, so that a subclass cannot leave out a part.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import asyncio
 import importlib
 import types
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -37,9 +37,9 @@ TASKS_MODULE = "queue_app.testing.conformance_tasks"
 
 
 class BackendConformance:
-    """The suite; a subclass says which backend, and how its tasks are run."""
+    """The suite; a subclass names the backend and defines how its tasks are run."""
 
-    #: The entry of ``TASKS``; ``QUEUES`` is set by the suite.
+    #: The entry of ``TASKS``; the suite sets ``QUEUES``.
     backend: ClassVar[Mapping[str, Any]] = {}
     #: Whether ``enqueue`` itself runs the task.
     immediate: ClassVar[bool] = False
@@ -47,7 +47,7 @@ class BackendConformance:
     runs: ClassVar[bool] = True
     #: Whether a task belongs to the transaction in which it was enqueued.
     transactional: ClassVar[bool] = False
-    #: {name of a test: why the backend does not pass it}
+    #: {name of a test: why the backend fails it}
     known_differences: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -61,21 +61,21 @@ class BackendConformance:
             setattr(cls, name, pytest.mark.xfail(strict=True, reason=reason)(copied))
 
     def run_pending(self) -> None:
-        """Run all tasks that are due, in this process, until none is left."""
-        raise NotImplementedError("Say how the tasks of this backend are run, or set runs = False.")
+        """Run all due tasks in this process."""
+        raise NotImplementedError("Define run_pending(), or set runs = False.")
 
-    # -- what the tests stand on -----------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------
 
     @pytest.fixture(autouse=True)
     def _conformance(self) -> Iterator[None]:
         with override_settings(TASKS={"default": {**self.backend, "QUEUES": ["default", "other"]}}):
             self.tasks = importlib.reload(importlib.import_module(TASKS_MODULE))
-            self.tasks.TOLD.clear()
+            self.tasks.CALLS.clear()
             self.default = task_backends["default"]
             yield
 
     def finish(self, result: Any) -> Any:
-        """Run what waits and return the result as it is then."""
+        """Run the waiting tasks; return the refreshed result."""
         if not self.runs:
             pytest.skip("This backend runs nothing.")
         if not self.immediate:
@@ -85,6 +85,11 @@ class BackendConformance:
         elif not self.immediate:
             pytest.skip("This backend keeps no results.")
         return result
+
+    def require_results(self) -> None:
+        """Skip the test if the backend keeps no results."""
+        if not self.default.supports_get_result:
+            pytest.skip("This backend keeps no results.")
 
     # -- enqueue -----------------------------------------------------------------------------
 
@@ -106,7 +111,7 @@ class BackendConformance:
         assert len({self.tasks.add.enqueue(1).id for _ in range(5)}) == 5
 
     def test_aenqueue(self) -> None:
-        if self.transactional:  # the connection of another thread would not see this test's transaction
+        if self.transactional:  # another thread's connection would not see this transaction
             from asgiref.sync import async_to_sync  # noqa: PLC0415
 
             result = async_to_sync(self.tasks.add.aenqueue)(1, b=2)
@@ -115,7 +120,7 @@ class BackendConformance:
         assert (result.args, result.kwargs) == ([1], {"b": 2})
 
     def test_parameters_must_be_json(self) -> None:
-        for bad in (object(), {1, 2}, datetime(2026, 1, 1), b"\xff"):  # noqa: DTZ001 - any will do
+        for bad in (object(), {1, 2}, datetime(2026, 1, 1), b"\xff"):  # noqa: DTZ001 - only its type matters
             with pytest.raises((TypeError, ValueError)):
                 self.tasks.echo.enqueue(bad)
             with pytest.raises((TypeError, ValueError)):
@@ -142,16 +147,16 @@ class BackendConformance:
         with pytest.raises(TaskResultDoesNotExist):
             self.default.get_result(gone.id)
         self.run_pending()
-        assert self.tasks.TOLD == []
+        assert self.tasks.CALLS == []
 
-    # -- what a backend says that it can, it can; else it refuses ------------------------------------
+    # -- options: a backend either supports them or refuses them ------------------------------------
 
     def test_async_tasks(self) -> None:
         if not self.default.supports_async_task:
             assert isinstance(self.tasks.think, InvalidTask)
             return
         result = self.finish(self.tasks.think.enqueue(1))
-        assert (result.status, result.return_value, self.tasks.TOLD) == (SUCCESSFUL, 2, [("think", 1)])
+        assert (result.status, result.return_value, self.tasks.CALLS) == (SUCCESSFUL, 2, [("think", 1)])
 
     def test_run_after(self) -> None:
         later = timezone.now() + timedelta(hours=1)
@@ -160,14 +165,14 @@ class BackendConformance:
                 self.tasks.add.using(run_after=later)
             return
         result = self.finish(self.tasks.add.using(run_after=later).enqueue(1))
-        assert (result.status, self.tasks.TOLD) == (READY, [])
+        assert (result.status, self.tasks.CALLS) == (READY, [])
         assert result.task.run_after == later
         past = self.finish(self.tasks.add.using(run_after=later - timedelta(hours=2)).enqueue(1))
         assert past.status == SUCCESSFUL
 
     def test_run_after_must_be_aware(self) -> None:
         with pytest.raises(InvalidTask):
-            self.tasks.add.using(run_after=datetime(2030, 1, 1))  # noqa: DTZ001 - the case
+            self.tasks.add.using(run_after=datetime(2030, 1, 1))  # noqa: DTZ001 - it must be naive
 
     def test_priority(self) -> None:
         if not self.default.supports_priority:
@@ -177,12 +182,12 @@ class BackendConformance:
         results = [self.tasks.add.using(priority=value).enqueue(value) for value in (-100, 0, 100)]
         self.finish(results[-1])
         if not self.immediate:
-            assert [told[1] for told in self.tasks.TOLD] == [100, 0, -100]
+            assert [call[1] for call in self.tasks.CALLS] == [100, 0, -100]
 
     def test_equal_priorities_are_first_in_first_out(self) -> None:
         last = [self.tasks.add.enqueue(number) for number in range(5)][-1]
         self.finish(last)
-        assert [told[1] for told in self.tasks.TOLD] == [0, 1, 2, 3, 4]
+        assert [call[1] for call in self.tasks.CALLS] == [0, 1, 2, 3, 4]
 
     def test_impossible_priorities(self) -> None:
         for priority in (101, -101, 1.5):
@@ -209,7 +214,7 @@ class BackendConformance:
 
     def test_only_functions_of_a_module_are_tasks(self) -> None:
         def inner() -> None:
-            """Be out of reach for a worker."""
+            """Do nothing; a worker cannot import this function."""
 
         with pytest.raises(InvalidTask):
             task(inner)
@@ -228,7 +233,7 @@ class BackendConformance:
     # -- results ------------------------------------------------------------------------------------
 
     def test_a_finished_task(self) -> None:
-        before = timezone.now() - timedelta(seconds=5)  # the clock of a server may differ a little
+        before = timezone.now() - timedelta(seconds=5)  # for a server whose clock differs a little
         result = self.finish(self.tasks.add.enqueue(1, b=2))
         assert (result.status, result.return_value, result.is_finished) == (SUCCESSFUL, 3, True)
         assert before <= result.enqueued_at <= result.started_at <= result.finished_at
@@ -241,8 +246,7 @@ class BackendConformance:
         assert (result.status, result.return_value) == (SUCCESSFUL, None)
 
     def test_get_result(self) -> None:
-        if not self.default.supports_get_result:
-            pytest.skip("This backend keeps no results.")
+        self.require_results()
         enqueued = self.tasks.add.using(queue_name="other").enqueue(1, b=2)
         for found in (
             self.tasks.add.get_result(enqueued.id),
@@ -254,8 +258,7 @@ class BackendConformance:
             assert (found.task.func, found.task.queue_name) == (self.tasks.add.func, "other")
 
     def test_refresh(self) -> None:
-        if not self.default.supports_get_result:
-            pytest.skip("This backend keeps no results.")
+        self.require_results()
         first, second = self.tasks.add.enqueue(1), self.tasks.add.enqueue(2)
         self.finish(first)
         self._await(second.arefresh)
@@ -264,8 +267,7 @@ class BackendConformance:
         assert first.finished_at is not None
 
     def test_an_unknown_id(self) -> None:
-        if not self.default.supports_get_result:
-            pytest.skip("This backend keeps no results.")
+        self.require_results()
         for unknown in ("", "nothing", "00000000-0000-0000-0000-000000000000", "1" * 5000):
             with pytest.raises(TaskResultDoesNotExist):
                 self.tasks.add.get_result(unknown)
@@ -273,8 +275,7 @@ class BackendConformance:
                 self._await(self.tasks.add.aget_result, unknown)
 
     def test_the_result_of_another_task(self) -> None:
-        if not self.default.supports_get_result:
-            pytest.skip("This backend keeps no results.")
+        self.require_results()
         result = self.tasks.add.enqueue(1)
         with pytest.raises(TaskResultMismatch):
             self.tasks.other.get_result(result.id)
@@ -312,7 +313,7 @@ class BackendConformance:
         assert self.finish(self.fail_for_good(self.tasks.unserializable)).status == FAILED
 
     def fail_for_good(self, failing: Any, **kwargs: Any) -> Any:
-        """Enqueue a task that will fail; a backend that would try again is told not to, where it can be told."""
+        """Enqueue a task that will fail, without retries if the backend has this option."""
         options = {"max_retries": 0} if hasattr(failing, "max_retries") else {}
         return failing.using(**options).enqueue(**kwargs)
 
@@ -324,25 +325,25 @@ class BackendConformance:
         assert result.return_value == ["here", result.id, 1, 1, "RUNNING", False]
 
     def test_signals_of_a_task_that_succeeds(self) -> None:
-        with Listener() as told:
+        with record_signals() as records:
             result = self.tasks.add.enqueue(1)
             if self.runs:
                 self.finish(result)
         names = ["enqueued", "started", "finished"] if self.runs else ["enqueued"]
-        assert [name for name, _, _ in told] == names
-        assert {sender for _, sender, _ in told} == {type(self.default)}
-        assert {seen.id for _, _, seen in told} == {result.id}
+        assert [name for name, _, _ in records] == names
+        assert {sender for _, sender, _ in records} == {type(self.default)}
+        assert {seen.id for _, _, seen in records} == {result.id}
         if self.runs:
-            seen = told[-1][2]
+            seen = records[-1][2]
             assert (seen.status, seen.return_value) == (SUCCESSFUL, 1)
             assert seen.finished_at is not None
 
     def test_signals_of_a_task_that_fails(self) -> None:
-        with Listener() as told:
+        with record_signals() as records:
             self.finish(self.fail_for_good(self.tasks.fail))
-        assert [name for name, _, _ in told] == ["enqueued", "started", "finished"]
-        assert {sender for _, sender, _ in told} == {type(self.default)}
-        seen = told[-1][2]
+        assert [name for name, _, _ in records] == ["enqueued", "started", "finished"]
+        assert {sender for _, sender, _ in records} == {type(self.default)}
+        seen = records[-1][2]
         assert (seen.status, len(seen.errors)) == (FAILED, 1)
 
     def test_checks_are_a_list(self) -> None:
@@ -354,24 +355,20 @@ class BackendConformance:
         return async_to_sync(function)(*args)
 
 
-class Listener:
-    """Notes what the three signals tell: (name, sender, task result), the status as it was then."""
+@contextmanager
+def record_signals() -> Iterator[list[tuple[str, Any, Any]]]:
+    """Yield a list to which the three signals append (name, sender, task result)."""
+    records: list[tuple[str, Any, Any]] = []
 
-    def __init__(self) -> None:
-        self.told: list[tuple[str, Any, Any]] = []
-        self._receivers = [
-            (signal, self._receiver(name))
-            for name, signal in (("enqueued", task_enqueued), ("started", task_started), ("finished", task_finished))
-        ]
+    def receiver(name: str) -> Any:
+        return lambda sender, task_result, **_: records.append((name, sender, task_result))
 
-    def _receiver(self, name: str) -> Any:
-        return lambda sender, task_result, **_: self.told.append((name, sender, task_result))
-
-    def __enter__(self) -> list[tuple[str, Any, Any]]:
-        for signal, receiver in self._receivers:
-            signal.connect(receiver)
-        return self.told
-
-    def __exit__(self, *_: object) -> None:
-        for signal, receiver in self._receivers:
-            signal.disconnect(receiver)
+    signals = {"enqueued": task_enqueued, "started": task_started, "finished": task_finished}
+    receivers = {name: receiver(name) for name in signals}
+    for name, signal in signals.items():
+        signal.connect(receivers[name])
+    try:
+        yield records
+    finally:
+        for name, signal in signals.items():
+            signal.disconnect(receivers[name])

@@ -1,7 +1,4 @@
-"""The tasks of the conformance suite, which imports this module anew for each backend and test.
-
-``TOLD`` is what they did, for runs in the process of the test.
-"""
+"""The tasks of the conformance suite, which reloads this module for each test."""
 
 from __future__ import annotations
 
@@ -11,31 +8,32 @@ from typing import Any
 from django.tasks import task
 from django.tasks.exceptions import InvalidTask
 
-TOLD: list[Any] = globals().get("TOLD", [])  # the same list after a reload
+#: Calls of the tasks, for runs in the test's process; the same list after a reload.
+CALLS: list[Any] = globals().get("CALLS", [])
 
 
 class Refused(Exception):
-    """What a task raises."""
+    """Raised by a task."""
 
     class Nested(Exception):
-        """The path of a nested class has one dot more."""
+        """Has one more dot in its path."""
 
 
 @task
 def add(a: int, b: int = 0) -> int:
     """Return a sum."""
-    TOLD.append(("add", a, b))
+    CALLS.append(("add", a, b))
     return a + b
 
 
 @task
 def other() -> None:
-    """Be another function; return nothing."""
+    """Return nothing."""
 
 
 @task
 def echo(*args: Any, **kwargs: Any) -> list[Any]:
-    """Return the parameters as they came."""
+    """Return the parameters."""
     return [list(args), kwargs]
 
 
@@ -47,25 +45,25 @@ def fail(nested: bool = False) -> None:  # noqa: FBT001, FBT002 - a parameter of
 
 @task
 def leave() -> None:
-    """Raise what is no Exception."""
+    """Raise an exception that is no ``Exception``."""
     sys.exit("enough")
 
 
 @task
 def unserializable() -> object:
-    """Return what JSON cannot hold."""
+    """Return a value that JSON cannot hold."""
     return object()
 
 
 @task(takes_context=True)
 def look(context: Any, word: str) -> list[Any]:
-    """Return what the context tells."""
+    """Return the contents of the context."""
     seen = context.task_result
     return [word, seen.id, context.attempt, seen.attempts, str(seen.status), seen.is_finished]
 
 
 async def _think(number: int) -> int:
-    TOLD.append(("think", number))
+    CALLS.append(("think", number))
     return number + 1
 
 
@@ -73,9 +71,9 @@ _think.__name__ = _think.__qualname__ = "think"
 think: Any = _think
 try:
     think = task(_think)
-except InvalidTask as refused:  # a backend that cannot run coroutines says so
+except InvalidTask as refused:  # a backend that cannot run coroutines
     think = refused
 
 
 def plain() -> None:
-    """Be no task."""
+    """Do nothing; not a task."""

@@ -1,4 +1,4 @@
-"""The limits of a queue in memory, by the names of the fields of ``Queue``."""
+"""The limits of a queue in memory, named like the fields of ``Queue``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queue_app.exceptions import near_matches
 
 @dataclass(slots=True, kw_only=True)
 class QueueLimits:
-    """What a queue of a test allows; times are those of the test's clock."""
+    """Limits and rate of one queue, by the test's clock."""
 
     paused: bool = False
     max_retries: int | None = None
@@ -28,17 +28,17 @@ class QueueLimits:
 
     @classmethod
     def of(cls, queue: str, options: dict[str, Any]) -> Self:
-        """Return the limits that a dict of options names; raise ``ImproperlyConfigured`` for an unknown one."""
+        """Return the limits in ``options``; raise ``ImproperlyConfigured`` for an unknown name."""
         known = [item.name for item in fields(cls) if item.init]
         for name in options:
             if name not in known:
                 matches = near_matches(str(name), known)
-                hint = f"Did you mean {matches[0]!r}?" if matches else f"Known are {', '.join(known)}."
-                raise ImproperlyConfigured(f"The test backend cannot honour {name!r} of queue {queue!r}. {hint}")
+                hint = f"Did you mean {matches[0]!r}?" if matches else f"Known names: {', '.join(known)}."
+                raise ImproperlyConfigured(f"The test backend does not support {name!r} of queue {queue!r}. {hint}")
         return cls(**options)
 
     def free_at(self, now: datetime) -> datetime | None:
-        """Return when the next task may start, at the earliest ``now``; ``None`` while the queue is paused."""
+        """Return when the next task may start, ``now`` or later; ``None`` while the queue is paused."""
         if self.paused:
             return None
         earliest = now
@@ -51,16 +51,16 @@ class QueueLimits:
         return earliest
 
     def start(self, now: datetime) -> None:
-        """Count a task that starts."""
+        """Count the start of a task."""
         if self.rate_count is not None:
             self._tokens, self._counted_at = self._refilled(now) - 1, now
         self._last_start = now
 
     def _refilled(self, now: datetime) -> float:
-        assert self.rate_count is not None  # noqa: S101 - both callers have looked
+        assert self.rate_count is not None  # noqa: S101 - checked by both callers
         burst = float(self.rate_burst or self.rate_count)
         if self._counted_at is None:
             return burst
         passed = (now - self._counted_at).total_seconds()
-        # Rounded, so that the instant which free_at() names is the one at which a whole token is there.
+        # Rounded, so that a whole token is there at the time that free_at() returns.
         return min(burst, round(self._tokens + passed * self.rate_count / self.rate_seconds, 6))

@@ -1,4 +1,4 @@
-"""A backend that keeps tasks in memory and runs them when a test says so."""
+"""A backend that keeps tasks in memory and runs them when a test calls ``drain``."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from queue_app.testing.clock import current, freeze
 from queue_app.testing.limits import QueueLimits
 from queue_app.testing.stored import StoredCall, as_json, existence
 
-#: As the migration writes them: seconds in a band until a task is treated as of the next higher one.
+#: Seconds in a band after which a task rises to the next band; as in the migration.
 PROMOTE_AFTER = {Band.NORMAL: 1200.0, Band.LOW: 600.0, Band.BACKGROUND: 600.0}
-#: Retries and timeouts of the bands, by the same.
+#: Retries and timeout of each band; as in the migration.
 POLICIES = {
     Band.CRITICAL: (5, 300.0),
     Band.HIGH: (5, 300.0),
@@ -36,8 +36,8 @@ POLICIES = {
     Band.LOW: (2, 900.0),
     Band.BACKGROUND: (2, 900.0),
 }
-ENDLESS = 10_000
-_NEVER = datetime.max.replace(tzinfo=timezone.get_fixed_timezone(0))
+#: Maximum number of attempts of one ``drain``.
+MAX_ATTEMPTS = 10_000
 _READY = {Status.SCHEDULED: TaskResultStatus.READY, Status.QUEUED: TaskResultStatus.READY}
 _STATUS = _READY | {
     Status.EXECUTING: TaskResultStatus.RUNNING,
@@ -46,12 +46,11 @@ _STATUS = _READY | {
 
 
 class MemoryBackend(BaseTaskBackend):
-    """Keep tasks in memory; ``drain`` runs those that are due, the most urgent first.
+    """Keep tasks in memory; ``drain`` runs the due ones, the most urgent first.
 
-    Retries, delays, bands, promotion, timeouts, idempotency keys and the limits in
-    ``OPTIONS["LIMITS"]`` are honoured by the clock of the test (``freeze``). A task whose
-    transaction or savepoint was rolled back is gone. One task runs at a time, in the thread
-    that drains. ``OPTIONS["LIMITS"]`` is {queue: {field of Queue: value}}.
+    Retries, delays, bands, promotion, timeouts, idempotency keys and limits work by the test's clock (``freeze``). A
+    task disappears when its transaction or savepoint is rolled back. One task runs at a time, in the thread that
+    drains. ``OPTIONS["LIMITS"]`` is {queue: {field of Queue: value}}.
     """
 
     task_class = QueueTask
@@ -74,10 +73,10 @@ class MemoryBackend(BaseTaskBackend):
 
     # -- django.tasks ------------------------------------------------------------------------
 
-    def enqueue(  # type: ignore[override] # the stubs tie the result to the parameters of the function
+    def enqueue(  # type: ignore[override] # the stubs derive the result from the function
         self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> AnyResult:
-        """Keep one task; raises as the real backend does."""
+        """Store one task; raises the real backend's errors."""
         self.validate_task(task)
         texts = as_json(args, kwargs)
         key, user = getattr(task, "idempotency_key", None), getattr(task, "user", "")
@@ -105,7 +104,7 @@ class MemoryBackend(BaseTaskBackend):
         return result
 
     def enqueue_many(self, task: AnyTask, calls: Iterable[tuple[Sequence[Any], dict[str, Any]]]) -> list[AnyResult]:
-        """Keep one task for each (args, kwargs), all or nothing; return the results in order."""
+        """Store one task for each (args, kwargs), all or none; return the results in order."""
         calls = list(calls)
         self.validate_task(task)
         for args, kwargs in calls:
@@ -113,7 +112,7 @@ class MemoryBackend(BaseTaskBackend):
         return [self.enqueue(task, args, kwargs) for args, kwargs in calls]
 
     def get_result(self, result_id: str) -> AnyResult:
-        """Return what is known of a task; raise ``TaskResultDoesNotExist`` for an unknown id."""
+        """Return the result of a task; raise ``TaskResultDoesNotExist`` for an unknown id."""
         for call in self.calls:
             if call.id == result_id:
                 return self._result(call)
@@ -123,7 +122,7 @@ class MemoryBackend(BaseTaskBackend):
 
     @property
     def calls(self) -> list[StoredCall]:
-        """What is stored, oldest first; what was rolled back is not."""
+        """The stored tasks, oldest first, without those that were rolled back."""
         self._calls = [call for call in self._calls if call.exists()]
         return self._calls
 
@@ -133,17 +132,16 @@ class MemoryBackend(BaseTaskBackend):
         return [self._result(call) for call in self.calls]
 
     def in_state(self, *states: Status) -> list[AnyResult]:
-        """Return the results of the tasks in these states of the queue, oldest first."""
+        """Return the results of the tasks in these states, oldest first."""
         return [self._result(call) for call in self.calls if call.status in states]
 
     def drain(
         self, *, queue: str | None = None, capabilities: Collection[str] | None = None, to_the_end: bool = False
     ) -> list[AnyResult]:
-        """Run what is due, the most urgent first; return the results in the order in which attempts ended.
+        """Run the due tasks, the most urgent first; return the results in the order in which attempts ended.
 
-        ``capabilities`` are those of the worker (default: all that are asked for). With
-        ``to_the_end`` the clock moves on to the next retry, delay or refill until nothing
-        waits; it is frozen meanwhile. Raises ``RuntimeError`` after 10,000 attempts.
+        ``capabilities`` are those of the worker (default: all). With ``to_the_end``, the clock is frozen and moves
+        forward to the next retry, delay or refill until no task waits. Raises ``RuntimeError`` after 10,000 attempts.
         """
         if to_the_end and current() is None:
             with freeze():
@@ -159,13 +157,13 @@ class MemoryBackend(BaseTaskBackend):
                 if not to_the_end or clock is None:
                     return ended
                 clock.move_to(at)
-            if len(ended) >= ENDLESS:
-                raise RuntimeError(f"{ENDLESS} attempts and still not done: does a task enqueue itself?")
+            if len(ended) >= MAX_ATTEMPTS:
+                raise RuntimeError(f"Tasks still wait after {MAX_ATTEMPTS} attempts: does a task enqueue itself?")
             self._run(call)
             ended.append(self._result(call))
 
     def _next(self, queue: str | None, capabilities: Collection[str] | None) -> tuple[StoredCall, datetime] | None:
-        """Return the task that starts next, and when; of those that may start at once the most urgent."""
+        """Return the task that starts next, and when; among tasks that may start now, the most urgent one."""
         now = timezone.now()
         best: tuple[tuple[Any, ...], StoredCall, datetime] | None = None
         for call in self.calls:

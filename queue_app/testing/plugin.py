@@ -1,4 +1,4 @@
-"""Fixtures for pytest; name this module in ``pytest_plugins`` of a ``conftest.py``.
+"""Fixtures for pytest; add this module to ``pytest_plugins`` in a ``conftest.py``.
 
 Needs pytest-django, for its fixture ``settings``.
 """
@@ -18,7 +18,7 @@ from queue_app.testing.memory import MemoryBackend  # noqa: E402
 
 @pytest.fixture
 def task_queue(settings: Any) -> MemoryBackend:
-    """Put every alias of ``TASKS`` on a fresh ``MemoryBackend``, and return that of ``default``."""
+    """Replace every backend of ``TASKS`` by a fresh ``MemoryBackend``; return that of ``default``."""
     from django.tasks import task_backends  # noqa: PLC0415 - needs the settings
 
     settings.TASKS = {
@@ -32,6 +32,6 @@ def task_queue(settings: Any) -> MemoryBackend:
 
 @pytest.fixture
 def frozen_time() -> Iterator[Clock]:
-    """Stop the time; the fixture is the clock that moves it."""
+    """Stop the time; return the clock that moves it."""
     with freeze() as clock:
         yield clock

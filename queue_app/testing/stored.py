@@ -1,4 +1,4 @@
-"""A task in memory: what a row would hold, and whether its transaction was rolled back."""
+"""A task in memory: the contents of a row, and whether its transaction was rolled back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from queue_app.registry import AnyTask
 
 @dataclass(slots=True, kw_only=True)
 class StoredCall:
-    """One task in memory, with what became of it."""
+    """One task in memory, with its outcome."""
 
     task: AnyTask
     args: str  # JSON text, as in a row
@@ -43,16 +43,16 @@ class StoredCall:
 
     @property
     def band(self) -> Band:
-        """The band of its own."""
+        """The task's own band."""
         return band_from_django(self.task.priority)
 
     def option(self, name: str, default: Any = None) -> Any:
-        """Return an option of the task, which may be a plain one of Django's."""
+        """Return an option of the task; a plain Django task has only Django's options."""
         return getattr(self.task, name, default)
 
 
 def as_json(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, str]:
-    """Return the parameters as the JSON texts of a row; refuse what the real backend refuses."""
+    """Return the parameters as the JSON texts of a row; raise the real backend's errors."""
     limits = conf.get().payload
     texts = []
     for name, value in (("args", list(args)), ("parameters", kwargs)):
@@ -68,11 +68,11 @@ def as_json(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, str]:
 
 
 def existence() -> Callable[[], bool]:
-    """Return a function that tells whether what is stored now still exists: its savepoint was not rolled back.
+    """Return a function that returns false once the current transaction or savepoint was rolled back.
 
-    Django drops the hooks of a rolled-back transaction or savepoint from its list. So a hook
-    that has neither run nor is on the list tells of a rollback. In a test case that never
-    commits, the hook stays on the list until the end of the test.
+    Django removes the hooks of a rolled-back transaction or savepoint from its list. So a hook that has not run and is
+    not on the list was rolled back. In a test case that never commits, the hook stays on the list until the end of the
+    test.
     """
     connection = connections[conf.get().database_alias]
     if not connection.in_atomic_block:

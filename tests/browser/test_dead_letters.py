@@ -18,7 +18,7 @@ SIZES = {"phone": {"width": 390, "height": 844}, "light": {"width": 1440, "heigh
 
 
 @pytest.fixture
-def graves():
+def letters():
     """Let some tasks of a shop be dead."""
     forget_known_queues()
     User.objects.create_superuser("alice")
@@ -45,7 +45,7 @@ def graves():
     forget_known_queues()
 
 
-def test_replay_in_the_browser(visit, graves, screenshots):
+def test_replay_in_the_browser(visit, letters, screenshots):
     visitor = visit(viewport=SIZES["light"], color_scheme="light")
     visitor.log_in("alice")
     page, base = visitor.page, f"{visitor.address}/admin/queue_app"
@@ -70,7 +70,7 @@ def test_replay_in_the_browser(visit, graves, screenshots):
     page.fill("textarea[name=parameters]", text.replace("4711", "4712"))
     page.click("input[type=submit]")
     assert "queued again" in page.inner_text(".messagelist")
-    assert TaskPayload.objects.get(pk=graves[0].task_id).parameters == {"order": 4712, "token": "tok_5f2c9e81"}
+    assert TaskPayload.objects.get(pk=letters[0].task_id).parameters == {"order": 4712, "token": "tok_5f2c9e81"}
     page.goto(f"{base}/deadletter/?state=open")
     page.check("#action-toggle")
     page.select_option("select[name=action]", "replay_selected")

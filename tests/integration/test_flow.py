@@ -9,7 +9,7 @@ from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import Task, Worker
 from queue_app.registry import type_of
-from queue_app.services.control.queues import pause, resume
+from queue_app.services.control.pause import pause, resume
 from tests.integration.app import tasks
 from tests.integration.checkers import lost_or_doubled
 from tests.integration.processes import eventually, index_comes_to_agree, lines

@@ -10,9 +10,9 @@ from queue_app import conf
 @pytest.fixture(autouse=True)
 def fresh():
     """The environment is read with the settings: read it anew before and after each test."""
-    conf.load.cache_clear()
+    conf.reset()
     yield
-    conf.load.cache_clear()
+    conf.reset()
 
 
 @pytest.mark.parametrize("prefix", ["a b", "{a}", "a*", "a?", "[a]", "a\n", "\x1b", "é", "a/b", "p" * 101])

@@ -15,7 +15,7 @@ from queue_app.exceptions import UnknownTaskType
 from queue_app.models import Task
 from queue_app.results import RESULT_STATUS
 from queue_app.services.enqueue.store import enqueue
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
 from tests.support.engine import done, failed, take
 from tests.support.scene import Hand

@@ -142,15 +142,15 @@ def _instead(index: Index, call: Callable[..., Any]) -> Iterator[None]:
     index.flush()
     index._call = call  # type: ignore[method-assign]
 
-    def push(entries: Sequence[Entry], told: object = ()) -> None:
+    def push(entries: Sequence[Entry], events: object = ()) -> None:
         for batch in batched(entries, 500):
             call("push", *pack(batch))
 
-    index.post_entries = index.announce_entries = push  # type: ignore[method-assign]
+    index.notify = index.notify_many = push  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del index._call, index.post_entries, index.announce_entries  # type: ignore[method-assign]
+        del index._call, index.notify, index.notify_many  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -6,13 +6,20 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+from queue_app.core.limit_values import EVERYTHING, Limits, Scope, gate_of
 from queue_app.core.priorities import Band
 from queue_app.core.records import Proposal, TaskRef
 from queue_app.index import Index, Profile
 from tests.support import index_state
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def set_limits(index: Index, queue: str, **limits: Any) -> bool:
+    """Copy limits of a queue (``""``: of everything); return whether anything changed."""
+    return index.set_limits(gate_of(Scope.QUEUE, queue) if queue else EVERYTHING, Limits(**limits))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def statuses(*ids: uuid.UUID) -> list[str]:
 
 def teach(worker: Worker, kind: str, seconds: float = 0.001) -> None:
     """Let the worker know how long a type takes."""
-    worker._claimer.look_ahead.observe(kind, seconds)
+    worker._claimer.prefetch.observe(kind, seconds)
 
 
 def away(*_args: Any, **_kwargs: Any) -> None:
@@ -45,6 +45,7 @@ class StillPool:
 
     name = "still"
     kill_after = None
+    repeat_after = None
 
     def __init__(self, slots: int, executor: Executor) -> None:
         self.slots = slots
@@ -115,7 +116,7 @@ class StillWorker(Worker):
         )
 
     def _make_pool(self) -> StillPool:  # type: ignore[override]
-        self.pool = StillPool(self.options.concurrency, Executor(self.id, self._notes))
+        self.pool = StillPool(self.options.concurrency, Executor(self.id, self._reports))
         return self.pool
 
     def wake(self) -> None:
@@ -124,7 +125,7 @@ class StillWorker(Worker):
 
     def later(self, seconds: float) -> None:
         """Let so much time pass since it met an error."""
-        self._trouble._not_before -= seconds
+        self._backoff._not_before -= seconds
 
     def stuck(self, seconds: float) -> None:
         """Let its slots have made no progress for so long."""
@@ -137,8 +138,8 @@ class StillWorker(Worker):
         while True:
             self.wake()
             self.run_once()
-            if not self._hands:
-                return self._hands.done
+            if not self._in_flight:
+                return self._in_flight.done
             self.pool.finish()
 
 

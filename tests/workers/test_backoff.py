@@ -9,7 +9,7 @@ from queue_app.models import TaskAttempt, TaskResult
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.workers import backoff as trouble_module
 from queue_app.workers import claimer as claimer_module
-from queue_app.workers import in_flight as hands_module
+from queue_app.workers import in_flight as in_flight_module
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, status
 from tests.workers.stage import ECHO, QUICK, SLOW, away, statuses, teach
 
@@ -19,7 +19,7 @@ def test_outcomes_stay_at_hand_until_they_are_written(hire, monkeypatch, warning
     worker = hire()
     worker.run_once()
     worker.pool.finish()
-    monkeypatch.setattr(hands_module, "finish", away)
+    monkeypatch.setattr(in_flight_module, "finish", away)
     for _ in range(3):
         worker.run_once()
         worker.later(1)
@@ -29,7 +29,7 @@ def test_outcomes_stay_at_hand_until_they_are_written(hire, monkeypatch, warning
     worker.run_once()
     assert status(task_id) == Status.COMPLETED
     assert TaskResult.objects.get(task_id=task_id).value == 5
-    assert len(worker._hands) == 0
+    assert len(worker._in_flight) == 0
 
 
 def test_it_waits_a_moment_before_it_tries_again(hire, monkeypatch):
@@ -51,18 +51,18 @@ def test_one_outcome_that_the_rows_refuse_does_not_stop_the_others(hire, monkeyp
     worker = hire(concurrency=5)
     worker.run_once()
     worker.pool.finish()
-    plain = hands_module.finish
+    plain = in_flight_module.finish
 
     def refusing(batch):
         if any(o.task.id == ids[2] and o.failure is None for o in batch):
             raise DataError("unsupported Unicode escape sequence")
         return plain(batch)
 
-    monkeypatch.setattr(hands_module, "finish", refusing)
+    monkeypatch.setattr(in_flight_module, "finish", refusing)
     worker.run_once()
     assert statuses(*ids) == ["completed", "completed", "dead_letter", "completed", "completed"]
     assert "unsupported Unicode" in TaskAttempt.objects.get(task_id=ids[2]).message
-    assert len(worker._hands) == 0
+    assert len(worker._in_flight) == 0
 
 
 def test_an_error_after_the_commit_does_no_harm(hire, warnings_logged):
@@ -82,7 +82,7 @@ def test_an_error_after_the_commit_does_no_harm(hire, warnings_logged):
         signals.attempt_finished.disconnect(broken)
     worker.run_once()
     assert status(task_id) == Status.COMPLETED
-    assert len(worker._hands) == 0
+    assert len(worker._in_flight) == 0
     other = put(QUICK)
     worker.until_empty()
     assert status(other) == Status.COMPLETED
@@ -93,14 +93,14 @@ def test_a_failed_give_back_is_repeated(hire, monkeypatch):
     slow = put_many(3, SLOW)
     worker = hire(concurrency=1)
     teach(worker, QUICK)
-    monkeypatch.setattr(hands_module, "give_back", away)
+    monkeypatch.setattr(in_flight_module, "give_back", away)
     worker.run_once()
     assert statuses(*slow) == ["executing"] * 3
     monkeypatch.undo()
     worker.later(1)
     worker.run_once()
     assert statuses(*slow) == ["queued"] * 3
-    assert len(worker._hands) == 2
+    assert len(worker._in_flight) == 2
     assert worker.until_empty() == 5
 
 
@@ -113,7 +113,7 @@ def test_a_give_back_that_the_index_did_not_hear_of(hire):
     with index_away("release"):
         worker.run_once()
     assert statuses(*slow) == ["queued"] * 3
-    assert len(worker._hands) == 2
+    assert len(worker._in_flight) == 2
 
 
 def test_a_claim_whose_answer_was_lost_is_given_back(hire, monkeypatch, history):
@@ -131,7 +131,7 @@ def test_a_claim_whose_answer_was_lost_is_given_back(hire, monkeypatch, history)
     monkeypatch.undo()
     worker.later(1)
     worker.run_once()
-    assert len(worker._hands) == 2
+    assert len(worker._in_flight) == 2
     assert worker.until_empty() == 4
     assert history.states(ids[0]) == "queued executing queued executing completed"
     assert_index_agrees()
@@ -142,7 +142,7 @@ def test_postgresql_away_costs_the_index_one_proposal(hire, monkeypatch):
     put_many(20, QUICK)
     worker = hire(concurrency=2)
     monkeypatch.setattr(claim_service.claim_rows, "claim", away)
-    monkeypatch.setattr(hands_module, "give_back_strays", away)
+    monkeypatch.setattr(in_flight_module, "give_back_unacknowledged", away)
     for _ in range(5):
         worker.run_once()
         worker.later(1)

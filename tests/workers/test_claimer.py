@@ -66,8 +66,8 @@ def test_what_it_claimed_ahead_and_does_not_know_goes_back(hire, history):
     worker.run_once()
     assert statuses(*quick, *slow) == ["executing"] * 3 + ["queued"] * 5
     assert all(row(task_id).failures == 0 for task_id in slow)
-    assert worker._claimer.look_ahead.allowance() == 0  # until it knows better
-    assert len(worker._hands) == 3
+    assert worker._claimer.prefetch.allowance() == 0  # until it knows better
+    assert len(worker._in_flight) == 3
     assert_index_agrees()
     assert worker.until_empty() == 8
     assert history.states(slow[-1]) == "queued executing queued executing completed"
@@ -92,7 +92,7 @@ def test_it_gives_back_what_waits_behind_something_unexpectedly_long(hire):
     worker.stuck(1)
     worker.run_once()
     assert statuses(*ids) == ["executing", "queued", "queued"]
-    assert len(worker._hands) == 1
+    assert len(worker._in_flight) == 1
     worker.wake()
     worker.run_once()
     assert statuses(*ids) == ["executing", "queued", "queued"], "it knows now how long the type takes"

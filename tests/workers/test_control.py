@@ -8,7 +8,7 @@ from django.utils import timezone
 from queue_app.exceptions import Discard, Retry, Snooze, TaskCancelled, TaskTimeout
 from queue_app.models import DeadLetter, Task
 from queue_app.registry import type_of
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.repair import workers as service
 from queue_app.services.upkeep.promote import make_due
 from tests.support.engine import assert_index_agrees, put, row

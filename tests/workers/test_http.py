@@ -10,15 +10,15 @@ from django.utils import timezone
 from queue_app.core.records import Outcome, ProgressReport, TaskFailure
 from queue_app.workers import in_flight as module
 from queue_app.workers.context import ClaimedAttempt
-from queue_app.workers.in_flight import Hands
-from queue_app.workers.transport.http import MAX_BODY, MAX_POLL, Http, ServerRefused
+from queue_app.workers.in_flight import InFlight
+from queue_app.workers.transport.http import MAX_BODY, MAX_POLL, HttpTransport, ServerRefused
 from tests.workers import chores
 from tests.workers.test_executor import claimed
 
 SERVER = uuid.uuid4()
 
 
-class Server(Http):
+class Server(HttpTransport):
     """Takes bodies up to a size, and results that are not ``poison``."""
 
     def __init__(self, most: int = 3 * MAX_BODY) -> None:
@@ -49,14 +49,14 @@ def ended(result: str | None = None, **options) -> Outcome:
     return Outcome(claimed(chores.echo, 1).task, now, now, result, **options)
 
 
-def report(outcomes: list[Outcome]) -> Hands:
-    hands = Hands()
-    hands.take([ClaimedAttempt(outcome.task, 0.0) for outcome in outcomes])
+def report(outcomes: list[Outcome]) -> InFlight:
+    in_flight = InFlight()
+    in_flight.take([ClaimedAttempt(outcome.task, 0.0) for outcome in outcomes])
     for outcome in outcomes:
-        hands.note(outcome)
-    assert hands.report()
-    assert not hands.is_pending
-    return hands
+        in_flight.note(outcome)
+    assert in_flight.report()
+    assert not in_flight.is_pending
+    return in_flight
 
 
 def test_many_large_outcomes_go_in_several_requests(server):

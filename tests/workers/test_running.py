@@ -13,10 +13,10 @@ from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.workers import capture
-from queue_app.workers.context import DEAF, ClaimedAttempt, QueueTaskContext
-from queue_app.workers.health import Pulse, Vitals
+from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, QueueTaskContext
+from queue_app.workers.health import HealthMonitor, LoopHeartbeat
 from queue_app.workers.pools.asynchronous import AsyncPool
-from queue_app.workers.progress import Notes
+from queue_app.workers.progress import ProgressReports
 from tests.support.engine import put, row
 from tests.workers import chores
 
@@ -48,7 +48,7 @@ def test_progress_lines_and_a_later_deadline_are_stored_before_the_outcome(hire)
     stored = TaskProgress.objects.get(pk=task_id)
     assert (stored.attempt, stored.fraction, stored.message) == (1, 0.5, "half")
     assert TaskLog.objects.get(task_id=task_id).lines.endswith("WARNING shop: a line")
-    assert not worker._notes._said, "what has ended is forgotten"
+    assert not worker._reports._said, "what has ended is forgotten"
 
 
 def test_an_attempt_that_lost_its_task_says_nothing(hire):
@@ -65,7 +65,7 @@ def test_an_attempt_that_lost_its_task_says_nothing(hire):
 
 def test_lines_are_bounded_and_progress_coalesced():
     rings = []
-    notes = Notes(lambda: rings.append(1))
+    notes = ProgressReports(lambda: rings.append(1))
     notes._max_lines = 3
     held = ClaimedAttempt(chores_task(), 0.0)
     for number in range(1000):
@@ -93,7 +93,7 @@ def chores_task():
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
 def test_progress_outside_of_its_bounds(fraction):
-    context = QueueTaskContext(task_result=None, held=ClaimedAttempt(chores_task(), 0.0), board=DEAF)
+    context = QueueTaskContext(task_result=None, held=ClaimedAttempt(chores_task(), 0.0), reports=NO_REPORTS)
     with pytest.raises(ValueError, match="between 0 and 1"):
         context.progress(fraction)
     with pytest.raises(ValueError, match="seconds must lie"):
@@ -159,34 +159,34 @@ def test_vitals_follow_the_loop_and_not_the_process(tmp_path, monkeypatch):
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     listener.bind(str(tmp_path / "notify"))
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-    pulses = [Pulse(), Pulse()]
-    vitals = Vitals(pulses, 5, None)
-    vitals.look()
-    pulses[0].beat()
-    assert b"503" in vitals.reply(b"GET /livez HTTP/1.1\r\n"), "one has not begun"
-    pulses[1].beat()
-    assert b"200 OK" in vitals.reply(b"GET /livez HTTP/1.1\r\n")
-    assert b"404" in vitals.reply(b"GET /secrets HTTP/1.1\r\n")
-    assert b"404" in vitals.reply(b"")
-    vitals.look()
-    vitals.look()
+    loop_heartbeats = [LoopHeartbeat(), LoopHeartbeat()]
+    health = HealthMonitor(loop_heartbeats, 5, None)
+    health.look()
+    loop_heartbeats[0].beat()
+    assert b"503" in health.reply(b"GET /livez HTTP/1.1\r\n"), "one has not begun"
+    loop_heartbeats[1].beat()
+    assert b"200 OK" in health.reply(b"GET /livez HTTP/1.1\r\n")
+    assert b"404" in health.reply(b"GET /secrets HTTP/1.1\r\n")
+    assert b"404" in health.reply(b"")
+    health.look()
+    health.look()
     assert [listener.recv(100), listener.recv(100)] == [b"READY=1", b"WATCHDOG=1"]
-    vitals._stale = -1
-    vitals.look()
+    health._stale = -1
+    health.look()
     listener.setblocking(False)
     with pytest.raises(BlockingIOError):
         listener.recv(100)
-    assert b"503" in vitals.reply(b"GET /livez HTTP/1.1\r\n"), "a loop stands still"
+    assert b"503" in health.reply(b"GET /livez HTTP/1.1\r\n"), "a loop stands still"
     listener.close()
 
 
 def test_a_pulse_is_shared_with_a_fork():
-    pulse = Pulse()
-    assert pulse.age is None
-    pulse.beat()
-    assert 0 <= pulse.age < 60
-    pulse.reset()
-    assert pulse.age is None
+    loop_heartbeat = LoopHeartbeat()
+    assert loop_heartbeat.age is None
+    loop_heartbeat.beat()
+    assert 0 <= loop_heartbeat.age < 60
+    loop_heartbeat.reset()
+    assert loop_heartbeat.age is None
 
 
 # -- coroutines ----------------------------------------------------------------------------------

@@ -231,7 +231,7 @@ def test_what_is_due_soon_has_its_turn_with_what_is_due_now(make):
     assert scheduler.run_once() == ["rebuild", "due", "reap"]
 
 
-# -- trouble --------------------------------------------------------------------------------------------
+# -- backoff --------------------------------------------------------------------------------------------
 
 
 def test_jobs_on_rows_go_on_while_redis_is_away(make, caplog):
@@ -318,6 +318,6 @@ def test_two_processes(fleet):
 
 def test_its_pulse_tells_that_the_loop_turns(make):
     scheduler = make()
-    assert scheduler.pulse.age is None
+    assert scheduler.loop_heartbeat.age is None
     scheduler.run_once()
-    assert scheduler.pulse.age < module.STALE_SECONDS
+    assert scheduler.loop_heartbeat.age < module.STALE_SECONDS

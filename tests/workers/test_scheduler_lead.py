@@ -39,7 +39,7 @@ def test_the_lead_is_renewed_five_times_before_it_lapses(make, monkeypatch, inde
             clock[0] += 0.5
             before = len(calls)
             tick(scheduler, "requests")
-            renewed += [clock[0]] if "hold" in calls[before:] else []
+            renewed += [clock[0]] if "lock" in calls[before:] else []
     assert renewed == [1003, 1006, 1009, 1012, 1015]
 
 

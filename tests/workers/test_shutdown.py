@@ -5,10 +5,10 @@ import types
 from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import Worker as WorkerRow
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.repair import workers as service
-from queue_app.services.repair.reap import bury
-from queue_app.workers import in_flight as hands_module
+from queue_app.services.repair.reap import mark_dead
+from queue_app.workers import in_flight as in_flight_module
 from queue_app.workers.lifecycle import Exit
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, row, status
 from tests.workers.stage import ECHO, QUICK, away, statuses, teach
@@ -34,7 +34,7 @@ def test_a_drain_claims_nothing_and_gives_back_what_has_not_started(hire):
 def test_a_draining_worker_passes_calls_on(hire):
     leaving, idle = hire(concurrency=1), hire(concurrency=1)
     put(QUICK)
-    leaving._claimer.hungry = False
+    leaving._claimer.should_claim = False
     leaving.stop()
     leaving._wake(called=True)
     idle.run_once()
@@ -90,7 +90,7 @@ def test_a_supervised_worker_is_not_hurried_by_a_second_drain(hire):
 
 def leave(worker) -> Exit:
     """Let a worker leave whose helpers were never started."""
-    worker._heartbeat = worker._waker = types.SimpleNamespace(stop=lambda: None)
+    worker._heartbeat = worker._wake_listener = types.SimpleNamespace(stop=lambda: None)
     return worker._leave()
 
 
@@ -123,8 +123,8 @@ def test_an_attempt_that_was_given_back_is_refused_later(hire, warnings_logged):
     [held] = worker.pool.begun
     leave(worker)
     other.run_once()
-    worker._hands.note(worker.pool._executor.run(held))
-    worker._hands.report()
+    worker._in_flight.note(worker.pool._executor.run(held))
+    worker._in_flight.report()
     assert status(held.task.id) == Status.EXECUTING
     assert "came too late and was refused" in warnings_logged()[-1]
     other.pool.finish()
@@ -138,7 +138,7 @@ def test_each_step_of_leaving_is_for_itself(hire, monkeypatch, warnings_logged):
     worker = hire(concurrency=2)
     worker.run_once()
     worker.pool.finish(1)
-    monkeypatch.setattr(hands_module, "finish", away)
+    monkeypatch.setattr(in_flight_module, "finish", away)
     assert leave(worker) is Exit.CRASHED
     assert statuses(*ids) == ["executing", "queued"]
     assert WorkerRow.objects.get(pk=worker.id).status == "stopped"
@@ -172,7 +172,7 @@ def test_declared_dead(hire, warnings_logged):
     worker, heir = hire(concurrency=2), hire(concurrency=2)
     worker.run_once()
     worker.pool.finish(1)
-    bury(worker.id)
+    mark_dead(worker.id)
     assert not worker._heartbeat.run_once()
     heir.run_once()
     worker.run_once()
@@ -187,7 +187,7 @@ def test_declared_dead(hire, warnings_logged):
 def test_staff_may_ask_a_worker_to_drain(hire):
     worker = hire()
     assert worker._beat()
-    assert not worker._ending.draining
+    assert not worker._shutdown.draining
     service.request_drain(worker.id, by="alice")
     assert worker._beat()
-    assert worker._ending.draining
+    assert worker._shutdown.draining

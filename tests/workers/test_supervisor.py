@@ -158,7 +158,7 @@ def test_a_burst_ends_all(fleet, log):
 
 @pytest.fixture
 def supervisor(monkeypatch) -> Supervisor:
-    """One that buries nobody."""
+    """One that marks no worker dead."""
     monkeypatch.setattr("queue_app.workers.supervisor._give_back", lambda _worker_id: None)
     return Supervisor(WorkerOptions(), 2)
 

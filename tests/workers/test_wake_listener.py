@@ -9,7 +9,7 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.registry import type_of
 from queue_app.services.repair import workers as service
 from queue_app.workers import wake_listener as module
-from queue_app.workers.wake_listener import Waker
+from queue_app.workers.wake_listener import WakeListener
 from tests.support.engine import put
 from tests.workers.chores import quick
 
@@ -21,10 +21,10 @@ def woken() -> list[bool]:
 
 
 @pytest.fixture
-def waker(woken, monkeypatch) -> Waker:
+def waker(woken, monkeypatch) -> WakeListener:
     """A waker that waits for nothing."""
     monkeypatch.setattr(module, "RETRY_SECONDS", 0)
-    return Waker(uuid.uuid4(), lambda *, called: woken.append(called))
+    return WakeListener(uuid.uuid4(), lambda *, called: woken.append(called))
 
 
 @pytest.mark.parametrize("called", [True, False])
@@ -48,7 +48,7 @@ def test_a_call_of_the_index(hire):
     worker = hire()
     worker.run_once()
     rung = threading.Event()
-    waker = Waker(worker.id, lambda *, called: rung.set() if called else None)
+    waker = WakeListener(worker.id, lambda *, called: rung.set() if called else None)
     waker.start()
     put(type_of(quick))
     assert rung.wait(10)

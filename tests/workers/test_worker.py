@@ -11,7 +11,7 @@ from queue_app.models import Worker as WorkerRow
 from queue_app.services.repair import workers as service
 from queue_app.services.repair.reap import reap
 from queue_app.services.repair.rebuild import rebuild
-from queue_app.workers import in_flight as hands_module
+from queue_app.workers import in_flight as in_flight_module
 from queue_app.workers import worker as worker_module
 from queue_app.workers.lifecycle import Exit
 from queue_app.workers.options import WorkerOptions
@@ -49,7 +49,7 @@ def test_it_claims_for_free_slots_and_reports(hire, history):
     worker.run_once()
     assert statuses(*ids) == ["completed"] * 3
     assert [TaskResult.objects.get(task_id=task_id).value for task_id in ids] == [7, 7, 7]
-    assert worker._hands.done == 3
+    assert worker._in_flight.done == 3
     assert history.most_executing() == 2
     assert_index_agrees()
 
@@ -65,8 +65,8 @@ def test_outcomes_are_written_in_one_batch(hire, monkeypatch):
     put_many(30, QUICK)
     worker = hire(concurrency=30)
     batches = []
-    plain = hands_module.finish
-    monkeypatch.setattr(hands_module, "finish", lambda batch: batches.append(len(batch)) or plain(batch))
+    plain = in_flight_module.finish
+    monkeypatch.setattr(in_flight_module, "finish", lambda batch: batches.append(len(batch)) or plain(batch))
     worker.run_once()
     worker.pool.finish()
     worker.run_once()
@@ -100,7 +100,7 @@ def test_what_was_given_back_does_not_count(hire):
     worker = hire(concurrency=1, max_tasks=5)
     teach(worker, QUICK)
     worker.run_once()
-    assert worker._hands.claimed == 2
+    assert worker._in_flight.claimed == 2
     while not worker._finished():
         worker.run_once()
         worker.pool.finish()

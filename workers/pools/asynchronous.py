@@ -23,7 +23,7 @@ from queue_app.registry import AnyTask
 from queue_app.workers.context import ClaimedAttempt, note_interruption, shields
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
-from queue_app.workers.pools.backlog import LinePool
+from queue_app.workers.pools.backlog import BacklogPool
 
 logger = logging.getLogger("taskqueue")
 
@@ -33,7 +33,7 @@ BLOCKED_SECONDS = 1.0
 RELEASE_SECONDS = 1.0
 
 
-class AsyncPool(LinePool):
+class AsyncPool(BacklogPool):
     """Runs at most ``slots`` coroutines at once, in the order in which they were submitted."""
 
     name = "async"

@@ -12,8 +12,10 @@ from queue_app.core.records import Outcome
 from queue_app.workers.context import ClaimedAttempt
 
 
-class LinePool(ABC):
+class BacklogPool(ABC):
     """Tasks that wait, in order, and outcomes that nobody has taken yet; a slot takes the next when it is free."""
+
+    repeat_after: float | None = None
 
     def __init__(self, slots: int, on_outcome: Callable[[], None]) -> None:
         self.slots = slots
@@ -54,6 +56,9 @@ class LinePool(ABC):
         now = time.monotonic()
         with self._lock:
             return [(held, now - since) for held, since in self._begun()]
+
+    def interrupt_again(self, held: ClaimedAttempt) -> None:  # noqa: B027 - not abstract: there is nothing to do
+        """Do nothing: these pools end an attempt that ignores an interruption by other means."""
 
     @property
     def unstarted(self) -> int:

@@ -17,6 +17,9 @@ class Pool(Protocol):
     #: Seconds after which an attempt that was interrupted is ended by force; ``None``: only its timeout does that.
     kill_after: float | None
 
+    #: Seconds after which an attempt that was interrupted and still runs is interrupted again; ``None``: never.
+    repeat_after: float | None
+
     def can_run(self, task: AnyTask) -> bool:
         """Whether a task of this kind may run here; others are not claimed."""
 
@@ -41,6 +44,9 @@ class Pool(Protocol):
 
     def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
         """Ask an attempt to end; return false when it does not run here, or was asked already."""
+
+    def interrupt_again(self, held: ClaimedAttempt) -> None:
+        """Repeat an interruption that may have been lost."""
 
     def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
         """End an attempt that did not end when it was asked; return its outcome, ``None`` when it has ended."""

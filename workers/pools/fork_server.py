@@ -31,7 +31,7 @@ from queue_app.workers import capture
 from queue_app.workers.context import ClaimedAttempt, note_interruption
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
-from queue_app.workers.rlimits import REPLACE_SHARE, Limits, resident_bytes
+from queue_app.workers.rlimits import REPLACE_SHARE, ResourceLimits, resident_bytes
 from queue_app.workers.wire import Reader, outcome_form, send, task_of
 
 logger = logging.getLogger("taskqueue")
@@ -46,8 +46,8 @@ LEAVE_SECONDS = 1.0
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
-def open_nursery(limits: Limits) -> tuple[int, socket.socket]:
-    """Fork the nursery; return its pid and the socket to ask it on."""
+def start_fork_server(limits: ResourceLimits) -> tuple[int, socket.socket]:
+    """Fork the fork server; return its pid and the socket to ask it on."""
     ours, theirs = socket.socketpair()
     connections.close_all()
     with warnings.catch_warnings():
@@ -55,7 +55,7 @@ def open_nursery(limits: Limits) -> tuple[int, socket.socket]:
         pid = os.fork()
     if pid == 0:
         ours.close()
-        _end_with(lambda: _Nursery(theirs, limits).run())
+        _end_with(lambda: _ForkServer(theirs, limits).run())
     theirs.close()
     return pid, ours
 
@@ -85,8 +85,8 @@ def _die_with_parent() -> None:
             ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
-class _Nursery:
-    def __init__(self, worker: socket.socket, limits: Limits) -> None:
+class _ForkServer:
+    def __init__(self, worker: socket.socket, limits: ResourceLimits) -> None:
         self._worker = worker
         self._limits = limits
         self._slots: set[int] = set()
@@ -98,18 +98,18 @@ class _Nursery:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         gc.collect()
         gc.freeze()  # what exists by now is never looked at again, and so stays shared with the slots
-        bell, ringer = socket.socketpair()
-        for end in (bell, ringer):
+        wakeup, ringer = socket.socketpair()
+        for end in (wakeup, ringer):
             end.setblocking(False)
         signal.set_wakeup_fd(ringer.fileno(), warn_on_full_buffer=False)
         with selectors.DefaultSelector() as selector:
             selector.register(self._worker, selectors.EVENT_READ)
-            selector.register(bell, selectors.EVENT_READ)
+            selector.register(wakeup, selectors.EVENT_READ)
             while True:
                 ready = {key.fileobj for key, _ in selector.select()}
-                if bell in ready:
+                if wakeup in ready:
                     with suppress(BlockingIOError):
-                        bell.recv(4096)
+                        wakeup.recv(4096)
                 self._collect()
                 if self._worker in ready and not self._serve():
                     break
@@ -151,7 +151,7 @@ class _Nursery:
 
 
 class _Line:
-    """The board of a slot: what the attempt says goes to the worker."""
+    """The reports of a slot: what the attempt says goes to the worker."""
 
     def __init__(self, worker: socket.socket) -> None:
         self._worker = worker
@@ -169,7 +169,7 @@ class _Line:
         send(self._worker, {"log": line})
 
 
-def run_slot(worker: socket.socket, limits: Limits) -> None:
+def run_slot(worker: socket.socket, limits: ResourceLimits) -> None:
     """Run one attempt after the other, as they come, until the worker hangs up or this process has served its time."""
     _die_with_parent()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
@@ -220,7 +220,7 @@ def _attempt(executor: Executor, held: ClaimedAttempt, current: list[ClaimedAtte
     return outcome_form(outcome)
 
 
-def _is_fat(limits: Limits) -> bool:
+def _is_fat(limits: ResourceLimits) -> bool:
     if limits.max_memory is None:
         return False
     return (resident_bytes(os.getpid()) or 0) > REPLACE_SHARE * limits.max_memory

@@ -27,10 +27,10 @@ from queue_app.registry import AnyTask
 from queue_app.workers.context import ClaimedAttempt, note_interruption
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
-from queue_app.workers.pools.backlog import LinePool
-from queue_app.workers.pools.fork_server import LEAVE_SECONDS, SIGNALS, open_nursery
+from queue_app.workers.pools.backlog import BacklogPool
+from queue_app.workers.pools.fork_server import LEAVE_SECONDS, SIGNALS, start_fork_server
 from queue_app.workers.pools.slot import Slot
-from queue_app.workers.rlimits import Limits, resident_bytes
+from queue_app.workers.rlimits import ResourceLimits, resident_bytes
 from queue_app.workers.wire import outcome_of, send, task_form
 
 logger = logging.getLogger("taskqueue")
@@ -40,23 +40,23 @@ WATCH_SECONDS = 0.5
 WORKER_DIED = "queue_app.exceptions.WorkerDied"
 
 
-class ProcessPool(LinePool):
+class ProcessPool(BacklogPool):
     """Runs held tasks in order in ``slots`` processes."""
 
     name = "processes"
     kill_after: float | None = 2.0
 
-    def __init__(self, slots: int, executor: Executor, on_outcome: Callable[[], None], limits: Limits) -> None:
+    def __init__(self, slots: int, executor: Executor, on_outcome: Callable[[], None], limits: ResourceLimits) -> None:
         super().__init__(slots, on_outcome)
-        self._board = executor.board
+        self._reports = executor.reports
         self._limits = limits
         self._slots: set[Slot] = set()
         self._unborn: deque[Slot] = deque()  # asked for, and not yet answered
         self._selector = selectors.DefaultSelector()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="pool", daemon=True)
-        self._nursery: socket.socket
-        self._nursery_pid = 0
+        self._fork_server: socket.socket
+        self._fork_server_pid = 0
         self._news = b""
 
     def can_run(self, task: AnyTask) -> bool:
@@ -66,9 +66,9 @@ class ProcessPool(LinePool):
     # -- what the worker's loop asks ---------------------------------------------
 
     def start(self) -> None:
-        """Fork the nursery and ask it for all slots; no thread of the worker may run yet."""
-        self._nursery_pid, self._nursery = open_nursery(self._limits)
-        self._selector.register(self._nursery, selectors.EVENT_READ)
+        """Fork the fork server and ask it for all slots; no thread of the worker may run yet."""
+        self._fork_server_pid, self._fork_server = start_fork_server(self._limits)
+        self._selector.register(self._fork_server, selectors.EVENT_READ)
         for _ in range(self.slots):
             self._ask_for_slot()
         self._thread.start()
@@ -81,7 +81,7 @@ class ProcessPool(LinePool):
                     note_interruption(held, interruption)
                     if slot.pid:
                         slot.kill(SIGNALS[interruption])
-                    else:  # it runs already, but the nursery's word of it was not read yet
+                    else:  # it runs already, but the fork server's word of it was not read yet
                         slot.owed = held, SIGNALS[interruption]
                     return True
         return False
@@ -109,12 +109,12 @@ class ProcessPool(LinePool):
                     slot.held = None
                 self._drop(slot)
             with suppress(OSError):
-                self._nursery.shutdown(socket.SHUT_RDWR)
-        self._thread.join(timeout=LEAVE_SECONDS)  # woken by the nursery's line
-        for line in [self._nursery, *(slot.line for slot in self._unborn)]:
+                self._fork_server.shutdown(socket.SHUT_RDWR)
+        self._thread.join(timeout=LEAVE_SECONDS)  # woken by the fork server's line
+        for line in [self._fork_server, *(slot.line for slot in self._unborn)]:
             line.close()
         with suppress(ChildProcessError):
-            os.waitpid(self._nursery_pid, 0)
+            os.waitpid(self._fork_server_pid, 0)
         self._selector.close()
 
     # -- slots --------------------------------------------------------------------
@@ -123,7 +123,7 @@ class ProcessPool(LinePool):
         ours, theirs = socket.socketpair()
         slot = Slot(ours)
         try:
-            socket.send_fds(self._nursery, [b"F"], [theirs.fileno()])
+            socket.send_fds(self._fork_server, [b"F"], [theirs.fileno()])
         except OSError:
             if not self._stopping:
                 logger.critical("the pool cannot start processes any more; the worker ends")
@@ -167,7 +167,7 @@ class ProcessPool(LinePool):
                     return
                 for key, _ in ready:
                     if key.data is None:
-                        self._hear_nursery()
+                        self._hear_fork_server()
                     elif key.data in self._slots:
                         with suppress(BlockingIOError):
                             self._hear(key.data)
@@ -177,10 +177,10 @@ class ProcessPool(LinePool):
     def _is_over(self) -> bool:
         return self._stopping
 
-    def _hear_nursery(self) -> None:
+    def _hear_fork_server(self) -> None:
         data = b""
         with suppress(OSError):
-            data = self._nursery.recv(65536)
+            data = self._fork_server.recv(65536)
         *lines, self._news = (self._news + data).split(b"\n")
         if not data:
             logger.critical("the process that starts others is gone; the worker ends")
@@ -213,7 +213,7 @@ class ProcessPool(LinePool):
                 self._lose(slot, code)
 
     def _hear(self, slot: Slot) -> bool:
-        """Act on what a slot says; return false when it has hung up, of which the nursery tells the reason."""
+        """Act on what a slot says; return false when it has hung up, of which the fork server tells the reason."""
         messages = slot.reader.receive(socket.MSG_DONTWAIT)
         if messages is None:
             with suppress(KeyError, ValueError):
@@ -235,12 +235,12 @@ class ProcessPool(LinePool):
                     self._drop(slot)
                 self._on_outcome()
             case {"progress": [fraction, text]}:
-                self._board.progress(held, fraction, text)
+                self._reports.progress(held, fraction, text)
             case {"extend": seconds}:
                 held.extended += seconds
-                self._board.extend(held, seconds)
+                self._reports.extend(held, seconds)
             case {"log": line}:
-                self._board.log(held, line)
+                self._reports.log(held, line)
 
     def _lose(self, slot: Slot, code: int) -> None:
         if slot not in self._slots:

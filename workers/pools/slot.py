@@ -17,14 +17,12 @@ class Slot:
     def __init__(self, line: socket.socket) -> None:
         self.line = line
         self.reader = Reader(line)
-        self.pid = 0  # not known before the nursery says it
+        self.pid = 0  # not known before the fork server says it
         self.handle: int | None = None  # a descriptor that stands for this process and no later one of its number
         self.held: ClaimedAttempt | None = None
         self.since = 0.0
         self.why = ""  # why it was killed
-        self.owed: tuple[ClaimedAttempt, signal.Signals] | None = (
-            None  # a signal sent before its pid was known
-        )
+        self.owed: tuple[ClaimedAttempt, signal.Signals] | None = None  # a signal sent before its pid was known
 
     def kill(self, number: signal.Signals, why: str = "") -> None:
         """Send the process a signal, if it lives."""

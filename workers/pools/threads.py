@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -27,6 +28,7 @@ class ThreadPool:
 
     name = "threads"
     kill_after: float | None = None  # a thread cannot be killed, only given up when it is overdue
+    repeat_after: float | None = 1.0
 
     def __init__(self, slots: int, executor: Executor, on_outcome: Callable[[], None]) -> None:
         self.slots = slots
@@ -108,6 +110,21 @@ class ThreadPool:
                     return True
         return False
 
+    def interrupt_again(self, held: ClaimedAttempt) -> None:
+        """Raise the interruption once more in a thread that goes on with the attempt.
+
+        Python swallows an exception that is raised while it runs a ``__del__`` method, or a callback of a
+        weak reference or of the garbage collector. A thread that cleans up (an ``except`` or ``finally`` block,
+        the end of a ``with`` block) has received the interruption and is left alone.
+        """
+        with self._lock:
+            for slot, (running, _) in list(self._running.items()):
+                if running is held and held.interruption is not None:
+                    note_interruption(held, held.interruption)
+                    with shields:
+                        if not held.shielded and not _handles_interruption(slot):
+                            _raise_in_thread(slot, held.interruption)
+
     def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
         """Give up on the thread that runs this attempt and does not end; another takes its slot.
 
@@ -140,11 +157,15 @@ class ThreadPool:
 
     def _attempt(self, slot: int, held: ClaimedAttempt) -> Outcome:
         began = time.monotonic()
-        try:
-            self._running[slot] = (held, began)
-            return self._executor.run(held)
-        except Interruption as interruption:  # it came while the attempt was ending
-            return failed(held, began, interruption)
+        late: Interruption | None = None
+        while True:
+            try:
+                if late is not None:
+                    return failed(held, began, late)
+                self._running[slot] = (held, began)
+                return self._executor.run(held)
+            except Interruption as interruption:  # it came while the attempt was ending
+                late = interruption
 
     def _leave(self, slot: int, held: ClaimedAttempt) -> bool:
         """End the attempt's time in the slot, after which no interruption can reach the thread."""
@@ -162,6 +183,14 @@ def _raise_in_thread(thread_id: int, interruption: type[Interruption] | None) ->
     """Set, or take back, an exception that the thread raises at its next step of Python code (CPython's own means)."""
     value = ctypes.py_object(interruption) if interruption else None
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), value)
+
+
+def _handles_interruption(thread_id: int) -> bool:
+    """Whether the thread is inside of a block that an interruption ends, or in its clean-up."""
+    error = sys._current_exceptions().get(thread_id)  # noqa: SLF001 - there is no other way to see another thread's
+    while error is not None and not isinstance(error, Interruption):
+        error = error.__context__
+    return error is not None
 
 
 def _release_connections() -> None:

@@ -15,9 +15,9 @@ from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
 from queue_app.index import Profile
 from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.workers.transport.base import OnWait, Transport
-from queue_app.workers.transport.direct import Direct
+from queue_app.workers.transport.direct import DirectTransport
 
-_ways: list[Transport] = [Direct()]  # the last one counts
+_ways: list[Transport] = [DirectTransport()]  # the last one counts
 
 
 def use(way: Transport) -> None:
@@ -96,9 +96,9 @@ def give_back(tasks: list[ClaimedTask]) -> int:
     return _ways[-1].give_back(tasks)
 
 
-def give_back_strays(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
+def give_back_unacknowledged(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
     """Return to the queue what was granted to the worker without its knowledge."""
-    return _ways[-1].give_back_strays(worker_id, known)
+    return _ways[-1].give_back_unacknowledged(worker_id, known)
 
 
 def note(notes: Sequence[ProgressReport]) -> None:
@@ -116,9 +116,9 @@ def make_due() -> int:
     return _ways[-1].make_due()
 
 
-def wake_forgotten() -> int:
+def wake_idle_workers() -> int:
     """Repeat wake-up calls that may have been lost."""
-    return _ways[-1].wake_forgotten()
+    return _ways[-1].wake_idle_workers()
 
 
 def rebuild_if_needed() -> object:

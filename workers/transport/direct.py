@@ -10,7 +10,7 @@ from django.tasks.base import TaskError
 from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
 from queue_app.index import Profile
 from queue_app.services.lifecycle import claim as claims
-from queue_app.services.lifecycle import finish, progress
+from queue_app.services.lifecycle import finish
 from queue_app.services.read import results
 from queue_app.services.repair import rebuild
 from queue_app.services.repair import workers as service
@@ -21,7 +21,7 @@ from queue_app.workers.transport.base import OnWait
 # ruff: noqa: D102 - the functions of the package say what each does
 
 
-class Direct:
+class DirectTransport:
     """Calls the services of the queue in this process."""
 
     def register(
@@ -64,11 +64,11 @@ class Direct:
     def give_back(self, tasks: list[ClaimedTask]) -> int:
         return claims.give_back(tasks)
 
-    def give_back_strays(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
+    def give_back_unacknowledged(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
         return claims.recover(worker_id, known)
 
     def note(self, notes: Sequence[ProgressReport]) -> None:
-        progress.note(notes)
+        finish.record_progress(notes)
 
     def earlier_attempts(self, task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
         return results.earlier_attempts(task_id)
@@ -76,8 +76,8 @@ class Direct:
     def make_due(self) -> int:
         return promote.make_due()
 
-    def wake_forgotten(self) -> int:
-        return jobs.wake_forgotten()
+    def wake_idle_workers(self) -> int:
+        return jobs.wake_idle_workers()
 
     def rebuild_if_needed(self) -> object:
         return rebuild.rebuild_if_needed()

@@ -48,7 +48,7 @@ class ServerRefused(Exception):
         self.status, self.code = status, code
 
 
-class Http:
+class HttpTransport:
     """Calls the endpoints under ``/internal/workers/`` of one server."""
 
     def __init__(self, server: str, token: str) -> None:
@@ -156,7 +156,7 @@ class Http:
             self._running.discard((task.id, task.attempt))
         return len(returned)
 
-    def give_back_strays(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
+    def give_back_unacknowledged(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
         return 0  # every poll names what is held; the server gives back the rest
 
     def note(self, notes: Sequence[ProgressReport]) -> None:
@@ -170,7 +170,7 @@ class Http:
     def make_due(self) -> int:
         return 0
 
-    def wake_forgotten(self) -> int:
+    def wake_idle_workers(self) -> int:
         return 0
 
     def rebuild_if_needed(self) -> object:

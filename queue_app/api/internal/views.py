@@ -122,7 +122,7 @@ class HeartbeatView(WorkerView):
         notes, draining, done = parsing.pulse(body, worker)
         types = parsing.learnt(body)
         if types is not None:
-            remote.learn(self.token, worker, types)
+            remote.change_task_types(self.token, worker, types)
         found = remote.heartbeat(self.token, worker, notes, draining=draining, tasks_done=done)
         return Response(
             {

@@ -25,12 +25,12 @@ from queue_app.models import DeadLetter
 from queue_app.services.lifecycle.replay import discard, discard_many, replay
 from queue_app.services.operations.request import start_replay
 from queue_app.services.read.dead_letters import (
+    displayed_parameters,
     get_dead_letter,
     list_dead_letters,
     matching,
     preview,
     secrets_by_task,
-    shown_parameters,
     task_status,
 )
 from queue_app.services.read.inspect import queue_position
@@ -109,7 +109,7 @@ class DeadLetterView(_OneLetterView):
         """Inspect a dead letter: why its task died, with what parameters, and what became of it."""
         letter = self.letter(request, letter_id)
         secrets = secrets_by_task([letter.task_id]).get(letter.task_id, NO_SECRETS)
-        payload = shown_parameters(letter.task_id)
+        payload = displayed_parameters(letter.task_id)
         return Response(
             representation.letter_detail(letter, secrets, payload, request.user) | {"task_status": task_status(letter)}
         )

@@ -37,12 +37,12 @@ class ReadyView(_PublicView):
         With ``?require=index,scheduler`` these have to be well too: for a monitor, or a probe of another process.
         """
         required = {health.DATABASE, *request.query_params.get("require", "").split(",")}
-        found = health.look(WITHIN_SECONDS)
+        found = health.check(WITHIN_SECONDS)
         wrong = required & found.reasons.keys()
         return Response(
             {
                 "status": "not ok" if wrong else "ok",
-                **{part: found.word(part) for part in health.PARTS},
+                **{part: found.status(part) for part in health.PARTS},
                 "reasons": list(found.reasons.values()),
             },
             status=HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK,

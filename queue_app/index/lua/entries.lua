@@ -1,8 +1,8 @@
--- Lists what waits in a lane, about 1000 ids at a time, in no order.
+-- Lists the tasks that wait in a lane, about 1000 per call, in no order.
 --
--- KEYS[1]  prefix (hash tag) of all keys
+-- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  lane    ARGV[2]  cursor ('0' at first)
--- Returns  {next cursor, id, id, ...}; what is there from the first call to the last is named at least once
+-- Returns  {next cursor, id, id, ...}; a task that waits during all calls is listed at least once
 --! include keys
 local page = redis.call('ZSCAN', lane_key(ARGV[1]), ARGV[2], 'COUNT', 1000)
 local reply = { page[1] }

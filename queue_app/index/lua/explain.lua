@@ -1,38 +1,37 @@
--- Tells where a task stands, and which of the gates that its start would pass have no room.
+-- Returns where a task stands, and the state of the gates that it must pass to start. Writes nothing.
 --
--- KEYS[1]  prefix (hash tag) of all keys
+-- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  lane    ARGV[2]  id
--- Returns  {state of the generation, number of it, place in its lane or '', lane of its lease or '',
---          who takes turns in its queue: 'user', 'key' or '', how many of its own user or key are before it, gate, ...}
---          gate: {name, room or '' for no end, instant (us) that brings some or '', in use, cap or '', paused: '1',
---          throttled until (us) or '', starts that a full bucket holds or '', us between two starts or '', id, ...};
---          the ids are of tasks that hold the slots of a gate at its cap, at most 20
+-- Returns  {state of the generation, its number, score in its lane or '', lane of its lease or '', owner of turns in its
+--          queue: 'user', 'key' or '', tasks of the same owner before it, gate, ...}
+--          gate: {name, room or '' for unlimited, instant (us) at which time opens it or '', used slots, cap or '',
+--          '1' if paused else '0', throttled until (us) or '', starts that a full bucket holds or '', us between two
+--          starts or '', id, ...}; the ids are of at most 20 tasks that hold the slots of a gate at its cap
 --
--- Writes nothing. The gates are those of a claim: everything, queue, then task type, key and user if limited.
---! include keys
---! include limits
+-- The gates are those of a claim: everything, the queue, then task type, key and user where they have limits.
+--! include lanes
+--! include rooms
 local HOLDERS = 20
 local lane, id = lane_of(ARGV[1]), ARGV[2]
 local q = split_lane(lane)
 local generation = redis.call('HMGET', GENERATION, 'number', 'run_id', 'state')
-local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
 local state = generation[3] or 'missing'
-if state == 'ready' and generation[2] ~= run_id then state = 'rebuilding' end
-local reply = { state, generation[1] or '0', redis.call('ZSCORE', lane_key(lane), id) or '',
-  redis.call('HGET', LEASES, id) or '', queue_policy(q).fair or '', 0 }
-if reply[5] ~= '' and reply[3] ~= '' then
-  reply[6] = redis.call('ZRANK', lane_key(lane), id)
+if state == 'ready' and generation[2] ~= server_run() then state = 'rebuilding' end
+local score, fair, own_ahead = redis.call('ZSCORE', lane_key(lane), id) or '', queue_policy(q).fair or '', 0
+if fair ~= '' and score ~= '' then
+  own_ahead = redis.call('ZRANK', lane_key(lane), id)
   for _, other in ipairs(redis.call('SMEMBERS', lanes_key(q))) do
-    if other ~= lane and turner(reply[5], other) == turner(reply[5], lane) then
-      reply[6] = reply[6] + redis.call('ZCOUNT', lane_key(other), '-inf', '(' .. reply[3])
+    if other ~= lane and turn_owner(fair, other) == turn_owner(fair, lane) then
+      own_ahead = own_ahead + redis.call('ZCOUNT', lane_key(other), '-inf', '(' .. score)
     end
   end
 end
+local reply = { state, generation[1] or '0', score, redis.call('HGET', LEASES, id) or '', fair, own_ahead }
 
-local function whole(number) return number and string.format('%.0f', number) or '' end
+local function text(number) return number and whole(number) or '' end
 local function add(name, policy, room, at, used, holders)
-  local gate = { name, room < math.huge and whole(room) or '', whole(at), used, policy.cap or '',
-    policy.paused and '1' or '0', whole(policy.throttled), whole(policy.burst), whole(policy.interval or policy.delay) }
+  local gate = { name, room < math.huge and text(room) or '', text(at), used, policy.cap or '',
+    policy.paused and '1' or '0', text(policy.throttled), text(policy.burst), text(policy.interval or policy.delay) }
   if policy.cap and used >= tonumber(policy.cap) then
     for _, holder in ipairs(holders()) do gate[#gate + 1] = holder end
   end

@@ -1,9 +1,8 @@
--- Tells whether the index may propose work.
+-- Returns the generation that the index carries.
 --
--- KEYS[1]  prefix (hash tag) of all keys
--- Returns  {number, state}: 'ready', 'rebuilding', or 'missing' (also when of another server run)
+-- KEYS[1]  prefix of all keys (their hash tag)
+-- Returns  {number, state}: 'ready', 'rebuilding', or 'missing' (also when it is of another server run)
 --! include keys
 local generation = redis.call('HMGET', GENERATION, 'number', 'run_id', 'state')
-local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-if not generation[1] or generation[2] ~= run_id then return { '0', 'missing' } end
+if not generation[1] or generation[2] ~= server_run() then return { '0', 'missing' } end
 return { generation[1], generation[3] }

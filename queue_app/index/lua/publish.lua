@@ -1,19 +1,19 @@
--- Appends lifecycle events to the capped event stream, and adds to the counts of the cluster.
+-- Appends lifecycle events to the capped event stream, and adds to the counters of the cluster.
 --
--- KEYS[1]  prefix (hash tag) of all keys
--- ARGV[1]  about how many entries the stream keeps
+-- KEYS[1]  prefix of all keys (their hash tag)
+-- ARGV[1]  approximate number of entries that the stream keeps
 -- ARGV[2]  JSON: list of runs {occasion, ids}; an occasion is {event, task_type, queue, priority, user,
 --          attempt, worker, status, details}, details are further fields {name, value, ...};
---          ids are texts, each of one or more ids for one entry; at most 500 ids in all
--- ARGV[3..] name, number, name, number, ...: what to add to the counts
+--          each of the ids is a text with one or more ids, for one entry; at most 500 ids in all
+-- ARGV[3..] name, number, name, number, ...: what to add to the counters
 -- Returns  how many entries were appended
 --
--- An entry that the server refuses (out of memory, not permitted) is left out: an event is
--- told when that can be done, and whoever tells it has no use for the error.
+-- An entry that the server refuses (out of memory, not permitted) is left out: events are best effort, and the caller
+-- could not use the error.
 --! include keys
 for i = 3, #ARGV, 2 do redis.pcall('HINCRBY', COUNTERS, ARGV[i], ARGV[i + 1]) end
 local t = redis.call('TIME')
-local at = string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000))
+local at = whole(t[1] * 1000 + math.floor(t[2] / 1000))
 local appended = 0
 for _, run in ipairs(cjson.decode(ARGV[2])) do
   local o = run[1]

@@ -1,10 +1,10 @@
 -- Registers a worker under its profile.
 --
--- KEYS[1]  prefix (hash tag) of all keys
+-- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  profile    ARGV[2]  worker id
--- ARGV     then three lists, each as count, item, ...: queues (none: all), task types, capabilities
--- ARGV     at last its slots, or '' where it takes a task of any weight
--- Returns  1 when the profile is new; its heads must then be built with `adopt`
+-- ARGV[3..] three lists, each as count, item, ...: queues (none: all), task types, capabilities; then the slots of the
+--          worker, or '' when it takes tasks of any weight
+-- Returns  1 when the profile is new
 --! include keys
 local profile, at = ARGV[1], 3
 for _, part in ipairs({ 'queues', 'types', 'capabilities' }) do

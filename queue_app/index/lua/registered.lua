@@ -1,6 +1,6 @@
--- Lists the workers that are registered, each with its profile.
+-- Lists the registered workers, each with its profile.
 --
--- KEYS[1]  prefix (hash tag) of all keys
+-- KEYS[1]  prefix of all keys (their hash tag)
 -- Returns  {profile, worker, profile, worker, ...}
 --! include keys
 local reply = {}

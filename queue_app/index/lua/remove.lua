@@ -1,11 +1,9 @@
--- Takes waiting tasks out of their lanes: cancelled, expired or purged.
+-- Removes waiting tasks from their lanes: cancelled, expired or purged.
 --
--- KEYS[1]  prefix (hash tag) of all keys
+-- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV     lane, id, lane, id, ... (at most 1000 pairs)
 -- Returns  how many were there
---! include keys
---! include limits
---! include heads
+--! include lane_heads
 local removed, lanes = 0, {}
 for i = 1, #ARGV, 2 do
   local lane = lane_of(ARGV[i])

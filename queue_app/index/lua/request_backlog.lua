@@ -1,6 +1,6 @@
--- Counts requests of other services.
+-- Counts the requests of other services.
 --
--- KEYS[1]  prefix (hash tag) of all keys
--- Returns  {those in the stream, those that were set aside}
+-- KEYS[1]  prefix of all keys (their hash tag)
+-- Returns  {requests in the stream, quarantined requests}
 --! include keys
 return { redis.call('XLEN', REQUESTS), redis.call('XLEN', POISON) }

@@ -1,15 +1,12 @@
--- Copies the limits of everything, a queue, a task type, or a key or family of them, from their rows.
+-- Copies the limits of everything, a queue, a task type, or a key or family of keys, from their rows.
 --
--- KEYS[1]  prefix (hash tag) of all keys
+-- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  gate: 'a', 'q:queue', 't:type' or 'k:key'    ARGV[2]  '1' when a row has limits for it
--- ARGV     then field, value, ... as they stand in the hash ('' for none); shares of a fair queue as 'share:name'
+-- ARGV[3..] field, value, ... as in the hash ('' for none); shares of a fair queue as 'share:name'
 -- Returns  1 when anything changed
 --
--- A queue that is to keep its users apart, or no longer, while it has tasks, needs other
--- lanes: the index is then rebuilt before anything is claimed again.
---! include keys
---! include limits
---! include heads
+-- When a queue with tasks starts or stops keeping its users apart, its tasks need other lanes: the index is rebuilt
+-- before any further claim.
 --! include wake
 local g, exists = ARGV[1], ARGV[2] == '1'
 local kind, name = string.sub(g, 1, 1), string.sub(g, 3)
@@ -20,18 +17,17 @@ for i = 3, #ARGV, 2 do
   if share then shares[share] = ARGV[i + 1] elseif ARGV[i + 1] ~= '' then after[ARGV[i]] = ARGV[i + 1] end
 end
 local fields = { 'paused', 'max_concurrent', 'burst', 'interval', 'delay', 'throttled', 'per_user', 'fair', 'by_user' }
-local found = redis.call('HMGET', key, unpack(fields))
+local stored = redis.call('HMGET', key, unpack(fields))
 local known = kind == 'a' or redis.call('SISMEMBER', kind == 'q' and LIMITED or LIMITS, kind == 'q' and name or g) == 1
 local changed = known ~= exists and (exists and next(after) ~= nil or known)
 for i, field in ipairs(fields) do
-  before[field] = found[i] or nil
+  before[field] = stored[i] or nil
   if before[field] ~= after[field] then changed = true end
 end
 if kind == 'q' then
   local old = redis.call('HGETALL', weights_key(name))
-  local n = 0
+  local n = #old / 2
   for i = 1, #old, 2 do
-    n = n + 1
     if shares[old[i]] ~= old[i + 1] then changed = true end
   end
   for _ in pairs(shares) do n = n - 1 end
@@ -39,19 +35,19 @@ if kind == 'q' then
 end
 if not changed then return 0 end
 
--- The instant from which a rate has been known: until then nothing of it was used.
-local paced = after.interval or after.delay
+-- `since`: the instant (us) from which a rate has been known; before it the rate was unused.
+local has_rate = after.interval or after.delay
 local since = redis.call('HGET', key, 'since')
 for _, field in ipairs(fields) do redis.call('HDEL', key, field) end
 for field, value in pairs(after) do redis.call('HSET', key, field, value) end
-if not paced then
+if not has_rate then
   redis.call('HDEL', key, 'since')
 elseif not since then
-  redis.call('HSET', key, 'since', string.format('%.0f', now_us()))
+  redis.call('HSET', key, 'since', whole(now_us()))
 end
 
--- Leases that count for a gate are kept only where it has limits: so they are counted when
--- it gets some, and forgotten when it has none any more.
+-- Leases that count for a gate are stored only while the gate has limits: they are counted when it gets some, and
+-- forgotten when it loses them.
 local function recount()
   forget_policies()
   local all, gone = redis.call('HGETALL', LEASES), {}
@@ -76,7 +72,7 @@ if kind == 'q' then
   for who, share in pairs(shares) do redis.call('HSET', weights_key(name), who, share) end
   if redis.call(after.per_user and 'SADD' or 'SREM', LIMITS, 'u:' .. name) == 1 then recount() end
   local reshaped = before.fair ~= after.fair or before.by_user ~= after.by_user
-  if reshaped and (redis.call('EXISTS', lanes_key(name)) == 1 or redis.call('EXISTS', queue_leases_key(name)) == 1) then
+  if reshaped and redis.call('EXISTS', lanes_key(name), queue_leases_key(name)) > 0 then
     redis.call('HSET', GENERATION, 'state', 'rebuilding', 'reshaped', '1')
     return 1
   end
@@ -85,20 +81,17 @@ elseif kind ~= 'a' and redis.call(exists and 'SADD' or 'SREM', LIMITS, g) == 1 t
 end
 
 forget_policies()
+local family  -- what the names of the gates begin with whose room this change may have changed
 if kind == 'q' then
   refresh_queue_everywhere(name)
-  if before.per_user ~= after.per_user then
-    local prefix = 'u:' .. name .. '\30'
-    for _, gate in ipairs(redis.call('SMEMBERS', GATES)) do
-      if string.sub(gate, 1, #prefix) == prefix then refresh_gate(gate) end
-    end
-  end
+  if before.per_user ~= after.per_user then family = 'u:' .. name .. '\30' end
 elseif kind ~= 'a' then
-  for _, gate in ipairs(redis.call('SMEMBERS', GATES)) do
-    if gate == g or string.sub(gate, 1, #g + 1) == g .. ':' then refresh_gate(gate) end
-  end
+  family = g .. ':'
+end
+for _, gate in ipairs(family and redis.call('SMEMBERS', GATES) or {}) do
+  if gate == g or string.sub(gate, 1, #family) == family then refresh_gate(gate) end
 end
 refresh_touched()
-watch()
+watch_refills()
 wake_any()
 return 1

@@ -1,29 +1,26 @@
--- Counts what waits and runs in all queues, a bounded number of lanes at a time, for metrics.
+-- Counts waiting tasks and leases of all queues, or of one, about 5000 lanes per call.
 --
--- KEYS[1]  prefix (hash tag) of all keys
--- ARGV[1]  queue to go on with ('' at first: then generation, leader and counts are told too)
--- ARGV[2]  cursor in that queue ('0' at first)
--- Returns  {queue to go on with or '', cursor, about, queue, leased, count, oldest score or '', ...}
---          with a pair for each band from critical on, and the next queue; a queue may come in parts.
---          `about` is {generation, state, ms until the leadership lapses (< 0: nobody leads), name, count, ...},
---          or empty
+-- KEYS[1]  prefix of all keys (their hash tag)
+-- ARGV[1]  queue to continue with; '' at first for all queues
+-- ARGV[2]  cursor in that queue ('0' at first)    ARGV[3]  '1': that queue only
+-- Returns  {queue to continue with or '', cursor, header, queue, leases, count, oldest score or '', ...}
+--          with one pair for each band from critical on, then the next queue; a queue may come in parts.
+--          header: {generation, state, ms until the leadership expires (< 0: no leader), name, count, ...}
+--          in the first reply for all queues, else {}
 --
--- A lane mostly holds one band, the same as the lane before it, and nothing older than what was
--- seen. That takes three reads which neither make a text nor walk: a count of what lies beyond
--- an end of a sorted set is 0 after a look at that end, whatever lies within.
+-- Most lanes hold one band, the same as the lane before, and no task older than the oldest found so far. Three cheap reads
+-- tell: ZCOUNT beyond an end of a sorted set returns 0 after a look at that end, whatever lies within.
 --! include keys
-local about = {}
+local call, header = redis.call, {}
 if ARGV[1] == '' then
-  local generation = redis.call('HMGET', GENERATION, 'number', 'run_id', 'state')
-  local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-  local state = generation[3] or 'missing'
-  if generation[2] ~= run_id then state = 'missing' end
-  about = { tonumber(generation[1] or 0), state, redis.call('PTTL', P .. ':lock:scheduler') }
-  for _, part in ipairs(redis.call('HGETALL', COUNTERS)) do about[#about + 1] = part end
+  local generation = call('HMGET', GENERATION, 'number', 'run_id', 'state')
+  local state = generation[2] == server_run() and generation[3] or 'missing'
+  header = { tonumber(generation[1] or 0), state, call('PTTL', P .. ':lock:scheduler') }
+  for _, part in ipairs(call('HGETALL', COUNTERS)) do header[#header + 1] = part end
 end
 
-local call, above = redis.call, {}
-for band = 0, 4 do above[band] = string.format('%.0f', (band + 1) * 1e13) end
+local above = {}
+for band = 0, 4 do above[band] = whole((band + 1) * 1e13) end
 
 -- Counts a lane band by band; returns the band of its first task.
 local function count_bands(key, rest, counts, oldest)
@@ -57,20 +54,20 @@ local function count_lanes(lanes, counts, oldest)
   end
 end
 
-local reply = { '', '0', about }
-local queues, seen, cursor = redis.call('SMEMBERS', QUEUES), 0, ARGV[2]
+local reply, seen = { '', '0', header }, 0
+local queues = ARGV[3] == '1' and { ARGV[1] } or call('SMEMBERS', QUEUES)
 table.sort(queues)
 for _, q in ipairs(queues) do
   if q >= ARGV[1] then
     if seen >= 5000 then
-      reply[1], reply[2] = q, '0'
+      reply[1] = q
       return reply
     end
-    local page = redis.call('SSCAN', lanes_key(q), q == ARGV[1] and cursor or '0', 'COUNT', 5000)
+    local page = call('SSCAN', lanes_key(q), q == ARGV[1] and ARGV[2] or '0', 'COUNT', 5000)
     local counts, oldest = { 0, 0, 0, 0, 0 }, {}
     count_lanes(page[2], counts, oldest)
     reply[#reply + 1] = q
-    reply[#reply + 1] = redis.call('ZCARD', queue_leases_key(q))
+    reply[#reply + 1] = call('ZCARD', queue_leases_key(q))
     for band = 1, 5 do
       reply[#reply + 1] = counts[band]
       reply[#reply + 1] = oldest[band] or ''

@@ -1,26 +1,26 @@
--- Takes requests to be carried out: one that was taken and not settled, else new ones.
+-- Takes requests to be carried out: one that was taken and not acknowledged, else new ones.
 --
--- KEYS[1]  prefix (hash tag) of all keys
+-- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  group    ARGV[2]  consumer
--- ARGV[3]  a request that was not settled for so many ms is taken again    ARGV[4]  how many new ones (1..500)
+-- ARGV[3]  ms after which an unacknowledged request is taken again    ARGV[4]  maximum number of new ones (1..500)
 -- Returns  {times taken, {id, {field, value, ...}}, ...}; {0} when there is nothing
 --
--- What was taken before comes alone: the request that kills its consumer is thereby told
--- from those that were taken with it, and they are not counted among its attempts.
+-- A request that was taken before comes alone. So one that kills its consumer is told apart from those that were taken
+-- with it, and their tries are not counted.
 --! include keys
 local group, consumer, idle, want = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local found = redis.pcall('XPENDING', REQUESTS, group, 'IDLE', idle, '-', '+', 1)
-if found.err then
-  if not string.find(found.err, 'NOGROUP', 1, true) then return redis.error_reply(found.err) end
-  -- From the beginning: what was settled is gone from the stream, so all of it is yet to be done.
+local pending = redis.pcall('XPENDING', REQUESTS, group, 'IDLE', idle, '-', '+', 1)
+if pending.err then
+  if not string.find(pending.err, 'NOGROUP', 1, true) then return redis.error_reply(pending.err) end
+  -- The group starts at the beginning: acknowledged requests are gone from the stream, so all others are left to do.
   redis.call('XGROUP', 'CREATE', REQUESTS, group, '0', 'MKSTREAM')
-  found = {}
+  pending = {}
 end
-if found[1] then
-  local claimed = redis.call('XCLAIM', REQUESTS, group, consumer, idle, found[1][1])
-  if claimed[1] then return { found[1][4] + 1, claimed[1] } end
-  -- The entry was deleted by somebody: nothing is left to be done for it.
-  redis.call('XACK', REQUESTS, group, found[1][1])
+if pending[1] then
+  local claimed = redis.call('XCLAIM', REQUESTS, group, consumer, idle, pending[1][1])
+  if claimed[1] then return { pending[1][4] + 1, claimed[1] } end
+  -- The entry was deleted: there is nothing left to do for it.
+  redis.call('XACK', REQUESTS, group, pending[1][1])
   return { 0 }
 end
 local new = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', want, 'STREAMS', REQUESTS, '>')

@@ -1,10 +1,9 @@
--- Lists task types that wait in queues of a profile but are not among its types: its worker
--- may learn them, if its code has them.
+-- Lists task types that wait in a queue of a profile but are not among its types: a worker whose code has such a type may
+-- register it. About 500 lanes per call.
 --
--- KEYS[1]  prefix (hash tag) of all keys
+-- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  profile    ARGV[2]  queue    ARGV[3]  cursor ('0' at first)
 -- Returns  {next cursor, type, ...}
---! include keys
 --! include limits
 local page = redis.call('SSCAN', lanes_key(ARGV[2]), ARGV[3], 'COUNT', 500)
 local reply, seen = { page[1] }, {}

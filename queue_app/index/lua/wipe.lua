@@ -1,8 +1,8 @@
--- Deletes keys of earlier generations, unless a later rebuild has begun: what it wrote stays.
+-- Deletes keys of earlier generations, unless a later rebuild has begun: its keys stay.
 --
--- KEYS[1]  prefix (hash tag) of all keys
--- ARGV[1]  number of the generation that wipes    ARGV  then full keys, at most 1000; none: it begins
--- Returns  1, or 0 when the index is of another generation by now
+-- KEYS[1]  prefix of all keys (their hash tag)
+-- ARGV[1]  number of the generation that wipes    ARGV[2..]  full keys, at most 1000; none in the first call
+-- Returns  1, or 0 when the index carries another generation by now
 --! include keys
 if redis.call('HGET', GENERATION, 'number') ~= ARGV[1] then return 0 end
 if #ARGV > 1 then redis.call('UNLINK', unpack(ARGV, 2)) else redis.call('HDEL', GENERATION, 'reshaped') end

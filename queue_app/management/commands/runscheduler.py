@@ -11,11 +11,11 @@ from queue_app.management.servers import ServerCommand
 
 
 class Command(ServerCommand):
-    """Parse the options and hand over to the scheduler loop."""
+    """Parse the options and run the scheduler loop."""
 
     help = (
-        "Queue what is due, return the tasks of dead workers, keep the index true to the rows. "
-        "Several may run; one leads. Exit codes: 0 stopped, 2 usage, 4 PostgreSQL or Redis unreachable."
+        "Queue due tasks, requeue the tasks of dead workers, repair the index from the rows. "
+        "Several schedulers may run; one leads. Exit codes: 0 stopped, 2 usage, 4 PostgreSQL or Redis unreachable."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -23,13 +23,15 @@ class Command(ServerCommand):
         parser.add_argument(
             "--with-maintenance",
             action="store_true",
-            help="also run promotion, expiry, statistics and purge every minute; for set-ups without Celery",
+            help="also run promotion, expiry, statistics and purge every minute, for setups without Celery",
         )
-        parser.add_argument("--health-port", type=int, metavar="PORT", help="answer /livez there, for the loop")
+        parser.add_argument(
+            "--health-port", type=int, metavar="PORT", help="answer GET /livez with the state of the loop on this port"
+        )
 
     def handle(self, **options: Any) -> None:
-        """Run until told to stop."""
-        from queue_app.workers.health import Vitals  # noqa: PLC0415 - see the import rules
+        """Run until a signal stops the loop."""
+        from queue_app.workers.health import HealthMonitor  # noqa: PLC0415 - see the import rules
         from queue_app.workers.scheduler import STALE_SECONDS, Scheduler  # noqa: PLC0415 - see the import rules
 
         port = options["health_port"]
@@ -39,8 +41,8 @@ class Command(ServerCommand):
         self.prepare()
         scheduler = Scheduler(with_maintenance=options["with_maintenance"])
         try:
-            Vitals([scheduler.pulse], STALE_SECONDS, port).start()
+            HealthMonitor([scheduler.loop_heartbeat], STALE_SECONDS, port).start()
         except OSError as error:
-            message = f"--health-port: port {port} cannot be had: {error.strerror}"
+            message = f"--health-port: port {port} cannot be used: {error.strerror}"
             raise CommandError(message, returncode=2) from None
         scheduler.run()

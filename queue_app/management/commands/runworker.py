@@ -54,7 +54,7 @@ class Command(ServerCommand):
         """Run until told to stop; exit with the worker's code."""
         from queue_app.workers import transport  # noqa: PLC0415
         from queue_app.workers.options import WorkerOptions, check_processes, default_name  # noqa: PLC0415 - see the import rules
-        from queue_app.workers.rlimits import Limits, parse_rlimit  # noqa: PLC0415
+        from queue_app.workers.rlimits import ResourceLimits, parse_rlimit  # noqa: PLC0415
         from queue_app.workers.supervisor import run_workers  # noqa: PLC0415
 
         self.check_settings()
@@ -73,7 +73,7 @@ class Command(ServerCommand):
                 heartbeat_seconds=defaults.heartbeat_seconds if remote is None else min(defaults.heartbeat_seconds, 10),
                 look_ahead_ms=defaults.look_ahead_ms,
                 pool=options["pool"],
-                limits=Limits(
+                limits=ResourceLimits(
                     max_tasks=_positive("max-tasks-per-child", options["max_tasks_per_child"]),
                     max_memory=(_positive("max-memory", options["max_memory"]) or 0) * 1024**2 or None,
                     rlimits=tuple(parse_rlimit(text) for text in options["rlimit"]),
@@ -102,9 +102,9 @@ def _remote(server: str | None, token: str | None) -> Any:
     """Return the way to a server; ``None`` for a worker that has access to PostgreSQL and Redis."""
     if not server:
         return None
-    from queue_app.workers.transport.http import Http  # noqa: PLC0415 - see the import rules
+    from queue_app.workers.transport.http import HttpTransport  # noqa: PLC0415 - see the import rules
 
-    return Http(server, token or os.environ.get("TASKQUEUE_TOKEN", ""))
+    return HttpTransport(server, token or os.environ.get("TASKQUEUE_TOKEN", ""))
 
 
 def _positive(name: str, value: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""``manage.py taskqueue VERB``: look after the queue from a terminal or from cron."""
+"""``manage.py taskqueue VERB``: operate the queue from a terminal or from cron."""
 
 from __future__ import annotations
 
@@ -20,46 +20,41 @@ from queue_app.management.verbs import Needs
 
 
 class Command(ServerCommand):
-    """Find the verb, see that its servers answer, run it, and turn errors into one line and a code."""
+    """Check the servers that the verb needs, run it, and turn each error into one line and an exit code."""
 
-    help = "Look after the task queue. Each verb explains itself: manage.py taskqueue VERB --help"
-    # A verb checks the settings by itself: `doctor` reports them instead of refusing to begin.
-    requires_system_checks = ()
+    help = "Operate the task queue. Help for one verb: manage.py taskqueue VERB --help"
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare every verb with its options."""
         chosen = parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs")
         for name in verbs.names():
             verb = verbs.load(name)
-            # formatter: the examples keep their lines
             sub = chosen.add_parser(
                 name,
                 help=verbs.summary(verb),
                 description=verbs.summary(verb),
                 epilog=f"example:\n  manage.py {verb.EXAMPLE}\n\nexit codes: {verbs.EXIT_CODES}",
-                formatter_class=RawDescriptionHelpFormatter,
+                formatter_class=RawDescriptionHelpFormatter,  # keeps the lines of the example
             )
             verb.add_arguments(sub)
             _add_common(sub)
 
     def handle(self, **options: Any) -> None:
-        """Run the verb and end with its code."""
+        """Run the verb and exit with its code."""
         verb = verbs.load(options["verb"])
         try:
             self._prepare(verb.NEEDS)
             code = verb.run(verbs.Call(options, self.stdout, self.stderr, self.style))  # type: ignore[arg-type]
-        except InvalidTaskData as error:
+        except (InvalidTaskData, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=verbs.USAGE) from None
         except (IndexUnavailable, IndexNotReady) as error:
             raise CommandError(str(error), returncode=verbs.UNREACHABLE) from None
         except TaskQueueError as error:
             raise CommandError(str(error), returncode=verbs.REFUSED) from None
-        except ImproperlyConfigured as error:
-            raise CommandError(str(error), returncode=verbs.USAGE) from None
         except (OperationalError, InterfaceError) as error:
             reason = hide_password(" ".join(str(error).split()))
             raise CommandError(f"PostgreSQL failed: {reason}", returncode=verbs.UNREACHABLE) from None
-        except BrokenPipeError:  # the reader (`head`, a pager) has seen enough
+        except BrokenPipeError:  # the reader, such as `head` or a pager, has ended
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = verbs.OK
         except KeyboardInterrupt:
@@ -80,7 +75,7 @@ class Command(ServerCommand):
 
 
 def _add_common(parser: CommandParser) -> None:
-    """Accept Django's own options after the verb too, where people type them."""
+    """Accept Django's own options after the verb too."""
     for name in ("--settings", "--pythonpath"):
         parser.add_argument(name, default=SUPPRESS, help=SUPPRESS)
     parser.add_argument("-v", "--verbosity", type=int, choices=[0, 1, 2, 3], default=SUPPRESS, help=SUPPRESS)

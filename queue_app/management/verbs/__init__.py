@@ -1,16 +1,15 @@
-"""The verbs of ``manage.py taskqueue``: each module here is one, named as it is typed.
+"""The verbs of ``manage.py taskqueue``: one module for each verb, with the verb's name.
 
-A module gives its docstring (the first line is the summary), ``EXAMPLE`` (the words after
-``manage.py``), ``NEEDS`` (the servers without which it cannot begin), ``add_arguments`` and
-``run``, which does one thing through the services and returns an exit code:
+A module has a docstring (the first line is the summary), ``EXAMPLE`` (the words after ``manage.py``), ``NEEDS`` (what
+must work before the verb starts), ``add_arguments``, and ``run``, which calls the services and returns an exit code:
 
 - 0: done;
-- 1: something was found, or the queue refused;
-- 2: an option or value cannot be used;
+- 1: problems found, or refused by the queue;
+- 2: an option or value is invalid;
 - 4: PostgreSQL or Redis cannot be reached.
 
-Errors of the queue need no handling in a verb: the command turns each into one line and
-its code. A module whose name begins with an underscore is no verb.
+A verb need not catch the queue's errors: the command turns each into one line and an exit code. A module whose name
+begins with an underscore is not a verb.
 """
 
 from __future__ import annotations
@@ -36,46 +35,46 @@ EXIT_CODES = "0 done, 1 problems found or refused, 2 usage, 4 PostgreSQL or Redi
 
 
 class Needs(Flag):
-    """What must answer before a verb begins."""
+    """What must work before a verb starts."""
 
     NOTHING = 0
     SETTINGS = auto()
     DATABASE = auto()
     INDEX = auto()
-    TASKS = auto()  # the modules with the project's tasks are imported
+    TASKS = auto()  # the project's task modules are imported
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a verb: its options, where to write, and what the terminal can do."""
+    """One call of a verb: its options, output streams and terminal styles."""
 
     options: dict[str, Any]
-    out: TextIO  # Django's wrapper: write() ends the line
+    out: TextIO  # Django's wrapper: write() adds the line end
     err: TextIO
     style: Any
 
     def __getitem__(self, name: str) -> Any:
-        """Return an option by its name, underscores for dashes."""
+        """Return an option by its name, with underscores for dashes."""
         return self.options[name]
 
     @property
     def by(self) -> str:
-        """Who does it, for the audit trail: ``--as``, else the user of the system."""
+        """The name for the audit trail: ``--as``, else the system user."""
         return self.options.get("by") or system_user()
 
-    def say(self, line: str = "") -> None:
-        """Write one line for people, unless ``--json`` was given."""
+    def write(self, line: str) -> None:
+        """Write a line of text, unless ``--json`` is given."""
         if not self.options.get("json"):
             self.out.write(line)
 
-    def data(self, value: Any) -> None:
-        """Write a value as JSON, if ``--json`` was given."""
+    def write_json(self, value: Any) -> None:
+        """Write a value as JSON, if ``--json`` is given."""
         if self.options.get("json"):
             self.out.write(json.dumps(value, cls=DjangoJSONEncoder, indent=2))
 
 
 class Verb(Protocol):
-    """What a module of this package offers."""
+    """The contents of a verb's module."""
 
     __doc__: str | None
     EXAMPLE: str
@@ -85,11 +84,11 @@ class Verb(Protocol):
         """Declare the options."""
 
     def run(self, call: Call) -> int:
-        """Do it; return the exit code."""
+        """Run the verb; return the exit code."""
 
 
 def names() -> list[str]:
-    """Return the verbs, in order."""
+    """Return the names of all verbs, sorted."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
@@ -99,22 +98,22 @@ def load(name: str) -> Verb:
 
 
 def summary(verb: Verb) -> str:
-    """Return what a verb does, in one line."""
+    """Return the first line of a verb's docstring."""
     return (verb.__doc__ or "").strip().partition("\n")[0]
 
 
 def add_json(parser: ArgumentParser) -> None:
-    """Declare ``--json`` of a verb that prints data."""
+    """Declare ``--json``, for a verb that prints data."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def add_by(parser: ArgumentParser) -> None:
-    """Declare ``--as`` of a verb that changes something."""
-    parser.add_argument("--as", dest="by", metavar="USER", help="who does it, for the record; default: the system user")
+    """Declare ``--as``, for a verb that changes something."""
+    parser.add_argument("--as", dest="by", metavar="USER", help="name for the audit trail; default: the system user")
 
 
 def system_user() -> str:
-    """Return the name of the user of this process; a container may have none for its number."""
+    """Return the name of the system user; in a container, the user id may have no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""Values as people type them: durations, times, parameters, and how numbers are shown again."""
+"""Parse durations, times and parameters from the command line; format durations and tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX = timedelta(days=3660)
 
 
 def duration(text: str) -> timedelta:
-    """Read ``90s``, ``2h``, ``1d12h``; a bare number is seconds."""
+    """Parse ``90s``, ``2h``, ``1d12h``; a bare number is seconds."""
     if text.replace(".", "", 1).isdigit():
         text += "s"
     parts = _DURATION.findall(text)
@@ -25,12 +25,12 @@ def duration(text: str) -> timedelta:
         raise ArgumentTypeError(f"{text!r} is not a duration: use 90s, 15m, 2h, 1d12h")
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if not 0 < seconds <= _MAX.total_seconds():
-        raise ArgumentTypeError("a duration lies above 0 and within ten years")
+        raise ArgumentTypeError("a duration must be above 0 and at most ten years")
     return timedelta(seconds=seconds)
 
 
 def instant(text: str) -> datetime:
-    """Read a time with its zone, or a duration from now."""
+    """Parse a time with its zone, or a duration from now."""
     try:
         found = parse_datetime(text)
     except ValueError:
@@ -48,7 +48,7 @@ def instant(text: str) -> datetime:
 
 
 def parameter(text: str) -> tuple[str, str]:
-    """Read ``name=value``; the value is text."""
+    """Parse ``name=value``; the value is text."""
     name, sign, value = text.partition("=")
     if not sign or not name:
         raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -56,18 +56,18 @@ def parameter(text: str) -> tuple[str, str]:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Read a JSON object."""
+    """Parse a JSON object."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ArgumentTypeError(f"not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ArgumentTypeError("a JSON object is wanted, such as '{\"order\": 7}'")
+        raise ArgumentTypeError("not a JSON object, such as '{\"order\": 7}'")
     return found
 
 
-def spell(seconds: float | None) -> str:
-    """Return a duration as people read it: 42s, 3m 20s, 2h 5m, 4d 1h; ``-`` for none."""
+def format_duration(seconds: float | None) -> str:
+    """Return a duration as text: 42s, 3m 20s, 2h 5m, 4d 1h; ``-`` for none."""
     if seconds is None:
         return "-"
     whole = int(seconds)
@@ -78,8 +78,8 @@ def spell(seconds: float | None) -> str:
     return f"{seconds:.1f}s" if seconds < 10 else f"{whole}s"  # noqa: PLR2004 - two digits are enough
 
 
-def columns(rows: list[list[str]]) -> list[str]:
-    """Return a table as lines; the first column to the left, the others to the right."""
+def format_table(rows: list[list[str]]) -> list[str]:
+    """Return a table as lines; the first column is left-aligned, the others are right-aligned."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     return [
         "  ".join(

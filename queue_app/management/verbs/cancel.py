@@ -1,4 +1,4 @@
-"""Cancel tasks: what waits ends at once, what runs is asked to stop."""
+"""Cancel tasks: waiting tasks end at once, running tasks are asked to stop."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(call: Call) -> int:
-    """Cancel each; go on after one that cannot be cancelled."""
-    told: list[dict[str, str]] = []
+    """Cancel each task; an error does not stop the others."""
+    results: list[dict[str, str]] = []
     for task_id in call["ids"]:
         try:
             with atomic():
                 status = cancel(task_id)
                 audit.record("cancel", "task", [task_id], by=call.by, via=audit.COMMAND)
         except TaskQueueError as error:
-            told.append({"task_id": str(task_id), "error": error.code})
+            results.append({"task_id": str(task_id), "error": error.code})
             call.err.write(f"{task_id}: {error}")
         else:
-            told.append({"task_id": str(task_id), "status": status.value})
-            call.say(f"{task_id}: {'asked to stop' if status == 'executing' else status.value}")
-    call.data(told)
-    return REFUSED if any("error" in item for item in told) else OK
+            results.append({"task_id": str(task_id), "status": status.value})
+            call.write(f"{task_id}: {'asked to stop' if status == 'executing' else status.value}")
+    call.write_json(results)
+    return REFUSED if any("error" in item for item in results) else OK

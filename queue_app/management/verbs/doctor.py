@@ -1,4 +1,4 @@
-"""Examine settings, servers, processes and queues; tells what is wrong and what to do. Changes nothing."""
+"""Examine settings, servers, processes and queues, and say what to do. Changes nothing."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from queue_app.management.verbs import FOUND, OK, UNREACHABLE, Call, Needs, add_
 from queue_app.services.doctor import Finding, Level, examine
 
 EXAMPLE = "taskqueue doctor --json"
-#: It reports what others refuse to begin with.
+#: Nothing: it reports the problems for which other verbs refuse to start.
 NEEDS = Needs.NOTHING
 MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--strict", action="store_true", help="end with 1 for a warning too")
-    parser.add_argument("--quiet", action="store_true", help="say nothing of what is fine; for cron")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 for a warning too")
+    parser.add_argument("--quiet", action="store_true", help="print only warnings and failures, for cron")
     add_json(parser)
 
 
 def run(call: Call) -> int:
-    """Print each finding as it is made; end with 1 when one fails, with 4 when a server is away."""
+    """Print each finding at once; exit with 1 for a failure, with 4 when a server does not answer."""
     findings: list[Finding] = []
     for finding in examine():
         findings.append(finding)
         if finding.level is not Level.OK or not call["quiet"]:
-            call.say(_line(call, finding))
-    bad = [finding for finding in findings if finding.level is Level.FAIL]
-    warned = [finding for finding in findings if finding.level is Level.WARN]
-    if not call["quiet"] or bad or warned:
-        call.say(f"{len(findings) - len(bad) - len(warned)} fine, {len(warned)} to see to, {len(bad)} wrong")
-    call.data({"findings": [asdict(finding) for finding in findings], "warn": len(warned), "fail": len(bad)})
-    if any(finding.message.startswith("does not answer") for finding in bad):
+            call.write(_line(call, finding))
+    failures = [finding for finding in findings if finding.level is Level.FAIL]
+    warnings = sum(finding.level is Level.WARN for finding in findings)
+    if not call["quiet"] or failures or warnings:
+        call.write(f"{len(findings) - len(failures) - warnings} ok, {warnings} warnings, {len(failures)} failures")
+    call.write_json({"findings": [asdict(finding) for finding in findings], "warn": warnings, "fail": len(failures)})
+    if any(finding.message.startswith("does not answer") for finding in failures):
         return UNREACHABLE
-    return FOUND if bad or (warned and call["strict"]) else OK
+    return FOUND if failures or (warnings and call["strict"]) else OK
 
 
 def _line(call: Call, finding: Finding) -> str:

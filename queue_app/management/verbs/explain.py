@@ -1,4 +1,4 @@
-"""Say why a task is not running: every pause, limit and missing worker in its way."""
+"""Explain why a task is not running: every pause, limit and missing worker."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def run(call: Call) -> int:
     """Print the reasons, the most decisive first."""
     explanation = explain(call["id"])
     for line in explanation.lines():
-        call.say(line)
-    call.data(explanation.as_dict())
+        call.write(line)
+    call.write_json(explanation.as_dict())
     return OK

@@ -1,4 +1,4 @@
-"""Make, list or revoke a key with which a program calls the API in the name of a user."""
+"""Create, list or revoke API keys, with which a program acts as a user."""
 
 from __future__ import annotations
 
@@ -22,9 +22,17 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("action", choices=("create", "list", "revoke"))
-    parser.add_argument("target", nargs="?", default="", metavar="USER|PREFIX", help="whose key; or which to revoke")
-    parser.add_argument("--name", default="", help="what the key is for")
-    parser.add_argument("--scope", action="append", default=[], choices=SCOPES, help="all that it may; default: all")
+    parser.add_argument(
+        "target", nargs="?", default="", metavar="USER|PREFIX", help="create: the user; revoke: the key"
+    )
+    parser.add_argument("--name", default="", help="purpose of the key")
+    parser.add_argument(
+        "--scope",
+        action="append",
+        default=[],
+        choices=SCOPES,
+        help="a permission; repeatable; default: all of the user's",
+    )
     parser.add_argument(
         "--for", dest="length", type=duration, metavar="TIME", help="expire after 2h, 90d; default: never"
     )
@@ -33,35 +41,37 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(call: Call) -> int:
-    """Do it, and keep who did."""
+    """Run the action and record it in the audit trail."""
     return {"create": _create, "list": _list, "revoke": _revoke}[call["action"]](call)
 
 
 def _create(call: Call) -> int:
     users = get_user_model()
     name = call["target"]
-    user = users._default_manager.filter(**{users.USERNAME_FIELD: name}).first()  # noqa: SLF001 - Django's own way
+    user = users._default_manager.filter(**{users.USERNAME_FIELD: name}).first()  # noqa: SLF001 - documented by Django
     if user is None:
         raise CommandError(f"There is no user {name!r:.80}.")
     until = None if call["length"] is None else timezone.now() + call["length"]
     with atomic():
         key, secret = create_key(user, call["name"] or "key", scopes=call["scope"], expires_at=until, by=call.by)
         audit.record("create_key", "user", [name], by=call.by, via=audit.COMMAND, after={"prefix": key.prefix})
-    call.say(f"{secret}\nThis is shown once. Send it as: Authorization: Bearer {secret[:12]}…")
-    call.data({"key": secret, "prefix": key.prefix, "scopes": key.scopes, "expires_at": key.expires_at})
+    call.write(f"{secret}\nThis key is shown only once. Send it as: Authorization: Bearer {secret[:12]}…")
+    call.write_json({"key": secret, "prefix": key.prefix, "scopes": key.scopes, "expires_at": key.expires_at})
     return OK
 
 
 def _list(call: Call) -> int:
-    found = list(ApiKey.objects.select_related("user").order_by("prefix")[:1000])
+    found = list(ApiKey.objects.order_by("prefix")[:1000])
+    users = get_user_model()._base_manager.filter(pk__in={key.user_id for key in found})  # noqa: SLF001 - as above
+    names = {str(user.pk): user.get_username() for user in users}
     for key in found:
-        state = "revoked" if key.revoked_at else f"until {key.expires_at:%Y-%m-%d}" if key.expires_at else "good"
-        call.say(f"{key.prefix}  {key.user.get_username()}  {key.name}  {' '.join(key.scopes) or 'all'}  {state}")
-    call.data(
+        state = "revoked" if key.revoked_at else f"until {key.expires_at:%Y-%m-%d}" if key.expires_at else "valid"
+        call.write(f"{key.prefix}  {names.get(key.user_id)}  {key.name}  {' '.join(key.scopes) or 'all'}  {state}")
+    call.write_json(
         [
             {
                 "prefix": key.prefix,
-                "user": key.user.get_username(),
+                "user": names.get(key.user_id),
                 "name": key.name,
                 "scopes": key.scopes,
                 "expires_at": key.expires_at,
@@ -77,10 +87,10 @@ def _list(call: Call) -> int:
 def _revoke(call: Call) -> int:
     key = ApiKey.objects.filter(prefix=call["target"]).first()
     if key is None or not revoke_key(key.id):
-        call.say(f"There is no good key that begins with {call['target']!r:.40}.")
-        call.data({"revoked": False})
+        call.write(f"There is no valid key with the prefix {call['target']!r:.40}.")
+        call.write_json({"revoked": False})
         return REFUSED
     audit.record("revoke_key", "key", [key.prefix], by=call.by, via=audit.COMMAND)
-    call.say(f"{key.prefix} is revoked")
-    call.data({"revoked": True})
+    call.write(f"{key.prefix} is revoked")
+    call.write_json({"revoked": True})
     return OK

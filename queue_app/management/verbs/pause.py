@@ -1,4 +1,4 @@
-"""Start nothing new of a queue, a task type, a key or at all; what runs finishes."""
+"""Pause a queue, a task type, a key or everything; running tasks finish."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     add_target(parser)
-    parser.add_argument("--reason", default="", help="shown to whoever wonders why nothing starts")
+    parser.add_argument("--reason", default="", help="shown in the admin and by explain")
     parser.add_argument(
         "--for", dest="length", type=duration, metavar="TIME", help="resume by itself after 90s, 15m, 2h, 1d"
     )
@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(call: Call) -> int:
-    """Pause it, and keep who did."""
+    """Pause, and record it in the audit trail."""
     kind, name = target(call)
     by, reason = call.by, call["reason"]
     until = None if call["length"] is None else timezone.now() + call["length"]
@@ -43,8 +43,8 @@ def run(call: Call) -> int:
             paused = pauses[kind](name, by=by, reason=reason, resume_at=until)
         audit.record("pause", kind, [name] if name else [], by=by, via=audit.COMMAND, reason=reason)
     end = f" until {paused.resume_at:%Y-%m-%d %H:%M:%S %Z}" if paused.resume_at else ""
-    call.say(f"{describe(paused)} is paused by {paused.paused_by}{end}")
-    call.data(
+    call.write(f"{describe(paused)} is paused by {paused.paused_by}{end}")
+    call.write_json(
         {
             kind: name or True,
             "paused": True,

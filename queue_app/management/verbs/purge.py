@@ -1,4 +1,4 @@
-"""Delete what is past its retention: ended tasks, dead letters, statistics, workers that left."""
+"""Delete what is past its retention: ended tasks, dead letters, statistics, stopped workers."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--dry-run", action="store_true", help="only count the tasks that would go")
+    parser.add_argument("--dry-run", action="store_true", help="only count the tasks to delete")
     add_by(parser)
     add_json(parser)
 
 
 def run(call: Call) -> int:
-    """Purge until nothing is left that is due; small batches, so no table is locked."""
+    """Purge everything past its retention, in small batches that lock no table."""
     if call["dry_run"]:
         retention = conf.get().retention
         count = count_purgeable(retention.success_seconds, retention.failure_seconds, retention.idempotency_seconds)
-        call.say(f"{count} ended tasks are past their retention")
-        call.data({"tasks": count, "dry_run": True})
+        call.write(f"{count} ended tasks are past their retention")
+        call.write_json({"tasks": count, "dry_run": True})
         return OK
     deleted = purge(seconds=math.inf)
     with atomic():
         audit.record("purge", "task", by=call.by, via=audit.COMMAND, count=deleted)
-    call.say(f"{deleted} ended tasks deleted")
-    call.data({"tasks": deleted, "dry_run": False})
+    call.write(f"{deleted} ended tasks deleted")
+    call.write_json({"tasks": deleted, "dry_run": False})
     return OK

@@ -1,4 +1,4 @@
-"""Build the index anew from the rows; claims wait meanwhile, nothing is lost."""
+"""Rebuild the index from the rows; claims wait meanwhile, no task is lost."""
 
 from __future__ import annotations
 
@@ -16,26 +16,30 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE | Needs.INDEX
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--if-needed", action="store_true", help="only when the index is missing or another's")
+    parser.add_argument(
+        "--if-needed", action="store_true", help="only if the index is missing or of another generation"
+    )
     add_by(parser)
     add_json(parser)
 
 
 def run(call: Call) -> int:
-    """Rebuild, and report what was written."""
+    """Rebuild, and report the numbers."""
     built = rebuild_if_needed() if call["if_needed"] else rebuild()
     if built is None and call["if_needed"]:
-        call.say("The index is ready, or is being rebuilt; nothing was done.")
-        call.data(None)
+        call.write("The index is ready or being rebuilt; nothing to do.")
+        call.write_json(None)
         return OK
     if built is None:
-        call.err.write("Somebody else is rebuilding the index, or it was lost on the way; try again in some seconds.")
+        call.err.write(
+            "Another process is rebuilding the index, or Redis lost it meanwhile; try again in a few seconds."
+        )
         return REFUSED
     with atomic():
         audit.record("rebuild", "index", by=call.by, via=audit.COMMAND, after=asdict(built))
-    call.say(
+    call.write(
         f"generation {built.generation}: {built.tasks + built.leases} rows read, {built.leases} leases restored,"
         f" {built.tasks} entries pushed, {built.seconds:.2f} s"
     )
-    call.data({**asdict(built), "rows": built.tasks + built.leases})
+    call.write_json({**asdict(built), "rows": built.tasks + built.leases})
     return OK

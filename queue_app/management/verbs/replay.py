@@ -1,4 +1,4 @@
-"""Queue tasks of dead letters again: one, several by filter, at a pace; stops when the first ones fail again."""
+"""Queue the tasks of dead letters again, by id or filter; stops when the first tasks fail again."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue replay --reason retries_exhausted --queue mail --rate 5 --dry-run"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
-#: Between two looks at an operation that is waited for, in seconds.
-LOOK = 0.5
+#: Seconds between two polls of an operation.
+POLL_SECONDS = 0.5
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -37,27 +37,29 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--queue")
     parser.add_argument("--user", help="owner of the tasks")
     parser.add_argument("--error", metavar="CLASS", help="exception class, with or without its module")
-    parser.add_argument("--text", help="somewhere in the error's message")
-    parser.add_argument("--since", type=instant, metavar="TIME", help="died at or after this time")
-    parser.add_argument("--all", action="store_true", help="all open dead letters; needed when nothing else is given")
-    parser.add_argument("--dry-run", action="store_true", help="only tell how many they are, and the first")
-    parser.add_argument("--rate", type=float, metavar="N", help="so many per second; default: as fast as it goes")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most so many, oldest first")
+    parser.add_argument("--text", help="part of the error's message")
+    parser.add_argument("--since", type=instant, metavar="TIME", help="only tasks that died at or after this time")
+    parser.add_argument("--all", action="store_true", help="all open dead letters; required without ids or filter")
+    parser.add_argument("--dry-run", action="store_true", help="only print the count and the first ids")
+    parser.add_argument("--rate", type=float, metavar="N", help="replay N tasks per second; default: no limit")
+    parser.add_argument("--limit", type=int, metavar="N", help="replay at most N tasks, oldest first")
     parser.add_argument(
         "--stop-after",
         type=int,
         default=STOP_AFTER_FAILURES,
         metavar="K",
-        help=f"the first K go alone, and all stops when these fail again; 0: never (default {STOP_AFTER_FAILURES})",
+        help=f"replay K tasks first and stop if they fail again; 0: never stop (default {STOP_AFTER_FAILURES})",
     )
-    parser.add_argument("--why", default="", metavar="TEXT", help="kept with the operation")
-    parser.add_argument("--wait", action="store_true", help="stay until it has ended; else the scheduler goes on alone")
+    parser.add_argument("--why", default="", metavar="TEXT", help="reason, stored with the operation")
+    parser.add_argument(
+        "--wait", action="store_true", help="wait for the end; by default the scheduler continues the replay"
+    )
     add_by(parser)
     add_json(parser)
 
 
 def run(call: Call) -> int:
-    """Begin the replay, or tell what it would mean."""
+    """Start the replay, or print what it would do."""
     wanted = DeadLetterFilter(
         ids=call["ids"] or None,
         queue=call["queue"],
@@ -69,16 +71,16 @@ def run(call: Call) -> int:
         text=call["text"],
     )
     if not wanted.as_json() and not call["all"]:
-        call.err.write("Say which dead letters: ids, a filter such as --queue, or --all.")
+        call.err.write("Give ids, a filter such as --queue, or --all.")
         return USAGE
     options = ReplayOptions(rate=call["rate"], limit=call["limit"], stop_after_failures=call["stop_after"])
     if call["dry_run"]:
         check_options(options)
         found = preview(wanted, options.limit)
-        call.say(f"{found.count} open dead letters" + (", the first:" if found.sample else ""))
+        call.write(f"{found.count} open dead letters" + (", the first:" if found.sample else ""))
         for letter_id in found.sample:
-            call.say(f"  {letter_id}")
-        call.data({"count": found.count, "sample": found.sample, "dry_run": True})
+            call.write(f"  {letter_id}")
+        call.write_json({"count": found.count, "sample": found.sample, "dry_run": True})
         return OK
     with atomic():
         operation = start_replay(wanted, options, by=call.by, reason=call["why"])
@@ -88,23 +90,23 @@ def run(call: Call) -> int:
         )  # fmt: skip
     if call["wait"]:
         operation = _wait(operation)
-    call.say(
+    call.write(
         f"operation {operation.id} {operation.state}: {operation.changed} of {operation.total} replayed"
-        + ("" if call["wait"] else "; the scheduler goes on with it")
+        + ("" if call["wait"] else "; the scheduler continues it")
     )
-    call.data(_as_dict(operation))
+    call.write_json(_as_dict(operation))
     return REFUSED if operation.state == OperationState.STOPPED else OK
 
 
 def _wait(operation: Operation) -> Operation:
-    """Advance the operation, as the scheduler does with all, until it has ended."""
+    """Advance the operation until it has ended; the scheduler may do so too."""
     while True:
         while advance(operation.id):
             pass
         operation = get_operation(operation.id)
         if operation.state != OperationState.RUNNING:
             return operation
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
 
 
 def _as_dict(operation: Operation) -> dict[str, Any]:

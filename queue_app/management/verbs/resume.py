@@ -1,4 +1,4 @@
-"""Let what is paused go on."""
+"""Resume a queue, a task type, a key or everything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(call: Call) -> int:
-    """Resume it, and keep who did."""
+    """Resume, and record it in the audit trail."""
     kind, name = target(call)
     with atomic():
         if kind == "all":
@@ -30,6 +30,6 @@ def run(call: Call) -> int:
         else:
             {"queue": resume, "type": resume_type, "key": resume_key}[kind](name)
         audit.record("resume", kind, [name] if name else [], by=call.by, via=audit.COMMAND)
-    call.say(f"{kind} {name} goes on" if name else "everything goes on that is not paused by itself")
-    call.data({kind: name or True, "paused": False})
+    call.write(f"{kind} {name} is resumed" if name else "everything is resumed, except what has a pause of its own")
+    call.write_json({kind: name or True, "paused": False})
     return OK

@@ -1,4 +1,4 @@
-"""Show what waits and runs, by queue and band, the workers, and what ended within the last minute."""
+"""Show queued and running tasks by queue and band, the workers, and the tasks that ended in the last minute."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from queue_app.core.priorities import BAND_NAMES
 from queue_app.management.verbs import OK, UNREACHABLE, Call, Needs, add_json
-from queue_app.management.verbs._values import columns, spell
+from queue_app.management.verbs._values import format_duration, format_table
 from queue_app.services.read.stats import queue_stats
 
 EXAMPLE = "taskqueue stats"
@@ -16,35 +16,35 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--queue", help="only this one")
+    parser.add_argument("--queue", help="only this queue")
     add_json(parser)
 
 
 def run(call: Call) -> int:
-    """Print the numbers; without the index those of the rows, and code 4."""
+    """Print the numbers; without the index, print those of the rows and return 4."""
     stats = queue_stats()
     if call["queue"] is not None and stats["queues"] is not None:
         stats["queues"] = [queue for queue in stats["queues"] if queue["name"] == call["queue"]]
-    call.data(stats)
+    call.write_json(stats)
     for line in lines(stats):
-        call.say(line)
+        call.write(line)
     return UNREACHABLE if stats["queues"] is None else OK
 
 
 def lines(stats: dict[str, Any]) -> list[str]:
     """Return the numbers as text."""
     workers, ended = stats["workers"], stats["throughput"]
-    told = [
+    header = [
         f"index {stats['index']}   executing {stats['active']}",
         f"workers: {workers['active']} active, {workers['draining']} draining, {workers['slots']} slots",
         "last minute: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in ended.items()),
         "",
     ]
     if stats["queues"] is None:
-        return [*told, "The index cannot be reached: what waits is unknown. `taskqueue doctor` says more."]
+        return [*header, "The index cannot be reached: the number of queued tasks is unknown. Run `taskqueue doctor`."]
     rows = [["queue", "active", "cap", *BAND_NAMES, "oldest", ""]]
     rows += [_row(queue) for queue in stats["queues"]]
-    return told + columns(rows)
+    return header + format_table(rows)
 
 
 def _row(queue: dict[str, Any]) -> list[str]:
@@ -55,6 +55,6 @@ def _row(queue: dict[str, Any]) -> list[str]:
         str(queue["active"]),
         str(queue["max_concurrent"] or "-"),
         *(str(bands[name]["depth"]) for name in BAND_NAMES),
-        spell(max(ages) if ages else None),
+        format_duration(max(ages) if ages else None),
         "paused" if queue["paused"] else "",
     ]

@@ -1,4 +1,4 @@
-"""Store a task by the name of its type; prints its id."""
+"""Enqueue a task by the name of its type; prints its id."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE | Needs.TASKS
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("task_type", metavar="TYPE", help="name of a registered task, as the admin shows it")
+    parser.add_argument("task_type", metavar="TYPE", help="name of a registered task, as in the admin")
     parser.add_argument(
         "--param",
         action="append",
         default=[],
         type=parameter,
         metavar="NAME=VALUE",
-        help="a parameter, as text; may be repeated",
+        help="a parameter, as text; repeatable",
     )
     parser.add_argument(
         "--json-params",
@@ -31,29 +31,33 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="OBJECT",
         help="parameters as JSON, such as '{\"order_id\": 7}'; --param adds to them",
     )
-    parser.add_argument("--queue", help="default: as the task says")
-    parser.add_argument("--priority", help="critical, high, normal, low or background; default: as the task says")
+    parser.add_argument("--queue", help="default: the task's queue")
+    parser.add_argument("--priority", help="critical, high, normal, low or background; default: the task's priority")
     parser.add_argument(
         "--run-after", type=instant, metavar="WHEN", help="a time with its zone, or a duration from now (15m)"
     )
-    parser.add_argument("--capability", action="append", metavar="NAME", help="that the worker must have; repeatable")
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="of one attempt")
-    parser.add_argument("--max-retries", type=int, metavar="N", help="tries after the first")
     parser.add_argument(
-        "--idempotency-key", metavar="KEY", help="the same key and task again, from the same user, is the same task"
+        "--capability", action="append", metavar="NAME", help="a capability that the worker must have; repeatable"
     )
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="time limit of one attempt")
+    parser.add_argument("--max-retries", type=int, metavar="N", help="number of attempts after the first")
     parser.add_argument(
-        "--concurrency-key",
+        "--idempotency-key",
         metavar="KEY",
-        help="what limits count together, such as customer:7",
+        help="a second submit with the same user, task and key returns the first task",
     )
-    parser.add_argument("--weight", type=int, metavar="SLOTS", help="of a worker that it takes; default: 1")
-    parser.add_argument("--as", dest="by", metavar="USER", help="whose task it is; default: the system user")
+    parser.add_argument(
+        "--concurrency-key", metavar="KEY", help="limits count tasks with the same key together, such as customer:7"
+    )
+    parser.add_argument(
+        "--weight", type=int, metavar="SLOTS", help="number of a worker's slots that the task takes; default: 1"
+    )
+    parser.add_argument("--as", dest="by", metavar="USER", help="owner of the task; default: the system user")
     add_json(parser)
 
 
 def run(call: Call) -> int:
-    """Submit, and tell the id alone on its line, for scripts."""
+    """Enqueue the task; print the id alone on a line, for scripts."""
     submitted = submit(
         Submission(
             task_type=call["task_type"],
@@ -70,8 +74,8 @@ def run(call: Call) -> int:
             weight=call["weight"],
         )
     )
-    call.say(str(submitted.id))
-    call.data(
+    call.write(str(submitted.id))
+    call.write_json(
         {
             "task_id": submitted.id,
             "status": submitted.status,

@@ -1,4 +1,4 @@
-"""Make, rotate, revoke or list the tokens of remote workers."""
+"""Create, rotate, revoke or list the tokens of remote workers."""
 
 from __future__ import annotations
 
@@ -19,26 +19,37 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("action", choices=("create", "rotate", "revoke", "list"))
-    parser.add_argument("name", nargs="?", default="", help="of the token; list needs none")
+    parser.add_argument("name", nargs="?", default="", help="name of the token; not for list")
     parser.add_argument("--queues", default="", help="create: comma-separated names; default: all queues")
-    parser.add_argument("--capabilities", default="", help="create: that its workers may offer; default: none")
-    parser.add_argument("--max-in-flight", type=int, default=100, help="create: tasks that its workers may hold (100)")
-    parser.add_argument("--expires-in", type=duration, metavar="TIME", help="create: good for 90s, 15m, 2h, 1d")
-    parser.add_argument("--overlap", type=duration, metavar="TIME", help="rotate: the old one is good for so long (1h)")
+    parser.add_argument(
+        "--capabilities", default="", help="create: capabilities that its workers may offer; default: none"
+    )
+    parser.add_argument(
+        "--max-in-flight",
+        type=int,
+        default=100,
+        help="create: maximum number of tasks that its workers may hold at once (default 100)",
+    )
+    parser.add_argument(
+        "--expires-in", type=duration, metavar="TIME", help="create: expire after 90s, 15m, 2h, 1d; default: never"
+    )
+    parser.add_argument(
+        "--overlap", type=duration, metavar="TIME", help="rotate: the old secret stays valid for this time (default 1h)"
+    )
     add_by(parser)
     add_json(parser)
 
 
 def run(call: Call) -> int:
-    """Do it, and keep who did; a secret is printed once, and stored nowhere."""
+    """Run the action and record it in the audit trail; a secret is printed once and not stored."""
     action, name = call["action"], call["name"]
     if action == "list":
         found = tokens.all_tokens()
-        call.data([_form(token) for token in found])
+        call.write_json([_form(token) for token in found])
         for token in found:
-            call.say(_line(token))
+            call.write(_line(token))
         return OK
-    secret, buried = "", 0
+    secret, stopped = "", 0
     with atomic():
         if action == "create":
             token, secret = tokens.create(
@@ -52,16 +63,16 @@ def run(call: Call) -> int:
         elif action == "rotate":
             token, secret = tokens.rotate(name, **({"overlap": call["overlap"]} if call["overlap"] else {}))
         else:
-            tokens.known(name)  # or there would be a record of what never was
+            tokens.known(name)  # an unknown name must leave no record
         audit.record(f"token_{action}", "token", [name], by=call.by, via=audit.COMMAND)
     if action == "revoke":
-        buried = tokens.revoke(name)
-        call.say(f"{name} is revoked; {buried} workers were stopped, and what they held is queued again")
-        call.data({"name": name, "revoked": True, "workers": buried})
+        stopped = tokens.revoke(name)
+        call.write(f"{name} is revoked; workers stopped: {stopped}; their tasks are queued again")
+        call.write_json({"name": name, "revoked": True, "workers": stopped})
         return OK
-    call.say(f"{token.name}: {secret}")
-    call.say("This secret is shown once. Give it to the worker as TASKQUEUE_TOKEN, or with --token.")
-    call.data(_form(token) | {"secret": secret})
+    call.write(f"{token.name}: {secret}")
+    call.write("This secret is shown only once. Give it to the worker as TASKQUEUE_TOKEN, or with --token.")
+    call.write_json(_form(token) | {"secret": secret})
     return OK
 
 
@@ -84,6 +95,6 @@ def _form(token: WorkerToken) -> dict[str, Any]:
 
 
 def _line(token: WorkerToken) -> str:
-    state = "revoked" if token.revoked_at else "good"
+    state = "revoked" if token.revoked_at else "valid"
     queues = ", ".join(token.queues) or "all queues"
     return f"{token.name:<20} {token.hint}…  {state:<8} {queues}; {', '.join(token.capabilities) or 'no capabilities'}"

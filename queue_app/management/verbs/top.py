@@ -1,4 +1,4 @@
-"""Watch queues and workers live; ends with q or Ctrl-C. Where there is no terminal it prints once."""
+"""Show queues and workers live until q or Ctrl-C; without a terminal, print once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any, Final
 from django.db import DatabaseError, connections
 
 from queue_app.management.verbs import OK, Call, Needs
-from queue_app.management.verbs._values import columns, spell
+from queue_app.management.verbs._values import format_duration, format_table
 from queue_app.management.verbs.stats import lines
 from queue_app.services.read.stats import Running, queue_stats, running
 from queue_app.sql.database import alias
 
 EXAMPLE = "taskqueue top --interval 2"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
-#: Plain ANSI, which every terminal of today knows: another screen and back, home, clear what follows.
+#: ANSI sequences: enter and leave the alternate screen, go home, clear the rest of the line or screen.
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 HOME, CLEAR_LINE, CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 MINIMUM_INTERVAL: Final = 0.2
@@ -30,52 +30,54 @@ MINIMUM_INTERVAL: Final = 0.2
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (default 2)")
-    parser.add_argument("--once", action="store_true", help="print once, without taking the screen")
+    parser.add_argument(
+        "--interval", type=float, default=2.0, metavar="SECONDS", help="time between two updates (default 2)"
+    )
+    parser.add_argument("--once", action="store_true", help="print once and exit")
 
 
 def run(call: Call) -> int:
-    """Show it until told to stop."""
+    """Show the page until the user quits."""
     terminal = sys.stdout
     if call["once"] or not terminal.isatty() or not sys.stdin.isatty():
-        call.say("\n".join(page(height=1000, width=1000)))
+        call.write("\n".join(page(height=1000, width=1000)))
         return OK
     with _screen(terminal.write, terminal.flush):
         while True:
             size = shutil.get_terminal_size()
-            shown = page(height=size.lines, width=size.columns)
-            terminal.write(HOME + "\n".join(line + CLEAR_LINE for line in shown) + CLEAR_REST)
+            page_lines = page(height=size.lines, width=size.columns)
+            terminal.write(HOME + "\n".join(line + CLEAR_LINE for line in page_lines) + CLEAR_REST)
             terminal.flush()
-            if _asked_to_stop(max(MINIMUM_INTERVAL, call["interval"])):
+            if _quits(max(MINIMUM_INTERVAL, call["interval"])):
                 return OK
 
 
 def page(*, height: int, width: int) -> list[str]:
-    """Return what fits on a screen: the numbers, then what runs, longest first."""
+    """Return the lines that fit on a screen: the numbers, then the running tasks, longest first."""
     try:
-        told = [time.strftime("%H:%M:%S") + "  task queue", *lines(queue_stats())]
-        tasks = running(max(0, height - len(told) - 3))
+        found = [time.strftime("%H:%M:%S") + "  task queue", *lines(queue_stats())]
+        tasks = running(max(0, height - len(found) - 3))
     except DatabaseError as error:
         connections[alias()].close()
-        return [f"PostgreSQL does not answer: {' '.join(str(error).split())}"[:width], "trying again; q ends this"]
+        return [f"PostgreSQL does not answer: {' '.join(str(error).split())}"[:width], "trying again; q quits"]
     if tasks:
-        told += ["", *columns([["executing", "queue", "worker", "attempt", "for"], *map(_row, tasks)])]
-    return [_plain(line)[:width] for line in told][:height]
+        found += ["", *format_table([["executing", "queue", "worker", "attempt", "for"], *map(_row, tasks)])]
+    return [_plain(line)[:width] for line in found][:height]
 
 
 def _row(task: Running) -> list[str]:
-    return [task.task_type, task.queue, task.worker, str(task.attempt), spell(task.seconds)]
+    return [task.task_type, task.queue, task.worker, str(task.attempt), format_duration(task.seconds)]
 
 
 def _plain(line: str) -> str:
-    """Return a line that cannot steer the terminal, whatever a name in it holds."""
+    """Return a line without control characters, which a name could contain to steer the terminal."""
     return "".join(character if character.isprintable() else "?" for character in line)
 
 
 @contextmanager
 def _screen(write: Callable[[str], Any], flush: Callable[[], None]) -> Iterator[None]:
-    """Take the terminal: keys come at once and unseen; give it back whatever happens."""
-    import termios  # noqa: PLC0415 - not on Windows, where there is no such terminal
+    """Take the terminal: keys arrive at once and are not echoed. Restore it at the end."""
+    import termios  # noqa: PLC0415 - missing on Windows
     import tty  # noqa: PLC0415
 
     before = termios.tcgetattr(sys.stdin)
@@ -89,7 +91,7 @@ def _screen(write: Callable[[str], Any], flush: Callable[[], None]) -> Iterator[
         flush()
 
 
-def _asked_to_stop(seconds: float) -> bool:
-    """Wait so long, or until a key; return whether it was q."""
+def _quits(seconds: float) -> bool:
+    """Wait for ``seconds`` or until a key is pressed; return whether the key quits."""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
     return bool(ready) and os.read(sys.stdin.fileno(), 1) in {b"q", b"Q", b""}

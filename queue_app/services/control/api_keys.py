@@ -1,4 +1,4 @@
-"""Keys of the API: make, find, revoke. The secret is shown once; only its digest is kept."""
+"""Create, find and revoke keys of the API. A secret is returned once; only its digest is stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from queue_app.sql.database import connection
 
 MARK: Final = "tq"
 SECRET_LENGTH: Final = 100
-#: The permissions of the queue that a key can be limited to.
+#: Permissions that a key can be limited to.
 SCOPES: Final = (
     "add_task",
     "view_task",
@@ -39,9 +39,10 @@ SCOPES: Final = (
     "view_operation",
     "change_operation",
 )
-#: A process looks a key up again after so long: so long may a revoked key be good for.
+#: Lifetime of a key in a process's cache: a revoked key may be accepted for this long.
 REMEMBER_SECONDS: Final = 2.0
 REMEMBER_AT_MOST: Final = 1000
+#: Minimum time between two updates of ``last_used_at``.
 _USED_EVERY: Final = timedelta(minutes=1)
 
 _known: dict[str, tuple[float, ApiKey]] = {}
@@ -51,14 +52,14 @@ _lock = Lock()
 def create_key(
     user: Any, name: str, *, scopes: Sequence[str] = (), expires_at: datetime | None = None, by: str = ""
 ) -> tuple[ApiKey, str]:
-    """Make a key; return it with its secret, which is stored nowhere. Raises ``InvalidTaskData``."""
+    """Create a key; return it with its secret, which is not stored. Raises ``InvalidTaskData``."""
     unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown:
-        raise InvalidTaskData("scopes", f"{unknown[0]!r:.60} is no scope; there is {', '.join(SCOPES)}.")
+        raise InvalidTaskData("scopes", f"{unknown[0]!r:.60} is not a scope; the scopes are {', '.join(SCOPES)}.")
     prefix = secrets.token_hex(4)
     secret = f"{MARK}_{prefix}_{secrets.token_urlsafe(32)}"
     key = ApiKey.objects.create(
-        user=user,
+        user_id=str(user.pk),
         name=name[:NAME_LENGTH],
         prefix=prefix,
         digest=_digest(secret),
@@ -71,13 +72,19 @@ def create_key(
 
 
 def revoke_key(key_id: uuid.UUID) -> bool:
-    """Make a key worthless, here at once and in other processes within seconds; return whether it was good."""
+    """Revoke a key, here at once and in other processes within seconds; return whether it was not yet revoked."""
     _known.clear()
     return bool(ApiKey.objects.filter(pk=key_id, revoked_at=None).update(revoked_at=timezone.now()))
 
 
+def delete_keys(user_id: str) -> int:
+    """Delete the keys of a deleted user; return their number."""
+    _known.clear()
+    return ApiKey.objects.filter(user_id=user_id).delete()[0]
+
+
 def find_key(secret: str) -> ApiKey | None:
-    """Return the key that is good now, with its user; ``None`` for every reason why it may not be."""
+    """Return the valid key of a secret, with its user; ``None`` if it is unknown, revoked, expired, or malformed."""
     mark, _, rest = secret.partition("_")
     prefix = rest.partition("_")[0]
     if mark != MARK or len(secret) > SECRET_LENGTH or not secret.isascii() or not prefix.isalnum():
@@ -87,7 +94,9 @@ def find_key(secret: str) -> ApiKey | None:
     if key is None or not hmac.compare_digest(key.digest, digest):
         return None
     now = timezone.now()
-    if key.revoked_at is not None or (key.expires_at is not None and key.expires_at <= now) or not key.user.is_active:
+    if key.revoked_at is not None or (key.expires_at is not None and key.expires_at <= now):
+        return None
+    if key.user is None or not key.user.is_active:
         return None
     if key.last_used_at is None or now - key.last_used_at > _USED_EVERY:
         key.last_used_at = now
@@ -96,7 +105,7 @@ def find_key(secret: str) -> ApiKey | None:
 
 
 def forget_keys() -> None:
-    """Look every key up again at its next use (tests empty the tables)."""
+    """Empty the cache; tests call it when they empty the tables."""
     _known.clear()
 
 
@@ -105,8 +114,8 @@ def _look_up(prefix: str) -> ApiKey | None:
     found = _known.get(prefix)
     if found is not None and now - found[0] < REMEMBER_SECONDS:
         return found[1]
-    key = ApiKey.objects.select_related("user").filter(prefix=prefix).first()
-    if key is not None and not connection().in_atomic_block:  # what is not committed must not be remembered
+    key = ApiKey.objects.filter(prefix=prefix).first()
+    if key is not None and not connection().in_atomic_block:  # an uncommitted key must not be cached
         with _lock:
             if len(_known) >= REMEMBER_AT_MOST:
                 _known.clear()

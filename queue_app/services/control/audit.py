@@ -1,7 +1,6 @@
-"""Keep who changed what by hand, through which door, and why.
+"""Record who changed what by hand, through which interface, and why.
 
-To be called in the transaction of the change, so that there is neither a change without its
-record nor a record of what did not happen.
+Call ``record`` in the transaction of the change: then no change lacks its record, and no record lacks its change.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from queue_app.sql.database import alias
 
 ADMIN, API, COMMAND = "admin", "api", "command"
 _recorded: Final[ContextVar[bool]] = ContextVar("taskqueue_recorded", default=False)
-#: So many ids of an action on many are kept.
+#: Maximum number of ids that are kept of a bulk action.
 MAX_IDS: Final = 100
 
 
 def begin() -> None:
-    """Begin to watch whether something is recorded; the API does, to record what nothing else did."""
+    """Reset ``has_recorded``; the API does so at the start of a request, to record unrecorded changes at its end."""
     _recorded.set(False)
 
 
 def has_recorded() -> bool:
-    """Return whether something was recorded since ``begin``, in this thread or task."""
+    """Return whether this thread or task has recorded something since ``begin``."""
     return _recorded.get()
 
 
-def record(  # noqa: PLR0913 - an entry has that many facts, each named by its caller
+def record(  # noqa: PLR0913 - by name
     action: str,
     target: str,
     ids: Sequence[object] = (),
@@ -46,9 +45,9 @@ def record(  # noqa: PLR0913 - an entry has that many facts, each named by its c
     reason: str = "",
     count: int | None = None,
 ) -> AuditEntry:
-    """Write one entry for an action on one or many things of a kind; values under telling keys are masked.
+    """Write one entry for an action on one or many objects of a kind; values under sensitive names are masked.
 
-    ``count`` is how many were changed, where ``ids`` does not tell.
+    ``count`` is the number of changed objects, if it is not the number of ``ids``.
     """
     _recorded.set(True)
     details = dict(after or {})

@@ -1,6 +1,6 @@
-"""Edit limits of task types and concurrency keys. Admin and API refuse the same, by the models.
+"""Edit limits of task types and concurrency keys. The models validate for the admin and the API alike.
 
-An edit holds from the next claim on: the index learns of it on commit (``services.queues``).
+An edit applies from the next claim on: it is copied to the index on commit (see ``queues``).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from queue_app.exceptions import InvalidTaskData, LimitNotFound
 from queue_app.models import Limit
 from queue_app.sql.database import alias, atomic
 
-#: What a person may edit; pauses have services of their own.
+#: Fields that a person may edit; pauses have services of their own.
 PACE: Final = ("max_concurrent", "rate_count", "rate_seconds", "rate_burst", "min_delay_seconds", "throttled_until")
 #: Codes of Django's validators -> ours.
 _CODES: Final = {"min_value": "out_of_range", "max_value": "out_of_range", "invalid_choice": "unknown_choice"}
 
 
 class InvalidLimits(InvalidTaskData):
-    """Limits that cannot be: ``errors`` names each field at fault."""
+    """Invalid limits; ``errors`` has one error for each invalid field."""
 
     def __init__(self, errors: list[InvalidTaskData]) -> None:
         first = errors[0]
@@ -33,7 +33,7 @@ class InvalidLimits(InvalidTaskData):
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Turn what the models refuse into ``InvalidLimits``."""
+    """Turn errors of the models into ``InvalidLimits``."""
     try:
         yield
     except ValidationError as error:
@@ -48,7 +48,7 @@ def create_limit(scope: str, name: str, changes: Mapping[str, Any]) -> Limit:
         try:
             with atomic():
                 limit.save(using=alias(), force_insert=True)
-        except IntegrityError:  # somebody else stored the same a moment ago
+        except IntegrityError:  # another process stored the same limit a moment ago
             limit.full_clean()
             raise
     return limit
@@ -57,29 +57,26 @@ def create_limit(scope: str, name: str, changes: Mapping[str, Any]) -> Limit:
 def update_limit(limit_id: int, changes: Mapping[str, Any]) -> Limit:
     """Change limits of a task type or key; raise ``LimitNotFound`` and ``InvalidLimits``."""
     with atomic():
-        return _change(_limit(limit_id), changes)
+        limit = _lock(limit_id)
+        for field, value in changes.items():
+            setattr(limit, field, value)
+        with refused():
+            limit.full_clean()
+        if changes:
+            limit.save(update_fields=[*changes, "updated_at"])
+        return limit
 
 
 def delete_limit(limit_id: int) -> Limit:
-    """Lift limits; raise ``LimitNotFound``."""
+    """Delete limits and return them; raise ``LimitNotFound``."""
     with atomic():
-        limit = _limit(limit_id)
-        found = Limit(id=limit.id, scope=limit.scope, name=limit.name)
+        limit = _lock(limit_id)
+        deleted = Limit(id=limit.id, scope=limit.scope, name=limit.name)
         limit.delete()
-    return found
+    return deleted
 
 
-def _change(found: Limit, changes: Mapping[str, Any]) -> Limit:
-    for field, value in changes.items():
-        setattr(found, field, value)
-    with refused():
-        found.full_clean()
-    if changes:
-        found.save(update_fields=[*changes, "updated_at"])
-    return found
-
-
-def _limit(limit_id: int) -> Limit:
+def _lock(limit_id: int) -> Limit:
     limit = Limit.objects.using(alias()).select_for_update().filter(pk=limit_id).first()
     if limit is None:
         raise LimitNotFound(f"There is no limit {limit_id}.")
@@ -87,7 +84,7 @@ def _limit(limit_id: int) -> Limit:
 
 
 def _named(error: ValidationError) -> Iterator[InvalidTaskData]:
-    """Yield each error with its field; of a field at fault, the first one tells enough."""
+    """Yield the first error of each field."""
     for field, problems in error.error_dict.items() if hasattr(error, "error_dict") else [(NON_FIELD_ERRORS, [error])]:
         problem = problems[0]
         name = "name" if field == NON_FIELD_ERRORS else field

@@ -1,10 +1,9 @@
-"""Pause and resume a queue, a task type, a concurrency key, or everything; the index learns of it on commit.
+"""Pause and resume a queue, a task type, a concurrency key, or everything.
 
-What is paused starts nothing new, what runs finishes. A pause may end by itself: the scheduler
-resumes what is due (``resume_due``).
+A pause starts no new task; running tasks finish. A pause with ``resume_at`` ends by itself: the scheduler calls
+``resume_due``. Receivers copy the change to the index on commit.
 
-Crash points: the row is all that is written; the copy in the index is a hint, which the
-reconciler repeats.
+Crash points: only the row counts; the reconciler repeats a copy to the index that was lost.
 """
 
 from __future__ import annotations
@@ -31,58 +30,57 @@ type Paused = Queue | Limit | RuntimeSettings
 
 
 def pause(name: str, *, by: str = "", reason: str = "", resume_at: datetime | None = None) -> Queue:
-    """Start nothing new from the queue; raise ``UnknownQueue``, or ``InvalidTaskData`` for a bad ``resume_at``.
+    """Pause a queue; raise ``UnknownQueue``, or ``InvalidTaskData`` for an invalid ``resume_at``.
 
-    Pausing what is paused changes nothing, unless the pause shall end at another time: then
-    it is this one's from now on.
+    A second pause changes nothing, unless its ``resume_at`` differs: then it replaces the first one.
     """
     check_resume_at(resume_at)
     with atomic():
-        return _pause(_queue(name), by=by, reason=reason, resume_at=resume_at)
+        return _pause(lock_queue(name), by=by, reason=reason, resume_at=resume_at)
 
 
 def resume(name: str) -> Queue:
-    """Let a paused queue go on. Raises ``UnknownQueue``."""
+    """Resume a queue; raise ``UnknownQueue``."""
     with atomic():
-        return _resume(_queue(name))
+        return _resume(lock_queue(name))
 
 
 def pause_type(task_type: str, *, by: str = "", reason: str = "", resume_at: datetime | None = None) -> Limit:
-    """Start no task of this type, in whatever queue; raise ``InvalidTaskData``. As ``pause``."""
+    """Pause a task type in all queues, like ``pause``; raise ``InvalidTaskData``."""
     return _pause_limit(Scope.TYPE, task_type, by=by, reason=reason, resume_at=resume_at)
 
 
 def resume_type(task_type: str) -> Limit | None:
-    """Let tasks of a paused type start again; return its limits, ``None`` when it has none."""
+    """Resume a task type; return its limits, ``None`` when it has none."""
     return _resume_limit(Scope.TYPE, task_type)
 
 
 def pause_key(key: str, *, by: str = "", reason: str = "", resume_at: datetime | None = None) -> Limit:
-    """Start no task with this concurrency key; raise ``InvalidTaskData``. As ``pause``."""
+    """Pause a concurrency key, like ``pause``; raise ``InvalidTaskData``."""
     return _pause_limit(Scope.KEY, key, by=by, reason=reason, resume_at=resume_at)
 
 
 def resume_key(key: str) -> Limit | None:
-    """Let tasks with a paused key start again; return its limits, ``None`` when it has none."""
+    """Resume a concurrency key; return its limits, ``None`` when it has none."""
     return _resume_limit(Scope.KEY, key)
 
 
 def pause_everything(*, by: str = "", reason: str = "", resume_at: datetime | None = None) -> RuntimeSettings:
-    """Start nothing at all; raise ``InvalidTaskData``. As ``pause``."""
+    """Pause everything, like ``pause``; raise ``InvalidTaskData``."""
     check_resume_at(resume_at)
     with atomic():
         return _pause(_settings(), by=by, reason=reason, resume_at=resume_at)
 
 
 def resume_everything() -> RuntimeSettings:
-    """Let everything go on that is not paused by itself."""
+    """End the pause of everything; queues, task types and keys with their own pause stay paused."""
     with atomic():
         return _resume(_settings())
 
 
 def resume_due() -> int:
-    """Resume what was paused until now; return how many. Safe twice at once."""
-    if not pending_work.any_due():
+    """End the pauses whose ``resume_at`` has passed; return their number. Safe to run concurrently."""
+    if not pending_work.any_pause_over():
         return 0
     resumed = 0
     for manager in (Queue.objects, Limit.objects, RuntimeSettings.objects):
@@ -96,7 +94,7 @@ def resume_due() -> int:
 
 
 def check_resume_at(value: datetime | None) -> datetime | None:
-    """Return ``value`` when a pause can end then: an aware time within the next year."""
+    """Return ``value`` if it is ``None`` or an aware time within the next year; else raise ``InvalidTaskData``."""
     if value is None:
         return None
     if not isinstance(value, datetime):
@@ -107,14 +105,14 @@ def check_resume_at(value: datetime | None) -> datetime | None:
     if not now < value <= now + MAX_PAUSE:
         raise InvalidTaskData(
             "resume_at",
-            f"resume_at must lie ahead, by at most {MAX_PAUSE.days} days.",
+            f"resume_at must be in the future, by at most {MAX_PAUSE.days} days.",
             code="date_out_of_range",
         )
     return value
 
 
 def describe(what: Paused) -> str:
-    """Say what it is that is paused, as in "the queue mail"."""
+    """Return a phrase for what is paused, such as "the queue mail"."""
     if isinstance(what, Queue):
         return f"the queue {what.name}"
     if isinstance(what, Limit):
@@ -155,7 +153,8 @@ def _resume_limit(scope: Scope, name: str) -> Limit | None:
         return found and _resume(found)
 
 
-def _queue(name: str) -> Queue:
+def lock_queue(name: str) -> Queue:
+    """Return a queue and lock its row; raise ``UnknownQueue``."""
     queues = Queue.objects.using(alias())
     try:
         return queues.select_for_update().get(pk=name)

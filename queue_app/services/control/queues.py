@@ -1,4 +1,4 @@
-"""Limit queues; the index learns of it on commit."""
+"""Edit queues and policies, and copy limits and thresholds to the index."""
 
 from __future__ import annotations
 
@@ -12,66 +12,15 @@ from django.db import models
 
 from queue_app.core.limit_values import EVERYTHING, Scope, gate_of
 from queue_app.core.priorities import Band
-from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData, UnknownQueue
+from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import Limit, PriorityPolicy, Queue
 from queue_app.services.control import audit
-from queue_app.services.control.pause import pause, resume
+from queue_app.services.control.pause import lock_queue
 from queue_app.services.notify.index import on_commit
 from queue_app.sql import snapshot
 from queue_app.sql.database import alias, atomic
 
-__all__ = [
-    "copy_global_limits",
-    "copy_limit",
-    "copy_queue_limits",
-    "copy_thresholds",
-    "pause",
-    "resume",
-    "set_queue_limits",
-]
-
-
-def set_queue_limits(name: str, *, max_concurrent: int | None) -> Queue:
-    """Set how many tasks of the queue may run at once; ``None`` lifts the limit. Raises ``UnknownQueue``."""
-    queue = _get(name)
-    queue.max_concurrent = max_concurrent
-    queue.full_clean(validate_unique=False)
-    queue.save(update_fields=["max_concurrent", "updated_at"])
-    return queue
-
-
-def _get(name: str) -> Queue:
-    try:
-        return Queue.objects.get(pk=name)
-    except Queue.DoesNotExist:
-        raise UnknownQueue(name, Queue.objects.values_list("name", flat=True)[:1000]) from None
-
-
-def copy_queue_limits(name: str) -> None:
-    """Carry the limits of a queue to the index on commit, as they are then, whoever changed them."""
-    _copy(Scope.QUEUE, name)
-
-
-def copy_limit(limit: Limit) -> None:
-    """Carry the limits of a task type or key to the index on commit, as they are then."""
-    _copy(Scope(limit.scope), limit.name)
-
-
-def _copy(scope: Scope, name: str) -> None:
-    on_commit(lambda index: index.copy_limits(gate_of(scope, name), snapshot.limits_of(scope, name)), "set_limits")
-
-
-def copy_global_limits() -> None:
-    """Carry the limits over everything to the index on commit, as they are then."""
-    on_commit(lambda index: index.copy_limits(EVERYTHING, snapshot.global_limits()), "set_limits")
-
-
-def copy_thresholds() -> None:
-    """Carry the thresholds of promotion to the index on commit, as they are then."""
-    on_commit(lambda index: index.set_thresholds(PriorityPolicy.thresholds(alias())), "set_thresholds")
-
-
-#: What may be edited, and of which type; ``None`` as well unless the column cannot be empty.
+#: Editable fields and their types. ``None`` is accepted too if the column is nullable.
 QUEUE_FIELDS: Final[dict[str, type[Any]]] = {
     "description": str,
     "order": str,
@@ -95,34 +44,71 @@ POLICY_FIELDS: Final[dict[str, type[Any]]] = {
     "timeout_seconds": float,
     "promote_after_seconds": float,
 }
+_TYPE_NAMES: Final = {
+    str: "a string",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    dict: "an object",
+}
 _MAX_NUMBER: Final = 10**9
 _MAX_TEXT: Final = 10_000
 
 
+def set_queue_limits(name: str, *, max_concurrent: int | None) -> Queue:
+    """Set how many tasks of the queue may run at once (``None``: no limit); raise ``UnknownQueue``."""
+    with atomic():
+        queue = lock_queue(name)
+        queue.max_concurrent = max_concurrent
+        queue.full_clean(validate_unique=False)
+        queue.save(update_fields=["max_concurrent", "updated_at"])
+    return queue
+
+
+def copy_queue_limits(name: str) -> None:
+    """Copy the limits of a queue to the index on commit, as they are at that moment."""
+    _copy(Scope.QUEUE, name)
+
+
+def copy_limit(limit: Limit) -> None:
+    """Copy the limits of a task type or key to the index on commit, as they are at that moment."""
+    _copy(Scope(limit.scope), limit.name)
+
+
+def _copy(scope: Scope, name: str) -> None:
+    on_commit(lambda index: index.set_limits(gate_of(scope, name), snapshot.limits_of(scope, name)), "set_limits")
+
+
+def copy_global_limits() -> None:
+    """Copy the overall limits to the index on commit, as they are at that moment."""
+    on_commit(lambda index: index.set_limits(EVERYTHING, snapshot.global_limits()), "set_limits")
+
+
+def copy_thresholds() -> None:
+    """Copy the thresholds of promotion to the index on commit, as they are at that moment."""
+    on_commit(lambda index: index.set_thresholds(PriorityPolicy.thresholds(alias())), "set_thresholds")
+
+
 def version_of(row: models.Model) -> str:
-    """Return a short text that is another one once anything of the row has changed."""
-    values = {field.attname: str(getattr(row, field.attname)) for field in row._meta.concrete_fields}  # noqa: SLF001 - Django names it in public
+    """Return a short text that differs once any column of the row has changed."""
+    values = {field.attname: str(getattr(row, field.attname)) for field in row._meta.concrete_fields}  # noqa: SLF001 - documented by Django
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def edit_queue(name: str, changes: Mapping[str, Any], *, version: str | None, by: str) -> Queue:
-    """Change a queue; ``version`` is that on which the edit is based, ``None`` whatever it is.
+    """Change a queue; with ``version``, only if the queue still has this version.
 
-    Raises ``UnknownQueue``, ``ChangedMeanwhile``, and ``InvalidTaskData`` for values that do not fit.
+    Raises ``UnknownQueue``, ``ChangedMeanwhile``, and ``InvalidTaskData`` for invalid values.
     """
     with atomic():
-        queue = Queue.objects.select_for_update().filter(pk=name).first()
-        if queue is None:
-            raise UnknownQueue(name, Queue.objects.values_list("name", flat=True)[:1000])
-        return _edit(queue, QUEUE_FIELDS, changes, version, by)
+        return _edit(lock_queue(name), QUEUE_FIELDS, changes, version, by)
 
 
 def edit_policy(band: Band, changes: Mapping[str, Any], *, version: str | None, by: str) -> PriorityPolicy:
-    """Change what holds for the tasks of a band; as ``edit_queue``."""
+    """Change the policy of a band, like ``edit_queue``."""
     with atomic():
-        policy = PriorityPolicy.objects.select_for_update().filter(pk=band).first()
-        if policy is None:
-            policy = PriorityPolicy(priority=band)
+        found = PriorityPolicy.objects.select_for_update().filter(pk=band).first()
+        policy = PriorityPolicy(priority=band) if found is None else found
         return _edit(policy, POLICY_FIELDS, changes, version, by)
 
 
@@ -137,7 +123,9 @@ def _edit[T: models.Model](
     try:
         row.full_clean(validate_unique=False)
     except ValidationError as error:
-        raise _first_of(error) from None
+        field, messages = next(iter(error.message_dict.items()))
+        field = "" if field == "__all__" else field
+        raise InvalidTaskData(field, " ".join(messages), code="out_of_range") from None
     row.save()
     audit.record("edit", type(row).__name__.lower(), [row.pk], by=by, via=audit.API, before=before, after=changes)
     return row
@@ -152,19 +140,13 @@ def _checked(row: models.Model, name: str, value: Any, kind: type[Any]) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
-        names = {str: "a string", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
-        raise InvalidTaskData(name, f"{name} must be {names[kind]}.", code="invalid_type")
+        raise InvalidTaskData(name, f"{name} must be {_TYPE_NAMES[kind]}.", code="invalid_type")
     if isinstance(value, str) and (len(value) > _MAX_TEXT or "\x00" in value):
         raise InvalidTaskData(
-            name, f"{name} takes at most {_MAX_TEXT} characters, and no NUL.", code="invalid_characters"
+            name, f"{name} takes at most {_MAX_TEXT} characters and no NUL.", code="invalid_characters"
         )
     if isinstance(value, int | float) and not 0 <= value <= _MAX_NUMBER:
         raise InvalidTaskData(
             name, f"{name} must lie between 0 and {_MAX_NUMBER}.", code="out_of_range", limit=_MAX_NUMBER
         )
     return value
-
-
-def _first_of(error: ValidationError) -> InvalidTaskData:
-    name, messages = next(iter(error.message_dict.items()))
-    return InvalidTaskData("" if name == "__all__" else name, " ".join(messages), code="out_of_range")

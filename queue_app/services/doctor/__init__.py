@@ -1,7 +1,6 @@
-"""Examine an installation: settings, servers, processes, queues. Changes nothing.
+"""Examine settings, servers, processes and queues; nothing is changed.
 
-Each check looks at one thing and yields what it finds; one that cannot look, as its server
-does not answer, is not run, and the server is what is reported.
+Each check yields what it finds. A check whose server does not answer is skipped; the server is reported instead.
 """
 
 from __future__ import annotations
@@ -9,31 +8,85 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from django.apps import apps
+from django.conf import settings
+from django.core.checks import ERROR, WARNING, run_checks
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import get_commands
 from django.db import DatabaseError, InterfaceError, connections
 
 from queue_app import conf
-from queue_app.core.finding import Finding, Level, fail
+from queue_app.core.finding import Finding, Level, fail, ok, warn
 from queue_app.exceptions import IndexUnavailable, TaskQueueError
 from queue_app.index import get_index, hide_password
-from queue_app.services.doctor import project, servers, work
+from queue_app.services.doctor import servers, work
 from queue_app.sql.database import fetch_all
 
 __all__ = ["CHECKS", "Finding", "Level", "examine"]
 
 
+def check_settings() -> Iterator[Finding]:
+    """Report the messages of the queue's system checks."""
+    messages = run_checks(tags=["taskqueue"])
+    for message in messages:
+        level = fail if message.level >= ERROR else warn
+        if message.level >= WARNING:
+            yield level("settings", f"{message.msg} ({message.id})", message.hint or "")
+    if not messages:
+        yield ok("settings", "the system checks find nothing")
+
+
+def check_cache_alias() -> Iterator[Finding]:
+    """Report other users of the index's Redis database: clearing it as a cache clears the index."""
+    alias = conf.load()[0].redis_alias
+    location = settings.CACHES.get(alias, {}).get("LOCATION")
+    others = [name for name, cache in settings.CACHES.items() if name != alias and cache.get("LOCATION") == location]
+    sessions = "cache" in settings.SESSION_ENGINE and getattr(settings, "SESSION_CACHE_ALIAS", "default") == alias
+    if others:
+        yield warn(
+            "cache alias",
+            f"the index shares its database with the cache {', '.join(map(repr, others))}",
+            "Give the index its own database number: clearing that cache (FLUSHDB) empties the index, and no task is"
+            " claimed until the scheduler has rebuilt it.",
+        )
+    elif sessions:
+        yield warn(
+            "cache alias",
+            f"the sessions are stored in the cache {alias!r}, which holds the index",
+            "Name another alias in SESSION_CACHE_ALIAS, or in TASKQUEUE['REDIS_ALIAS'].",
+        )
+    else:
+        yield ok("cache alias", f"the index uses the cache {alias!r}; cache.clear() there would empty the index")
+
+
+def check_commands() -> Iterator[Finding]:
+    """Report a command of another app that hides one of the queue's: channels has a ``runworker``."""
+    for name in ("runworker", "runscheduler", "taskqueue"):
+        app = get_commands().get(name)
+        app_name = app if isinstance(app, str) else type(app).__module__.split(".", maxsplit=1)[0]
+        if app_name != "queue_app":
+            yield fail(
+                "commands",
+                f"manage.py {name} is the command of {app_name}, not of the queue",
+                f'Put "queue_app" before "{app_name}" in INSTALLED_APPS.',
+            )
+            return
+    hidden = "; the runworker of channels is hidden" if apps.is_installed("channels") else ""
+    yield ok("commands", f"runworker, runscheduler and taskqueue are the queue's{hidden}")
+
+
 class Check(NamedTuple):
     """A check, and the servers that it asks."""
 
-    look: Callable[[], Iterable[Finding]]
+    run: Callable[[], Iterable[Finding]]
     database: bool = False
     redis: bool = False
 
 
 CHECKS: tuple[Check, ...] = (
-    Check(project.check_settings),
-    Check(project.check_cache_alias),
-    Check(project.check_commands),
+    Check(check_settings),
+    Check(check_cache_alias),
+    Check(check_commands),
     Check(servers.check_server, database=True),
     Check(servers.check_migrations, database=True),
     Check(servers.check_pooler, database=True),
@@ -52,20 +105,20 @@ CHECKS: tuple[Check, ...] = (
 
 
 def examine() -> Iterator[Finding]:
-    """Run every check that can be run; yield what each finds."""
-    database, index = list(_database()), list(_index())
-    yield from (*database, *index)
+    """Run every check whose servers answer; yield the findings."""
+    database, redis = list(_database_failure()), list(_redis_failure())
+    yield from (*database, *redis)
     for check in CHECKS:
-        if (check.database and database) or (check.redis and index):
+        if (check.database and database) or (check.redis and redis):
             continue
         try:
-            yield from check.look()
+            yield from check.run()
         except (DatabaseError, InterfaceError, TaskQueueError, ImproperlyConfigured) as error:
-            name = check.look.__name__.removeprefix("check_").replace("_", " ")
-            yield fail(name, f"cannot be looked at: {_line(error)}", "See the findings above.")
+            name = check.run.__name__.removeprefix("check_").replace("_", " ")
+            yield fail(name, f"the check failed: {_line(error)}", "See the findings above.")
 
 
-def _database() -> Iterator[Finding]:
+def _database_failure() -> Iterator[Finding]:
     try:
         fetch_all("SELECT 1")
     except (DatabaseError, InterfaceError, ImproperlyConfigured) as error:
@@ -75,7 +128,7 @@ def _database() -> Iterator[Finding]:
         yield fail("postgresql", f"does not answer: {_line(error)}", "Start it, or set DATABASES (DATABASE_URL).")
 
 
-def _index() -> Iterator[Finding]:
+def _redis_failure() -> Iterator[Finding]:
     try:
         get_index().ping()
     except (IndexUnavailable, ImproperlyConfigured) as error:

@@ -1,4 +1,4 @@
-"""PostgreSQL: what it is, who stands before it, and what wears it out."""
+"""Checks of PostgreSQL, Redis and the clocks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,22 @@ from queue_app.index.server import ServerFacts, server_facts
 from queue_app.sql import doctor as rows
 from queue_app.sql.database import MINIMUM_POSTGRESQL, connection
 
+#: Age of an open transaction, in seconds.
 SNAPSHOT_WARN, SNAPSHOT_FAIL = 60.0, 600.0
-#: Fewer dead rows than this are no matter, whatever their share.
+#: Number of dead rows below which their share does not matter.
 DEAD_ROWS: Final = 50_000
 DEAD_SHARE: Final = 0.3
-SHOWN: Final = 3
+#: Maximum number of transactions that a finding names.
+NAMED: Final = 3
+MINIMUM_REDIS: Final = (6, 2)
+#: Share of the memory limit that is in use.
+MEMORY_WARN, MEMORY_FAIL = 0.75, 0.9
+#: Difference between two clocks, in seconds.
+SKEW_WARN, SKEW_FAIL = 1.0, 10.0
 
 
 def check_server() -> Iterator[Finding]:
-    """Report an old version, and an isolation level that the statements are not made for."""
+    """Report an old version, and an isolation level that the statements do not support."""
     version, text, isolation = rows.server()
     if version < MINIMUM_POSTGRESQL:
         yield fail("postgresql", f"version {text} is too old", "Upgrade the server to 14 or newer.")
@@ -29,14 +36,14 @@ def check_server() -> Iterator[Finding]:
             "postgresql",
             f"connections begin with the isolation level {isolation}",
             'Remove "isolation_level" from the OPTIONS of the database, or default_transaction_isolation from the'
-            " role: claims would fail whenever two of them meet.",
+            " role: otherwise concurrent claims fail.",
         )
     else:
         yield ok("postgresql", f"version {text}, {isolation}")
 
 
 def check_migrations() -> Iterator[Finding]:
-    """Report migrations that were not applied."""
+    """Report unapplied migrations."""
     missing = rows.unapplied_migrations()
     if missing:
         yield fail("migrations", f"not applied: {', '.join(missing)}", "Run `manage.py migrate queue_app`.")
@@ -45,76 +52,70 @@ def check_migrations() -> Iterator[Finding]:
 
 
 def check_pooler() -> Iterator[Finding]:
-    """Report a pooler that hands out a server for each transaction, where Django was not told of it."""
+    """Report a pooler that changes servers between transactions, if Django's settings do not allow for it."""
     if not rows.is_pooled():
         yield ok("pooler", "connections go to the server itself")
-        return
-    told = bool(connection().settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"))
-    if not rows.shares_servers_between_transactions():
-        yield ok("pooler", "a pooler (PgBouncer) stands before the server; it seems to pool whole sessions")
-    elif told:
+    elif not rows.shares_servers_between_transactions():
+        yield ok("pooler", "a pooler (PgBouncer) is in front of the server; it seems to pool whole sessions")
+    elif connection().settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
         yield ok("pooler", "a pooler (PgBouncer) pools transactions, and Django knows (DISABLE_SERVER_SIDE_CURSORS)")
     else:
         yield fail(
             "pooler",
             "a pooler (PgBouncer) pools transactions, and Django does not know",
-            'Set DATABASES[…]["DISABLE_SERVER_SIDE_CURSORS"] = True: prepared statements and cursors would be looked'
-            " for on another server process.",
+            'Set DATABASES[…]["DISABLE_SERVER_SIDE_CURSORS"] = True: otherwise Django looks for its cursors and'
+            " prepared statements on another server process.",
         )
 
 
 def check_snapshots() -> Iterator[Finding]:
-    """Report transactions that have been open for long: vacuum can remove nothing that died since."""
+    """Report old transactions, which keep vacuum from removing rows."""
     held = rows.held_snapshots(SNAPSHOT_WARN)
     if not held:
         yield ok("transactions", f"none is older than {SNAPSHOT_WARN:.0f} s")
         return
-    worst = held[0]
-    told = ", ".join(
+    oldest = ", ".join(
         f"pid {item.pid} ({item.application or 'no name'}, {item.state}) for {item.seconds:.0f} s"
-        for item in held[:SHOWN]
+        for item in held[:NAMED]
     )
-    level = fail if worst.seconds >= SNAPSHOT_FAIL else warn
+    level = fail if held[0].seconds >= SNAPSHOT_FAIL else warn
     yield level(
         "transactions",
-        f"{len(held)} open for long: {told}",
-        "Vacuum removes nothing that died since then, so tables grow. End what hangs: SELECT pg_terminate_backend(pid);"
-        " and set idle_in_transaction_session_timeout.",
+        f"{len(held)} open for a long time: {oldest}",
+        "Vacuum cannot remove rows that died since then, so tables grow. End what hangs: SELECT"
+        " pg_terminate_backend(pid); and set idle_in_transaction_session_timeout.",
     )
 
 
 def check_tables() -> Iterator[Finding]:
-    """Report tables that are full of dead rows."""
+    """Report tables without autovacuum, and tables that are full of dead rows."""
     tables = rows.tables()
     off = [table.name for table in tables if table.autovacuum_off]
     if off:
-        yield fail("tables", f"autovacuum is off for {', '.join(off)}", "Switch it on; the tables grow without end.")
+        yield fail("tables", f"autovacuum is off for {', '.join(off)}", "Switch it on: the tables grow without end.")
         return
-    worn = [t for t in tables if t.dead > DEAD_ROWS and t.dead > DEAD_SHARE * (t.live + t.dead)]
-    for table in worn:
+    bloated = [t for t in tables if t.dead > DEAD_ROWS and t.dead > DEAD_SHARE * (t.live + t.dead)]
+    for table in bloated:
         yield warn(
             "tables",
-            f"{table.name} holds {table.dead:,} dead rows beside {table.live:,}, {table.size / 2**20:,.0f} MiB",
-            f"Look for open transactions first; then VACUUM {table.name}; see the page about the database for"
+            f"{table.name} holds {table.dead:,} dead rows and {table.live:,} live ones, {table.size / 2**20:,.0f} MiB",
+            f"Look for open transactions first, then run VACUUM {table.name}; see the page about the database for"
             " autovacuum settings.",
         )
-    if not worn:
+    if not bloated:
         size = sum(table.size for table in tables) / 2**20
         yield ok("tables", f"{size:,.0f} MiB with indexes, {sum(t.dead for t in tables):,} dead rows")
-
-
-MINIMUM: Final = (6, 2)
-MEMORY_WARN, MEMORY_FAIL = 0.75, 0.9
-SKEW_WARN, SKEW_FAIL = 1.0, 10.0
 
 
 def check_redis() -> Iterator[Finding]:
     """Report version, eviction, persistence and memory."""
     facts = server_facts(get_index())
-    if facts.version < MINIMUM:
-        yield fail("redis", f"{facts.product} {facts.shown_version} is too old", "Upgrade to Redis 6.2 or to Valkey.")
+    if facts.version < MINIMUM_REDIS:
+        yield fail(
+            "redis", f"{facts.product} {facts.displayed_version} is too old", "Upgrade to Redis 6.2 or to Valkey."
+        )
     else:
-        yield ok("redis", f"{facts.product} {facts.shown_version}")
+        yield ok("redis", f"{facts.product} {facts.displayed_version}")
     yield _eviction(facts)
     yield _persistence(facts)
     yield _memory(facts)
@@ -122,36 +123,34 @@ def check_redis() -> Iterator[Finding]:
 
 def _eviction(facts: ServerFacts) -> Finding:
     if facts.policy == "noeviction":
-        return ok("eviction", "noeviction: what does not fit is refused, nothing is dropped")
-    hint = "Set maxmemory-policy noeviction; give a cache that needs another policy a server of its own."
+        return ok("eviction", "noeviction: the server refuses writes when memory is full, and drops nothing")
+    hint = "Set maxmemory-policy noeviction; give a cache that needs another policy its own server."
     if facts.policy.startswith("volatile-"):
-        return warn("eviction", f"{facts.policy}: locks of schedulers and rebuilds may be dropped", hint)
+        return warn("eviction", f"{facts.policy}: the server may drop locks of schedulers and rebuilds", hint)
     if facts.limit == 0:
-        return warn("eviction", f"{facts.policy}: parts of the index are dropped once maxmemory is set", hint)
-    return fail("eviction", f"{facts.policy}: parts of the index are dropped when memory is short", hint)
+        return warn("eviction", f"{facts.policy}: the server drops parts of the index once maxmemory is set", hint)
+    return fail("eviction", f"{facts.policy}: the server drops parts of the index when memory is short", hint)
 
 
 def _persistence(facts: ServerFacts) -> Finding:
     if facts.last_save_failed:
         return fail(
             "persistence",
-            "the last save to disk failed; the server may refuse writes because of it",
-            "Look into its log; free disk space, or switch snapshots off (save ''): the index needs none.",
+            "the last save to disk failed, and the server may therefore refuse writes",
+            "See the server's log; free disk space, or switch snapshots off (save ''): the index needs none.",
         )
-    kept = "append-only file" if facts.append_only else ""
-    if facts.snapshots:
-        kept = " and ".join(filter(None, [kept, "snapshots"]))
-    if not kept and facts.snapshots is None:
-        return ok("persistence", "no append-only file; the server does not tell about snapshots")
-    if not kept and conf.get().requests.enabled:
+    kept = [name for name, on in (("append-only file", facts.append_only), ("snapshots", facts.snapshots)) if on]
+    if kept:
+        return ok("persistence", f"{' and '.join(kept)}; after a restart the index is rebuilt from the rows anyway")
+    if facts.snapshots is None:
+        return ok("persistence", "no append-only file; the server does not report snapshots")
+    if conf.get().requests.enabled:
         return warn(
             "persistence",
-            "none: requests of other services that are not read yet are lost when the server restarts",
+            "none: a restart of the server loses unread requests of other services",
             "Switch on the append-only file (appendonly yes).",
         )
-    if not kept:
-        return ok("persistence", "none: after a restart the index is rebuilt from the rows, no task is lost")
-    return ok("persistence", f"{kept}; after a restart the index is rebuilt from the rows all the same")
+    return ok("persistence", "none: after a restart the index is rebuilt from the rows, no task is lost")
 
 
 def _memory(facts: ServerFacts) -> Finding:
@@ -159,32 +158,31 @@ def _memory(facts: ServerFacts) -> Finding:
     used = f"{facts.used / 2**20:,.0f} MiB"
     if not limit:
         return ok("memory", f"{used} used, no limit set")
-    whose = "of maxmemory" if facts.limit else "of the machine's memory (maxmemory is not set)"
+    of_limit = "of maxmemory" if facts.limit else "of the machine's memory (maxmemory is not set)"
     share = facts.used / limit
-    told = f"{used} used, {share:.0%} {whose}"
+    message = f"{used} used, {share:.0%} {of_limit}"
     hint = "Raise maxmemory, or find what fills it (redis-cli --bigkeys); a queued task takes about 100 bytes."
     if share >= MEMORY_FAIL:
-        return fail("memory", told, hint)
-    return warn("memory", told, hint) if share >= MEMORY_WARN else ok("memory", told)
+        return fail("memory", message, hint)
+    return warn("memory", message, hint) if share >= MEMORY_WARN else ok("memory", message)
 
 
 def check_clocks() -> Iterator[Finding]:
-    """Report clocks that differ: this machine's, PostgreSQL's and Redis'."""
-    there, there_error = rows.clock_ahead()
+    """Report clocks that differ: this machine's, PostgreSQL's and Redis's."""
+    ahead, error = rows.clock_ahead()
     facts = server_facts(get_index())
-    apart = {
-        "PostgreSQL and this machine": (abs(there), there_error),
+    differences = {
+        "PostgreSQL and this machine": (abs(ahead), error),
         "Redis and this machine": (abs(facts.clock_ahead), facts.clock_error),
-        "PostgreSQL and Redis": (abs(there - facts.clock_ahead), there_error + facts.clock_error),
+        "PostgreSQL and Redis": (abs(ahead - facts.clock_ahead), error + facts.clock_error),
     }
-    (whose, (most, error)) = max(apart.items(), key=lambda item: item[1][0] - item[1][1])
-    told = f"{whose} differ by {most:.1f} s" if most >= error else "they agree as far as can be told"
-    level = fail if most - error > SKEW_FAIL else warn if most - error > SKEW_WARN else None
-    if level is None:
+    pair, (most, error) = max(differences.items(), key=lambda item: item[1][0] - item[1][1])
+    if most - error <= SKEW_WARN:
         yield ok("clocks", f"at most {most:.2f} s apart")
-    else:
-        yield level(
-            "clocks",
-            told,
-            "Let NTP set all clocks. Promotion and ages are wrong by as much; no task is lost or doubled by it.",
-        )
+        return
+    level = fail if most - error > SKEW_FAIL else warn
+    yield level(
+        "clocks",
+        f"{pair} differ by {most:.1f} s",
+        "Let NTP set all clocks. Promotion and ages are wrong by this difference; no task is lost or run twice.",
+    )

@@ -1,4 +1,4 @@
-"""Whether work flows: index, scheduler, upkeep, workers, queues, dead letters."""
+"""Checks of the work: index, scheduler, maintenance, workers, queues, dead letters."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ from queue_app.models.worker import WorkerStatus
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
 from queue_app.sql import doctor as rows
 
+#: Duration of a rebuild that is still normal.
 REBUILD_SECONDS: Final = 60.0
-#: Rows are counted up to so many when they are compared with the index.
+#: Maximum number of rows that are counted for the comparison with the index.
 COMPARED: Final = 2_000_000
-#: A difference is looked at again after so long: tasks move between the two counts.
+#: Pause before a difference is counted again: tasks move between the two counts.
 SETTLE_SECONDS: Final = 1.0
 DEATHS_PER_MINUTE: Final = 10
 DEATH_WINDOW: Final = 300.0
+#: Period in seconds for which dead workers are reported.
 RECENTLY: Final = 3600.0
-SHOWN: Final = 5
+#: Maximum number of workers, tasks or task types that a finding names.
+NAMED: Final = 5
 
 
 def check_index() -> Iterator[Finding]:
-    """Report an index that may not propose work, and how old its generation is."""
+    """Report an index that may not propose tasks."""
     stats = get_index().stats()
     row = IndexGeneration.objects.filter(pk=1).first()
     now = timezone.now()
@@ -42,31 +45,31 @@ def check_index() -> Iterator[Finding]:
     if stats.state == "ready":
         what = f"the index carries generation {stats.generation}, the rows {row.number if row else 0}"
     if stats.state == "rebuilding" and since is not None and since < REBUILD_SECONDS:
-        yield warn("index", f"{what} since {since:.0f} s; claims wait", "Wait; the scheduler is at it.")
+        yield warn("index", f"{what} since {since:.0f} s; claims wait", "Wait until the scheduler has rebuilt it.")
     else:
         yield fail(
             "index",
-            f"{what}; nothing is claimed",
+            f"{what}; no task is claimed",
             "Start `manage.py runscheduler`, or run `manage.py taskqueue rebuild`.",
         )
 
 
 def check_scheduler() -> Iterator[Finding]:
-    """Report that no scheduler leads."""
+    """Report a missing scheduler."""
     lapses = get_index().stats().leader_lapses
     if lapses is None:
         yield fail(
             "scheduler",
-            "nobody leads: due tasks, dead workers and repairs wait",
-            "Start `manage.py runscheduler`, best as two processes on two machines.",
+            "none leads: due tasks, dead workers and repairs wait",
+            "Start `manage.py runscheduler`, preferably on two machines.",
         )
     else:
         age = max(0.0, conf.get().scheduler.leader_seconds - lapses)
-        yield ok("scheduler", f"one leads; it said so {age:.1f} s ago")
+        yield ok("scheduler", f"one leads; it renewed its leadership {age:.1f} s ago")
 
 
 def check_maintenance() -> Iterator[Finding]:
-    """Report jobs of upkeep that nobody has done for long."""
+    """Report maintenance jobs that failed or are overdue."""
     found = {job.name: job for job in MaintenanceJob.objects.all()}
     limit = OVERDUE_INTERVALS * conf.get().scheduler.maintenance_seconds
     late: list[str] = []
@@ -81,48 +84,50 @@ def check_maintenance() -> Iterator[Finding]:
         elif (timezone.now() - at).total_seconds() > limit:
             late.append(f"{name} {(timezone.now() - at).total_seconds():,.0f} s ago")
     if errors:
-        yield fail("maintenance", f"failed the last time: {'; '.join(errors)}", "See the log of who ran it.")
+        hint = "See the log of the scheduler or of Celery."
+        yield fail("maintenance", f"the last run failed: {'; '.join(errors)}", hint)
     elif late:
         yield warn(
             "maintenance",
             f"overdue: {', '.join(late)}",
-            "Start Celery's worker and beat, or `manage.py runscheduler`, which runs what is overdue.",
+            "Start Celery's worker and beat, or `manage.py runscheduler`, which runs overdue jobs.",
         )
     else:
         yield ok("maintenance", f"{', '.join(JOBS)}: all on time")
 
 
 def check_workers() -> Iterator[Finding]:
-    """Report that there is no worker, and workers that are silent, stuck, or died lately."""
+    """Report missing workers, and workers that are silent, stuck, or died recently."""
     settings = conf.get()
     silent = rows.silent_workers(settings.worker.missed_heartbeats)
     if silent:
-        told = ", ".join(f"{w.name} ({w.host}, pid {w.pid}) for {w.seconds:.0f} s" for w in silent[:SHOWN])
+        named = ", ".join(f"{w.name} ({w.host}, pid {w.pid}) for {w.seconds:.0f} s" for w in silent[:NAMED])
         yield fail(
             "workers",
-            f"{len(silent)} silent and not yet declared dead: {told}",
-            "A scheduler does that; if one leads, its clock or its database is slow.",
+            f"{len(silent)} silent and not yet declared dead: {named}",
+            "The scheduler declares workers dead; if one leads, its clock or its database is slow.",
         )
     stuck = rows.overdue_tasks(settings.scheduler.overdue_seconds)
     if stuck:
-        told = ", ".join(f"{kind} {task_id} for {late:.0f} s" for task_id, kind, late in stuck[:SHOWN])
+        named = ", ".join(f"{kind} {task_id} for {late:.0f} s" for task_id, kind, late in stuck[:NAMED])
+        count = f"{len(stuck)} tasks are" if len(stuck) > 1 else "1 task is"
         yield fail(
             "workers",
-            f"{len(stuck)} tasks are past their deadline and still executing: {told}",
-            "A scheduler takes them away; if one leads, look at the worker: a thread that blocks cannot be ended.",
+            f"{count} executing past the deadline: {named}",
+            "The scheduler reaps such tasks; if one leads, examine the worker: a blocked thread cannot be ended.",
         )
     dead = rows.workers_dead_within(RECENTLY)
     if dead:
         yield warn(
             "workers",
             f"{dead} declared dead within the last hour",
-            "Look into their logs, and for the kernel's out-of-memory killer.",
+            "See their logs, and the kernel's log for the out-of-memory killer.",
         )
     if not (silent or stuck or dead):
-        yield _presence()
+        yield _active_workers()
 
 
-def _presence() -> Finding:
+def _active_workers() -> Finding:
     active = list(Worker.objects.filter(status=WorkerStatus.ACTIVE).values_list("concurrency", flat=True))
     if active:
         return ok("workers", f"{len(active)} active with {sum(active)} slots")
@@ -133,49 +138,45 @@ def _presence() -> Finding:
 
 
 def check_queues() -> Iterator[Finding]:
-    """Report what waits and nobody can run, paused queues, and a pause of everything."""
+    """Report pauses, and queued tasks that no worker can run."""
     index = get_index()
-    stats = index.stats()
     workers = list(Worker.objects.filter(status=WorkerStatus.ACTIVE))
     paused = {queue.name: queue for queue in Queue.objects.filter(paused=True)}
     overall = RuntimeSettings.objects.filter(pk=1).first()
-    found = False
+    findings: list[Finding] = []
     if overall is not None and overall.paused:
-        found = True
-        yield warn("queues", f"all are paused by {overall.paused_by or 'somebody'}", "`taskqueue resume --all`")
-    for depth in (depth for depth in stats.queues if depth.total):
-        name = depth.queue
+        findings.append(
+            warn("queues", f"all are paused{_by(overall.paused_by)}", "Run `taskqueue resume --all` to resume.")
+        )
+    depths = {depth.queue: depth.total for depth in index.stats().queues if depth.total}
+    for name, total in depths.items():
+        tasks = _tasks(total)
         if name in paused:
-            found = True
-            queue = paused[name]
-            yield warn(
-                "queues",
-                f"{name} is paused by {queue.paused_by or 'somebody'} and holds {depth.total:,} tasks",
-                f"`taskqueue resume {name}` when it may go on. {queue.paused_reason}".strip(),
-            )
+            message = f"{name} is paused{_by(paused[name].paused_by)} and holds {tasks}"
+            hint = f"Run `taskqueue resume {name}` to resume. {paused[name].paused_reason}".strip()
+            findings.append(warn("queues", message, hint))
             continue
         serving = [worker for worker in workers if not worker.queues or name in worker.queues]
         if not serving:
-            found = True
-            yield fail(
-                "queues",
-                f"{name} holds {depth.total:,} tasks and no worker serves it",
-                f"Start `manage.py runworker --queues {name}`, or one without --queues.",
-            )
+            hint = f"Start `manage.py runworker --queues {name}`, or a worker without --queues."
+            findings.append(fail("queues", f"{name} holds {tasks} and no worker serves it", hint))
             continue
         unserved = [kind for kind in sorted(waiting_kinds(index, name)) if not any(_runs(w, kind) for w in serving)]
         if unserved:
-            found = True
-            told = ", ".join(t + (f" (needs {', '.join(caps)})" if caps else "") for t, caps in unserved[:SHOWN])
-            yield fail(
-                "queues",
-                f"{name} holds tasks of {len(unserved)} kinds that no worker can run: {told}",
-                "Deploy the code of these task types to the workers, or start one with these --capabilities.",
-            )
-    if not found:
-        yield ok(
-            "queues", f"{sum(depth.total for depth in stats.queues):,} tasks wait; each has a worker that can run it"
-        )
+            named = ", ".join(t + (f" (needs {', '.join(caps)})" if caps else "") for t, caps in unserved[:NAMED])
+            kinds = f"{len(unserved)} kinds" if len(unserved) > 1 else "1 kind"
+            hint = "Deploy the code of these task types to the workers, or start a worker with these --capabilities."
+            findings.append(fail("queues", f"{name} holds tasks of {kinds} that no worker can run: {named}", hint))
+    total = sum(depths.values())
+    yield from findings or [ok("queues", f"{_tasks(total)} queued, each with a worker that can run it")]
+
+
+def _by(name: str) -> str:
+    return f" by {name}" if name else ""
+
+
+def _tasks(count: int) -> str:
+    return "1 task" if count == 1 else f"{count:,} tasks"
 
 
 def _runs(worker: Worker, kind: tuple[str, tuple[str, ...]]) -> bool:
@@ -184,7 +185,7 @@ def _runs(worker: Worker, kind: tuple[str, tuple[str, ...]]) -> bool:
 
 
 def check_agreement() -> Iterator[Finding]:
-    """Report an index that counts other than the rows; repairs nothing."""
+    """Report an index whose counts differ from those of the rows; repairs nothing."""
     differs = _difference(get_index().stats())
     if differs:
         time.sleep(SETTLE_SECONDS)
@@ -193,32 +194,32 @@ def check_agreement() -> Iterator[Finding]:
         yield warn(
             "agreement",
             f"rows and index differ: {differs}",
-            "The scheduler repairs it within some minutes; `manage.py taskqueue rebuild` does at once.",
+            "The scheduler repairs this within minutes, `manage.py taskqueue rebuild` at once.",
         )
     else:
-        yield ok("agreement", "the index counts what the rows count")
+        yield ok("agreement", "the index and the rows have the same counts")
 
 
 def _difference(stats: IndexStats) -> str:
     queued, executing = rows.counts_to_compare(COMPARED)
     indexed, leased = sum(queue.total for queue in stats.queues), sum(queue.active for queue in stats.queues)
-    told = []
+    found = []
     if queued < COMPARED and abs(queued - indexed) > max(50, queued // 100):
-        told.append(f"{queued:,} rows are queued, {indexed:,} are indexed")
+        found.append(f"{queued:,} rows are queued, {indexed:,} are indexed")
     if abs(executing - leased) > max(50, executing // 10):
-        told.append(f"{executing:,} rows execute, {leased:,} leases are held")
-    return "; ".join(told)
+        found.append(f"{executing:,} rows execute, {leased:,} leases are held")
+    return "; ".join(found)
 
 
 def check_deaths() -> Iterator[Finding]:
-    """Report that many tasks die."""
-    lately = rows.deaths(DEATH_WINDOW)
-    rate = lately / (DEATH_WINDOW / 60)
-    if rate > DEATHS_PER_MINUTE:
+    """Report a high rate of deaths."""
+    deaths = rows.deaths(DEATH_WINDOW)
+    minutes = DEATH_WINDOW / 60
+    if deaths / minutes > DEATHS_PER_MINUTE:
         yield warn(
             "dead letters",
-            f"{lately:,} tasks died within the last {DEATH_WINDOW / 60:.0f} minutes",
-            "Look at their errors in the admin, pause the queue, fix the cause, then replay.",
+            f"{deaths:,} tasks died within the last {minutes:.0f} minutes",
+            "See their errors in the admin, pause the queue, fix the cause, then replay.",
         )
     else:
-        yield ok("dead letters", f"{lately:,} within the last {DEATH_WINDOW / 60:.0f} minutes")
+        yield ok("dead letters", f"{deaths:,} within the last {minutes:.0f} minutes")

@@ -1,31 +1,30 @@
-"""Admit tasks to queues that have room: ``max_length`` of a queue, ``max_pending_per_user``.
+"""Admit tasks to queues that have room, and expire tasks that are stale.
 
-Which numbers hold: the queue's own ones for whoever enqueues; ``max_pending_per_user`` of the
-runtime settings too. What comes from outside (API, request stream) is limited by default as
-well: by ``max_length`` of the runtime settings, and ``ADMISSION.MAX_PENDING_PER_USER``.
+Two limits apply: ``max_length`` of a queue, and ``max_pending_per_user``. A queue's own numbers apply to every caller,
+as does ``max_pending_per_user`` of the runtime settings. Tasks from outside (API, request stream) are limited by
+default as well: by ``max_length`` of the runtime settings, and by ``ADMISSION.MAX_PENDING_PER_USER``.
 
-``max_length`` counts what waits, scheduled or queued. The number of a user counts all that is
-pending: in the queue that names a number, else in all queues that name none. Only submissions
-are measured: a retry, a task given back or a replay always finds its place.
+``max_length`` counts waiting tasks, scheduled or queued. A user's number counts all pending tasks: in the queue that
+has a number of its own, else in all queues that have none. Only submissions are limited; a retry, a returned task and
+a replay always find their place.
 
-Never exceeded by submitters: where a limit applies, those of one queue, and those of one
-user, go one after the other until their transactions end (``sql.admission``). In a long
-transaction, enqueue late: others wait. Two transactions that enqueue to the same two queues
-in different orders may deadlock; PostgreSQL ends one of them with an error. Where no limit
-is set, code that enqueues takes no lock and counts nothing.
+Submitters never exceed a limit: those of one queue, and those of one user, take turns until their transactions end
+(``sql.admission``). In a long transaction, enqueue late, because other submitters wait. Two transactions that enqueue
+to the same two queues in different orders may deadlock; PostgreSQL ends one of them with an error. Without a limit,
+code that enqueues takes no lock and counts nothing.
 
-A full queue gives up its stale tasks first: those older than its ``stale_after_seconds``. With a
-``max_length`` of its own and no such number, an hour. Under the default for what comes from
-outside nothing is stale unless the queue says so: code was promised that it has no limit.
+A full queue first expires its stale tasks: those older than its ``stale_after_seconds``, or than an hour if the queue
+has a ``max_length`` of its own and no such number. Under the default for tasks from outside, a queue expires tasks
+only if it has the number itself, because code was promised no limit.
 
-Crash points: everything is one transaction; what ended in between was not admitted. Giving up
-stale tasks is a transition of its own, before it.
+Crash points: everything is one transaction, so a process that dies in between has admitted nothing. Expiring stale
+tasks is a transition of its own, before that transaction.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final, Protocol
 
@@ -37,41 +36,44 @@ from queue_app.services.notify import events
 from queue_app.services.notify.index import on_commit
 from queue_app.sql import admission as rows
 from queue_app.sql import waiting
-from queue_app.sql.admission import QueueLimits, UserScope, insert_if_room
-from queue_app.sql.database import atomic, connection
+from queue_app.sql.admission import Defaults, QueueLimits, UserScope
+from queue_app.sql.database import atomic, is_in_transaction
 from queue_app.sql.insert import LimitApplies, Place, Stored, TaskRow
 
-#: Without the row of the runtime settings.
+#: Maximum length of a queue for tasks from outside, without the row of the runtime settings.
 DEFAULT_LENGTH: Final = 10_000
-#: After so many rounds of giving up stale tasks, of which others took the places, the queue is full.
+#: Maximum number of times a submission expires stale tasks whose places others then take.
 MAX_SWEEPS: Final = 20
+#: Age at which a task is stale in a full queue with a ``max_length`` but no ``stale_after_seconds``.
+DEFAULT_STALE_SECONDS: Final = 3600.0
+#: Older ages mean never: PostgreSQL cannot subtract them from a date.
+MAX_SECONDS: Final = 10 * 365 * 86_400.0
+#: Number of tasks that one statement expires.
+BATCH: Final = 500
+#: Maximum number of batches of one queue per run; the next run continues.
+MAX_BATCHES: Final = 20
 
 
 class Write[T](Protocol):
-    """Stores tasks; raises ``LimitApplies`` where limits are set, unless they were ``admitted``."""
+    """Stores tasks; raises ``LimitApplies`` if limits are set and ``admitted`` is false."""
 
     def __call__(self, *, admitted: bool = False) -> T:
         """Store them."""
 
 
-def store_one(row: TaskRow, write: Write[Stored | None], *, outside: bool, tell: bool = True) -> Stored | None:
-    """As ``store``, of one task; where it has a transaction to itself and there is room, in one round trip."""
-    if not (outside and _is_own()):
-        return store([row], write, outside=outside, tell=tell)
-    settings = conf.get().admission
-    stored = insert_if_room(
-        row,
-        default_length=DEFAULT_LENGTH,
-        default_pending=settings.max_pending_per_user,
-        lock_seconds=settings.lock_seconds,
-    )
-    return stored or store([row], write, outside=outside, tell=tell)  # which finds out why, or makes room
+def store_one(row: TaskRow, write: Write[Stored | None], *, outside: bool, write_events: bool = True) -> Stored | None:
+    """Do as ``store`` does for one task: in one round trip if it needs no transaction of others and there is room."""
+    if outside and not is_in_transaction():
+        stored = rows.insert_if_room(row, _defaults(is_own=True, outside=True))
+        if stored is not None:
+            return stored
+    return store([row], write, outside=outside, write_events=write_events)
 
 
-def store[T](asked: Sequence[Place | TaskRow], write: Write[T], *, outside: bool, tell: bool = True) -> T:
-    """Store tasks by ``write``, all or none, if there is room for all; return what it returns.
+def store[T](asked: Sequence[Place | TaskRow], write: Write[T], *, outside: bool, write_events: bool = True) -> T:
+    """Store tasks by ``write`` if there is room for all of them, else none; return what ``write`` returns.
 
-    Raises ``QueueFull`` and ``UserLimitExceeded``, which with ``tell`` are told as events, and
+    Raises ``QueueFull`` and ``UserLimitExceeded``, which become events with ``write_events``, and
     ``IsolationTooStrict`` inside a transaction that cannot see what others commit.
     """
     if not outside:
@@ -82,10 +84,15 @@ def store[T](asked: Sequence[Place | TaskRow], write: Write[T], *, outside: bool
     try:
         return _store_if_room(asked, write, outside=outside)
     except LimitExceeded as error:
-        if tell:
+        if write_events:
             spec = next((row.spec for row in asked if row.spec.queue == error.queue), asked[0].spec)
             events.rejected(spec, error.code, numbers(error))
         raise
+
+
+def numbers(error: LimitExceeded) -> tuple[str, ...]:
+    """Return the numbers of a refusal as the fields of its event."""
+    return ("limit", str(error.limit), "current", str(error.current), "asked", str(error.asked))
 
 
 def _store_if_room[T](asked: Sequence[Place | TaskRow], write: Write[T], *, outside: bool) -> T:
@@ -100,7 +107,7 @@ def _store_if_room[T](asked: Sequence[Place | TaskRow], write: Write[T], *, outs
 
 
 class _NoRoom(Exception):
-    """A queue is full; tasks that wait longer than ``stale_after`` (s) may make room."""
+    """A queue is full; expiring tasks that have waited longer than ``stale_after`` (s) may make room."""
 
     def __init__(self, error: QueueFull, stale_after: float | None) -> None:
         super().__init__(str(error))
@@ -109,33 +116,42 @@ class _NoRoom(Exception):
 
 
 def _try[T](asked: Sequence[Place | TaskRow], write: Write[T], *, outside: bool) -> T:
-    """Count and store in one transaction, of its own or as part of the caller's; raise without a trace."""
-    is_own = _is_own()
-    lock_seconds = conf.get().admission.lock_seconds if is_own and outside else None
-    try:
+    """Count and store in one transaction, its own or the caller's; store nothing if a limit is exceeded."""
+    is_own = not is_in_transaction()
+    defaults = _defaults(is_own=is_own, outside=outside)
+
+    def attempt(*before: Callable[[], None]) -> T:
         with atomic():
-            _check(asked, outside=outside, lock_seconds=lock_seconds)
+            for step in before:
+                step()
+            _check(asked, defaults)
             return write(admitted=True)
+
+    try:
+        return attempt()
     except IsolationTooStrict:
         if not is_own:
             raise
-    with atomic():
-        rows.be_read_committed()
-        _check(asked, outside=outside, lock_seconds=lock_seconds)
-        return write(admitted=True)
+    return attempt(rows.be_read_committed)
 
 
-def _is_own() -> bool:
-    """Whether what is stored now is a transaction of its own."""
-    return not connection().in_atomic_block and connection().get_autocommit()
+def _defaults(*, is_own: bool, outside: bool) -> Defaults:
+    if not outside:
+        return Defaults()
+    settings = conf.get().admission
+    return Defaults(DEFAULT_LENGTH, settings.max_pending_per_user, settings.lock_seconds if is_own else None)
 
 
-def _check(asked: Sequence[Place | TaskRow], *, outside: bool, lock_seconds: float | None) -> None:
-    """Raise unless there is room for all; until the transaction ends nobody else takes it."""
-    isolation, found = rows.read_limits({row.spec.queue for row in asked}, lock_seconds)
+def _check(asked: Sequence[Place | TaskRow], defaults: Defaults) -> None:
+    """Raise unless there is room for all tasks; no other submitter can take it until the transaction ends."""
+    isolation, found = rows.read_limits({row.spec.queue for row in asked}, defaults)
     limits = {each.queue: each for each in found}
-    lengths = {queue: limit for queue, each in limits.items() if (limit := _length(each, outside=outside)) is not None}
-    pendings = _pendings(asked, limits, outside=outside)
+    lengths = {queue: each.length for queue, each in limits.items() if each.length is not None}
+    pendings = {
+        _scope(row, limits): limit
+        for row in asked
+        if row.spec.user and (limit := limits[row.spec.queue].pending_per_user) is not None
+    }
     if not (lengths or pendings):
         return
     if isolation != rows.READ_COMMITTED:
@@ -154,75 +170,34 @@ def _check(asked: Sequence[Place | TaskRow], *, outside: bool, lock_seconds: flo
     for (queue, limit), current in zip(queues, waiting, strict=True):
         if current + places[queue] > limit:
             error = QueueFull(queue, limit=limit, current=current, asked=places[queue])
-            raise _NoRoom(error, _stale_after(limits[queue]))
-
-
-def _length(limits: QueueLimits, *, outside: bool) -> int | None:
-    if limits.max_length is not None or not outside:
-        return limits.max_length
-    return DEFAULT_LENGTH if limits.default_length is None else limits.default_length
-
-
-def _stale_after(limits: QueueLimits) -> float | None:
-    if limits.stale_after_seconds is not None or limits.max_length is None:
-        return limits.stale_after_seconds
-    return DEFAULT_STALE_SECONDS
-
-
-def _pendings(
-    asked: Sequence[Place | TaskRow], limits: dict[str, QueueLimits], *, outside: bool
-) -> dict[UserScope, int]:
-    """Return the limit of each user who asks."""
-    found: dict[UserScope, int] = {}
-    for row in asked:
-        if row.spec.user:
-            each = limits[row.spec.queue]
-            limit = each.default_pending_per_user if each.max_pending_per_user is None else each.max_pending_per_user
-            if limit is None and outside:
-                limit = conf.get().admission.max_pending_per_user
-            if limit is not None:
-                found[_scope(row, limits)] = limit
-    return found
+            default = DEFAULT_STALE_SECONDS if limits[queue].has_own_length else None
+            stale_after = limits[queue].stale_after_seconds
+            raise _NoRoom(error, default if stale_after is None else stale_after)
 
 
 def _scope(row: Place | TaskRow, limits: dict[str, QueueLimits]) -> UserScope:
-    own = limits[row.spec.queue].max_pending_per_user is not None
-    return UserScope(row.spec.user, row.spec.queue if own else "")
+    return UserScope(row.spec.user, row.spec.queue if limits[row.spec.queue].counts_users_apart else "")
 
 
 def _new_ones(
     asked: Sequence[Place | TaskRow], lengths: dict[str, int], pendings: dict[UserScope, int]
 ) -> list[Place | TaskRow]:
-    """Return what takes a place: a task whose idempotency key is taken is there already, and may be asked for again."""
+    """Return the tasks that take a place; a taken idempotency key names a task that is there already."""
     keyed = {(row.spec.user, key): row for row in asked if (key := row.spec.idempotency_key) is not None}
     if not keyed:
         return list(asked)
     rows.lock(rows.lock_names(lengths, pendings))
     taken = rows.taken_keys(list(keyed), conf.get().retention.idempotency_seconds)
-    fresh = [row for pair, row in keyed.items() if pair not in taken]  # of a key that comes twice, one
+    fresh = [row for pair, row in keyed.items() if pair not in taken]  # a key that comes twice counts once
     return [row for row in asked if row.spec.idempotency_key is None] + fresh
 
 
-def numbers(error: LimitExceeded) -> tuple[str, ...]:
-    """Return the numbers of a refusal as the fields of its event."""
-    return ("limit", str(error.limit), "current", str(error.current), "asked", str(error.asked))
-
-
-BATCH = 500
-#: So long may a task wait in a full queue whose own limit is not set, before it makes room for another.
-DEFAULT_STALE_SECONDS: Final = 3600.0
-#: A run deals with so many batches of one queue at most; the rest is the next run's.
-MAX_BATCHES = 20
-#: A limit that is longer than this is never.
-MAX_SECONDS: Final = 10 * 365 * 86_400.0
-
-
 def expire_stale(queue: str, older_than: float = DEFAULT_STALE_SECONDS, limit: int = BATCH) -> int:
-    """Expire at most ``limit`` tasks that have been queued for more than ``older_than`` seconds; return how many.
+    """Expire at most ``limit`` tasks queued for more than ``older_than`` seconds; return how many.
 
-    Oldest first, whatever their bands. Safe twice at once.
+    Oldest first, whatever their bands. Two processes may do so at once.
     """
-    if not 0 <= older_than <= MAX_SECONDS:  # beyond the dates that PostgreSQL knows; false for NaN too
+    if not 0 <= older_than <= MAX_SECONDS:  # false for NaN too
         return 0
     tasks = waiting.expire(queue, older_than, limit)
     if tasks:
@@ -233,7 +208,7 @@ def expire_stale(queue: str, older_than: float = DEFAULT_STALE_SECONDS, limit: i
 
 
 def expire_eager() -> int:
-    """Expire what is stale in the queues that ask for it without being full; return how many tasks."""
+    """Expire the stale tasks of the queues that expire eagerly, full or not; return how many."""
     return sum(_expire_queue(queue, seconds) for queue, seconds in waiting.eager_queues())
 
 

@@ -20,7 +20,7 @@ from queue_app.exceptions import IdempotencyConflict
 from queue_app.services.enqueue import admission
 from queue_app.services.enqueue.validate import check_call, check_payloads, check_task
 from queue_app.services.notify import events
-from queue_app.services.notify.index import push_on_commit
+from queue_app.services.notify.index import OnLocated, push_on_commit
 from queue_app.sql import insert
 from queue_app.sql.database import alias, atomic
 from queue_app.sql.insert import Place, Stored, TaskRow, TaskSpec
@@ -55,11 +55,11 @@ def enqueue_call(spec: TaskSpec, args: Sequence[Any], parameters: dict[str, Any]
 def _enqueue(row: TaskRow, *, tell: bool = True, outside: bool = False, locate: bool = False) -> Enqueued:
     with tracing.enqueueing([row]):
         queues = _ensure_queues([row])
-        stored = admission.store_one(row, partial(_insert_one, row), outside=outside, tell=tell)
+        stored = admission.store_one(row, partial(_insert_one, row), outside=outside, write_events=tell)
         if stored is None:
             return _replayed(row)
         place: list[int | None] = []
-        _announce(_told([stored], tell=tell), queues, place=place.append if locate else None)
+        _announce(_told([stored], tell=tell), queues, on_located=place.append if locate else None)
     return Enqueued(row.id, stored.status, stored.created_at, queue_position=place[0] if place else None)
 
 
@@ -175,9 +175,9 @@ def _told(stored: list[Stored], *, tell: bool = True) -> _Told:
     return _Told(_entries(stored), events.of_stored(stored) if tell else (), queue, len(stored))
 
 
-def _announce(told: _Told, queues: set[QueueKey], *, place: Callable[[int | None], object] | None = None) -> None:
+def _announce(told: _Told, queues: set[QueueKey], *, on_located: OnLocated | None = None) -> None:
     note = partial(_known_queues.update, queues) if queues else None
-    push_on_commit(told.entries, note, events=told.events, place=place)
+    push_on_commit(told.entries, note, events=told.events, on_located=on_located)
     if told.tasks and signals.tasks_enqueued.has_listeners():
         signals.tasks_enqueued.send(None, queue=told.queue, count=told.tasks)
 

@@ -29,7 +29,7 @@ from queue_app.services.enqueue.validate import (
     check_task_type,
 )
 from queue_app.services.read.inspect import get_task, position_of
-from queue_app.sql.database import fetch_all
+from queue_app.sql.database import clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +128,7 @@ def after(delay: float) -> datetime | None:
         )
     if delay == 0:
         return None
-    now: datetime = fetch_all("SELECT clock_timestamp()")[0][0]
-    return now + timedelta(seconds=delay)
+    return clock() + timedelta(seconds=delay)
 
 
 def _with_defaults(submission: Submission, registered: RegisteredTask[Any, Any]) -> NewTask:

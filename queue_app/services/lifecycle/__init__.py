@@ -1,1 +1,0 @@
-"""The transitions of one task: claim, finish, retry, cancel, reprioritise, replay."""

@@ -1,8 +1,8 @@
-"""Record how attempts ended, many at once, and free their slots.
+"""Record what attempts report while they run and how they ended, many at once, and free their slots.
 
-Crash points: before the commit nothing is recorded, and the reaper runs the task again.
-Between the commit and the release a slot stays taken by a finished task, until the
-reconciler releases it. The fence makes every repetition a change of nothing.
+Crash points: before the commit nothing is recorded, and the reaper runs the task again. Between
+the commit and the release, the finished task keeps its slot until the reconciler releases it. The
+fence makes every repetition a change of nothing. A progress report that was not stored is lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from queue_app import conf, signals
 from queue_app.core.backoff import retry_delay
 from queue_app.core.fingerprint import fingerprint
 from queue_app.core.limit_values import Scope, gate_of
-from queue_app.core.records import ClaimedTask, Outcome, TaskRef
+from queue_app.core.records import ClaimedTask, Outcome, ProgressReport, TaskRef
 from queue_app.core.redaction import redact
 from queue_app.core.states import Status
 from queue_app.displayed_payload import secrets_of_call
@@ -25,66 +25,48 @@ from queue_app.services.notify import events
 from queue_app.services.notify.index import notify_index
 from queue_app.sql import claim as claim_rows
 from queue_app.sql import finish as finish_rows
+from queue_app.sql import progress as progress_rows
 from queue_app.sql import snapshot, throttle
 from queue_app.sql.database import atomic
 from queue_app.sql.finish import Attempt, Verdict
 
-type Gate = tuple[str, str]
+type Gate = tuple[str, str]  # scope, name
 
 
 @dataclass(frozen=True, slots=True)
-class Throttled:
-    """What went back to its place, and which gates closed."""
+class _Throttled:
+    """What throttling attempts changed: tasks that went back to their places, and gates that closed."""
 
     held: dict[Attempt, Status] = field(default_factory=dict)
     tasks: list[TaskRef] = field(default_factory=list)
     gates: list[Gate] = field(default_factory=list)
 
 
-def write(outcomes: Sequence[Outcome]) -> Throttled:
-    """Put the tasks back, and close the gates of those that were still held, in the caller's transaction."""
-    by_id = {outcome.task.id: outcome for outcome in outcomes}
-    returned = claim_rows.give_back([outcome.task for outcome in by_id.values()])
-    longest: dict[Gate, float] = {}
-    for _, ref in returned:
-        outcome = by_id[ref.id]
-        if outcome.throttle is not None:
-            gate = _gate(outcome.task, outcome.throttle.scope)
-            longest[gate] = max(longest.get(gate, 0.0), outcome.throttle.seconds)
-    gates = sorted(longest)  # in the same order by everybody
-    for gate in gates:
-        throttle.close(*gate, longest[gate])
-    return Throttled(
-        {(ref.id, by_id[ref.id].task.attempt): status for status, ref in returned},
-        [ref for status, ref in returned if status is Status.QUEUED],
-        gates,
-    )
-
-
-def copy_gates(index: Index, throttled: Throttled) -> None:
-    """Tell the index which gates closed: before the slots are free."""
-    for scope, name in throttled.gates:
-        index.copy_limits(gate_of(scope, name), snapshot.limits_of(scope, name))
-
-
-def _gate(task: ClaimedTask, scope: str) -> Gate:
-    names = {Scope.QUEUE: task.queue, Scope.TYPE: task.task_type, Scope.KEY: task.concurrency_key}
-    return scope, names[Scope(scope)]
+def record_progress(reports: Sequence[ProgressReport]) -> None:
+    """Store progress, log lines and later deadlines; ignore attempts that lost their task."""
+    extended = [report for report in reports if report.extend]
+    if extended:  # first: the reaper acts on deadlines
+        progress_rows.extend(extended)
+    moved = [report for report in reports if report.progress is not None]
+    if moved:
+        progress_rows.store_progress(moved)
+    logged = [report for report in reports if report.lines is not None]
+    if logged:
+        progress_rows.store_lines(logged)
 
 
 def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
-    """Record the outcomes; return the ids of the tasks that the attempts still held.
+    """Record the outcomes and commit; return the ids of the tasks that the attempts still held.
 
-    The rows are committed when this returns. What is not among the returned ids was taken
-    from the worker meanwhile; its outcome is dropped.
+    The outcome of an attempt that no longer holds its task is dropped. Only the first outcome of an attempt counts.
     """
-    first = {(outcome.task.id, outcome.task.attempt): outcome for outcome in reversed(outcomes)}  # of each attempt
+    first = {(outcome.task.id, outcome.task.attempt): outcome for outcome in reversed(outcomes)}
     snoozed = [outcome for outcome in first.values() if outcome.snooze is not None]
     throttled = [outcome for outcome in first.values() if outcome.throttle is not None]
     completed = [outcome for outcome in first.values() if outcome.is_completed]
     verdicts = [_judge(_without_secrets(outcome)) for outcome in first.values() if outcome.failure is not None]
     held: dict[Attempt, Status] = {}
-    closed = Throttled()
+    closed = _Throttled()
     if completed and not (verdicts or snoozed or throttled):  # the common case: one statement, which commits by itself
         held = finish_rows.complete(completed)
     else:
@@ -94,30 +76,57 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
             if snoozed:
                 held |= finish_rows.snooze(snoozed)
             if throttled:
-                closed = write(throttled)
+                closed = _throttle(throttled)
                 held |= closed.held
             if verdicts:
                 held |= finish_rows.fail(verdicts, conf.get().retention.dead_letter_seconds)
-    _notify_index([_lease(first[attempt]) for attempt in held], closed)
+    tasks = [first[attempt].task for attempt in held]
+    _notify_index(tasks, closed)
     if held:
         events.finished(first, held)
     if signals.attempt_finished.has_listeners():
         for attempt, status in held.items():
             signals.attempt_finished.send(None, outcome=first[attempt], status=status)
-    return {task_id for task_id, _ in held}
+    return {task.id for task in tasks}
 
 
-def _notify_index(leases: list[Lease], closed: Throttled) -> None:
-    """Free the slots; what is to slow down is slowed down before that."""
-    if closed.gates:
-        notify_index(lambda index: copy_gates(index, closed), "set_limits")
-    notify_index(lambda index: index.release_leases(leases), "release")
-    if closed.tasks:
-        notify_index(lambda index: index.push(closed.tasks), "push")
+def _notify_index(ended: Sequence[ClaimedTask], throttled: _Throttled) -> None:
+    """Free the slots of attempts that ended; close gates first, or the next tasks would start at once."""
+    if throttled.gates:
+        notify_index(_copy_limits, "set_limits", throttled.gates)
+    notify_index(Index.release_leases, "release", [Lease(task.id, task.queue, task.leased_at) for task in ended])
+    if throttled.tasks:
+        notify_index(Index.push, "push", throttled.tasks)
 
 
-def _lease(outcome: Outcome) -> Lease:
-    return Lease(outcome.task.id, outcome.task.queue, outcome.task.leased_at)
+def _throttle(outcomes: Sequence[Outcome]) -> _Throttled:
+    """Put the tasks back, and close the gates of the attempts that still held theirs."""
+    by_id = {outcome.task.id: outcome for outcome in outcomes}
+    returned = claim_rows.give_back([outcome.task for outcome in by_id.values()])
+    longest: dict[Gate, float] = {}
+    for _, ref in returned:
+        outcome = by_id[ref.id]
+        if outcome.throttle is not None:
+            gate = _gate(outcome.task, outcome.throttle.scope)
+            longest[gate] = max(longest.get(gate, 0.0), outcome.throttle.seconds)
+    gates = sorted(longest)  # every process locks in this order, so none deadlock
+    for gate in gates:
+        throttle.close(*gate, longest[gate])
+    return _Throttled(
+        {(ref.id, by_id[ref.id].task.attempt): status for status, ref in returned},
+        [ref for status, ref in returned if status is Status.QUEUED],
+        gates,
+    )
+
+
+def _gate(task: ClaimedTask, scope: str) -> Gate:
+    names = {Scope.QUEUE: task.queue, Scope.TYPE: task.task_type, Scope.KEY: task.concurrency_key}
+    return scope, names[Scope(scope)]
+
+
+def _copy_limits(index: Index, gates: Sequence[Gate]) -> None:
+    for scope, name in gates:
+        index.set_limits(gate_of(scope, name), snapshot.limits_of(scope, name))
 
 
 def _without_secrets(outcome: Outcome) -> Outcome:
@@ -129,7 +138,7 @@ def _without_secrets(outcome: Outcome) -> Outcome:
 
 
 def _judge(outcome: Outcome) -> Verdict:
-    """Decide what becomes of a failed attempt; what the task says comes before the policy."""
+    """Decide what follows a failed attempt; options of the task take precedence over the policy."""
     task, failure = outcome.task, outcome.failure
     if failure is None or not failure.retriable:
         return Verdict(outcome, Status.FAILED, None)

@@ -1,1 +1,0 @@
-"""What is sent after a commit: updates of the index, lifecycle events, the transition log."""

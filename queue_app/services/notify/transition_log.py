@@ -1,8 +1,8 @@
-"""The log of transitions: a line for each task and each step, with ``EVENTS.LOG``.
+"""Write one log line for each task and each transition, when ``EVENTS.LOG`` is on.
 
-Written once the row is committed, like the events; unlike these it does not need Redis.
-A process that dies in between leaves a step out. Lines hold ids, names and numbers, never
-parameters, results, users or texts of errors.
+The line is written after the row is committed and does not need Redis. A process that dies in
+between leaves a line out. Lines hold ids, names and numbers, never parameters, results, users
+or error messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from queue_app.logs import ATTRIBUTE, printable
 
 logger: Final = logging.getLogger("taskqueue.transitions")
 
-#: Told about the caller's own deed, so the caller's trace is the task's.
+#: Events of the caller's own request: the caller's trace is the trace of the task.
 _BY_CALLER: Final = frozenset({EventName.ACCEPTED.value, EventName.REJECTED.value})
 
 
@@ -30,8 +30,8 @@ def enabled() -> bool:
     return conf.get().events.log and logger.isEnabledFor(logging.INFO)
 
 
-def told(runs: Iterable[Run]) -> None:
-    """Log what the runs of events tell."""
+def log_events(runs: Iterable[Run]) -> None:
+    """Log the events of ``runs``."""
     for occasion, task_ids in runs:
         if occasion.name == COUNTED:
             continue
@@ -40,30 +40,31 @@ def told(runs: Iterable[Run]) -> None:
             _write(occasion.name, task_id, facts)
 
 
-def started(tasks: Iterable[ClaimedTask]) -> None:
+def log_started(tasks: Iterable[ClaimedTask]) -> None:
     """Log that a worker was granted tasks, and how long they had waited."""
     for task in tasks:
         waited = (task.started_at - task.queued_at).total_seconds()
-        _write(EventName.STARTED, task.id, _of_attempt(task, Status.EXECUTING) | {"wait_seconds": round(waited, 3)})
+        facts = _facts_of_attempt(task, Status.EXECUTING) | {"wait_seconds": round(waited, 3)}
+        _write(EventName.STARTED, task.id, facts)
 
 
-def ended(outcomes: Sequence[tuple[EventName, Outcome, Status]]) -> None:
+def log_ended(outcomes: Sequence[tuple[EventName, Outcome, Status]]) -> None:
     """Log how attempts ended, and how long they took."""
     for name, outcome, status in outcomes:
         ran = (outcome.finished_at - outcome.started_at).total_seconds()
-        facts = _of_attempt(outcome.task, status) | {"run_seconds": round(ran, 3)}
+        facts = _facts_of_attempt(outcome.task, status) | {"run_seconds": round(ran, 3)}
         if outcome.failure is not None:
             facts |= {"reason": outcome.failure.reason, "error": outcome.failure.exception_class}
         _write(name, outcome.task.id, facts)
 
 
-def due(tasks: Iterable[TaskRef]) -> None:
-    """Log that tasks whose time has come were queued; no event tells of it."""
+def log_due(tasks: Iterable[TaskRef]) -> None:
+    """Log that tasks whose time has come were queued; no event is published for that."""
     for task in tasks:
         _write("Due", task.id, {"task_type": task.task_type, "queue": task.queue, "status": Status.QUEUED.value})
 
 
-def _of_attempt(task: ClaimedTask, status: Status) -> dict[str, Any]:
+def _facts_of_attempt(task: ClaimedTask, status: Status) -> dict[str, Any]:
     return {
         "task_type": task.task_type,
         "queue": task.queue,

@@ -1,1 +1,0 @@
-"""Actions on many tasks, requested by staff and carried out in bounded steps."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -27,15 +27,14 @@ from queue_app import signals
 from queue_app.core.priorities import Band, parse_band
 from queue_app.models import DeadLetter, Operation
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
-from queue_app.services.lifecycle.cancel import cancel_many
+from queue_app.services.lifecycle.actions import cancel_many, reprioritise_many, retry_many, run_now_many
 from queue_app.services.lifecycle.replay import replay_open
-from queue_app.services.lifecycle.reprioritise import reprioritise_many
-from queue_app.services.lifecycle.retry import retry_many, run_now_many
-from queue_app.services.operations.request import Action, applicable, get_operation
+from queue_app.services.operations.request import Action, Options, applicable, get_operation, start_operation
 from queue_app.services.read import dead_letters
+from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.sql import dead_letters as rows
-from queue_app.sql.database import atomic
+from queue_app.sql.database import atomic, clock
 
 #: Tasks of one transaction.
 STEP: Final = 500
@@ -81,22 +80,38 @@ def advance_for(operation_id: uuid.UUID, seconds: float) -> Operation:
     return get_operation(operation_id)
 
 
-def advance(operation_id: uuid.UUID) -> int:
+def carry_out(
+    action: Action, wanted: TaskFilter | DeadLetterFilter, options: Options | None = None, *, by: str, reason: str = ""
+) -> tuple[Operation, set[uuid.UUID]]:
+    """Start an operation and take its first step in the same transaction.
+
+    Return the operation with the ids of the tasks (or dead letters) that it changed. A filter of
+    at most ``STEP`` ids is done then. Raises ``InvalidTaskData``.
+    """
+    changed: set[uuid.UUID] = set()
+    with atomic():
+        operation = start_operation(action, wanted, options, by=by, reason=reason)
+        advance(operation.id, changed)
+    return operation, changed
+
+
+def advance(operation_id: uuid.UUID, changed: set[uuid.UUID] | None = None) -> int:
     """Take one step of an operation; return how many tasks it looked at.
 
-    0 when it has ended, has to wait, or another process is at it.
+    0 when it has ended, has to wait, or another process is at it. Adds the ids of the tasks (or
+    dead letters) that the step changed to ``changed``.
     """
     with atomic():
         running = Operation.objects.select_for_update(skip_locked=True).filter(state=OperationState.RUNNING)
         operation = running.filter(pk=operation_id).first()
         if operation is None:
             return 0
-        clock = rows.clock()
+        now = clock()
         handled = 0
-        if not _first_ones_failed(operation, clock):
-            handled = _take_step(operation, _allowance(operation, clock))
+        if not _first_ones_failed(operation, now):
+            handled = _take_step(operation, _allowance(operation, now), changed)
         if operation.state != OperationState.RUNNING:
-            operation.finished_at = clock
+            operation.finished_at = now
             if operation.kind == OperationKind.REPLAY:
                 operation.failed_again, _ended_otherwise = rows.outcomes(operation.id)
         operation.save(update_fields=_PROGRESS)
@@ -140,17 +155,19 @@ def _allowance(operation: Operation, clock: datetime) -> int:
 # -- which, and what ---------------------------------------------------------------
 
 
-def _take_step(operation: Operation, allowed: int) -> int:
+def _take_step(operation: Operation, allowed: int, changed_ids: set[uuid.UUID] | None) -> int:
     """Do it to the next ``allowed`` ones; end the operation when no more are left."""
     found = _next(operation, allowed + 1) if allowed else []  # one more tells whether it is over
     page = found[:allowed]
     if page:
         changed = _APPLY[OperationKind(operation.kind)](operation, [found_id for found_id, _ in page])
-        operation.changed += changed
-        operation.skipped += len(page) - changed
+        if changed_ids is not None:
+            changed_ids.update(changed)
+        operation.changed += len(changed)
+        operation.skipped += len(page) - len(changed)
         operation.after_id, operation.after_died_at = page[-1]
         if operation.rate is not None and operation.paced_at is not None:
-            operation.paced_at += timedelta(seconds=changed / operation.rate)
+            operation.paced_at += timedelta(seconds=len(changed) / operation.rate)
     is_at_limit = operation.limit is not None and operation.changed + operation.skipped >= operation.limit
     if is_at_limit or (allowed and len(found) <= allowed):
         # Also those that no page showed: they were claimed, ended, purged or replayed before it was their turn.
@@ -185,21 +202,21 @@ def _action_of(operation: Operation) -> Action:
     return Action(kind=OperationKind(operation.kind), band=None if name is None else parse_band(name))
 
 
-def _replay(operation: Operation, ids: Sequence[uuid.UUID]) -> int:
+def _replay(operation: Operation, ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
     if operation.target == OperationTarget.TASKS:
         ids = list(DeadLetter.objects.open().filter(task_id__in=ids).order_by("id").values_list("id", flat=True))
-    return len(replay_open(list(ids), by=operation.by, operation_id=operation.id))
+    return [letter_id for letter_id, _ in replay_open(list(ids), by=operation.by, operation_id=operation.id)]
 
 
-def _reprioritise(operation: Operation, ids: Sequence[uuid.UUID]) -> int:
-    return len(reprioritise_many(ids, Band(_action_of(operation).band or 0)))
+def _reprioritise(operation: Operation, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+    return reprioritise_many(ids, Band(_action_of(operation).band or 0))
 
 
-#: Do it to those that still allow it; return how many.
-_APPLY: Final[dict[OperationKind, Callable[[Operation, Sequence[uuid.UUID]], int]]] = {
-    OperationKind.CANCEL: lambda _, ids: len(cancel_many(ids)),
+#: Do it to those that still allow it; return their ids (of dead letters, where it replays).
+_APPLY: Final[dict[OperationKind, Callable[[Operation, Sequence[uuid.UUID]], Collection[uuid.UUID]]]] = {
+    OperationKind.CANCEL: lambda _, ids: cancel_many(ids),
     OperationKind.REPRIORITISE: _reprioritise,
     OperationKind.REPLAY: _replay,
-    OperationKind.RETRY: lambda operation, ids: len(retry_many(ids, by=operation.by)),
-    OperationKind.RUN_NOW: lambda _, ids: len(run_now_many(ids)),
+    OperationKind.RETRY: lambda operation, ids: retry_many(ids, by=operation.by),
+    OperationKind.RUN_NOW: lambda _, ids: run_now_many(ids),
 }

@@ -22,12 +22,12 @@ from queue_app.models.columns import USER_LENGTH
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.enqueue.validate import check_reason
-from queue_app.services.lifecycle.retry import RETRIABLE
+from queue_app.services.lifecycle.actions import RETRIABLE
 from queue_app.services.read import dead_letters
 from queue_app.services.read.dead_letters import DeadLetterFilter, Preview
 from queue_app.services.read.task_filter import TaskFilter, matching
 from queue_app.sql import dead_letters as rows
-from queue_app.sql.database import atomic
+from queue_app.sql.database import atomic, clock
 
 MAX_IDS: Final = 10_000
 SAMPLE: Final = 10
@@ -100,7 +100,7 @@ def start_operation(
         raise InvalidTaskData("action", "Dead letters can be replayed only.")
     if wanted.ids is not None and len(wanted.ids) > MAX_IDS:
         raise InvalidTaskData("ids", f"One operation takes at most {MAX_IDS} ids; use a filter.", limit=MAX_IDS)
-    clock, rate = rows.clock(), options.rate
+    now, rate = clock(), options.rate
     return Operation.objects.create(
         kind=action.kind,
         target=OperationTarget.DEAD_LETTERS if of_letters else OperationTarget.TASKS,
@@ -112,8 +112,8 @@ def start_operation(
         by=by[:USER_LENGTH],
         reason=reason,
         total=preview_operation(action, wanted, options.limit).count,
-        created_at=clock,
-        paced_at=None if rate is None else clock - timedelta(seconds=1 / rate),  # the first one may go at once
+        created_at=now,
+        paced_at=None if rate is None else now - timedelta(seconds=1 / rate),  # the first one may go at once
     )
 
 
@@ -140,7 +140,7 @@ def cancel_operation(operation_id: uuid.UUID, *, by: str) -> Operation:
         if operation.state != OperationState.RUNNING:
             raise OperationEnded(f"The operation is {operation.state} already.")
         operation.state, operation.ended_by = OperationState.CANCELLED, by[:USER_LENGTH]
-        operation.finished_at = rows.clock()
+        operation.finished_at = clock()
         operation.save(update_fields=["state", "finished_at", "ended_by"])
     signals.operation_ended.send(None, operation=operation)
     return operation

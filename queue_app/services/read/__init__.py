@@ -1,1 +1,0 @@
-"""Read-only use cases: lists, one task, statistics, explanations, health."""

@@ -1,13 +1,14 @@
-"""Find dead letters: which ones a filter means, a page of them, one."""
+"""Read dead letters: filter, preview, list, one dead letter, and groups by cause."""
 
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import batched
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from django.db.models import Count, Max, Min, Q, QuerySet
 from django.db.models.functions import TruncHour
@@ -20,18 +21,23 @@ from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import DeadLetterNotFound, InvalidTransition
 from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.models.dead_letter import DeadLetterQuerySet
+from queue_app.services.read.task_filter import StoredFilter
 from queue_app.sql.claim import statuses
 
-#: What stands for the status of a task that is no more.
+#: Stands for the status of a task that was purged.
 PURGED = "purged"
+#: Maximum number of ids in a preview.
 SAMPLE = 10
-#: So many messages are looked through for secrets at a time.
-LOOKED_THROUGH = 500
+#: Number of messages that are searched for secrets at a time.
+SEARCH_BATCH = 500
+#: Maximum number of groups; the most frequent causes come first.
+MAX_GROUPS: Final = 100
+_TREND_HOURS: Final = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterFilter:
-    """Which dead letters; what is ``None`` does not restrict."""
+class DeadLetterFilter(StoredFilter):
+    """A filter of dead letters; fields that are ``None`` do not restrict."""
 
     ids: Sequence[uuid.UUID] | None = None
     queue: str | None = None
@@ -42,33 +48,12 @@ class DeadLetterFilter:
     died_after: datetime | None = None  # at or after
     died_before: datetime | None = None  # before
     fingerprint: str | None = None  # of its cause, see core.fingerprint
-    text: str | None = None  # somewhere in the message as it is shown, without secrets, in upper or lower case
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON, to be stored with an operation."""
-        stored: dict[str, Any] = {name: value for name, value in asdict(self).items() if value is not None}
-        if self.ids is not None:
-            stored["ids"] = [str(letter_id) for letter_id in self.ids]
-        for name in ("died_after", "died_before"):
-            if name in stored:
-                stored[name] = stored[name].isoformat()
-        return stored
-
-    @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> Self:
-        """Return what ``as_json`` stored."""
-        values = {item.name: stored[item.name] for item in fields(cls) if item.name in stored}
-        if "ids" in values:
-            values["ids"] = [uuid.UUID(text) for text in values["ids"]]
-        for name in ("died_after", "died_before"):
-            if name in values:
-                values[name] = datetime.fromisoformat(values[name])
-        return cls(**values)
+    text: str | None = None  # case-insensitive part of the message as displayed, without secrets
 
 
 @dataclass(frozen=True, slots=True)
 class DeathCursor:
-    """A place in a list of dead letters; they are in the order of their deaths."""
+    """A place in a list of dead letters, which is ordered by the time of death."""
 
     died_at: datetime
     id: uuid.UUID
@@ -76,7 +61,7 @@ class DeathCursor:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPage:
-    """Dead letters, latest death first; ``before`` is where the next page begins, ``None`` on the last one."""
+    """Dead letters, latest death first; ``before`` is where the next page begins, ``None`` on the last page."""
 
     letters: list[DeadLetter]
     before: DeathCursor | None
@@ -84,14 +69,14 @@ class DeadLetterPage:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a filter means now: how many open dead letters, and the first of them."""
+    """How many open dead letters match a filter now, and the first of them."""
 
     count: int
     sample: list[uuid.UUID]
 
 
 def matching(wanted: DeadLetterFilter, letters: DeadLetterQuerySet | None = None) -> DeadLetterQuerySet:
-    """Return those of ``letters`` (all) that a filter means, in any state."""
+    """Return the ``letters`` (default: all) that match the filter, in any state."""
     letters = DeadLetter.objects.all() if letters is None else letters
     exact = {name: getattr(wanted, name) for name in ("queue", "task_type", "reason", "user", "fingerprint")}
     exact |= {"died_at__gte": wanted.died_after, "died_at__lt": wanted.died_before}
@@ -103,26 +88,26 @@ def matching(wanted: DeadLetterFilter, letters: DeadLetterQuerySet | None = None
         letters = letters.filter(Q(exception_class=name) | Q(exception_class__endswith=f".{name}"))
     if wanted.text is not None:
         letters = letters.filter(message__icontains=wanted.text)
-        hidden = _found_in_secrets(letters, wanted.text)
+        hidden = _matched_in_secrets(letters, wanted.text)
         letters = letters.exclude(pk__in=hidden) if hidden else letters
     return letters
 
 
-def _found_in_secrets(letters: DeadLetterQuerySet, text: str) -> list[uuid.UUID]:
-    """Return those that have the text only in what nobody is shown: a search must not tell a secret by trying."""
+def _matched_in_secrets(letters: DeadLetterQuerySet, text: str) -> list[uuid.UUID]:
+    """Return the dead letters with the text only in hidden secrets: guesses in a search must not reveal a secret."""
     hidden: list[uuid.UUID] = []
-    found = letters.order_by().values_list("pk", "task_id", "message").iterator(LOOKED_THROUGH)
-    for page in batched(found, LOOKED_THROUGH):
+    found = letters.order_by().values_list("pk", "task_id", "message").iterator(SEARCH_BATCH)
+    for page in batched(found, SEARCH_BATCH):
         secrets = secrets_by_task([task_id for _, task_id, _ in page])
         for letter_id, task_id, message in page:
-            shown = redact(message, secrets.get(task_id, ()))
-            if shown != message and text.lower() not in shown.lower():
+            displayed = redact(message, secrets.get(task_id, ()))
+            if displayed != message and text.lower() not in displayed.lower():
                 hidden.append(letter_id)
     return hidden
 
 
 def preview(wanted: DeadLetterFilter, limit: int | None = None) -> Preview:
-    """Return how many open dead letters a filter means, at most ``limit``, and the ids of the first to be handled."""
+    """Return how many open dead letters match the filter, at most ``limit``, and the ids of the first ones."""
     letters = matching(wanted).open()
     count = (letters[:limit] if limit is not None else letters).count()
     sample = letters.order_by("died_at", "id").values_list("id", flat=True)[: min(count, SAMPLE)]
@@ -143,10 +128,7 @@ def list_dead_letters(
 
 
 def get_dead_letter(letters: DeadLetterQuerySet, name: uuid.UUID) -> DeadLetter:
-    """Return one of ``letters`` by its id, or the one by which a task is dead now by the id of the task.
-
-    Raises ``DeadLetterNotFound`` when it is not among them.
-    """
+    """Return one of ``letters`` by its id, or by the id of a task that is dead now; raise ``DeadLetterNotFound``."""
     letter: DeadLetter | None = letters.filter(pk=name).first()
     if letter is None:
         letter = letters.filter(task_id=name, replayed_at__isnull=True).first()
@@ -155,8 +137,8 @@ def get_dead_letter(letters: DeadLetterQuerySet, name: uuid.UUID) -> DeadLetter:
     return letter
 
 
-def shown_parameters(task_id: uuid.UUID) -> tuple[list[Any], dict[str, Any]] | None:
-    """Return (args, parameters) of a task without secrets; ``None`` when it was purged."""
+def displayed_parameters(task_id: uuid.UUID) -> tuple[list[Any], dict[str, Any]] | None:
+    """Return (args, parameters) of a task without secrets; ``None`` when the task was purged."""
     payload = TaskPayload.objects.filter(pk=task_id).first()
     task_type = Task.objects.filter(pk=task_id).values_list("task_type", flat=True).first()
     if payload is None:
@@ -166,14 +148,14 @@ def shown_parameters(task_id: uuid.UUID) -> tuple[list[Any], dict[str, Any]] | N
 
 
 def secrets_by_task(task_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Secrets]:
-    """Return what must not be shown of the messages of each task."""
+    """Return the secrets to hide in the messages of each task."""
     types = dict(Task.objects.filter(pk__in=task_ids).values_list("pk", "task_type"))
     payloads = TaskPayload.objects.filter(pk__in=task_ids)
     return {payload.task_id: displayed_payload(types.get(payload.task_id, ""), payload)[0] for payload in payloads}
 
 
 def refusal(dead_letter_id: uuid.UUID, verb: str) -> DeadLetterNotFound | InvalidTransition:
-    """Return why nothing could be done with a dead letter, as the error to raise; ``verb`` is a past participle."""
+    """Return the error that says why a dead letter cannot be replayed or discarded; ``verb`` is a past participle."""
     letter = DeadLetter.objects.filter(pk=dead_letter_id).first()
     if letter is None:
         return DeadLetterNotFound(f"There is no dead letter {dead_letter_id}; it may have expired.")
@@ -195,40 +177,35 @@ def _by(name: str) -> str:
 
 
 def task_status(letter: DeadLetter) -> Status | None:
-    """Return the status of the task of a dead letter now; ``None`` when it was purged."""
+    """Return the current status of the task of a dead letter; ``None`` when the task was purged."""
     found = Task.objects.filter(pk=letter.task_id).values_list("status", flat=True).first()
     return None if found is None else Status(found)
 
 
-#: Groups on the page: the most frequent ones.
-MAX_GROUPS: Final = 100
-TREND: Final = timedelta(hours=24)
-
-
 @dataclass(slots=True)
 class Group:
-    """Dead letters of one cause; ``latest`` is an example."""
+    """Dead letters with the same cause."""
 
     fingerprint: str
     count: int
     first: datetime
     last: datetime
     latest: DeadLetter
-    trend: list[int] = field(default_factory=list)  # by hour of the last day, oldest first
+    trend: list[int]  # deaths by hour of the last day, oldest first
 
     @property
     def wording(self) -> str:
-        """The message without what differs each time."""
+        """The latest message without the parts that differ each time."""
         return normalise(self.latest.message)
 
     @property
     def last_hour(self) -> int:
-        """How many came in the hour that is not over."""
-        return self.trend[-1] if self.trend else 0
+        """Number of deaths in the current hour."""
+        return self.trend[-1]
 
 
 def groups(letters: QuerySet[Any] | None = None) -> list[Group]:
-    """Return the open dead letters by cause, the most frequent first: three queries, however many there are."""
+    """Return the open dead letters by cause, the most frequent first, with three queries."""
     source = DeadLetter.objects.open() if letters is None else letters
     rows = list(
         source.order_by()
@@ -236,29 +213,22 @@ def groups(letters: QuerySet[Any] | None = None) -> list[Group]:
         .annotate(count=Count("pk"), first=Min("died_at"), last=Max("died_at"))
         .order_by("-count", "fingerprint")[:MAX_GROUPS]
     )
-    names = [row["fingerprint"] for row in rows]
-    known = source.filter(fingerprint__in=names)
+    known = source.filter(fingerprint__in=[row["fingerprint"] for row in rows])
     latest = {
         letter.fingerprint: letter for letter in known.order_by("fingerprint", "-died_at").distinct("fingerprint")
     }
     trends = _trends(known)
     return [
-        Group(row["fingerprint"], row["count"], row["first"], row["last"], latest[row["fingerprint"]],
-              trends.get(row["fingerprint"], [0] * _HOURS))
+        Group(**row, latest=latest[row["fingerprint"]], trend=trends[row["fingerprint"]])
         for row in rows
         if row["fingerprint"] in latest
-    ]  # fmt: skip
+    ]
 
 
-_HOURS: Final = int(TREND.total_seconds() // 3600)
-
-
-def _trends(letters: QuerySet[Any]) -> dict[str, list[int]]:
-    """Return by cause how many died in each hour of the last day."""
-    now = timezone.now()
-    last = now.replace(minute=0, second=0, microsecond=0)
-    begin = last - timedelta(hours=_HOURS - 1)
-    found: dict[str, list[int]] = {}
+def _trends(letters: QuerySet[Any]) -> defaultdict[str, list[int]]:
+    """Return the number of deaths in each hour of the last day, by cause."""
+    begin = timezone.now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=_TREND_HOURS - 1)
+    trends: defaultdict[str, list[int]] = defaultdict(lambda: [0] * _TREND_HOURS)
     counted = (
         letters.filter(died_at__gte=begin)
         .order_by()
@@ -266,7 +236,7 @@ def _trends(letters: QuerySet[Any]) -> dict[str, list[int]]:
         .annotate(count=Count("pk"))
     )
     for row in counted:
-        place = int((row["hour"] - begin).total_seconds() // 3600)
-        if 0 <= place < _HOURS:
-            found.setdefault(row["fingerprint"], [0] * _HOURS)[place] = row["count"]
-    return found
+        hour = int((row["hour"] - begin).total_seconds() // 3600)
+        if 0 <= hour < _TREND_HOURS:
+            trends[row["fingerprint"]][hour] = row["count"]
+    return trends

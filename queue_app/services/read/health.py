@@ -1,4 +1,4 @@
-"""Ask the servers for a sign of life, and give up on them in time."""
+"""Ask PostgreSQL and Redis whether they work, without waiting for a server that hangs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from queue import Empty, SimpleQueue
 from django.db import connections
 
 from queue_app.index import get_index
-from queue_app.index.server import pulse
+from queue_app.index.server import index_health
 from queue_app.sql import snapshot
 from queue_app.sql.database import alias
 
-#: A question without an answer for so long is given up, and put again.
+#: Seconds after which an unanswered question is abandoned and asked again.
 ABANDON_SECONDS = 10.0
+DATABASE, INDEX, SCHEDULER = PARTS = ("database", "index", "scheduler")
 
 
 class Probe[T]:
-    """A question to a server, put once at a time and shared by everyone who asks meanwhile.
+    """A question to a server, asked by a thread of its own; callers that ask meanwhile share the answer.
 
-    The thread waits ``linger`` seconds for the next question, with what it has open, and
-    calls ``goodbye`` when it ends.
+    The thread keeps its connections, waits ``linger`` seconds for the next question, and calls ``goodbye`` at its end.
     """
 
     def __init__(
@@ -33,98 +33,94 @@ class Probe[T]:
         self._linger = linger
         self._goodbye = goodbye
         self._lock = threading.Lock()
-        self._running: Attempt[T] | None = None
+        self._pending: PendingAnswer[T] | None = None
         self._asker: _Asker | None = None
 
-    def ask(self) -> Attempt[T]:
-        """Put the question, unless it is being put."""
+    def ask(self) -> PendingAnswer[T]:
+        """Ask, unless an answer is pending; return the pending answer."""
         with self._lock:
-            attempt = self._running
-            if attempt is None or attempt.done.is_set() or attempt.age > ABANDON_SECONDS:
-                attempt = self._running = Attempt(self._question)
-                if self._asker is None or not self._asker.take(attempt):
-                    self._asker = _Asker(attempt, self._linger, self._goodbye)
+            pending = self._pending
+            if pending is None or pending.done.is_set() or pending.age > ABANDON_SECONDS:
+                pending = self._pending = PendingAnswer(self._question)
+                if self._asker is None or not self._asker.accept(pending):
+                    self._asker = _Asker(pending, self._linger, self._goodbye)
                     self._asker.start()
-        return attempt
+        return pending
 
     def answers(self, within: float) -> bool:
-        """Return whether the server answered, after at most ``within`` seconds."""
-        attempt = self.ask()
-        return attempt.done.wait(within) and attempt.succeeded
+        """Return whether the server answers within ``within`` seconds."""
+        pending = self.ask()
+        return pending.done.wait(within) and pending.succeeded
 
 
-class Attempt[T]:
-    """The question, put once."""
+class PendingAnswer[T]:
+    """The answer to a question that was asked once."""
 
     def __init__(self, question: Callable[[], T]) -> None:
         self.done = threading.Event()
         self.succeeded = False
         self._question = question
         self._answer: T | None = None
-        self._since = time.monotonic()
+        self._asked_at = time.monotonic()
 
     @property
     def age(self) -> float:
-        """Seconds since it was put."""
-        return time.monotonic() - self._since
+        """Seconds since the question was asked."""
+        return time.monotonic() - self._asked_at
 
     def result(self, within: float) -> T | None:
-        """Return the answer; ``None`` when it failed, or did not come within so many seconds since it was put."""
+        """Return the answer; ``None`` if it failed or took longer than ``within`` seconds since the question."""
         self.done.wait(max(0.0, within - self.age))
         return self._answer
 
-    def put(self) -> None:
-        """Ask; who calls this tells that it is done."""
+    def fetch(self) -> None:
+        """Ask the server; the caller sets ``done``."""
         try:
             self._answer = self._question()
             self.succeeded = True
-        except Exception:  # noqa: BLE001, S110 - whatever goes wrong, the answer is no
+        except Exception:  # noqa: BLE001, S110 - any error means that the server does not answer
             pass
 
 
 class _Asker(threading.Thread):
-    """Asks, one question after the other; a daemon, so that a server that hangs cannot keep the process from ending."""
+    """Asks one question after the other. A daemon: a server that hangs must not keep the process from ending."""
 
-    def __init__(self, first: Attempt[object], linger: float, goodbye: Callable[[], None] | None) -> None:
+    def __init__(self, first: PendingAnswer[object], linger: float, goodbye: Callable[[], None] | None) -> None:
         super().__init__(name="taskqueue-probe", daemon=True)
-        self._handed: SimpleQueue[Attempt[object]] = SimpleQueue()
-        self._handed.put(first)
+        self._accepted: SimpleQueue[PendingAnswer[object]] = SimpleQueue()
+        self._accepted.put(first)
         self._linger = linger
         self._goodbye = goodbye
-        self._state = threading.Lock()
+        self._lock = threading.Lock()
         self._is_free = False
 
-    def take(self, attempt: Attempt[object]) -> bool:
-        """Take a question over; return whether this thread has time, and is there: a fork leaves threads behind."""
-        with self._state:
+    def accept(self, pending: PendingAnswer[object]) -> bool:
+        """Take a question; return false if the thread is busy, has ended, or was left behind by a fork."""
+        with self._lock:
             if not self._is_free or not self.is_alive():
                 return False
             self._is_free = False
-            self._handed.put(attempt)
+            self._accepted.put(pending)
             return True
 
     def run(self) -> None:
-        while attempt := self._next():
-            attempt.put()
-            with self._state:
+        while pending := self._next():
+            pending.fetch()
+            with self._lock:
                 self._is_free = True
-            attempt.done.set()
+            pending.done.set()
         if self._goodbye:
             self._goodbye()
 
-    def _next(self) -> Attempt[object] | None:
+    def _next(self) -> PendingAnswer[object] | None:
         try:
-            return self._handed.get(timeout=self._linger)
+            return self._accepted.get(timeout=self._linger)
         except Empty:
-            with self._state:
+            with self._lock:
                 if self._is_free:
                     self._is_free = False
                     return None
-            return self._handed.get()  # handed over in this moment
-
-
-#: The parts of the whole.
-DATABASE, INDEX, SCHEDULER = PARTS = ("database", "index", "scheduler")
+            return self._accepted.get()  # accepted at this moment
 
 
 def _ask_database() -> int:
@@ -132,37 +128,37 @@ def _ask_database() -> int:
     try:
         return snapshot.generation()
     finally:
-        connections[alias()].close()  # this thread's own; each time anew, for workers must be able to connect as well
+        connections[alias()].close()  # opened for each question, as workers need connections too
 
 
 database = Probe(_ask_database)
-index = Probe(lambda: pulse(get_index()))
+index = Probe(lambda: index_health(get_index()))
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What of the queue works: ``reasons`` are what does not, by the part that they concern."""
+    """Which parts of the queue work; ``reasons`` maps each part that does not to the reason."""
 
     reasons: dict[str, str]
 
-    def word(self, part: str) -> str:
-        """Return ok or not ok."""
+    def status(self, part: str) -> str:
+        """Return "ok" or "not ok"."""
         return "not ok" if part in self.reasons else "ok"
 
 
-def look(within: float) -> Health:
-    """Return what works, after at most ``within`` seconds."""
-    asked, also = database.ask(), index.ask()
-    number, beat = asked.result(within), also.result(within)
+def check(within: float) -> Health:
+    """Return which parts work, after at most ``within`` seconds."""
+    pending_generation, pending_pulse = database.ask(), index.ask()
+    generation, found = pending_generation.result(within), pending_pulse.result(within)
     reasons: dict[str, str] = {}
-    if number is None:
-        reasons[DATABASE] = "The database does not answer, or lacks the tables."
-    if beat is None:
-        reasons[INDEX] = "Redis does not answer: tasks are accepted, and none is started."
+    if generation is None:
+        reasons[DATABASE] = "The database does not answer, or its tables are missing."
+    if found is None:
+        reasons[INDEX] = "Redis does not answer: tasks are accepted but not started."
     else:
-        if beat.state != "ready" or (number is not None and beat.generation != number):
-            state = beat.state if beat.state != "ready" else "of another generation than the rows"
-            reasons[INDEX] = f"The index is {state}: tasks are accepted, and none is started until it is rebuilt."
-        if not beat.led:
+        if found.state != "ready" or (generation is not None and found.generation != generation):
+            state = found.state if found.state != "ready" else "of another generation than the rows"
+            reasons[INDEX] = f"The index is {state}: tasks are accepted but not started until it is rebuilt."
+        if not found.has_leader:
             reasons[SCHEDULER] = "No scheduler leads: due tasks, dead workers and repairs wait."
     return Health(reasons)

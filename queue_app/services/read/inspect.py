@@ -1,4 +1,4 @@
-"""Answer what there is to know about tasks: lists, one task in full, and its place in the queue."""
+"""Read tasks: lists, counts, exports, one task in full, and its place in the queue."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.notify.index import notify_index
 from queue_app.services.read.task_filter import TaskFilter, has_index, is_one_type, matching, parts
 from queue_app.sql import inspection as rows
-from queue_app.sql.dead_letters import clock
+from queue_app.sql.database import clock
 
 COUNT_CAP: Final = 10_000
 EXPORT_PAGE: Final = 1000
-#: A page is looked for among so many of the newest tasks before it is among all.
+#: Number of newest tasks that are searched for a page before all tasks are.
 WINDOW: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Tasks, newest first; ``before`` is where the next page begins, ``None`` on the last one."""
+    """Tasks, newest first; ``before`` is where the next page begins, ``None`` on the last page."""
 
     tasks: list[Task]
     before: uuid.UUID | None
@@ -40,7 +40,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveOptions:
-    """What holds for a task's next claim: its own options, else its queue's, else the policy of its band."""
+    """The options of a task's next claim: its own, else its queue's, else those of its band's policy."""
 
     timeout: float  # of the first try; each retry may take longer
     max_retries: int
@@ -51,7 +51,7 @@ class EffectiveOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDetail:
-    """One task with everything that is stored beside its row."""
+    """One task with everything that is stored about it."""
 
     task: Task
     args: list[Any]
@@ -71,26 +71,25 @@ def list_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, page_size: int, befor
     found = _newest(tasks, wanted, page_size + 1, before)
     more = len(found) > page_size
     found = found[:page_size]
-    _note_effective_bands(found)
+    _set_effective_bands(found)
     return Page(found, found[-1].id if more else None)
 
 
 def _newest(tasks: TaskQuerySet, wanted: TaskFilter, limit: int, before: uuid.UUID | None) -> list[Task]:
-    """Return the newest of ``tasks`` that a filter means.
+    """Return the newest ``tasks`` that match the filter.
 
-    To walk through all tasks from the newest on is quick where many match, and reads them
-    all where few do, or only old ones. Which it is the statistics of PostgreSQL cannot tell,
-    and it often walks in vain. So a walk ends after a window, and what is missing then is
-    gathered by whatever way finds all that match, and sorted.
+    Scanning tasks from the newest on is fast when many match, but reads all tasks when few or only old ones do.
+    PostgreSQL's statistics cannot tell these cases apart. So the scan ends after a window, and the missing tasks are
+    found by the filter's own indexes and sorted.
     """
     start = None if has_index(wanted) else _start_of_window(before)
     found = list(matching(wanted, tasks, above=start).order_by("-id")[:limit])
     if start is None or len(found) == limit:
         return found
     missing = limit - len(found)
-    # An expression that no index is in the order of, else PostgreSQL would go on walking; one type's tasks have one.
+    # No index has the order of this expression, so PostgreSQL does not scan on; one type's tasks have an index.
     order = F("id").desc() if is_one_type(wanted) else Coalesce("id", "id").desc()
-    # What waits is read first: what ends meanwhile is found twice, not never.
+    # Pending tasks are read first: a task that ends meanwhile is then found twice instead of never.
     older = {
         task.id: task for part in parts(wanted, tasks.filter(id__lte=start)) for task in part.order_by(order)[:missing]
     }
@@ -98,15 +97,15 @@ def _newest(tasks: TaskQuerySet, wanted: TaskFilter, limit: int, before: uuid.UU
 
 
 def _start_of_window(before: uuid.UUID | None) -> uuid.UUID | None:
-    """Return the id behind the window of newest tasks; ``None`` when they all lie within it."""
+    """Return the first id behind the window of newest tasks; ``None`` when the window holds them all."""
     ids = Task.objects.order_by("-id").values_list("id", flat=True)
     if before is not None:
         ids = ids.filter(id__lt=before)
     return next(iter(ids[WINDOW : WINDOW + 1]), None)
 
 
-def _note_effective_bands(tasks: list[Task], thresholds: Thresholds | None = None) -> None:
-    """Note the bands that promotion gives tasks by now; asks for policies and time only where some task waits."""
+def _set_effective_bands(tasks: list[Task], thresholds: Thresholds | None = None) -> None:
+    """Set ``effective_priority`` of queued tasks; policies and the database's time are read only if there are any."""
     waiting = [(task, task.queued_at) for task in tasks if task.status == Status.QUEUED and task.queued_at is not None]
     if waiting:
         thresholds, at = thresholds or PriorityPolicy.thresholds(), clock()
@@ -115,11 +114,10 @@ def _note_effective_bands(tasks: list[Task], thresholds: Thresholds | None = Non
 
 
 def export_pages(tasks: TaskQuerySet, wanted: TaskFilter) -> Iterator[list[Task]]:
-    """Yield all of the tasks that a filter means, newest first, in pages.
+    """Yield all tasks that match the filter, newest first, in pages.
 
-    Each page is a query of its own that goes on after the last id: memory stays the same
-    however many there are, here and in the database, no snapshot is held, and a pooler may
-    lie between.
+    Each page is a query of its own that starts after the last id. So memory use does not grow with the number of tasks,
+    no snapshot is held, and a pooler does no harm.
     """
     before: uuid.UUID | None = None
     thresholds = PriorityPolicy.thresholds()
@@ -129,7 +127,7 @@ def export_pages(tasks: TaskQuerySet, wanted: TaskFilter) -> Iterator[list[Task]
             page = page.filter(id__lt=before)
         found = list(page.order_by("-id")[:EXPORT_PAGE])
         if found:
-            _note_effective_bands(found, thresholds)
+            _set_effective_bands(found, thresholds)
             yield found
         if len(found) < EXPORT_PAGE:
             return
@@ -137,9 +135,9 @@ def export_pages(tasks: TaskQuerySet, wanted: TaskFilter) -> Iterator[list[Task]
 
 
 def count_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, exact: bool) -> tuple[int, bool]:
-    """Return how many tasks a filter means, and whether there are more than ``COUNT_CAP``, where it stops.
+    """Return how many tasks match the filter, and whether the count stopped at ``COUNT_CAP``.
 
-    Unless it is to be ``exact``, which takes as long as there are rows.
+    An ``exact`` count does not stop; its cost grows with the number of rows.
     """
     if exact:
         return matching(wanted, tasks).order_by().count(), False
@@ -150,7 +148,7 @@ def count_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, exact: bool) -> tupl
 
 
 def get_task(tasks: TaskQuerySet, task_id: uuid.UUID) -> Task:
-    """Return one of ``tasks``; raise ``TaskNotFound`` when it is not among them."""
+    """Return one of ``tasks`` by its id; raise ``TaskNotFound``."""
     task: Task | None = tasks.filter(pk=task_id).first()
     if task is None:
         raise TaskNotFound(f"There is no task {task_id}.")
@@ -158,7 +156,7 @@ def get_task(tasks: TaskQuerySet, task_id: uuid.UUID) -> Task:
 
 
 def task_detail(task_id: uuid.UUID, *, user: str | None = None) -> TaskDetail:
-    """Return all there is about a task (of the user, where one is named); raise ``TaskNotFound``."""
+    """Return a task in full; raise ``TaskNotFound``. With ``user``, only that user's tasks are found."""
     found = rows.inspect(task_id, user)
     if found is None:
         raise TaskNotFound(f"There is no task {task_id}.")
@@ -167,21 +165,25 @@ def task_detail(task_id: uuid.UUID, *, user: str | None = None) -> TaskDetail:
         thresholds = {Band(band): policy.promote_after_seconds for band, policy in found.policies.items()}
         vars(task)["effective_priority"] = effective_band(task.band, task.queued_at, found.at, thresholds)
     failed = TaskAttempt.objects.filter(task_id=task.id).order_by("attempt") if found.has_failed else ()
+    progress, logs = None, []
+    if task.attempt:  # a task that never started has neither
+        progress = TaskProgress.objects.filter(task_id=task.id).first()
+        logs = list(TaskLog.objects.filter(task_id=task.id).order_by("attempt"))
     return TaskDetail(
         task=task,
         args=found.args,
         parameters=found.parameters,
         result=found.result,
         attempts=list(failed),
-        progress=progress_of(task.id) if task.attempt else None,  # of what never started there is neither
-        logs=logs_of(task.id) if task.attempt else [],
+        progress=progress,
+        logs=logs,
         options=_options(task, found.queue, found.policies.get(task.priority) or PriorityPolicy()),
         queue_position=position_of(task),
     )
 
 
 def effective_options(task: Task) -> EffectiveOptions:
-    """Return the options that a claim and a failure of the task would apply (``sql.claim``)."""
+    """Return the options that a claim or a failure of the task would use (``sql.claim``)."""
     policy = PriorityPolicy.objects.filter(pk=task.priority).first() or PriorityPolicy()
     queue = Queue.objects.filter(pk=task.queue).first() or Queue()
     return _options(task, queue, policy)
@@ -190,55 +192,49 @@ def effective_options(task: Task) -> EffectiveOptions:
 def _options(
     task: Task, queue: Queue | rows.QueueOptions, policy: PriorityPolicy | rows.BandPolicy
 ) -> EffectiveOptions:
+    timeout, timeout_from = _first_set(task.timeout, queue.timeout_seconds, policy.timeout_seconds)
+    max_retries, max_retries_from = _first_set(task.max_retries, queue.max_retries, policy.max_retries)
     return EffectiveOptions(
-        timeout=_first(task.timeout, queue.timeout_seconds, policy.timeout_seconds),
-        max_retries=int(_first(task.max_retries, queue.max_retries, policy.max_retries)),
-        retry_delay=_first(task.retry_delay, conf.get().retry.base_seconds),
-        timeout_from=_source(task.timeout, queue.timeout_seconds),
-        max_retries_from=_source(task.max_retries, queue.max_retries),
+        timeout=timeout,
+        max_retries=int(max_retries),
+        retry_delay=conf.get().retry.base_seconds if task.retry_delay is None else task.retry_delay,
+        timeout_from=timeout_from,
+        max_retries_from=max_retries_from,
     )
 
 
-def _first(*values: float | None) -> float:
-    """Return the first value that is set: the last one always is."""
-    return next(value for value in values if value is not None)
-
-
-def _source(own: float | None, of_queue: float | None) -> str:
-    return "task" if own is not None else "queue" if of_queue is not None else "policy"
+def _first_set(own: float | None, of_queue: float | None, of_policy: float) -> tuple[float, str]:
+    """Return the value that applies, and where it comes from."""
+    if own is not None:
+        return own, "task"
+    return (of_policy, "policy") if of_queue is None else (of_queue, "queue")
 
 
 def position_of(task: Task) -> int | None:
-    """Return its place in its queue, 1 for the next; ``None`` unless it is queued. Where turns are taken: by time."""
+    """Return a queued task's place in its queue by time, 1 for the next; ``None`` for other tasks."""
     if task.status != Status.QUEUED or task.queued_at is None:
         return None
-    return queue_position(
-        TaskRef(
-            task.id,
-            task.task_type,
-            task.queue,
-            task.priority,
-            tuple(task.capabilities),
-            task.queued_at,
-            task.user,
-            task.concurrency_key,
-            task.weight,
-        )
+    return queue_position(ref_of(task))
+
+
+def ref_of(task: Task) -> TaskRef:
+    """Return a queued task as the index knows it."""
+    assert task.queued_at is not None  # noqa: S101 - a constraint of the table; for mypy
+    return TaskRef(
+        task.id,
+        task.task_type,
+        task.queue,
+        task.priority,
+        tuple(task.capabilities),
+        task.queued_at,
+        task.user,
+        task.concurrency_key,
+        task.weight,
     )
 
 
 def queue_position(ref: TaskRef) -> int | None:
-    """Return a task's place in its queue; ``None`` when it is not indexed or the index cannot be reached."""
+    """Return a task's place in its queue; ``None`` when the index lacks the task or cannot be reached."""
     found: list[int | None] = []
     notify_index(lambda index: found.append(index.position(ref)), "position")
     return found[0] if found else None
-
-
-def progress_of(task_id: uuid.UUID) -> TaskProgress | None:
-    """Return how far the task is, as far as it has said."""
-    return TaskProgress.objects.filter(task_id=task_id).first()
-
-
-def logs_of(task_id: uuid.UUID) -> list[TaskLog]:
-    """Return what the task's attempts logged, the first attempt first."""
-    return list(TaskLog.objects.filter(task_id=task_id).order_by("attempt"))

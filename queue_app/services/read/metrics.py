@@ -1,6 +1,6 @@
-"""Everything that metrics show, read within a time limit: a server that hangs must not hang the answer.
+"""Read everything that metrics show within a time limit: a server that hangs must not delay the answer.
 
-The two servers are asked at the same time, each by a thread of its own.
+Both servers are asked at the same time, each by a thread of its own.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from queue_app.sql.database import alias
 from queue_app.sql.stats import RowStats
 
 WITHIN_SECONDS: Final = 5.0
-#: A connection that nobody asked anything for so long is closed. Several processes may share the scrapes.
+#: Seconds after which an unused connection is closed. Several processes may share the scrapes.
 KEEP_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What the servers told; ``None`` stands for one that did not answer in time."""
+    """The answers of both servers; ``None`` for a server that did not answer in time."""
 
     index: IndexStats | None
     rows: RowStats | None
 
     @property
     def leader_age(self) -> float | None:
-        """Seconds since the leading scheduler renewed its leadership; ``None`` when nobody leads, or nobody knows."""
+        """Seconds since the leading scheduler renewed its leadership; ``None`` when none leads or Redis is away."""
         if self.index is None or self.index.leader_lapses is None:
             return None
         return max(0.0, conf.get().scheduler.leader_seconds - self.index.leader_lapses)
 
     @property
     def ready(self) -> bool | None:
-        """Whether the index may propose work; ``None`` when a server did not answer."""
+        """Whether the index may propose tasks; ``None`` when a server did not answer."""
         if self.index is None or self.rows is None:
             return None
         return self.index.state == "ready" and self.index.generation == self.rows.generation
 
 
 def _read_rows() -> RowStats:
-    """Read the rows on this thread's connection, which is kept as long as the project keeps its own.
+    """Read the rows on this thread's connection, which lives as long as the project's own connections.
 
-    To connect takes ten times as long as to read. One that has broken since the last time
-    says nothing about the server now, so a new one is tried.
+    Connecting takes ten times as long as reading. A kept connection may have broken since the last question, which says
+    nothing about the server now, so the question is asked again on a new one.
     """
     database = connections[alias()]
     was_open = database.connection is not None
@@ -68,20 +68,20 @@ def _read_rows() -> RowStats:
 
 
 def _is_for_tests(database: BaseDatabaseWrapper) -> bool:
-    """Whether the database is one of Django's for tests, which cannot be dropped while somebody is connected."""
+    """Return whether this is one of Django's test databases, which cannot be dropped while a connection is open."""
     name = str(database.settings_dict["NAME"])
     return name.startswith(TEST_DATABASE_PREFIX) or name == database.settings_dict["TEST"]["NAME"]
 
 
-def _let_go() -> None:
+def _close_connection() -> None:
     connections[alias()].close()
 
 
-_rows = Probe(_read_rows, linger=KEEP_SECONDS, goodbye=_let_go)
+_rows = Probe(_read_rows, linger=KEEP_SECONDS, goodbye=_close_connection)
 _index = Probe(lambda: get_index().stats())
 
 
 def collect(within: float = WITHIN_SECONDS) -> Metrics:
-    """Return the figures after at most ``within`` seconds."""
+    """Return the metrics after at most ``within`` seconds."""
     index, found = _index.ask(), _rows.ask()
     return Metrics(index.result(within), found.result(within))

@@ -1,8 +1,8 @@
-"""Numbers about queues and workers, counted by the index where it can."""
+"""Numbers about queues and workers; the index counts what it can."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from queue_app.models.worker import WorkerStatus
 
 @dataclass(frozen=True, slots=True)
 class BandStats:
-    """Queued tasks of one effective band, and the age of the oldest in seconds."""
+    """The number of queued tasks of one effective band, and the age of the oldest in seconds."""
 
     depth: int
     oldest_seconds: float | None
@@ -37,12 +37,23 @@ class QueueSummary:
 
     @property
     def depth(self) -> int:
-        """All queued tasks."""
+        """Number of queued tasks."""
         return sum(band.depth for band in self.bands.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the summary as plain data."""
+        return {
+            "name": self.name,
+            "paused": self.paused,
+            "max_concurrent": self.max_concurrent,
+            "active": self.active,
+            "depth": self.depth,
+            "bands": {band.label: asdict(stats) for band, stats in self.bands.items()},
+        }
 
 
 def queue_summary(queue: Queue) -> QueueSummary:
-    """Return what waits and runs in a queue. Raises ``IndexUnavailable``."""
+    """Return how many tasks of a queue wait and run. Raises ``IndexUnavailable``."""
     depth = get_index().depth(queue.name)
     now = timezone.now()
     bands = {band: BandStats(depth.counts[band], _age(depth.oldest.get(band), now)) for band in Band}
@@ -69,61 +80,43 @@ def queue_stats() -> dict[str, Any]:
         "depth": None if queues is None else sum(queue.depth for queue in queues),
         "active": Task.objects.in_status(Status.EXECUTING).count(),
         "bands": None if queues is None else _over_queues(queues),
-        "queues": None if queues is None else [_as_dict(queue) for queue in queues],
+        "queues": None if queues is None else [queue.as_dict() for queue in queues],
         "workers": worker_counts(),
         "throughput": throughput(timedelta(minutes=1)),
     }
 
 
 def one_queue_stats(queue: Queue) -> dict[str, Any]:
-    """Return what waits and runs in one queue. Raises ``IndexUnavailable``."""
-    return _as_dict(queue_summary(queue))
+    """Return how many tasks of one queue wait and run. Raises ``IndexUnavailable``."""
+    return queue_summary(queue).as_dict()
 
 
 def admin_queue() -> dict[str, Any]:
-    """Return depth, active tasks, the cap over everything, and the depth by effective band."""
-    found = queue_stats()
-    cap = RuntimeSettings.objects.values_list("max_concurrent", flat=True).first()
-    bands = found["bands"]
+    """Return depth, active tasks, the overall limit, and the depth by effective band."""
+    stats = queue_stats()
+    bands = stats["bands"]
     return {
-        "depth": found["depth"],
-        "active": found["active"],
-        "cap": cap,
-        "by_priority": None if bands is None else {name: stats["depth"] for name, stats in bands.items()},
+        "depth": stats["depth"],
+        "active": stats["active"],
+        "cap": RuntimeSettings.objects.values_list("max_concurrent", flat=True).first(),
+        "by_priority": None if bands is None else {name: band["depth"] for name, band in bands.items()},
         "bands": bands,
-        "queues": found["queues"],
-        "workers": found["workers"],
+        "queues": stats["queues"],
+        "workers": stats["workers"],
     }
 
 
-def _over_queues(queues: list[QueueSummary]) -> dict[str, dict[str, float | None]]:
-    result: dict[str, dict[str, float | None]] = {}
+def _over_queues(queues: list[QueueSummary]) -> dict[str, dict[str, Any]]:
+    result: dict[str, dict[str, Any]] = {}
     for band in Band:
-        ages = [queue.bands[band].oldest_seconds for queue in queues]
-        known = [age for age in ages if age is not None]
-        result[band.label] = {
-            "depth": sum(queue.bands[band].depth for queue in queues),
-            "oldest_seconds": max(known) if known else None,
-        }
+        stats = [queue.bands[band] for queue in queues]
+        oldest = max((one.oldest_seconds for one in stats if one.oldest_seconds is not None), default=None)
+        result[band.label] = {"depth": sum(one.depth for one in stats), "oldest_seconds": oldest}
     return result
 
 
-def _as_dict(queue: QueueSummary) -> dict[str, Any]:
-    return {
-        "name": queue.name,
-        "paused": queue.paused,
-        "max_concurrent": queue.max_concurrent,
-        "active": queue.active,
-        "depth": queue.depth,
-        "bands": {
-            band.label: {"depth": stats.depth, "oldest_seconds": stats.oldest_seconds}
-            for band, stats in queue.bands.items()
-        },
-    }
-
-
 def worker_counts() -> dict[str, int]:
-    """Return live workers by status, and their slots."""
+    """Return the number of live workers by status, and their slots."""
     live = Worker.objects.filter(status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
     counts = dict(live.values_list("status").annotate(Count("id")))
     return {
@@ -141,7 +134,7 @@ def throughput(window: timedelta) -> dict[str, int]:
 
 
 class Running(NamedTuple):
-    """An executing task, who runs it, and for how many seconds."""
+    """An executing task, its worker, and how long it has been running."""
 
     task_type: str
     queue: str
@@ -161,6 +154,6 @@ def running(limit: int) -> list[Running]:
     )
     now = timezone.now()
     return [
-        Running(kind, queue, worker or "?", attempt, max(0.0, (now - started_at).total_seconds()))
-        for kind, queue, worker, attempt, started_at in found
+        Running(task_type, queue, worker or "?", attempt, max(0.0, (now - started_at).total_seconds()))
+        for task_type, queue, worker, attempt, started_at in found
     ]

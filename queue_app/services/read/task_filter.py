@@ -1,4 +1,4 @@
-"""Which tasks: one filter for lists, counts, exports and actions on many."""
+"""One filter of tasks for lists, counts, exports and bulk actions."""
 
 from __future__ import annotations
 
@@ -23,22 +23,56 @@ from queue_app.models.querysets import TaskQuerySet, expand_statuses
 #: Times of a task that can be filtered by a range.
 TIMES: Final = ("created", "queued", "started", "finished", "run")
 _COLUMNS: Final = {"run": "run_after"}
-#: What nothing that happens to a task comes before; clocks of databases may differ by so much after a failover.
-_ENDED_AFTER: Final = ("created", "queued", "started")
-_CLOCKS: Final = timedelta(minutes=10)
-#: What there is an index of, among what has ended only.
+#: Times that lie before the end of a task.
+_BEFORE_THE_END: Final = ("created", "queued", "started")
+#: Maximum difference between the clocks of two database servers, after a failover.
+_CLOCK_SKEW: Final = timedelta(minutes=10)
+#: Filters with an index that covers ended tasks only.
 _INDEXED_ENDED: Final = frozenset(
     {"task_types", "effective_bands", "bands", "queues", "worker_id", "capabilities", "created_before"}
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFilter:
-    """Which tasks; what is empty does not restrict.
+class StoredFilter:
+    """Base of filters that are stored as JSON with an operation."""
 
-    ``*_after`` is at or after, ``*_before`` is before. ``error`` is text somewhere in the
-    class or message of a failed attempt, in upper or lower case. ``parameters`` are JSON
-    objects of which, group by group, one must be contained in the task's parameters.
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields that restrict something, as plain JSON."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        given = {item.name: values[item.name] for item in fields(self) if values[item.name] != item.default}
+        plain: dict[str, Any] = json.loads(json.dumps(given, default=_plain))
+        return plain
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        """Return the filter that ``as_json`` stored."""
+        return cls(**{name: _restore(name, value) for name, value in stored.items()})
+
+
+def _plain(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _restore(name: str, value: Any) -> Any:
+    if name == "ids":
+        return [uuid.UUID(text) for text in value]
+    if name == "worker_id":
+        return uuid.UUID(value)
+    if name in ("bands", "effective_bands"):
+        return [Band(number) for number in value]
+    if name.endswith(("_after", "_before")):
+        return datetime.fromisoformat(value)
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter(StoredFilter):
+    """A filter of tasks; empty fields do not restrict.
+
+    ``*_after`` is at or after, ``*_before`` is before. ``error`` is a case-insensitive part of the class or message of
+    a failed attempt. ``parameters`` are groups of JSON objects; the task's parameters must contain one object of each
+    group.
     """
 
     ids: Sequence[uuid.UUID] | None = None
@@ -49,7 +83,7 @@ class TaskFilter:
     task_types: Sequence[str] = ()
     user: str | None = None
     worker_id: uuid.UUID | None = None
-    capabilities: Sequence[str] = ()  # all of them are required by the task
+    capabilities: Sequence[str] = ()  # the task requires all of them
     created_after: datetime | None = None
     created_before: datetime | None = None
     queued_after: datetime | None = None
@@ -63,39 +97,27 @@ class TaskFilter:
     error: str | None = None
     parameters: Sequence[Sequence[dict[str, Any]]] = ()
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON, to be stored with an operation."""
-        stored = {item.name: getattr(self, item.name) for item in fields(self)}
-        stored = {name: value for name, value in stored.items() if value is not None and value != ()}
-        loaded: dict[str, Any] = json.loads(json.dumps(stored, default=_plain))
-        return loaded
-
-    @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> Self:
-        """Return what ``as_json`` stored."""
-        return cls(**{name: _restore(name, value) for name, value in stored.items()})
-
 
 def matching(wanted: TaskFilter, tasks: TaskQuerySet | None = None, *, above: uuid.UUID | None = None) -> TaskQuerySet:
-    """Return those of ``tasks`` (all) that a filter means; none but those with greater ids where ``above`` is given."""
+    """Return the ``tasks`` (default: all) that match the filter; with ``above``, only those with a greater id."""
     tasks = (Task.objects.all() if tasks is None else tasks).filter(*_plain_conditions(wanted))
-    # Said of what lies beside a task as well: PostgreSQL does not carry it over.
-    newer, beside = ({}, {}) if above is None else ({"pk__gt": above}, {"task_id__gt": above})
+    # The other tables need the condition too: PostgreSQL does not derive it from the join.
+    newer, related_newer = ({}, {}) if above is None else ({"pk__gt": above}, {"task_id__gt": above})
     tasks = tasks.filter(**newer)
     if wanted.statuses:
         tasks = tasks.in_status(*wanted.statuses)
     if wanted.effective_bands:
         tasks = tasks.in_effective_band(wanted.effective_bands)
     if wanted.error is not None:
-        told = Q(message__icontains=wanted.error) | Q(exception_class__icontains=wanted.error)
-        tasks = tasks.filter(Exists(TaskAttempt.objects.filter(told, task_id=OuterRef("pk"), **beside)))
+        error = Q(message__icontains=wanted.error) | Q(exception_class__icontains=wanted.error)
+        tasks = tasks.filter(Exists(TaskAttempt.objects.filter(error, task_id=OuterRef("pk"), **related_newer)))
     if wanted.parameters:
-        tasks = tasks.filter(pk__in=_payloads(wanted.parameters).filter(**beside).values("task_id"))
+        tasks = tasks.filter(pk__in=_payloads(wanted.parameters).filter(**related_newer).values("task_id"))
     return tasks
 
 
 def has_index(wanted: TaskFilter) -> bool:
-    """Whether an index leads to the tasks of a filter in their order, or to the few there are."""
+    """Return whether an index yields the matching tasks in order, or only a few tasks can match."""
     given = _given(wanted)
     if given <= {"parameters"}:
         return True
@@ -103,15 +125,14 @@ def has_index(wanted: TaskFilter) -> bool:
 
 
 def is_one_type(wanted: TaskFilter) -> bool:
-    """Whether a filter means all tasks of one type that have ended, or wait: there is an index in their order."""
+    """Return whether the filter names exactly one task type and nothing else: an index has these tasks in order."""
     return _given(wanted) == {"task_types"} and len(wanted.task_types) == 1
 
 
 def parts(wanted: TaskFilter, tasks: TaskQuerySet) -> list[TaskQuerySet]:
-    """Return those of ``tasks`` that a filter means, in two parts where that helps: what goes on, and what has ended.
+    """Return the ``tasks`` that match the filter, as pending and ended ones apart where that is faster.
 
-    There are indexes of what has ended, and of what has not; and the band of what has is its own, which need not be
-    derived.
+    There are separate indexes for pending and for ended tasks. The effective band of an ended task is its own band.
     """
     if not _given(wanted) & _INDEXED_ENDED:
         return [matching(wanted, tasks)]
@@ -129,13 +150,13 @@ def _given(wanted: TaskFilter) -> set[str]:
 
 
 def seeks_hidden(contained: dict[str, Any], task_types: Sequence[str]) -> bool:
-    """Whether parameters that are searched for would not be shown: then nobody may learn them by trying, either."""
+    """Return whether a search names parameters that are not displayed; guessing must not reveal them either."""
     secrets = Secrets(names=registry.sensitive_names_of(task_types))
     return bool(redact_value(contained, secrets) != contained)
 
 
 def _plain_conditions(wanted: TaskFilter) -> Iterator[Q]:
-    """Yield what the columns of the task itself have to be."""
+    """Yield the conditions on the columns of the task itself."""
     for column, values in (("pk", wanted.ids), ("priority", wanted.bands or None)):
         if values is not None:
             yield Q(**{f"{column}__in": values})
@@ -146,7 +167,7 @@ def _plain_conditions(wanted: TaskFilter) -> Iterator[Q]:
         if value is not None:
             yield Q(**{column: value})
     if wanted.capabilities:
-        yield Q(capabilities__contains=list(wanted.capabilities)) & ~Q(capabilities=[])  # as the index says it
+        yield Q(capabilities__contains=list(wanted.capabilities)) & ~Q(capabilities=[])  # as the partial index has it
     yield from _times(wanted)
 
 
@@ -155,10 +176,10 @@ def _times(wanted: TaskFilter) -> Iterator[Q]:
         for suffix, lookup in (("after", "gte"), ("before", "lt")):
             if (limit := getattr(wanted, f"{time}_{suffix}")) is not None:
                 yield Q(**{f"{_COLUMNS.get(time, f'{time}_at')}__{lookup}": limit})
-    if begun := [limit for time in _ENDED_AFTER if (limit := getattr(wanted, f"{time}_after")) is not None]:
-        # Follows from the above, but there is an index of when tasks ended, and of those that have not.
+    if begun := [limit for time in _BEFORE_THE_END if (limit := getattr(wanted, f"{time}_after")) is not None]:
+        # Follows from the conditions above, but lets PostgreSQL use the indexes of ended and of pending tasks.
         not_ended = [Q(status=status) for status in sorted(PENDING)]
-        yield reduce(or_, not_ended, Q(finished_at__gte=max(begun) - _CLOCKS))
+        yield reduce(or_, not_ended, Q(finished_at__gte=max(begun) - _CLOCK_SKEW))
 
 
 def _payloads(groups: Sequence[Sequence[dict[str, Any]]]) -> QuerySet[TaskPayload]:
@@ -169,19 +190,3 @@ def _payloads(groups: Sequence[Sequence[dict[str, Any]]]) -> QuerySet[TaskPayloa
             contained |= Q(parameters__contains=value)
         payloads = payloads.filter(contained)
     return payloads
-
-
-def _plain(value: Any) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def _restore(name: str, value: Any) -> Any:
-    if name == "ids":
-        return [uuid.UUID(text) for text in value]
-    if name == "worker_id":
-        return uuid.UUID(value)
-    if name in ("bands", "effective_bands"):
-        return [Band(number) for number in value]
-    if name.endswith(("_after", "_before")):
-        return datetime.fromisoformat(value)
-    return value

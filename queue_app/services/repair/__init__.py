@@ -1,1 +1,0 @@
-"""Detect dead workers and a stale index, and repair what they leave."""

@@ -22,7 +22,7 @@ from typing import ClassVar
 from queue_app import conf, signals
 from queue_app.core.clock import now
 from queue_app.core.process import machine_identity, process_identity
-from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
+from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, TaskRef
 from queue_app.core.states import Status
 from queue_app.index import Index
 from queue_app.services.lifecycle.claim import withdraw_last
@@ -39,12 +39,12 @@ DEAF_SECONDS = 10.0
 
 
 def reap(listened: float = math.inf) -> int:
-    """Bury dead workers and end at most ``BATCH`` of the attempts that they held; return how many.
+    """Mark dead workers dead and end at most ``BATCH`` of the attempts that they held; return how many.
 
     ``listened`` is for how long the caller could have seen a heartbeat (s).
     """
-    _announce(workers.bury_silent(conf.get().worker.missed_heartbeats, listened, BATCH))
-    bury_dead_neighbours()
+    _announce(workers.mark_silent_dead(conf.get().worker.missed_heartbeats, listened, BATCH))
+    mark_dead_locally()
     return reap_orphans()
 
 
@@ -84,18 +84,18 @@ def reap_orphans() -> int:
     )
     if reaped:
         notify_index(lambda index: _return_to_index(index, reaped), "reap")
-        events.returned((item.status, item.task) for item in reaped)
-        dead = [item.task for item in reaped if item.status is Status.DEAD_LETTER]
+        events.returned(reaped)
+        dead = [task for status, task in reaped if status is Status.DEAD_LETTER]
         if dead:
             signals.tasks_crash_looped.send(None, tasks=dead)
-        again = sum(item.status in {Status.QUEUED, Status.SCHEDULED} for item in reaped)
+        again = sum(status in {Status.QUEUED, Status.SCHEDULED} for status, _ in reaped)
         events.count({"retry:worker_died": again} if again else {})
     return len(reaped)
 
 
-def _return_to_index(index: Index, reaped: Sequence[rows.Reaped]) -> None:
-    index.release((item.task.id, item.task.queue) for item in reaped)
-    index.push(item.task for item in reaped if item.status is Status.QUEUED)
+def _return_to_index(index: Index, reaped: Sequence[tuple[Status, TaskRef]]) -> None:
+    index.release((task.id, task.queue) for _, task in reaped)
+    index.push(task for status, task in reaped if status is Status.QUEUED)
 
 
 def reap_overdue() -> int:
@@ -117,13 +117,13 @@ def _timed_out(task: ClaimedTask) -> Outcome:
     return Outcome(task, task.started_at, now(), failure=failure)
 
 
-def bury(worker_id: uuid.UUID) -> int:
+def mark_dead(worker_id: uuid.UUID) -> int:
     """Declare one worker dead, because its end was seen, and end what it held; return how many tasks."""
-    _announce(workers.bury(worker_id))
+    _announce(workers.mark_dead(worker_id))
     return reap_orphans()
 
 
-def bury_dead_neighbours() -> int:
+def mark_dead_locally() -> int:
     """Declare workers of this machine dead whose process is gone; return how many.
 
     Processes are compared by boot id, pid namespace, pid and start time, so neither a pid
@@ -139,7 +139,7 @@ def bury_dead_neighbours() -> int:
         if process_identity(pid) != identity
     ]
     for worker_id in gone:
-        _announce(workers.bury(worker_id))
+        _announce(workers.mark_dead(worker_id))
     return len(gone)
 
 
@@ -148,12 +148,12 @@ def _is_gone(neighbour: str) -> bool:
     return process_identity(int(pid)) != identity
 
 
-def _announce(buried: list[tuple[uuid.UUID, str]]) -> None:
-    for worker_id, profile in buried:
+def _announce(dead: list[tuple[uuid.UUID, str]]) -> None:
+    for worker_id, profile in dead:
         notify_index(partial(_withdraw_last, worker_id), "withdraw")
-        notify_index(partial(Index.retire, profile_id=profile, worker_id=worker_id), "retire")
+        notify_index(partial(Index.unregister, profile_id=profile, worker_id=worker_id), "retire")
         signals.worker_reaped.send(None, worker_id=worker_id)
-    events.count({"worker:dead": len(buried)} if buried else {})
+    events.count({"worker:dead": len(dead)} if dead else {})
 
 
 def _withdraw_last(worker_id: uuid.UUID, _index: Index) -> None:

@@ -65,7 +65,7 @@ def rebuild() -> Rebuilt | None:
     started = time.monotonic()
     index = get_index()
     token = uuid.uuid4().hex
-    if not index.hold("rebuild", token, LOCK_SECONDS):
+    if not index.lock("rebuild", token, LOCK_SECONDS):
         return None
     try:
         number = snapshot.raise_generation()
@@ -76,13 +76,13 @@ def rebuild() -> Rebuilt | None:
         for page in comparison.packed_pages(PAGE):
             tasks += page.size
             index.push_lanes(page.lanes)
-            index.hold("rebuild", token, LOCK_SECONDS)
+            index.lock("rebuild", token, LOCK_SECONDS)
         if not index.finish_generation(number):
             return None
     finally:
-        index.hold("rebuild", token, 0)
-    snapshot.note_ready(number, tasks, leases)
-    index.tell(workers.live())  # the idle ones are registered nowhere any more, and nobody could call them
+        index.lock("rebuild", token, 0)
+    snapshot.record_ready(number, tasks, leases)
+    index.notify_workers(workers.live())  # the idle ones are registered nowhere any more, and nobody could call them
     rebuilt = Rebuilt(number, tasks, leases, time.monotonic() - started)
     signals.index_rebuilt.send(None, generation=number, tasks=tasks, leases=leases, seconds=rebuilt.seconds)
     return rebuilt
@@ -106,6 +106,6 @@ def _copy_limits_once() -> int:
     index = get_index()
     found = snapshot.limits()
     changed = int(index.set_thresholds(PriorityPolicy.thresholds(alias())))
-    changed += sum(index.copy_limits(gate, limits) for gate, limits in found.items())
-    changed += sum(index.copy_limits(gate, None) for gate in index.limited() - set(found))
+    changed += sum(index.set_limits(gate, limits) for gate, limits in found.items())
+    changed += sum(index.set_limits(gate, None) for gate in index.limited() - set(found))
     return changed

@@ -144,7 +144,7 @@ class Reconciler:
         stale = [lease for lease in leases if _is_stale(lease, found.get(lease.id), now)]
         if not stale:
             return 0
-        ended = index.withdraw(stale)
+        ended = index.revoke(stale)
         index.push(snapshot.refs([lease.id for lease in stale]))
         return ended
 
@@ -171,7 +171,7 @@ def _retire_ended_workers(index: Index) -> int:
     ended = workers.ended([worker_id for _, worker_id in registered])
     gone = [(profile, worker_id) for profile, worker_id in registered if worker_id in ended]
     for profile, worker_id in gone:
-        index.retire(profile, worker_id)
+        index.unregister(profile, worker_id)
     return len(gone)
 
 

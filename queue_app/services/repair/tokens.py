@@ -1,4 +1,4 @@
-"""Tokens of remote workers: made once, stored as a digest, rotated without a gap, revoked at once."""
+"""Manage the tokens of remote workers; only a digest of each secret is stored."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from queue_app.exceptions import InvalidTaskData, TokenRefused
 from queue_app.models import Worker, WorkerToken
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.enqueue.validate import check_capabilities, check_queue_name
-from queue_app.services.repair.reap import bury
+from queue_app.services.repair.reap import mark_dead
 
 PREFIX: Final = "tqw_"
 SECRET_BYTES: Final = 32
 MAX_TEXT: Final = 200
-#: ``last_used_at`` is no log: it is written once a minute at most.
+#: Minimum time between two updates of ``last_used_at``.
 USED_SECONDS: Final = 60
 
 
-def create(  # noqa: PLR0913 - what a token is good for, each by its name
+def create(  # noqa: PLR0913 - the scope of a token, by keyword
     name: str,
     *,
     queues: Sequence[str] = (),
@@ -35,10 +35,10 @@ def create(  # noqa: PLR0913 - what a token is good for, each by its name
     expires_in: timedelta | None = None,
     by: str = "",
 ) -> tuple[WorkerToken, str]:
-    """Make a token; return it with its secret, which is told this once.
+    """Create a token; return it with its secret, which cannot be read again.
 
-    Without ``queues`` it is good for all of them, without ``capabilities`` for none. Raises
-    ``InvalidTaskData`` for a name that is taken and for values that make no sense.
+    Without ``queues`` it allows all queues; without ``capabilities`` it allows none. Raises
+    ``InvalidTaskData`` for a name that is taken and for invalid values.
     """
     check_queue_name(name)
     if max_in_flight < 1:
@@ -62,7 +62,7 @@ def create(  # noqa: PLR0913 - what a token is good for, each by its name
 
 
 def rotate(name: str, *, overlap: timedelta = timedelta(hours=1)) -> tuple[WorkerToken, str]:
-    """Give a token a new secret; the old one is good for ``overlap`` more. Raises ``InvalidTaskData``."""
+    """Give a token a new secret; the old one stays valid for ``overlap``. Raises ``InvalidTaskData``."""
     secret = _new_secret()
     changed = WorkerToken.objects.filter(name=name, revoked_at=None).update(
         old_digest=F("digest"),
@@ -76,16 +76,16 @@ def rotate(name: str, *, overlap: timedelta = timedelta(hours=1)) -> tuple[Worke
 
 
 def revoke(name: str) -> int:
-    """End a token now: its workers are declared dead, and what they hold is queued again; return how many.
+    """Revoke a token, declare its workers dead and queue their tasks again; return the number of workers.
 
-    Raises ``InvalidTaskData`` for an unknown name; a token that is revoked already stays so.
+    Raises ``InvalidTaskData`` for an unknown name; revoking again changes nothing.
     """
     token = known(name)
     WorkerToken.objects.filter(name=name, revoked_at=None).update(revoked_at=Now())
     living = Worker.objects.filter(token_id=token.id, status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
     workers = list(living.values_list("id", flat=True))
     for worker_id in workers:
-        bury(worker_id)
+        mark_dead(worker_id)
     return len(workers)
 
 
@@ -98,14 +98,14 @@ def known(name: str) -> WorkerToken:
 
 
 def all_tokens() -> list[WorkerToken]:
-    """Return all tokens by name, those that are over too."""
+    """Return all tokens by name, also revoked and expired ones."""
     return list(WorkerToken.objects.all())
 
 
 def authenticate(secret: str) -> WorkerToken:
     """Return the token in force with this secret; raise ``TokenRefused``.
 
-    It is found by the digest of the secret, so that how long it takes tells nothing about it.
+    The search is by digest, so its duration reveals nothing about the secret.
     """
     if not secret.startswith(PREFIX) or len(secret) > MAX_TEXT:
         raise TokenRefused("The worker token is not valid.")

@@ -13,7 +13,7 @@ from queue_app.models import Worker
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.notify.index import notify_index, on_commit
-from queue_app.services.repair.reap import bury_dead_neighbours, reap_orphans
+from queue_app.services.repair.reap import mark_dead_locally, reap_orphans
 from queue_app.sql import workers as worker_rows
 
 
@@ -68,7 +68,7 @@ def register(
         },
     )
     notify_index(lambda index: index.register(profile, identity.id), "register")
-    bury_dead_neighbours()  # a worker that takes the place of a dead one gives its tasks back at once
+    mark_dead_locally()  # a worker that takes the place of a dead one gives its tasks back at once
     reap_orphans()
 
 
@@ -86,7 +86,7 @@ def heartbeat(worker_id: uuid.UUID, *, draining: bool, tasks_done: int) -> bool:
 def deregister(worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:
     """Say goodbye; what the worker still held is the reaper's."""
     worker_rows.stop(worker_id, tasks_done)
-    notify_index(lambda index: index.retire(profile.id, worker_id), "retire")
+    notify_index(lambda index: index.unregister(profile.id, worker_id), "retire")
 
 
 def wait_for_wake(worker_id: uuid.UUID, seconds: float) -> bool:
@@ -109,7 +109,7 @@ def change_profile(worker_id: uuid.UUID, before: Profile, after: Profile) -> Non
     )
     index = get_index()
     index.register(after, worker_id)
-    index.retire(before.id, worker_id)
+    index.unregister(before.id, worker_id)
 
 
 def cancel_requests(worker_id: uuid.UUID) -> set[uuid.UUID]:
@@ -127,7 +127,7 @@ def request_drain(worker_id: uuid.UUID, *, by: str) -> None:
         status = Worker.objects.filter(pk=worker_id).values_list("status", flat=True).first() or "gone"
         why = "it was asked to drain before" if status == WorkerStatus.ACTIVE else f"it is {status}"
         raise InvalidTransition(f"The worker cannot be drained: {why}.", status=status)
-    on_commit(lambda index: index.tell([worker_id]), "tell")
+    on_commit(lambda index: index.notify_workers([worker_id]), "tell")
 
 
 def is_asked_to_drain(worker_id: uuid.UUID) -> bool:

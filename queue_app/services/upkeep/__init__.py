@@ -1,1 +1,0 @@
-"""Periodic jobs: due tasks, promotion, statistics, purge."""

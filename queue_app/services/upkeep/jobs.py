@@ -71,17 +71,17 @@ LOCK = "scheduler"
 
 def take_lead(token: str, seconds: float) -> bool:
     """Take or renew the leadership for so long; return whether ``token`` leads. Raises ``IndexUnavailable``."""
-    return get_index().hold(LOCK, token, seconds)
+    return get_index().lock(LOCK, token, seconds)
 
 
 def resign(token: str) -> None:
     """Give the leadership up, if ``token`` has it. Raises ``IndexUnavailable``."""
-    get_index().hold(LOCK, token, 0)
+    get_index().lock(LOCK, token, 0)
 
 
-def wake_forgotten() -> int:
+def wake_idle_workers() -> int:
     """Wake an idle worker of every profile that has work: a call may have gone to one that died."""
-    return get_index().tick()
+    return get_index().wake_idle()
 
 
 type Answers = Mapping[str, Any]
@@ -96,4 +96,4 @@ def look(asked: Iterable[str]) -> Answers:
     }
     if "neighbours" in names:
         params["neighbours"] = machine_identity() or None  # where it is unknown, nobody's
-    return rows.look(names, params)
+    return rows.pending_work(names, params)

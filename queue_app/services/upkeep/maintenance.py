@@ -48,7 +48,7 @@ def purge_tasks(retention: RetentionSettings, limit: int, until: float) -> int:
     before = _Walk.last(retention)
     kinds: dict[_Purge, tuple[float, datetime | None]] = {
         upkeep.purge_completed: (retention.success_seconds, before.start if before else None),
-        upkeep.purge_fruitless: (retention.failure_seconds, None),
+        upkeep.purge_unsuccessful: (retention.failure_seconds, None),
     }
     begun = timezone.now()
     while kinds:

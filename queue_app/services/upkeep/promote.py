@@ -35,7 +35,7 @@ from queue_app.services.upkeep import jobs
 from queue_app.sql import waiting
 from queue_app.sql import waiting as rows
 from queue_app.sql.comparison import Cursor
-from queue_app.sql.database import alias
+from queue_app.sql.database import alias, clock
 
 JOB = "promote"
 BUDGET_SECONDS = 5.0
@@ -122,7 +122,7 @@ def promote(*, budget: float = BUDGET_SECONDS, batch: int = BATCH) -> Promotion:
 
 def _sweeps(thresholds: Thresholds, known: dict[str, list[str]]) -> list[_Sweep]:
     """Return a sweep for each rise, each from where the last run stopped."""
-    now = rows.clock()
+    now = clock()
     found: list[_Sweep] = []
     for band in PROMOTED:
         for rise in rises(band, thresholds):
@@ -158,7 +158,7 @@ def make_due(*, limit: int = DUE_BATCH) -> int:
     if tasks:
         notify_index(lambda index: index.push(tasks), "push")
         if transition_log.enabled():
-            transition_log.due(tasks)
+            transition_log.log_due(tasks)
         events.count({"due": len(tasks)})
     return len(tasks)
 

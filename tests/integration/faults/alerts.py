@@ -147,11 +147,11 @@ def rebuild_hangs(plant: Plant) -> Iterator[None]:
 
     def taken() -> bool:
         plant.run.arena.flush()
-        return get_index().hold("rebuild", token, 600)
+        return get_index().lock("rebuild", token, 600)
 
     eventually(taken, "the lock is ours")
     yield
-    get_index().hold("rebuild", token, 0)
+    get_index().lock("rebuild", token, 0)
 
 
 @contextmanager

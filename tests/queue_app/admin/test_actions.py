@@ -254,7 +254,7 @@ def test_buttons_of_a_task(staff, committed, make_task):
     assert "The task is cancelled." in response.content.decode()
     assert position(task) is None
     response = staff.post(f"{TASKS}{task.pk}/cancel/", follow=True)
-    assert "cannot be cancelled any more" in response.content.decode()
+    assert "can no longer be cancelled" in response.content.decode()
     response = staff.post(f"{TASKS}{task.pk}/priority/", {"priority": "low"}, follow=True)
     assert "only waiting tasks" in response.content.decode()
     response = staff.post(f"{TASKS}{ahead.pk}/priority/", {"priority": "<b>urgent</b>"}, follow=True)

@@ -1,11 +1,14 @@
 """The groups that the migration makes, and what each of them may."""
 
+from importlib import import_module
+
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from queue_app.roles import GROUPS, ensure_groups
-
+_defaults = import_module("queue_app.migrations.0002_defaults")
+GROUPS = _defaults.GROUPS
 MAY = {
     "Task queue: Viewer": set(),
     "Task queue: Operator": {"cancel", "pause", "payload"},
@@ -16,7 +19,7 @@ MAY = {
 @pytest.fixture
 def groups(db):
     Group.objects.filter(name__in=GROUPS).delete()
-    assert ensure_groups("default") == list(GROUPS)
+    assert _defaults.create_groups(apps, "default") == list(GROUPS)
 
 
 @pytest.mark.parametrize("name", GROUPS)
@@ -41,7 +44,7 @@ def test_what_a_group_may(name, groups, make_task):
 def test_groups_that_exist_are_left_as_they_are(groups):
     viewer = Group.objects.get(name="Task queue: Viewer")
     viewer.permissions.clear()
-    assert ensure_groups("default") == []
+    assert _defaults.create_groups(apps, "default") == []
     assert viewer.permissions.count() == 0
 
 

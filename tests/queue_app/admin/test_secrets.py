@@ -44,7 +44,7 @@ def crawl(client, task, *, api=True):
     return text
 
 
-def bury(task, message):
+def let_die(task, message):
     from django.utils import timezone  # noqa: PLC0415
 
     DeadLetter.objects.create(
@@ -72,7 +72,7 @@ def test_secrets_are_masked_everywhere(parameters, staff, make_task, make_worker
     task = make_task(parameters=parameters | {"plain": "visible-text"})
     result = {"echo": parameters}
     task = end_task(task, Status.DEAD_LETTER, error=message, worker=make_worker(), result=result)
-    bury(task, message)
+    let_die(task, message)
     page = crawl(staff, task)
     assert CANARY not in page
     assert "visible-text" in page
@@ -95,7 +95,7 @@ def test_secret_positional_arguments_are_masked_by_the_names_of_the_function(
     task = end_task(
         make_task(args=["alice", CANARY, "third"]), Status.FAILED, error=f"bad login {CANARY}", worker=make_worker()
     )
-    bury(task, "x")
+    let_die(task, "x")
     page = crawl(staff, task)
     assert CANARY not in page
     assert "alice" in page
@@ -136,7 +136,7 @@ def test_values_declared_sensitive_are_masked_everywhere(
         worker=make_worker(),
         result={"card_number": CANARY, "said": f"took {DECLARED}"},
     )
-    bury(stored, message)
+    let_die(stored, message)
     page = crawl(staff, stored)
     assert DECLARED not in page
     assert "behind-a-name" not in page
@@ -148,9 +148,9 @@ def test_values_declared_sensitive_are_masked_everywhere(
         )
 
     # Whoever runs it again leaves what is masked as it was.
-    from queue_app.services.lifecycle.retry import run_again  # noqa: PLC0415
+    from queue_app.services.lifecycle.actions import run_again  # noqa: PLC0415
 
-    monkeypatch.setattr("queue_app.services.lifecycle.retry.registry.get", lambda _: charge)
+    monkeypatch.setattr("queue_app.services.lifecycle.actions.registry.get", lambda _: charge)
     shown = staff.get(f"/api/v1/tasks/{stored.pk}").json()["parameters"]
     assert shown["cardNumber"] == shown["deep"][0]["Card-Number"] == shown["pin"] == "********"
     again = run_again(stored.pk, parameters=shown | {"plain": "edited"})
@@ -214,7 +214,7 @@ def test_what_is_declared_must_be_names():
     with pytest.raises(InvalidTask, match="list of names"):
         task(sensitive="card")(crawl)
     with pytest.raises(TypeError, match="decorator only"):
-        task(bury).using(sensitive=["card"])
+        task(let_die).using(sensitive=["card"])
 
 
 def test_markup_is_escaped_everywhere(staff, make_task, make_worker, end_task):
@@ -224,7 +224,7 @@ def test_markup_is_escaped_everywhere(staff, make_task, make_worker, end_task):
     )
     task = end_task(task, Status.DEAD_LETTER, error=SCRIPT, worker=worker)
     Task.objects.filter(pk=task.pk).update(capabilities=[SCRIPT])
-    bury(task, SCRIPT)
+    let_die(task, SCRIPT)
     page = crawl(staff, task, api=False)  # which answers JSON
     assert SCRIPT not in page
     assert "&lt;script&gt;alert(" in page

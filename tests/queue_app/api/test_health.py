@@ -63,7 +63,7 @@ def test_takes_tasks_without_the_index(anonymous, index_away):
     response = anonymous.get("/readyz")
     assert response.status_code == 200
     assert (response.data["status"], response.data["index"]) == ("ok", "not ok")
-    assert response.data["reasons"] == ["Redis does not answer: tasks are accepted, and none is started."]
+    assert response.data["reasons"] == ["Redis does not answer: tasks are accepted but not started."]
 
 
 def test_whoever_needs_more_asks_for_it(anonymous, rebuilt):
@@ -108,4 +108,4 @@ def test_a_database_that_hangs_is_not_ready(anonymous, settings, silent_port, mo
     response = anonymous.http.get("/readyz")
     assert time.monotonic() - began < LIMIT
     assert (response.status_code, response.json()["database"]) == (503, "not ok")
-    assert response.json()["reasons"][0] == "The database does not answer, or lacks the tables."
+    assert response.json()["reasons"][0] == "The database does not answer, or its tables are missing."

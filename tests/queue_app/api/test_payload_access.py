@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import Group, Permission, User
 from django.urls import reverse
 
 from queue_app.models import AuditEntry, DeadLetter, Operation, Task, TaskAttempt, TaskLog, TaskProgress, TaskResult
-from queue_app.roles import ensure_groups
 from queue_app.services.control.api_keys import create_key, forget_keys
 from tests.queue_app.api.conftest import ApiClient
 
@@ -77,7 +78,7 @@ def in_group(queues):
     """Make staff of one of the groups that a migration makes."""
 
     def make(name: str) -> ApiClient:
-        ensure_groups("default")
+        import_module("queue_app.migrations.0002_defaults").create_groups(apps, "default")
         user = User.objects.create_user(name, is_staff=True)
         user.groups.add(Group.objects.get(name=f"Task queue: {name}"))
         return ApiClient(user)

@@ -16,7 +16,7 @@ import pytest
 
 from queue_app.index import get_index
 from queue_app.services.control.api_keys import create_key, forget_keys
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "client.py"
 PROGRAM = """

@@ -15,7 +15,7 @@ from queue_app.api.views import events as view
 from queue_app.core.events import EventFilter
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.notify import events, subscribe
 from tests.support.engine import Side, until
 

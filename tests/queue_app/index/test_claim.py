@@ -7,7 +7,7 @@ import pytest
 from queue_app.core.priorities import Band
 from queue_app.exceptions import IndexNotReady, UnknownProfile
 from queue_app.index import Index, Profile
-from tests.support.scene import Hand, Scene
+from tests.support.scene import Hand, Scene, set_limits
 
 # given tasks: name -> (ms, options); worker: (kinds, options); want; proposed in order
 ORDER = {
@@ -138,7 +138,7 @@ def test_a_proposal_says_when_it_was_made_and_of_which_generation(scene: Scene):
 
 
 def test_a_queue_never_holds_more_leases_than_its_cap(scene: Scene):
-    scene.index.set_limits("default", max_concurrent=2)
+    set_limits(scene.index, "default", max_concurrent=2)
     scene.push(*(scene.task(f"t{n}", n) for n in range(4)))
     hand = scene.worker()
     assert scene.claim(hand, 10) == "t0 t1"
@@ -148,13 +148,13 @@ def test_a_queue_never_holds_more_leases_than_its_cap(scene: Scene):
 
 
 def test_a_full_queue_does_not_hide_the_others(scene: Scene):
-    scene.index.set_limits("p", max_concurrent=1)
+    set_limits(scene.index, "p", max_concurrent=1)
     scene.push(*(scene.task(f"p{n}", n, queue="p") for n in range(3)), scene.task("q0", 9, queue="q"))
     assert scene.claim(scene.worker(), 10) == "p0 q0"
 
 
 def test_the_cap_over_everything_counts_all_queues(scene: Scene):
-    scene.index.set_limits("", max_concurrent=3)
+    set_limits(scene.index, "", max_concurrent=3)
     scene.push(*(scene.task(f"t{n}", n, queue="pq"[n % 2]) for n in range(6)))
     hand = scene.worker()
     assert scene.claim(hand, 2) == "t0 t1"
@@ -167,17 +167,17 @@ def test_the_cap_over_everything_counts_all_queues(scene: Scene):
 def test_a_paused_queue_proposes_nothing(scene: Scene):
     scene.push(scene.task("x", queue="p"), scene.task("y", 1))
     hand = scene.worker()
-    scene.index.set_limits("p", max_concurrent=None, paused=True)
+    set_limits(scene.index, "p", max_concurrent=None, paused=True)
     scene.check()
     assert scene.claim(hand, 2) == "y"
-    scene.index.set_limits("p", max_concurrent=None, paused=False)
+    set_limits(scene.index, "p", max_concurrent=None, paused=False)
     scene.check()
     assert scene.claim(hand, 2) == "x"
 
 
 def test_a_queue_filled_through_other_lanes_stays_full_for_everybody(scene: Scene):
     """The heads of workers that run other lanes still hold the queue; the claim looks at the limit itself."""
-    scene.index.set_limits("p", max_concurrent=1)
+    set_limits(scene.index, "p", max_concurrent=1)
     scene.push(scene.task("a0", 0, queue="p", kind="a"), scene.task("b0", 1, queue="p", kind="b"))
     one, other = scene.worker("a"), scene.worker("b")
     assert scene.claim(one) == "a0"
@@ -193,7 +193,7 @@ def test_order_is_strict_behind_full_queues(scene: Scene, blocked: int):
     """However many full queues a claim meets on the way, what it proposes are the first tasks of all."""
     other, hand = scene.worker("b"), scene.worker("a")
     for n in range(blocked):
-        scene.index.set_limits(f"full{n}", max_concurrent=1)
+        set_limits(scene.index, f"full{n}", max_concurrent=1)
         scene.push(scene.task(f"b{n}", n, queue=f"full{n}", kind="b"), scene.task(f"a{n}", n, queue=f"full{n}"))
     assert len(scene.claim(other, blocked).split()) == blocked
     scene.push(

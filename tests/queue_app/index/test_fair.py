@@ -7,7 +7,7 @@ from itertools import cycle
 import pytest
 
 from queue_app.core.records import TaskRef
-from tests.support.scene import Hand, Scene
+from tests.support.scene import Hand, Scene, set_limits
 
 USERS = 50
 ROUNDS = 20
@@ -42,7 +42,7 @@ def end(scene: Scene, *names: str) -> None:
 @pytest.mark.parametrize("per_user", [None, 2])
 def test_users_of_unequal_load_get_equal_shares_each_in_its_order(scene: Scene, per_user):
     """Fifty users wait with 20 to 216 tasks each, the greediest first; a thousand starts later all had about twenty."""
-    scene.index.set_limits("default", fair_by="user", max_concurrent_per_user=per_user)
+    set_limits(scene.index, "default", fair_by="user", max_concurrent_per_user=per_user)
     hand = scene.worker("a b")
     wanted = {}
     for number in reversed(range(USERS)):
@@ -64,7 +64,7 @@ def test_users_of_unequal_load_get_equal_shares_each_in_its_order(scene: Scene, 
 
 
 def test_shares_go_by_weight(scene: Scene):
-    scene.index.set_limits("default", fair_by="user", shares={"u0": 3.0})
+    set_limits(scene.index, "default", fair_by="user", shares={"u0": 3.0})
     hand = scene.worker()
     for user in ("u0", "u1", "u2"):
         load(scene, user, 60)
@@ -75,7 +75,7 @@ def test_shares_go_by_weight(scene: Scene):
 @pytest.mark.parametrize("before", [0, 500])
 def test_a_single_task_starts_within_one_turnover_of_a_slot_whatever_waits_before_it(scene: Scene, before: int):
     """One user has 10 000 tasks and holds every slot: the next slot that is freed is for the other."""
-    scene.index.set_limits("default", fair_by="user", max_concurrent=4)
+    set_limits(scene.index, "default", fair_by="user", max_concurrent=4)
     hand = scene.worker()
     load(scene, "many", 10_000)
     running = owners(scene, hand, 4)

@@ -6,10 +6,10 @@ from queue_app.core.limit_values import Limits
 from tests.support.scene import Scene
 
 
-@pytest.mark.parametrize("how", ["release", "withdraw"])
+@pytest.mark.parametrize("how", ["release", "revoke"])
 def test_a_gate_that_opens_shows_what_waits_behind_it(scene: Scene, how: str):
     """Guard: the regrouping when a slot of a gate is freed."""
-    scene.index.copy_limits("t:a", Limits(max_concurrent=1))
+    scene.index.set_limits("t:a", Limits(max_concurrent=1))
     scene.push(scene.task("x"), scene.task("y", 1))
     hand = scene.worker()
     assert scene.claim(hand, 2) == "x"
@@ -17,7 +17,7 @@ def test_a_gate_that_opens_shows_what_waits_behind_it(scene: Scene, how: str):
     if how == "release":
         scene.release("x")
     else:
-        scene.index.withdraw(scene.index.leases("default"))
+        scene.index.revoke(scene.index.leases("default"))
     assert scene.called(hand)
     assert scene.claim(hand, 2) == "y"
 
@@ -29,7 +29,7 @@ def test_a_rate_begins_empty_also_after_everything_was_lost(scene: Scene, limits
     for generation in (2, 3):
         scene.index._client.flushdb()
         scene.open(generation)
-        scene.index.copy_limits("t:a", Limits(**limits))
+        scene.index.set_limits("t:a", Limits(**limits))
         scene.index.register(hand.profile, hand.id)
         scene.push(scene.task("x"))
         assert scene.claim(hand, 1) == ""

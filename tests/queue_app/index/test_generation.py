@@ -4,7 +4,7 @@ import pytest
 
 from queue_app.exceptions import UnknownProfile
 from queue_app.index import Generation, Index
-from tests.support.scene import Scene
+from tests.support.scene import Scene, set_limits
 
 
 def test_an_empty_index_carries_no_generation(index: Index):
@@ -44,16 +44,16 @@ def test_a_beginning_generation_forgets_everything_but_limits_locks_and_calls(sc
     scene.claim(hand)
     scene.push(*(scene.task(f"t{n}", n, queue=f"q{n % 7}", kind=f"k{n % 300}") for n in range(1500)), scene.task("x"))
     scene.index.restore_leases([(scene.task("y").id, "default")])
-    scene.index.set_limits("", max_concurrent=9)
-    scene.index.set_limits("q1", max_concurrent=1, paused=True)
-    assert scene.index.hold("scheduler", "me", 60)
+    set_limits(scene.index, "", max_concurrent=9)
+    set_limits(scene.index, "q1", max_concurrent=1, paused=True)
+    assert scene.index.lock("scheduler", "me", 60)
     scene.index.begin_generation(2)
     state = scene.check()
     assert (state.lanes, state.leases, state.profiles) == ({}, set(), set())
     assert state.limits == {"q1": {"max_concurrent": "1", "paused": "1"}}, "or pushes would not know their lanes"
     assert state.overall == {"max_concurrent": "9"}
     assert scene.called(hand)
-    assert not scene.index.hold("scheduler", "somebody else", 60)
+    assert not scene.index.lock("scheduler", "somebody else", 60)
 
 
 def test_a_rebuild_that_was_overtaken_wipes_nothing_of_the_later_one(index: Index, monkeypatch):
@@ -112,14 +112,14 @@ HOLDS = {
 @pytest.mark.parametrize("case", HOLDS)
 def test_hold(index: Index, case: str):
     calls, replies = HOLDS[case]
-    assert [index.hold("lock", token, seconds) for token, seconds in calls] == replies
+    assert [index.lock("lock", token, seconds) for token, seconds in calls] == replies
 
 
 def test_a_lock_lapses(index: Index):
-    assert index.hold("lock", "a", 9)
+    assert index.lock("lock", "a", 9)
     assert 0 < index._client.pttl(f"{index.keys.prefix}:lock:lock") <= 9000
 
 
 def test_locks_have_names(index: Index):
-    assert index.hold("one", "a", 9)
-    assert index.hold("two", "b", 9)
+    assert index.lock("one", "a", 9)
+    assert index.lock("two", "b", 9)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.scene import Scene
+from tests.support.scene import Scene, set_limits
 
 # limits before, limits now -> whether anything changed
 CHANGES = {
@@ -21,8 +21,8 @@ CHANGES = {
 def test_whether_anything_changed(scene: Scene, case: str):
     before, now, changed = CHANGES[case]
     if before:
-        scene.index.set_limits("q", max_concurrent=before[0], paused=before[1])
-    assert scene.index.set_limits("q", max_concurrent=now[0], paused=now[1]) is changed
+        set_limits(scene.index, "q", max_concurrent=before[0], paused=before[1])
+    assert set_limits(scene.index, "q", max_concurrent=now[0], paused=now[1]) is changed
     state = scene.check()
     assert state.limits.get("q", {}).get("max_concurrent") == (None if now[0] is None else str(now[0]))
     assert state.paused("q") is now[1]
@@ -34,7 +34,7 @@ def test_a_changed_cap_holds_at_the_next_claim(scene: Scene, queue: str):
     hand = scene.worker()
     claimed = []
     for cap in (2, 3, 1, None):
-        scene.index.set_limits(queue, max_concurrent=cap)
+        set_limits(scene.index, queue, max_concurrent=cap)
         scene.check()
         claimed.append(scene.claim(hand, 5))
     assert claimed == ["t0 t1", "t2", "", "t3 t4 t5 t6 t7"]
@@ -42,11 +42,11 @@ def test_a_changed_cap_holds_at_the_next_claim(scene: Scene, queue: str):
 
 @pytest.mark.parametrize("queue", ["default", ""])
 def test_a_raised_cap_calls_a_worker(scene: Scene, queue: str):
-    scene.index.set_limits(queue, max_concurrent=1)
+    set_limits(scene.index, queue, max_concurrent=1)
     scene.push(scene.task("x"), scene.task("y", 1))
     hand = scene.worker()
     assert scene.claim(hand, 2) == "x"
-    scene.index.set_limits(queue, max_concurrent=2)
+    set_limits(scene.index, queue, max_concurrent=2)
     assert scene.called(hand)
 
 
@@ -54,7 +54,7 @@ def test_a_lowered_cap_takes_nothing_away_from_what_runs(scene: Scene):
     scene.push(scene.task("x"), scene.task("y", 1), scene.task("z", 2))
     hand = scene.worker()
     assert scene.claim(hand, 2) == "x y"
-    scene.index.set_limits("default", max_concurrent=1)
+    set_limits(scene.index, "default", max_concurrent=1)
     assert scene.leased() == {"x", "y"}
     scene.release("x")
     assert scene.claim(hand) == ""
@@ -63,6 +63,6 @@ def test_a_lowered_cap_takes_nothing_away_from_what_runs(scene: Scene):
 
 
 def test_limits_of_a_queue_that_does_not_exist_yet(scene: Scene):
-    scene.index.set_limits("later", max_concurrent=1)
+    set_limits(scene.index, "later", max_concurrent=1)
     scene.push(scene.task("x", queue="later"), scene.task("y", 1, queue="later"))
     assert scene.claim(scene.worker(), 5) == "x"

@@ -136,8 +136,8 @@ class LimitsMachine(RuleBasedStateMachine):
         if gate == "q:p":
             found = replace(found, **self.shape)
         before = self.model.limits.get(gate, Limits())
-        assert self.index.copy_limits(gate, found) == (before.fields() != found.fields())
-        assert not self.index.copy_limits(gate, found)
+        assert self.index.set_limits(gate, found) == (before.fields() != found.fields())
+        assert not self.index.set_limits(gate, found)
         self.model.limits[gate] = found
         is_paced = found.rate_count or found.min_delay_seconds
         if not is_paced:
@@ -256,7 +256,7 @@ class LimitsMachine(RuleBasedStateMachine):
         """The rows refuse a proposal, and it returns to its place; tokens that it took are not given back."""
         task = self._pick(self.model.leases, choice)
         leased_at = next(lease.leased_at for lease in self.index.leases(task.queue) if lease.id == task.id)
-        assert self.index.withdraw([Lease(task.id, task.queue, leased_at)]) == 1
+        assert self.index.revoke([Lease(task.id, task.queue, leased_at)]) == 1
         self.model.waiting[task.id] = self.model.leases.pop(task.id)
         assert self.index.push([task]) == 1
 
@@ -299,7 +299,7 @@ class LimitsMachine(RuleBasedStateMachine):
         self.model.now += steps * STEP
         self.index._client.set(CLOCK, self.model.now)
         if tick:
-            self.index.tick()
+            self.index.wake_idle()
 
     @rule()
     def rebuild(self):
@@ -310,7 +310,7 @@ class LimitsMachine(RuleBasedStateMachine):
     def leave_and_return(self, who):
         """A worker retires and another of its kind registers."""
         hand = self.hands[who]
-        self.index.retire(hand.profile.id, hand.id)
+        self.index.unregister(hand.profile.id, hand.id)
         self.told.pop(hand.id, None)
         self.index.register(hand.profile, hand.id)
 

@@ -23,7 +23,7 @@ from queue_app.core.promotion import PROMOTED, Thresholds, effective_band, steps
 from queue_app.core.records import TaskRef
 from queue_app.index import Lease, Profile, get_index
 from tests.support import index_state
-from tests.support.scene import Hand
+from tests.support.scene import Hand, set_limits
 
 EXAMPLES = int(os.environ.get("INDEX_MODEL_EXAMPLES", "0"))
 SETTINGS = settings(
@@ -161,7 +161,7 @@ class IndexMachine(RuleBasedStateMachine):
         assert self.index.begin_generation(self.generation)
         self.index.restore_leases([(task.id, task.queue) for task in self.model.leases.values()])
         for queue in ("", *QUEUES):
-            self.index.set_limits(queue, max_concurrent=self.model.caps.get(queue), paused=queue in self.model.paused)
+            set_limits(self.index, queue, max_concurrent=self.model.caps.get(queue), paused=queue in self.model.paused)
         self.index.set_thresholds(self.model.thresholds)
         assert self.index.push(self.model.waiting.values()) == len(self.model.waiting)
         self.model.places = {task.id: self.model.effective(task) for task in self.model.waiting.values()}
@@ -257,7 +257,7 @@ class IndexMachine(RuleBasedStateMachine):
         """A proposal that the row refused, or a lease that is another one by now."""
         task = self._pick(self.model.leases, choice)
         leased_at = next(lease.leased_at for lease in self.index.leases(task.queue) if lease.id == task.id)
-        assert self.index.withdraw([Lease(task.id, task.queue, leased_at - (not same))]) == int(same)
+        assert self.index.revoke([Lease(task.id, task.queue, leased_at - (not same))]) == int(same)
         if same:
             del self.model.leases[task.id]
 
@@ -331,7 +331,7 @@ class IndexMachine(RuleBasedStateMachine):
     def set_cap(self, queue, cap):
         """Another cap, for a queue or for everything."""
         paused = queue in self.model.paused
-        changed = self.index.set_limits(queue, max_concurrent=cap, paused=paused)
+        changed = set_limits(self.index, queue, max_concurrent=cap, paused=paused)
         assert changed == (self.model.caps.get(queue) != cap)
         self.model.caps[queue] = cap
 
@@ -339,8 +339,8 @@ class IndexMachine(RuleBasedStateMachine):
     def pause_or_resume(self, queue):
         """The other state of a queue."""
         self.model.paused ^= {queue}
-        assert self.index.set_limits(
-            queue, max_concurrent=self.model.caps.get(queue), paused=queue in self.model.paused
+        assert set_limits(
+            self.index, queue, max_concurrent=self.model.caps.get(queue), paused=queue in self.model.paused
         )
 
     @rule()
@@ -354,7 +354,7 @@ class IndexMachine(RuleBasedStateMachine):
     def leave_and_return(self, who):
         """A worker retires and another of its kind registers."""
         hand = self.hands[who]
-        self.index.retire(hand.profile.id, hand.id)
+        self.index.unregister(hand.profile.id, hand.id)
         self.index.register(hand.profile, hand.id)
 
     # -- what always holds -----------------------------------------------------------------

@@ -42,13 +42,13 @@ def eventually(condition):
 
 def test_the_first_hint_goes_out_at_once_and_a_burst_gathers(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
-    index.post_entries([entry()])
+    index.notify([entry()])
     index.flush()  # a server that did not know the script has it now
-    index._poster._sent_at = -1000.0
-    index.post_entries([entry()])
+    index._notifier._sent_at = -1000.0
+    index.notify([entry()])
     before = calls(index)
     for _ in range(20):
-        index.post_entries([entry()])
+        index.notify([entry()])
     assert calls(index) == before
     index.flush()
     assert waiting(index) == 22
@@ -58,7 +58,7 @@ def test_the_first_hint_goes_out_at_once_and_a_burst_gathers(index, monkeypatch)
 def test_the_last_hints_of_a_burst_need_no_further_caller(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 0.005)
     for _ in range(20):
-        index.post_entries([entry()])
+        index.notify([entry()])
     eventually(lambda: waiting(index) == 20)
 
 
@@ -66,89 +66,89 @@ def test_while_callers_come_the_thread_leaves_the_sending_to_them(index, monkeyp
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 0.005)
     now = [time.monotonic()]
     monkeypatch.setattr(notifier, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
-    late = index._poster._send_late_ones
-    index.post_entries([entry()])
+    late = index._notifier._send_overdue
+    index.notify([entry()])
     index.flush()
-    monkeypatch.setattr(index._poster, "_start_thread", lambda: None)
-    index._poster._sent_at = now[0]
-    index.post_entries([entry()])
+    monkeypatch.setattr(index._notifier, "_start_thread", lambda: None)
+    index._notifier._sent_at = now[0]
+    index.notify([entry()])
     assert late() == pytest.approx(0.007), "a caller will, when the time has come"
     now[0] += 0.006
-    index.post_entries([entry()])  # sends both
+    index.notify([entry()])  # sends both
     eventually(lambda: waiting(index) == 3)
     now[0] += 0.002
     assert late() == pytest.approx(0.005), "some were sent a moment ago: more may come"
-    index.post_entries([entry()])
+    index.notify([entry()])
     now[0] += 0.004
     assert late() == pytest.approx(0.003)
     now[0] += 0.003
     assert late() == 0.0, "nobody came"
     eventually(lambda: waiting(index) == 4)
-    assert not index._poster._gathering.is_set(), "the next one wakes the thread"
+    assert not index._notifier._gathering.is_set(), "the next one wakes the thread"
 
 
 def test_a_script_of_this_process_sees_what_it_posted(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
     for _ in range(3):
-        index.post_entries([entry()])
+        index.notify([entry()])
     assert index.depth("default").total == 3
 
 
 def test_a_question_goes_with_the_hints_before_it_and_gets_its_own_answer(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
-    index.post_entries([entry()])
+    index.notify([entry()])
     index.flush()
     sent = []
-    send = index._poster._line.send
-    monkeypatch.setattr(index._poster._line, "send", lambda calls: sent.append(len(calls)) or send(calls))
+    send = index._notifier._pipeline.send
+    monkeypatch.setattr(index._notifier._pipeline, "send", lambda calls: sent.append(len(calls)) or send(calls))
     for place in (2, 3):
         posted = entry()
-        index.post_entries([posted])
+        index.notify([posted])
         assert index._call("position", LANE, posted.id.bytes) == place
         index._client.script_flush()  # all are refused, and sent again in their order
     assert sent.count(2) == 2
 
 
 def test_a_server_that_forgot_its_scripts_learns_them_again(index):
-    index.post_entries([entry()])
+    index.notify([entry()])
     index.flush()
     index._client.script_flush()
-    index.post_entries([entry()])
+    index.notify([entry()])
     index.flush()
     assert waiting(index) == 2
 
 
 def test_the_first_hint_arrives_at_a_server_that_knows_no_script(index):
     """As one that has just been started: nobody may come after it who would read the refusal."""
-    index._poster._line.drop()
+    index._notifier._pipeline.disconnect()
     index._client.script_flush()
-    index.post_entries([entry()])
+    index.notify([entry()])
     eventually(lambda: index._client.exists(f"{index.keys.prefix}:queues"))
 
 
 def test_what_a_broken_connection_swallowed_is_sent_again(index):
-    index.post_entries([entry()])
+    index.notify([entry()])
     index.flush()
-    index.post_entries([entry()])  # unanswered
+    index.notify([entry()])  # unanswered
     index._client.client_kill_filter(_type="normal", skipme=True)
-    index.post_entries([entry()])
+    index.notify([entry()])
     index.flush()
     assert waiting(index) == 3
 
 
 def test_a_failure_in_the_thread_reaches_the_next_caller(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 0.001)
-    index.post_entries([entry()])
+    index.notify([entry()])
 
     def refuse(*_):
         raise redis.ConnectionError("gone")
 
-    monkeypatch.setattr(index._poster._line, "send", refuse)
-    index._poster._sent_at = time.monotonic() + 1000  # so that it gathers
-    index.post_entries([entry()])
-    eventually(lambda: index._poster._failure is not None)
+    monkeypatch.setattr(index._notifier._pipeline, "send", refuse)
+    index._notifier._sent_at = time.monotonic() + 1000  # so that it gathers
+    index.notify([entry()])
+    eventually(lambda: index._notifier._failure is not None)
     with pytest.raises(IndexUnavailable, match="gone"):
-        index.post_entries([entry()])
+        index.notify([entry()])
 
 
 class CountingLock:
@@ -177,39 +177,39 @@ def test_a_server_that_does_not_answer_costs_the_threads_that_wait_one_timeout(i
         assert release.wait(10)
         raise redis.TimeoutError("no answer")
 
-    monkeypatch.setattr(index._poster._line, "send", never)
-    monkeypatch.setattr(index._poster, "_lock", lock)
+    monkeypatch.setattr(index._notifier._pipeline, "send", never)
+    monkeypatch.setattr(index._notifier, "_lock", lock)
     with ThreadPoolExecutor(8) as threads:
-        posts = [threads.submit(index.post_entries, [entry()])]
+        posts = [threads.submit(index.notify, [entry()])]
         assert entered.wait(10)
-        posts += [threads.submit(index.post_entries, [entry()]) for _ in range(5)]
+        posts += [threads.submit(index.notify, [entry()]) for _ in range(5)]
         eventually(lambda: lock.asked == len(posts))
         release.set()
         assert {type(post.exception(10)) for post in posts} == {IndexUnavailable}
     assert len(asked) == 1
     with pytest.raises(IndexUnavailable):
-        index.post_entries([entry()])
+        index.notify([entry()])
     assert len(asked) == 2, "who asks later tries it again"
 
 
-@pytest.mark.parametrize("ask", [Index.tick, lambda index: (index.post_entries([entry()]), index.flush())])
+@pytest.mark.parametrize("ask", [Index.wake_idle, lambda index: (index.notify([entry()]), index.flush())])
 def test_a_connection_to_a_server_that_became_a_replica_is_given_up(index, ask):
     """The former primary may live on; only a new connection finds the new one."""
     index.flush()
-    for name in ("tick", "push"):
+    for name in ("wake_idle", "push"):
         script = index._client.register_script(f"return redis.error_reply('READONLY {name}: a replica')")
         index._scripts[name] = script
-    index._poster._push = index._scripts["push"]
+    index._notifier._push = index._scripts["push"]
     before = index._client.client_id()
     with pytest.raises(IndexUnavailable, match="replica"):
         ask(index)
-    assert index._poster._line.connection is None
+    assert index._notifier._pipeline.connection is None
     assert index._client.client_id() != before
 
 
 def test_a_child_does_not_touch_its_parents_connection(index):
-    index.post_entries([entry()])
-    inherited = index._poster._line.connection
-    index._poster.forget()
-    index.post_entries([entry()])
-    assert index._poster._line.connection is not inherited
+    index.notify([entry()])
+    inherited = index._notifier._pipeline.connection
+    index._notifier.reset()
+    index.notify([entry()])
+    assert index._notifier._pipeline.connection is not inherited

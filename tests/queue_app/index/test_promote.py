@@ -71,7 +71,7 @@ def test_promote(aging, case):
     assert aging.check().lanes[task.lane][task.id] == task.score - (own - band) * BAND_WIDTH
     assert steps_of(aging.index.promote([task])) == {}
     names = {f"promoted:{one.label}:{other.label}": count for (one, other), count in steps.items()}
-    assert aging.index.counters() == names
+    assert aging.index.stats().counts == names
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -82,7 +82,7 @@ def test_a_push_puts_a_task_where_a_promotion_would(aging, case):
     assert aging.push(task) == 1
     assert aging.standing() == {"x": band}
     assert steps_of(aging.index.promote([task])) == {}
-    assert aging.index.counters() == {}
+    assert aging.index.stats().counts == {}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -94,7 +94,7 @@ def test_a_push_of_what_waits_already_is_no_repair(aging, case):
     aging.push_young(task)
     assert aging.push(task) == 0
     assert aging.standing() == {"x": band}
-    assert sum(aging.index.counters().values()) == sum(steps.values())
+    assert sum(aging.index.stats().counts.values()) == sum(steps.values())
     assert aging.push(task) == 0
 
 
@@ -232,4 +232,4 @@ def test_counters_survive_a_rebuild(aging):
     aging.push_young(task)
     aging.index.promote([task])
     aging.index.begin_generation(2)
-    assert aging.index.counters() == {"promoted:low:normal": 1}
+    assert aging.index.stats().counts == {"promoted:low:normal": 1}

@@ -11,7 +11,7 @@ from queue_app.core.lanes import lane_name
 from queue_app.core.records import Entry
 from queue_app.core.states import Status
 from queue_app.index import Index, notifier
-from queue_app.index.publishing import IDS_PER_ENTRY, split
+from queue_app.index.events import IDS_PER_ENTRY, split
 
 FIELDS = ["event", "task_id", "task_type", "queue", "priority", "user", "attempt", "worker", "status", "at"]
 LANE = lane_name("default", "app.a", ())
@@ -81,12 +81,12 @@ def test_the_stream_is_capped(index, settings):
 
 def test_an_event_stands_before_the_hint_that_lets_the_task_start(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
-    index._poster._sent_at = time.monotonic()
+    index._notifier._sent_at = time.monotonic()
     sent = []
-    plain = index._poster._line.send
-    monkeypatch.setattr(index._poster._line, "send", lambda calls: sent.append(calls) or plain(calls))
+    plain = index._notifier._pipeline.send
+    monkeypatch.setattr(index._notifier._pipeline, "send", lambda calls: sent.append(calls) or plain(calls))
     told = run(2)
-    index.announce_entries([Entry(LANE, 2e13, task_id) for task_id in told.task_ids], [told])
+    index.notify_many([Entry(LANE, 2e13, task_id) for task_id in told.task_ids], [told])
     index.flush()
     assert [call.script for call in sent[0]] == [index._script("publish"), index._script("push")]
     assert index.depth("default").total == 2
@@ -94,30 +94,30 @@ def test_an_event_stands_before_the_hint_that_lets_the_task_start(index, monkeyp
 
 def test_events_alone_are_not_waited_for_by_the_next_call(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
-    index._poster._sent_at = time.monotonic()
-    index.post_entries((), [run()])
+    index._notifier._sent_at = time.monotonic()
+    index.notify((), [run()])
     assert index.queues() == []
-    index.tick()
-    assert index._poster._count == 1
+    index.wake_idle()
+    assert index._notifier._count == 1
     assert len(entries(index)) == 1
 
 
 def test_events_wait_for_hints_to_go_with_but_not_without_bound(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 0.005)
-    poster_of_index = index._poster
-    poster_of_index._start_thread = lambda: None
-    poster_of_index._sent_at = -1000.0
-    index.post_entries((), [run()])
-    assert poster_of_index._count == 1
-    index.post_entries((), [run(notifier.MAX_EVENTS)])
-    assert poster_of_index._count == 0
+    notifier_of_index = index._notifier
+    notifier_of_index._start_thread = lambda: None
+    notifier_of_index._sent_at = -1000.0
+    index.notify((), [run()])
+    assert notifier_of_index._count == 1
+    index.notify((), [run(notifier.MAX_EVENTS)])
+    assert notifier_of_index._count == 0
 
 
 def test_who_reads_events_reads_his_own(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
-    index.post_entries((), [run()])
+    index.notify((), [run()])
     assert index.last_event_id() != "0-0"
-    index.post_entries((), [run()])
+    index.notify((), [run()])
     assert len(index.read_events("0-0", count=10)) == 2
 
 
@@ -125,7 +125,7 @@ def test_a_stream_that_cannot_be_written_fails_nothing(index):
     index._client.set(index.keys.events, "not a stream")
     assert index.publish([run()]) == 0
     task_id = uuid7()
-    index.post_entries([Entry(LANE, 2e13, task_id)], [run()])
+    index.notify([Entry(LANE, 2e13, task_id)], [run()])
     index.flush()
     assert index.depth("default").total == 1
 
@@ -133,17 +133,17 @@ def test_a_stream_that_cannot_be_written_fails_nothing(index):
 def test_a_server_that_forgot_its_scripts_learns_both_again(index):
     index.publish([run()])
     index._client.script_flush()
-    index.post_entries([Entry(LANE, 2e13, uuid7())], [run()])
+    index.notify([Entry(LANE, 2e13, uuid7())], [run()])
     index.flush()
     assert index.depth("default").total == 1
     assert len(entries(index)) == 2
 
 
 def test_events_on_a_connection_that_broke_are_sent_again(index):
-    index.post_entries((), [run()])
+    index.notify((), [run()])
     index.flush()
     index._client.client_kill_filter(_type="normal", skipme=True)
-    index.post_entries((), [run()])
+    index.notify((), [run()])
     index.flush()
     assert len(entries(index)) == 2
 

@@ -63,19 +63,19 @@ def test_a_worker_that_died_while_it_registered_does_not_leave_its_like_without_
 def test_the_last_worker_takes_its_profile_along(scene: Scene):
     scene.push(scene.task("x"), scene.task("y", queue="q"))
     one, two = scene.worker(), scene.worker()
-    scene.index.retire(one.profile.id, one.id)
+    scene.index.unregister(one.profile.id, one.id)
     assert scene.check().profiles == {one.profile.id}
-    scene.index.retire(two.profile.id, two.id)
+    scene.index.unregister(two.profile.id, two.id)
     state = scene.check()
     assert (state.profiles, state.heads, state.queue_heads, state.idle) == (set(), {}, {}, {})
 
 
 def test_retiring_twice_or_somebody_unknown_harms_nobody(scene: Scene):
     one, two = scene.worker(), scene.worker()
-    scene.index.retire(one.profile.id, one.id)
-    scene.index.retire(one.profile.id, one.id)
-    scene.index.retire(one.profile.id, uuid.uuid4())
-    scene.index.retire("0" * 16, uuid.uuid4())
+    scene.index.unregister(one.profile.id, one.id)
+    scene.index.unregister(one.profile.id, one.id)
+    scene.index.unregister(one.profile.id, uuid.uuid4())
+    scene.index.unregister("0" * 16, uuid.uuid4())
     scene.push(scene.task("x"))
     assert scene.claim(two) == "x"
 

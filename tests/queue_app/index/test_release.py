@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from queue_app.index import Lease
-from tests.support.scene import Scene
+from tests.support.scene import Scene, set_limits
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_release(busy: Scene, case: str):
 
 
 def test_a_slot_is_freed_once_however_often_it_is_released(busy: Scene):
-    busy.index.set_limits("default", max_concurrent=1)
+    set_limits(busy.index, "default", max_concurrent=1)
     assert [busy.release("x") for _ in range(3)] == [1, 0, 0]
     hand = busy.worker()
     busy.push(busy.task("v", 4), busy.task("w", 5))
@@ -66,7 +66,7 @@ def lease(scene: Scene, name: str, leased_at: int | None = None) -> Lease:
 
 
 def test_withdraw_ends_the_lease_that_was_meant(busy: Scene):
-    assert busy.index.withdraw([lease(busy, "x"), lease(busy, "y")]) == 2
+    assert busy.index.revoke([lease(busy, "x"), lease(busy, "y")]) == 2
     assert busy.leased() == set()
 
 
@@ -77,21 +77,21 @@ def test_withdraw_leaves_a_lease_that_was_taken_since(busy: Scene):
     busy.push(busy.tasks["x"])
     assert busy.claim(busy.worker(), 1) == "x"
     assert lease(busy, "x") != seen
-    assert busy.index.withdraw([seen]) == 0
+    assert busy.index.revoke([seen]) == 0
     assert "x" in busy.leased()
 
 
 def test_withdraw_twice_ends_once(busy: Scene):
     seen = lease(busy, "x")
-    assert busy.index.withdraw([seen, seen]) == 1
-    assert busy.index.withdraw([seen]) == 0
+    assert busy.index.revoke([seen, seen]) == 1
+    assert busy.index.revoke([seen]) == 0
 
 
 def test_withdraw_brings_a_full_queue_back(busy: Scene):
-    busy.index.set_limits("default", max_concurrent=1)
+    set_limits(busy.index, "default", max_concurrent=1)
     hand = busy.worker()
     assert busy.claim(hand) == ""
-    busy.index.withdraw([lease(busy, "x")])
+    busy.index.revoke([lease(busy, "x")])
     assert busy.called(hand)
     assert busy.claim(hand) == "z"
 
@@ -120,7 +120,7 @@ def test_restore_leases_leaves_the_instant_of_a_living_lease(busy: Scene):
 
 def test_restored_leases_count_for_every_limit(scene: Scene):
     scene.index.restore_leases([(scene.task("x").id, "default")])
-    scene.index.set_limits("default", max_concurrent=2)
+    set_limits(scene.index, "default", max_concurrent=2)
     scene.push(scene.task("y", 1), scene.task("z", 2))
     assert scene.claim(scene.worker(), 5) == "y"
 

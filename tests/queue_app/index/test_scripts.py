@@ -8,7 +8,7 @@ from queue_app.index import scripts
 from tests.support.scene import Scene
 
 
-@pytest.mark.parametrize("name", ["claim", "release", "push", "generation", "hold"])
+@pytest.mark.parametrize("name", ["claim", "release", "push", "generation", "lock"])
 def test_a_script_holds_the_shared_functions_that_it_uses_and_no_others(name: str):
     text = re.sub(r"--.*", "", scripts.source(name))
     defined = re.findall(r"^local function (\w+)", text, re.MULTILINE)

@@ -42,7 +42,7 @@ def test_many_lanes_come_in_several_calls(scene: Scene):
 
 
 def test_it_tells_the_leader_and_the_counts(scene: Scene):
-    scene.index.hold("scheduler", "me", 15)
+    scene.index.lock("scheduler", "me", 15)
     scene.index.count({"due": 2, "worker:dead": 1})
     scene.index.count({"due": 3})
     stats = scene.index.stats()

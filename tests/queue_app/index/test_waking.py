@@ -8,7 +8,7 @@ is left for somebody who is idle.
 import pytest
 
 from queue_app.core.priorities import Band
-from tests.support.scene import Hand, Scene
+from tests.support.scene import Hand, Scene, set_limits
 
 
 def idle(scene: Scene, *args: str, **kwargs: object) -> Hand:
@@ -54,10 +54,10 @@ def test_a_push_that_changes_nothing_calls_nobody(scene: Scene):
 
 def test_a_push_into_a_queue_that_may_not_start_anything_calls_nobody(scene: Scene):
     one = idle(scene)
-    scene.index.set_limits("p", max_concurrent=None, paused=True)
+    set_limits(scene.index, "p", max_concurrent=None, paused=True)
     scene.push(scene.task("x", queue="p"))
     assert not scene.called(one)
-    scene.index.set_limits("", max_concurrent=1)
+    set_limits(scene.index, "", max_concurrent=1)
     scene.index.restore_leases([(scene.task("running", queue="r").id, "r")])
     scene.push(scene.task("y"))
     assert not scene.called(one)
@@ -122,7 +122,7 @@ def test_a_claim_that_takes_all_its_own_work_calls_for_the_work_of_others(scene:
 
 def test_the_baton_is_not_lost_at_a_full_queue(scene: Scene):
     """Next in the claimer's heads is a queue that others have filled, and behind it is work."""
-    scene.index.set_limits("full", max_concurrent=1)
+    set_limits(scene.index, "full", max_concurrent=1)
     filler, one, two = scene.worker("b"), scene.worker("a"), scene.worker("a")
     scene.push(
         scene.task("b0", 0, queue="full", kind="b"),
@@ -142,7 +142,7 @@ def test_the_baton_is_not_lost_at_a_full_queue(scene: Scene):
 
 
 def test_each_freed_slot_of_a_full_queue_calls_one_worker(scene: Scene):
-    scene.index.set_limits("default", max_concurrent=2)
+    set_limits(scene.index, "default", max_concurrent=2)
     scene.push(*(scene.task(f"t{n}", n) for n in range(4)))
     busy, one, two = scene.worker(), scene.worker(), scene.worker()
     assert scene.claim(busy, 2) == "t0 t1"
@@ -156,7 +156,7 @@ def test_each_freed_slot_of_a_full_queue_calls_one_worker(scene: Scene):
 
 
 def test_a_freed_slot_under_the_cap_over_everything_calls_one_worker(scene: Scene):
-    scene.index.set_limits("", max_concurrent=1)
+    set_limits(scene.index, "", max_concurrent=1)
     scene.push(scene.task("x", 0), scene.task("y", 1, queue="q"))
     busy, one = scene.worker(), scene.worker()
     assert scene.claim(busy) == "x"
@@ -166,7 +166,7 @@ def test_a_freed_slot_under_the_cap_over_everything_calls_one_worker(scene: Scen
 
 
 def test_a_release_that_frees_nothing_calls_nobody(scene: Scene):
-    scene.index.set_limits("default", max_concurrent=1)
+    set_limits(scene.index, "default", max_concurrent=1)
     scene.push(scene.task("x", 0), scene.task("y", 1))
     busy, one = scene.worker(), scene.worker()
     assert scene.claim(busy) == "x"
@@ -181,8 +181,8 @@ def test_a_release_that_frees_nothing_calls_nobody(scene: Scene):
 
 def test_a_call_is_not_spent_on_a_worker_that_has_nothing_to_do(scene: Scene):
     """The heads of a worker still hold a queue that others filled; the call must reach whom it helps."""
-    scene.index.set_limits("full", max_concurrent=1)
-    scene.index.set_limits("q", max_concurrent=1)
+    set_limits(scene.index, "full", max_concurrent=1)
+    set_limits(scene.index, "q", max_concurrent=1)
     useless, filler, useful, busy = (scene.worker(kind) for kind in "abcc")
     scene.push(
         scene.task("b0", 0, queue="full", kind="b"),
@@ -199,12 +199,12 @@ def test_a_call_is_not_spent_on_a_worker_that_has_nothing_to_do(scene: Scene):
 
 
 def test_tick_spends_no_call_on_a_worker_that_has_nothing_to_do(scene: Scene):
-    scene.index.set_limits("full", max_concurrent=1)
+    set_limits(scene.index, "full", max_concurrent=1)
     useless, filler = scene.worker("a"), scene.worker("b")
     scene.push(scene.task("b0", 0, queue="full", kind="b"), scene.task("a0", 3, queue="full"))
     assert scene.claim(filler) == "b0"
     scene.rest(useless)
-    assert scene.index.tick() == 0
+    assert scene.index.wake_idle() == 0
     assert not scene.called(useless)
 
 
@@ -213,10 +213,10 @@ def test_tick_spends_no_call_on_a_worker_that_has_nothing_to_do(scene: Scene):
 
 def test_resuming_a_queue_reaches_every_kind_of_worker_that_has_work_in_it(scene: Scene):
     """One is called; its claim passes the call on to the other, although nothing is left for itself."""
-    scene.index.set_limits("default", max_concurrent=None, paused=True)
+    set_limits(scene.index, "default", max_concurrent=None, paused=True)
     scene.push(scene.task("x", kind="x"), scene.task("y", kind="y"))
     hands = {"x": idle(scene, "x"), "y": idle(scene, "y")}
-    scene.index.set_limits("default", max_concurrent=None, paused=False)
+    set_limits(scene.index, "default", max_concurrent=None, paused=False)
     first = scene.who_was_called(**hands)
     assert first in ("x", "y")
     assert scene.claim(hands[first], 5) == first
@@ -240,30 +240,30 @@ def test_tick_finds_work_whose_call_was_lost(scene: Scene):
     died, one, two, other = idle(scene), idle(scene), idle(scene), idle(scene, "b")
     scene.push(scene.task("x"))
     assert scene.called(died)
-    assert scene.index.tick() == 1
+    assert scene.index.wake_idle() == 1
     assert scene.who_was_called(one=one, two=two, other=other) == "one"
 
 
 def test_tick_has_nothing_to_do_when_nothing_can_start(scene: Scene):
     one = idle(scene)
-    assert scene.index.tick() == 0
-    scene.index.set_limits("default", max_concurrent=None, paused=True)
+    assert scene.index.wake_idle() == 0
+    set_limits(scene.index, "default", max_concurrent=None, paused=True)
     scene.push(scene.task("x"))
-    assert scene.index.tick() == 0
+    assert scene.index.wake_idle() == 0
     assert not scene.called(one)
 
 
 def test_retiring_with_a_call_in_hand_passes_it_on(scene: Scene):
     one, two = idle(scene), idle(scene)
     scene.push(scene.task("x"))
-    scene.index.retire(one.profile.id, one.id)
+    scene.index.unregister(one.profile.id, one.id)
     scene.check()
     assert scene.called(two)
 
 
 def test_retiring_without_a_call_calls_nobody(scene: Scene):
     one, two = idle(scene), idle(scene)
-    scene.index.retire(one.profile.id, one.id)
+    scene.index.unregister(one.profile.id, one.id)
     assert not scene.called(two)
 
 

@@ -221,7 +221,7 @@ def test_replay_by_filter_waits_for_the_end(dead):
 
 def test_replay_goes_on_without_the_caller(dead):
     code, text = call("replay", "--all", "--rate", "5", "--limit", "1")
-    assert (code, "the scheduler goes on" in text) == (0, True)
+    assert (code, "the scheduler continues it" in text) == (0, True)
     assert Operation.objects.values_list("rate", "total").get() == (5, 1)
 
 
@@ -256,13 +256,13 @@ def test_rebuild_reports_what_it_wrote(engine):
     assert (told["rows"], told["tasks"], told["leases"]) == (3, 2, 1)
     assert told["seconds"] >= 0
     assert_index_agrees()
-    assert call("rebuild", "--if-needed") == (0, "The index is ready, or is being rebuilt; nothing was done.\n")
+    assert call("rebuild", "--if-needed") == (0, "The index is ready or being rebuilt; nothing to do.\n")
 
 
 def test_rebuild_leaves_it_to_another_who_is_at_it(engine):
-    engine.index.hold("rebuild", "another", 60)
+    engine.index.lock("rebuild", "another", 60)
     code, text = call("rebuild")
-    assert (code, "Somebody else" in text) == (1, True)
+    assert (code, "Another process" in text) == (1, True)
 
 
 def test_stats_as_text_and_as_json(engine):

@@ -13,7 +13,7 @@ from queue_app.metrics.exposition import families
 from queue_app.metrics.names import ALL, BY_NAME
 from queue_app.metrics.text import render
 from queue_app.models import Task, Worker
-from queue_app.services.control.queues import pause
+from queue_app.services.control.pause import pause
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.read.metrics import Metrics, collect
@@ -173,7 +173,7 @@ def test_nothing_is_counted_when_it_is_switched_off(engine, settings):
     put()
     finish([done(task) for task in take(engine.worker())])
     engine.index.flush()
-    assert engine.index.counters() == {}
+    assert engine.index.stats().counts == {}
 
 
 def test_events_can_be_off_while_counts_are_kept(engine, settings):

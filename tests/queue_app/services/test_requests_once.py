@@ -67,7 +67,7 @@ def test_death_between_the_read_and_the_commit(monkeypatch, patient):
     assert backlog().waiting == 0
 
 
-@pytest.mark.parametrize("step", ["publish", "settle"])
+@pytest.mark.parametrize("step", ["publish", "acknowledge"])
 def test_death_between_the_commit_and_the_acknowledgement(monkeypatch, patient, index, step):
     ask()
     with monkeypatch.context() as patch:
@@ -189,7 +189,7 @@ def test_nothing_is_taken_while_the_database_is_away(monkeypatch, index):
 
 def test_without_redis_the_caller_is_told_and_the_request_comes_back(patient):
     ask()
-    with index_away("settle_requests"), pytest.raises(IndexUnavailable):
+    with index_away("acknowledge_requests"), pytest.raises(IndexUnavailable):
         consume()
     assert consume() == 1
     assert Task.objects.count() == 1
@@ -237,7 +237,7 @@ def test_those_set_aside_are_bounded(monkeypatch, index):
     for _ in range(350):
         ask(event="x")
     assert consume(1000) == 350
-    assert 100 <= backlog().set_aside <= 200
+    assert 100 <= backlog().quarantined <= 200
 
 
 def test_not_inside_a_transaction():

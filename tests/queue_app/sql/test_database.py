@@ -4,7 +4,7 @@ import pytest
 from django.db import connection, transaction
 from django.db.utils import DataError
 
-from queue_app.sql.database import fetch_all, fetch_prepared, fetch_together
+from queue_app.sql.database import fetch_all, fetch_prepared
 from tests.support.engine import Side
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ONE = [(1,)]
 asks = pytest.mark.parametrize(
     "ask",
-    [lambda: fetch_prepared("SELECT 1", []), lambda: fetch_together(("SELECT 0", []), ("SELECT 1", []))],
+    [lambda: fetch_prepared(("SELECT 1", [])), lambda: fetch_prepared(("SELECT 0", []), ("SELECT 1", []))],
     ids=["prepared", "together"],
 )
 
@@ -44,9 +44,9 @@ def test_what_goes_together_is_done_together_or_not_at_all(pooled, monkeypatch):
     monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", pooled)
     made = "SELECT to_regclass('tq_made') IS NOT NULL"
     with pytest.raises(DataError, match="division by zero"):
-        fetch_together(("CREATE TEMPORARY TABLE tq_made ()", []), ("SELECT 1 / 0", []), ("SELECT 1", []))
-    assert fetch_together(("SELECT 0", []), (made, [])) == [(False,)], "the connection is good for more"
-    fetch_together(("CREATE TEMPORARY TABLE tq_made ()", []), (made, []))
+        fetch_prepared(("CREATE TEMPORARY TABLE tq_made ()", []), ("SELECT 1 / 0", []), ("SELECT 1", []))
+    assert fetch_prepared(("SELECT 0", []), (made, [])) == [(False,)], "the connection is good for more"
+    fetch_prepared(("CREATE TEMPORARY TABLE tq_made ()", []), (made, []))
     assert fetch_all(made) == [(True,)]
     connection.close()
 
@@ -56,6 +56,6 @@ def test_what_goes_together_is_part_of_the_callers_transaction(pooled, monkeypat
     monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", pooled)
     made = "SELECT to_regclass('tq_made') IS NOT NULL"
     with transaction.atomic():
-        fetch_together(("CREATE TEMPORARY TABLE tq_made ()", []), (made, []))
+        fetch_prepared(("CREATE TEMPORARY TABLE tq_made ()", []), (made, []))
         transaction.set_rollback(True)
     assert fetch_all(made) == [(False,)]

@@ -11,7 +11,7 @@ import pytest
 from django.db import DataError, OperationalError, ProgrammingError, connection, transaction
 
 from queue_app.sql import prepared
-from queue_app.sql.database import execute, fetch_all, fetch_prepared, fetch_together
+from queue_app.sql.database import execute, fetch_all, fetch_prepared
 from queue_app.sql.prepared import PREPARE_AFTER, Declined
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -54,8 +54,8 @@ def raw():
 def warmed(sql, params=()):
     """Return the answer of a statement that has been run so often that it is prepared."""
     for _ in range(PREPARE_AFTER):
-        fetch_prepared(sql, params)
-    return fetch_prepared(sql, params)
+        fetch_prepared((sql, params))
+    return fetch_prepared((sql, params))
 
 
 def names():
@@ -73,10 +73,10 @@ def test_values_arrive_and_come_back_as_through_a_cursor(raw, kind, value):
 
 def test_a_statement_is_prepared_once_it_is_run_often(raw):
     for _ in range(PREPARE_AFTER):
-        assert fetch_prepared("SELECT %s::int", [1]) == [(1,)]
+        assert fetch_prepared(("SELECT %s::int", [1])) == [(1,)]
         assert not names()
-    assert fetch_prepared("SELECT %s::int", [2]) == [(2,)]
-    assert fetch_prepared("SELECT %s::int", [3]) == [(3,)]
+    assert fetch_prepared(("SELECT %s::int", [2])) == [(2,)]
+    assert fetch_prepared(("SELECT %s::int", [3])) == [(3,)]
     assert len(names()) == 1
 
 
@@ -95,13 +95,13 @@ def test_what_is_not_surely_right_is_left_to_a_cursor(raw, value):
 def test_text_that_the_database_cannot_hold_is_refused_not_cut_off(raw):
     warmed("SELECT %s::text", ["x"])
     with pytest.raises(DataError, match="NUL"):
-        fetch_prepared("SELECT %s::text", ["with\x00nul"])
+        fetch_prepared(("SELECT %s::text", ["with\x00nul"]))
 
 
 def test_a_server_that_was_told_to_forget_is_told_again(raw):
     warmed("SELECT %s::int", [1])
     execute("DISCARD ALL")
-    assert fetch_prepared("SELECT %s::int", [2]) == [(2,)]
+    assert fetch_prepared(("SELECT %s::int", [2])) == [(2,)]
     assert warmed("SELECT %s::int", [3]) == [(3,)]
 
 
@@ -117,7 +117,7 @@ def test_it_outlives_a_rollback(raw, prepares):
         transaction.set_rollback(True)
     with transaction.atomic():
         fetch_all("SELECT 1")
-        assert fetch_prepared("SELECT %s::int", [2]) == [(2,)]
+        assert fetch_prepared(("SELECT %s::int", [2])) == [(2,)]
     assert len(names()) == (prepares is None)
 
 
@@ -127,18 +127,18 @@ def test_whoever_makes_the_server_forget_breaks_one_transaction_at_most(raw):
     with transaction.atomic():
         fetch_all("SELECT 1")
         with pytest.raises(ProgrammingError, match="does not exist"):
-            fetch_prepared("SELECT %s::int", [2])
+            fetch_prepared(("SELECT %s::int", [2]))
         transaction.set_rollback(True)
     with transaction.atomic():
         fetch_all("SELECT 1")
-        assert fetch_prepared("SELECT %s::int", [3]) == [(3,)]
+        assert fetch_prepared(("SELECT %s::int", [3])) == [(3,)]
 
 
 def test_a_table_that_changed_under_a_statement_is_read_as_it_is_now(raw):
     execute("CREATE TEMPORARY TABLE tq_changes AS SELECT 1 AS a")
     assert warmed("SELECT * FROM tq_changes") == [(1,)]
     execute("ALTER TABLE tq_changes ADD COLUMN b text DEFAULT 'new'")
-    assert fetch_prepared("SELECT * FROM tq_changes", []) == [(1, "new")]
+    assert fetch_prepared(("SELECT * FROM tq_changes", [])) == [(1, "new")]
 
 
 def test_it_belongs_to_the_transaction_that_the_caller_began(raw):
@@ -146,9 +146,9 @@ def test_it_belongs_to_the_transaction_that_the_caller_began(raw):
     insert = "INSERT INTO tq_kept VALUES (%s) RETURNING a"
     warmed(insert, [1])
     with transaction.atomic():
-        assert fetch_prepared(insert, [2]) == [(2,)], "the first statement, which begins it"
-        assert fetch_prepared(insert, [3]) == [(3,)]
-        fetch_together((insert, [4]), (insert, [5]))
+        assert fetch_prepared((insert, [2])) == [(2,)], "the first statement, which begins it"
+        assert fetch_prepared((insert, [3])) == [(3,)]
+        fetch_prepared((insert, [4]), (insert, [5]))
         transaction.set_rollback(True)
     assert fetch_all("SELECT count(*) FROM tq_kept WHERE a > 1") == [(0,)]
 
@@ -157,7 +157,7 @@ def test_it_belongs_to_the_transaction_that_the_caller_began(raw):
 def test_an_error_is_the_same_as_through_a_cursor_and_the_connection_is_good_for_more(raw, together):
     def divide(by):
         last = ("SELECT 1 / %s::int", [by])
-        return fetch_together(("SELECT %s::int", [0]), last) if together else fetch_prepared(*last)
+        return fetch_prepared(("SELECT %s::int", [0]), last) if together else fetch_prepared(last)
 
     for _ in range(PREPARE_AFTER + 2):
         divide(1)
@@ -174,16 +174,16 @@ def test_a_connection_that_was_told_to_write_otherwise_is_read_by_cursors(raw, n
     execute("SELECT set_config(%s, %s, false)", [name, value])
     with pytest.raises(Declined):
         prepared.run(raw, [("SELECT %s::timestamptz, %s::text", [NOW, "ü"])])
-    assert fetch_prepared("SELECT %s::text", ["ü"]) == [("ü",)]
+    assert fetch_prepared(("SELECT %s::text", ["ü"])) == [("ü",)]
     execute("SELECT set_config('datestyle', 'ISO', false), set_config('client_encoding', 'UTF8', false)")
-    assert fetch_prepared("SELECT %s::timestamptz, %s::text", [NOW, "ü"]) == [(NOW, "ü")]
+    assert fetch_prepared(("SELECT %s::timestamptz, %s::text", [NOW, "ü"])) == [(NOW, "ü")]
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["one", "together"])
 def test_whoever_is_interrupted_while_waiting_ends_the_statement(raw, together):
     def nap(seconds):
         last = ("SELECT 1 FROM pg_sleep(%s::float8)", [seconds])
-        return fetch_together(("SELECT %s::int", [0]), last) if together else fetch_prepared(*last)
+        return fetch_prepared(("SELECT %s::int", [0]), last) if together else fetch_prepared(last)
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -205,17 +205,17 @@ def test_more_than_a_socket_holds_goes_both_ways(raw):
     text = "x" * 20_000_000
     ask = ("SELECT %s::text", [text]), ("SELECT %s::text || 'y'", [text])
     for _ in range(PREPARE_AFTER):
-        fetch_together(("SELECT %s::text", ["a"]), ("SELECT %s::text || 'y'", ["b"]))
-    assert fetch_together(*ask) == [(text + "y",)]
+        fetch_prepared(("SELECT %s::text", ["a"]), ("SELECT %s::text || 'y'", ["b"]))
+    assert fetch_prepared(*ask) == [(text + "y",)]
     assert len(names()) == 2
 
 
 def test_a_connection_that_is_cut_off_in_the_middle_is_closed(raw):
     ask = ("SELECT pg_terminate_backend(CASE WHEN %s THEN pg_backend_pid() ELSE 0 END)", [False]), ("SELECT 1", [])
     for _ in range(PREPARE_AFTER + 1):
-        fetch_together(*ask)
+        fetch_prepared(*ask)
     with pytest.raises(OperationalError):
-        fetch_together((ask[0][0], [True]), ask[1])
+        fetch_prepared((ask[0][0], [True]), ask[1])
     assert raw.closed
 
 
@@ -243,5 +243,5 @@ def test_what_is_remembered_of_a_connection_does_not_keep_it():
 def test_what_was_prepared_is_forgotten_with_its_connection(raw):
     warmed("SELECT %s::int", [1])
     connection.close()
-    assert fetch_prepared("SELECT %s::int", [2]) == [(2,)]
+    assert fetch_prepared(("SELECT %s::int", [2])) == [(2,)]
     assert not names()

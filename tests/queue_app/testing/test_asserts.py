@@ -32,13 +32,15 @@ def test_it_finds_what_waits(anywhere):
 
 
 def test_it_says_what_was_wanted_and_what_there_is(task_queue):
-    with pytest.raises(AssertionError, match=r"at least one of .*note\(\) to wait, found 0\. What waits:\n  nothing"):
+    with pytest.raises(
+        AssertionError, match=r"at least one of .*note\(\) to be enqueued, found 0\. Enqueued tasks:\n  none"
+    ):
         assert_enqueued(note)
     note.enqueue("a", raises="x")
-    listed = f"Expected 1 of {PATH}.note('b') [queue_name='mail'] to wait, found 0. What waits:\n"
+    listed = f"Expected 1 of {PATH}.note('b') [queue_name='mail'] to be enqueued, found 0. Enqueued tasks:\n"
     with pytest.raises(AssertionError, match=re.escape(listed) + r".*note\('a', raises='x'\) \[queue_name='default'"):
         assert_enqueued(note, args=["b"], queue_name="mail", count=1)
-    with pytest.raises(AssertionError, match=r"Expected no .*note to wait, found:\n.*note\('a', raises='x'\)"):
+    with pytest.raises(AssertionError, match=r"Expected no .*note to be enqueued, found:\n.*note\('a', raises='x'\)"):
         assert_not_enqueued(note)
     with pytest.raises(TypeError, match="'queue' is not an option"):
         assert_enqueued(note, queue="mail")

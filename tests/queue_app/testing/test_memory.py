@@ -142,7 +142,7 @@ def test_some_queue_and_some_worker():
 
 
 def test_a_task_that_enqueues_itself_without_end(monkeypatch):
-    monkeypatch.setattr("queue_app.testing.memory.ENDLESS", 20)
+    monkeypatch.setattr("queue_app.testing.memory.MAX_ATTEMPTS", 20)
     chores.again.enqueue()
     with pytest.raises(RuntimeError, match="enqueue itself"):
         drain()

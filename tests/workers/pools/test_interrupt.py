@@ -1,13 +1,19 @@
 """Attempts that are interrupted end; nothing else in their thread or beside it does."""
 
+import gc
 import sys
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
-from queue_app.exceptions import TaskCancelled, TaskTimeout
+from queue_app import task
+from queue_app.exceptions import Interruption, TaskCancelled, TaskTimeout
+from queue_app.workers.deadlines import enforce, next_due
 from queue_app.workers.executor import Executor
 from queue_app.workers.pools.threads import ThreadPool
 from tests.support.engine import until
@@ -68,6 +74,8 @@ def hasty_threads() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+# Python warns of an interruption that it swallows in a callback; the test is about the attempts that it meets.
+@pytest.mark.filterwarnings(r"ignore:(?s)Exception ignored.*TaskCancelled:pytest.PytestUnraisableExceptionWarning")
 def test_an_interruption_never_meets_the_wrong_attempt(hasty_threads):
     """Tasks of microseconds, interrupted as they end: each ends by itself or by its own interruption."""
     pool = ThreadPool(2, Executor(uuid.uuid4()), lambda: None)
@@ -94,6 +102,99 @@ def test_an_interruption_never_meets_the_wrong_attempt(hasty_threads):
     assert {outcome.task.id for outcome in ended} == {held.task.id for held in tasks}
     assert all(thread.is_alive() for thread in pool._threads)
     pool.stop()
+
+
+def spin_for(seconds: float) -> None:
+    """Run Python code, in which an interruption arrives."""
+    until_then = time.monotonic() + seconds
+    while time.monotonic() < until_then:
+        sum(range(100))
+
+
+class Thing:
+    """Can be collected, with a callback."""
+
+    def __init__(self, on_delete: Callable[[], object] = lambda: None) -> None:
+        self._on_delete = on_delete
+
+    def __del__(self) -> None:
+        self._on_delete()
+
+
+def in_del(callback: Callable[[], object]) -> None:
+    Thing(callback)
+
+
+def in_weakref(callback: Callable[[], object]) -> None:
+    thing = Thing()
+    reference = weakref.ref(thing, lambda _: callback())
+    del thing
+    assert reference() is None
+
+
+def in_gc(callback: Callable[[], object]) -> None:
+    def on_collect(phase: str, _info: object) -> None:
+        if phase == "stop":
+            callback()
+
+    gc.callbacks.append(on_collect)
+    try:
+        gc.collect()
+    finally:
+        gc.callbacks.remove(on_collect)
+
+
+@task
+def swallows(name: str, where: str) -> None:
+    """Meet an interruption where Python swallows it, and go on."""
+
+    def callback() -> None:
+        chores.begun[name].set()
+        spin_for(30)
+
+    {"del": in_del, "weakref": in_weakref, "gc": in_gc}[where](callback)
+    chores.calls.append(f"{name} goes on")
+    try:
+        spin_for(30)
+    finally:
+        spin_for(0.3)  # longer than the pause between two interruptions
+        chores.calls.append(f"cleaned up {name}")
+
+
+@pytest.mark.parametrize("where", ["del", "weakref", "gc"])
+def test_an_interruption_that_python_swallows_is_raised_again(pool, monkeypatch, where):
+    swallowed = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: swallowed.append(found.exc_type))
+    monkeypatch.setattr(pool, "repeat_after", 0.05)
+    name = uuid.uuid4().hex
+    held = claimed(swallows, name, where)
+    pool.submit([held])
+    assert chores.begun[name].wait(10)
+    assert enforce(pool, {held.task.id}) == []
+    assert next_due(pool) <= 0.05
+    ended = []
+    until(lambda: enforce(pool, set()) or ended.extend(pool.take_outcomes()) or ended, "the outcome")
+    assert swallowed == [TaskCancelled]
+    assert ended[0].failure.reason == "cancelled"
+    assert chores.calls[-2:] == [f"{name} goes on", f"cleaned up {name}"], "its clean-up is not interrupted"
+
+
+@task
+def goes_on(name: str) -> None:
+    """Swallow the first interruption."""
+    with suppress(Interruption):
+        chores.begun[name].set()
+        spin_for(30)
+    spin_for(30)
+
+
+def test_an_attempt_that_swallows_its_interruption_gets_another(pool, monkeypatch):
+    monkeypatch.setattr(pool, "repeat_after", 0.05)
+    held = begun(pool, goes_on, uuid.uuid4().hex)
+    pool.interrupt(held, TaskCancelled)
+    ended = []
+    until(lambda: enforce(pool, set()) or ended.extend(pool.take_outcomes()) or ended, "the outcome")
+    assert ended[0].failure.reason == "cancelled"
 
 
 def test_a_thread_that_blocks_outside_of_python_is_given_up(pool):

@@ -13,7 +13,7 @@ from queue_app.exceptions import InvalidTaskData, TaskCancelled, TaskTimeout
 from queue_app.workers.executor import Executor
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.pools.processes import ProcessPool
-from queue_app.workers.rlimits import Limits, parse_rlimit
+from queue_app.workers.rlimits import ResourceLimits, parse_rlimit
 from tests.integration.processes import eventually
 from tests.workers import chores
 from tests.workers.test_executor import claimed
@@ -21,7 +21,7 @@ from tests.workers.test_executor import claimed
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
 
-class Board:
+class ProgressSink:
     """Remembers what attempts say."""
 
     def __init__(self):
@@ -37,7 +37,7 @@ def open_pool():
     pools = []
 
     def start(slots=1, **limits):
-        pool = ProcessPool(slots, Executor(uuid.uuid4(), Board()), lambda: None, Limits(**limits))
+        pool = ProcessPool(slots, Executor(uuid.uuid4(), ProgressSink()), lambda: None, ResourceLimits(**limits))
         pool.start()
         pools.append(pool)
         return pool
@@ -45,7 +45,9 @@ def open_pool():
     yield start
     for pool in pools:
         pool.stop()
-    assert not [child for child in psutil.Process().children() if child.pid in {pool._nursery_pid for pool in pools}]
+    assert not [
+        child for child in psutil.Process().children() if child.pid in {pool._fork_server_pid for pool in pools}
+    ]
 
 
 def outcomes(pool, count):
@@ -78,8 +80,8 @@ def test_attempts_run_in_processes_of_their_own(open_pool):
     assert not ended['{}["discard"]'].failure.retriable
     pool.submit([claimed(chores.later, 4), claimed(chores.tells)])
     assert {outcome.result for outcome in outcomes(pool, 2)} == {"8", '"told"'}
-    assert [item for item in pool._board.said if item[0] != "log"] == [("progress", 0.5, "half"), ("extend", 60.0)]
-    assert next(item for item in pool._board.said if item[0] == "log")[1].endswith("WARNING shop: a line")
+    assert [item for item in pool._reports.said if item[0] != "log"] == [("progress", 0.5, "half"), ("extend", 60.0)]
+    assert next(item for item in pool._reports.said if item[0] == "log")[1].endswith("WARNING shop: a line")
 
 
 @pytest.mark.parametrize(("kind", "reason"), [(TaskTimeout, "timeout"), (TaskCancelled, "cancelled")])
@@ -128,7 +130,7 @@ def test_limits(open_pool):
 def test_a_pool_that_stops_leaves_nothing_behind(open_pool, tmp_path):
     pool = open_pool(slots=2)
     pool.submit([claimed(chores.resists, str(tmp_path / "pid"))])
-    pids = [begun(pool, tmp_path / "pid"), *(slot.pid for slot in pool._slots), pool._nursery_pid]
+    pids = [begun(pool, tmp_path / "pid"), *(slot.pid for slot in pool._slots), pool._fork_server_pid]
     pool.stop()
     eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids if pid), "the end of all")
 
@@ -143,6 +145,6 @@ def test_limits_that_make_no_sense(text):
 
 def test_options_refuse_limits_where_nothing_can_be_limited():
     with pytest.raises(InvalidTaskData, match="--pool processes"):
-        WorkerOptions(limits=Limits(max_tasks=3))
+        WorkerOptions(limits=ResourceLimits(max_tasks=3))
     with pytest.raises(InvalidTaskData, match="threads, processes, async"):
         WorkerOptions(pool="gevent")

@@ -13,7 +13,7 @@ from queue_app.workers.executor import Executor
 from queue_app.workers.pools.asynchronous import AsyncPool
 from queue_app.workers.pools.processes import ProcessPool
 from queue_app.workers.pools.threads import ThreadPool
-from queue_app.workers.rlimits import Limits
+from queue_app.workers.rlimits import ResourceLimits
 from tests.integration.processes import eventually
 from tests.workers.test_executor import claimed
 
@@ -50,7 +50,7 @@ def pool(request):
     executor = Executor(uuid.uuid4())
     made = {
         "threads": lambda: ThreadPool(1, executor, lambda: None),
-        "processes": lambda: ProcessPool(1, executor, lambda: None, Limits()),
+        "processes": lambda: ProcessPool(1, executor, lambda: None, ResourceLimits()),
         "async": lambda: AsyncPool(1, executor, lambda: None),
     }[request.param]()
     made.start()

@@ -1,43 +1,44 @@
--- Keys, built in one place (mirrored by queue_app/index/keys.py). All lie under one hash
--- tag, so that a script stays on one node of a cluster. `P` is that tag.
+-- The names of all keys; queue_app/index/keys.py repeats those that Python uses. All keys lie under one hash tag, `P`,
+-- so that a script stays on one node of a cluster. Times are in microseconds (us) unless a comment says otherwise.
 local P = KEYS[1]
-local GENERATION = P .. ':generation'  -- hash: number, run_id, state, reshaped, stamp: the instant (us) of the
-                                           -- last claim that found something, and by 'w:' and worker that of its
-local SETTINGS = P .. ':settings'      -- hash: max_concurrent, paused, promote_2, promote_3, promote_4 (s),
-                                       -- gated: once a type, a key or the users of a queue had limits
-local COUNTERS = P .. ':counters'      -- hash: what happened since Redis was emptied -> how often
-local EVENTS = P .. ':events'              -- stream: what happened to tasks, capped
-local REQUESTS = P .. ':requests'          -- stream: tasks that other services ask for
-local POISON = P .. ':requests:poison'     -- stream: requests that were set aside, capped
-local QUEUES = P .. ':queues'          -- set: queues that have, or had, a lane
-local LIMITED = P .. ':limited'        -- set: queues that have limits
-local LIMITS = P .. ':limits'          -- set: gates of types and keys that have limits; 'u:queue' for its users
-local LEASES = P .. ':leases'          -- hash: every leased id -> its lane
-local PROFILES = P .. ':profiles'      -- set: profiles of registered workers
-local REFILLS = P .. ':refills'        -- zset: gate that only time opens -> when (us)
-local GATES = P .. ':gates'            -- set: gates behind which lanes are grouped
+local GENERATION = P .. ':generation'    -- hash: number, run_id, state, reshaped, stamp (time of the last claim, us)
+                                         -- and 'w:WORKER' (the same of one worker)
+local SETTINGS = P .. ':settings'        -- hash: max_concurrent, paused, promote_2, promote_3, promote_4 (s), gated
+                                         -- gated: set since a type, a key or the users of a queue first had limits
+local COUNTERS = P .. ':counters'        -- hash: counted event -> number since Redis was emptied
+local EVENTS = P .. ':events'            -- stream: lifecycle events, capped
+local REQUESTS = P .. ':requests'        -- stream: tasks that other services ask for
+local POISON = P .. ':requests:poison'   -- stream: quarantined requests, capped
+local QUEUES = P .. ':queues'            -- set: queues that have, or had, a lane
+local LIMITED = P .. ':limited'          -- set: queues that have limits
+local LIMITS = P .. ':limits'            -- set: gates of types and keys that have limits; 'u:queue' for its users
+local LEASES = P .. ':leases'            -- hash: leased id -> its lane
+local PROFILES = P .. ':profiles'        -- set: profiles of registered workers
+local REFILLS = P .. ':refills'          -- zset: gate that waits for time only -> when it opens (us)
+local GATES = P .. ':gates'              -- set: gates behind which lanes are grouped
 local function queue_key(q) return P .. ':queue:' .. q end              -- hash: limits and order
 local function limit_key(g) return P .. ':limit:' .. g end              -- hash: limits of a type, a key or a family
-local function weights_key(q) return P .. ':weights:' .. q end          -- hash: who takes turns -> share
-local function bucket_key(since, g) return P .. ':bucket:' .. since .. ':' .. g end  -- hash: what of a rate is used
-local function lanes_key(q) return P .. ':lanes:' .. q end              -- set: its lanes that hold tasks
+local function weights_key(q) return P .. ':weights:' .. q end          -- hash: user or key of a fair queue -> share
+local function bucket_key(since, g) return P .. ':bucket:' .. since .. ':' .. g end  -- hash: used part of a rate
+local function lanes_key(q) return P .. ':lanes:' .. q end              -- set: lanes of a queue that hold tasks
 local function lane_key(l) return P .. ':lane:' .. l end                -- zset: id -> band * 10^13 + ms
-local function queue_leases_key(q) return P .. ':leases:' .. q end      -- zset: id -> leased at (us)
+local function queue_leases_key(q) return P .. ':leases:' .. q end      -- zset: leased id -> leased at (us)
 local function held_key(g) return P .. ':held:' .. g end                -- set: leased ids that passed a gate
 local function profile_key(p, part) return P .. ':profile:' .. p .. ':' .. part end
-local function heads_key(p) return P .. ':heads:' .. p end              -- zset: queue -> score of its head
+local function heads_key(p) return P .. ':heads:' .. p end              -- zset: queue -> score of its first task
 local function queue_heads_key(p, q) return P .. ':heads:' .. p .. ':' .. q end  -- zset: lane or group -> same
 local function group_key(p, q, g) return P .. ':group:' .. p .. ':' .. q .. '\31' .. g end  -- zset: lane -> same
 local function at_key(p) return P .. ':at:' .. p end                    -- hash: lane -> gate it is grouped behind
 local function spots_key(g) return P .. ':spots:' .. g end              -- set: profile\31queue that have such a group
-local function turns_key(q, band) return P .. ':turns:' .. q .. ':' .. band end  -- zset: who -> when it has its turn
+local function turns_key(q, band) return P .. ':turns:' .. q .. ':' .. band end  -- zset: user or key -> its next turn
 local function turn_key(p, q, g, who) return P .. ':turn:' .. p .. ':' .. q .. '\31' .. g .. '\31' .. who end
 local function nodes_key(p, q) return P .. ':nodes:' .. p .. ':' .. q end  -- hash: gate -> its entry in a fair queue
 local function idle_key(p) return P .. ':idle:' .. p end                -- zset: worker -> idle since (us)
 local function short_key(p) return P .. ':short:' .. p end              -- zset: worker that lacks slots -> free slots
 local function watch_key(p) return P .. ':watch:' .. p end              -- string: worker that waits for a refill
-local function wake_key(w) return P .. ':wake:' .. w end                -- list: tokens, read by BLPOP
-local instant  -- one for the length of a call
+local function wake_key(w) return P .. ':wake:' .. w end                -- list: wake-up tokens, read by BLPOP
+
+local instant  -- read once per call
 local function now_us()
   if not instant then
     local t = redis.call('TIME')
@@ -45,4 +46,14 @@ local function now_us()
   end
   return instant
 end
+
+-- The id of this run of the server; it changes with every restart, which may lose data.
+local function server_run() return string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') end
+
 local function exact(number) return string.format('%.17g', number) end
+local function whole(number) return string.format('%.0f', number) end
+
+local function first_of(key)
+  local found = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  return found[1], found[2]
+end

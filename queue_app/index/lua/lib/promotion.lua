@@ -1,10 +1,10 @@
--- Promotion, as queue_app/core/promotion.py defines it. A task's own place is its own band *
--- 10^13 + queued_at; it stands so many bands above that as its age gives it by the thresholds,
--- which are copies of the policies. So every push puts a task where it belongs now, and none
--- takes back what promotion gave.
-local thresholds, clock  -- band -> ms; the time (ms): read when first needed
+--! include keys
+-- Promotion, as queue_app/core/promotion.py defines it. A task's own place is its own band * 10^13 + queued_at (ms). Its
+-- age lifts it by whole bands, according to the thresholds. Every push computes the place anew, so it never takes back
+-- what a promotion gave.
+local thresholds, clock  -- band -> ms; current time (ms)
 
-local function effective(own)
+local function effective_place(own)
   if not thresholds then
     local seconds = redis.call('HMGET', SETTINGS, 'promote_2', 'promote_3', 'promote_4')
     thresholds, clock = {}, now_us() / 1000
@@ -20,22 +20,22 @@ local function effective(own)
   return place
 end
 
--- Lets a task that waits at one of its places rise to `place`; returns by how many bands, or
--- nil when it stands at none of them, or too high: that is no matter of promotion.
-local steps = { [2] = 0, [3] = 0, [4] = 0 }  -- band -> tasks that left it upwards, in this call
-local function rise(lane, id, own, place)
+-- Lifts a waiting task to `place`; returns by how many bands, or nil when it stands at none of its own places, or above
+-- `place`: then its place is wrong for another reason than its age.
+local promoted = { [2] = 0, [3] = 0, [4] = 0 }  -- band -> number of tasks that this call lifted out of it
+local function lift(lane, id, own, place)
   local standing = tonumber(redis.call('ZSCORE', lane_key(lane), id) or nil)
   if not standing or standing < place or standing > own or (own - standing) % 1e13 ~= 0 then return nil end
   if standing == place then return 0 end
-  redis.call('ZADD', lane_key(lane), string.format('%.17g', place), id)
+  redis.call('ZADD', lane_key(lane), exact(place), id)
   local from, to = math.floor(standing / 1e13), math.floor(place / 1e13)
-  for band = from, to + 1, -1 do steps[band] = steps[band] + 1 end
+  for band = from, to + 1, -1 do promoted[band] = promoted[band] + 1 end
   return from - to
 end
 
-local NAMES = { [2] = 'normal:high', [3] = 'low:normal', [4] = 'background:low' }
+local STEPS = { [2] = 'normal:high', [3] = 'low:normal', [4] = 'background:low' }
 local function count_promotions()
-  for band, n in pairs(steps) do
-    if n > 0 then redis.call('HINCRBY', COUNTERS, 'promoted:' .. NAMES[band], n) end
+  for band, n in pairs(promoted) do
+    if n > 0 then redis.call('HINCRBY', COUNTERS, 'promoted:' .. STEPS[band], n) end
   end
 end

@@ -1,37 +1,39 @@
-local function call(worker)
+--! include lane_heads
+-- Wake-up calls. Exactly one idle worker is woken for new work; its claim wakes the next one while an idle worker has work.
+local function wake_worker(worker)
   redis.call('RPUSH', wake_key(worker), '1')
   redis.call('PEXPIRE', wake_key(worker), 60000)
   return true
 end
 
-local function first_lane(p)
-  local q = first(heads_key(p))
-  local entry = q and first(queue_heads_key(p, q))
+-- The lane of the next task of a profile.
+local function next_lane(p)
+  local q = first_of(heads_key(p))
+  local entry = q and first_of(queue_heads_key(p, q))
   if not entry then return nil end
   local who, g = split_entry(entry)
   if not who then return entry end
-  if queue_policy(q).fair then return (first(turn_key(p, q, g, who))) end
-  return (first(group_key(p, q, g)))
+  if queue_policy(q).fair then return (first_of(turn_key(p, q, g, who))) end
+  return (first_of(group_key(p, q, g)))
 end
 
--- Wakes exactly one idle worker; its claim passes the baton on while anybody idle has work.
--- One that had too few free slots for the first task is called once it has enough for it.
+-- Wakes an idle worker of a profile, else one that lacked free slots for the next task and has enough now.
 local function wake_one(p)
   local idle = redis.call('ZPOPMIN', idle_key(p))
-  if idle[1] then return call(idle[1]) end
-  local lane = redis.call('EXISTS', short_key(p)) == 1 and first_lane(p)
+  if idle[1] then return wake_worker(idle[1]) end
+  local lane = redis.call('EXISTS', short_key(p)) == 1 and next_lane(p)
   if not lane then return false end
   local weight = select(6, split_lane(lane))
   for _, g in ipairs(gates_of(lane)) do
-    if gate_room(g) <= 0 then weight = 0 end  -- a claim will move it out of the way
+    if gate_room(g) <= 0 then weight = 0 end  -- a claim will move the lane out of the way
   end
   local short = redis.call('ZRANGEBYSCORE', short_key(p), weight, '+inf', 'LIMIT', 0, 1)[1]
   if not short then return false end
   redis.call('ZREM', short_key(p), short)
-  return call(short)
+  return wake_worker(short)
 end
 
--- One worker that can run the lane, when the lane may run now.
+-- Wakes one worker that can run the lane, if the lane may run now.
 local function wake_for_lane(lane)
   if queue_room((split_lane(lane))) <= 0 or global_room() <= 0 then return false end
   for _, g in ipairs(gates_of(lane)) do
@@ -43,11 +45,11 @@ local function wake_for_lane(lane)
   return false
 end
 
--- Whether a profile has work that may start now. Takes out the full queues that it meets:
--- they stand in the heads of profiles that do not run the lanes which filled them.
+-- Whether a profile has work that may start now. Removes full queues from its heads: profiles that do not run the lanes
+-- which filled a queue still list it.
 local function has_work(p)
   while true do
-    local q = first(heads_key(p))
+    local q = first_of(heads_key(p))
     if not q then return false end
     if queue_room(q) > 0 then return true end
     refresh_queue(p, q)
@@ -58,7 +60,7 @@ local function wake_if_work(p)
   return redis.call('EXISTS', idle_key(p), short_key(p)) > 0 and has_work(p) and wake_one(p)
 end
 
--- One worker of any profile that has work in front of it.
+-- Wakes one worker of any profile that has work.
 local function wake_any()
   if global_room() <= 0 then return false end
   for _, p in ipairs(profiles()) do
@@ -67,25 +69,25 @@ local function wake_any()
   return false
 end
 
--- Brings back what only time held up; returns when the next does (us), if any.
-local function open_refills()
-  local at = select(2, first(REFILLS))
+-- Returns gates to the heads that waited for time only and are due; returns when the next one is due (us), if any.
+local function apply_refills()
+  local at = select(2, first_of(REFILLS))
   while at and tonumber(at) <= now_us() do
-    local due = redis.call('ZRANGEBYSCORE', REFILLS, '-inf', string.format('%.0f', now_us()), 'LIMIT', 0, 100)
+    local due = redis.call('ZRANGEBYSCORE', REFILLS, '-inf', whole(now_us()), 'LIMIT', 0, 100)
     redis.call('ZREM', REFILLS, unpack(due))
     for _, g in ipairs(due) do
       if string.sub(g, 1, 1) == 'q' then refresh_queue_everywhere(string.sub(g, 3)) else refresh_gate(g) end
     end
     refresh_touched()
-    at = select(2, first(REFILLS))
+    at = select(2, first_of(REFILLS))
   end
   return at
 end
 
--- Of the idle workers of a profile one waits for the next refill, told by its claim in how
--- many ms that is. Whoever finds that nobody does calls one.
-local function watch(profile, worker, is_idle)
-  local _, at = first(REFILLS)
+-- Lets one idle worker of each profile wait for the next refill; wakes one where none waits. Returns the wait (ms) of
+-- `worker`, the caller, or ''.
+local function watch_refills(profile, worker, is_idle)
+  local _, at = first_of(REFILLS)
   if not at then return '' end
   local wait = ''
   if profile then

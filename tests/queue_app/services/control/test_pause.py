@@ -101,7 +101,7 @@ def test_one_that_was_prolonged_meanwhile_stays_paused(monkeypatch):
     """Between the look and the resumption somebody pauses for longer."""
     pause("default", by="ada", resume_at=soon())
     make_due()
-    monkeypatch.setattr(pending_work, "any_due", lambda: pause("default", by="bob", resume_at=soon()).paused)
+    monkeypatch.setattr(pending_work, "any_pause_over", lambda: pause("default", by="bob", resume_at=soon()).paused)
     assert resume_due() == 0
     assert Queue.objects.get(pk="default").paused_by == "bob"
 

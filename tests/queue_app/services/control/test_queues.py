@@ -4,9 +4,11 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
+from queue_app.core.limit_values import Limits
 from queue_app.exceptions import UnknownQueue
 from queue_app.models import Queue, RuntimeSettings
-from queue_app.services.control.queues import pause, resume, set_queue_limits
+from queue_app.services.control.pause import pause, resume
+from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.repair import rebuild as rebuild_service
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.services.repair.reconcile import Reconciler
@@ -99,7 +101,7 @@ def test_an_edit_made_while_the_reconciler_copies_is_not_undone(engine, monkeypa
     """It has read the row before the edit, and writes after it."""
     plain = snapshot.limits
     pause("default")
-    engine.index.set_limits("default", max_concurrent=7, paused=True)  # so that there is something to copy
+    engine.index.set_limits("q:default", Limits(max_concurrent=7, paused=True))  # so that there is something to copy
 
     def read_then_edit():
         found = plain()

@@ -12,8 +12,8 @@ from django.utils import timezone
 from queue_app.index import get_index
 from queue_app.models import DeadLetter, MaintenanceJob, Queue, RuntimeSettings, Task, Worker
 from queue_app.services import doctor
-from queue_app.services.control.queues import pause
-from queue_app.services.doctor import Finding, Level, project, servers, work
+from queue_app.services.control.pause import pause
+from queue_app.services.doctor import Finding, Level, servers, work
 from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import run_overdue
@@ -97,20 +97,20 @@ def test_without_postgresql_the_rest_is_examined(engine, monkeypatch):
 
 def test_settings_that_do_not_pass_the_checks(settings):
     settings.TASKQUEUE = {**settings.TASKQUEUE, "WORKR": {}}
-    finding = next(iter(project.check_settings()))
+    finding = next(iter(doctor.check_settings()))
     assert (finding.level, "WORKR" in finding.message, "Did you mean" in finding.hint) == (Level.FAIL, True, True)
 
 
 def test_a_cache_that_shares_the_database_of_the_index(settings):
-    settled(project.check_cache_alias, Level.OK, "'default'")
+    settled(doctor.check_cache_alias, Level.OK, "'default'")
     settings.CACHES = {**settings.CACHES, "pages": settings.CACHES["default"]}
-    settled(project.check_cache_alias, Level.WARN, "'pages'")
+    settled(doctor.check_cache_alias, Level.WARN, "'pages'")
 
 
 def test_the_runworker_of_another_app(monkeypatch):
-    settled(project.check_commands, Level.OK, "runworker")
-    monkeypatch.setattr(project, "get_commands", lambda: {"runworker": "channels", "runscheduler": "queue_app"})
-    settled(project.check_commands, Level.FAIL, "the command of channels")
+    settled(doctor.check_commands, Level.OK, "runworker")
+    monkeypatch.setattr(doctor, "get_commands", lambda: {"runworker": "channels", "runscheduler": "queue_app"})
+    settled(doctor.check_commands, Level.FAIL, "the command of channels")
 
 
 # -- PostgreSQL -----------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_an_isolation_level_that_is_not_read_committed(engine):
 def test_a_migration_that_was_not_applied(engine):
     settled(servers.check_migrations, Level.OK, "all")
     with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM django_migrations WHERE app = 'queue_app' AND name LIKE '0005%' RETURNING name")
+        cursor.execute("DELETE FROM django_migrations WHERE app = 'queue_app' AND name LIKE '0002%' RETURNING name")
         name = cursor.fetchone()[0]
     try:
         settled(servers.check_migrations, Level.FAIL, name)
@@ -242,7 +242,7 @@ def test_an_index_that_is_being_rebuilt(engine, monkeypatch):
 
 
 def test_no_scheduler(engine):
-    settled(work.check_scheduler, Level.FAIL, "nobody leads")
+    settled(work.check_scheduler, Level.FAIL, "none leads")
     take_lead("me", 15)
     settled(work.check_scheduler, Level.OK, "one leads")
 
@@ -284,7 +284,7 @@ def test_what_waits_and_nobody_can_run(engine):
     settled(work.check_queues, Level.FAIL, "no worker serves it")
     hand = engine.worker("a")
     live(hand)
-    settled(work.check_queues, Level.OK, "1 tasks wait")
+    settled(work.check_queues, Level.OK, "1 task queued")
     put("b")
     put("a", capabilities=("gpu",))
     settled(work.check_queues, Level.FAIL, "2 kinds that no worker can run: a (needs gpu), b")
@@ -303,7 +303,7 @@ def test_pauses(engine):
 def test_an_index_that_lags_is_told_and_left_alone(engine, monkeypatch):
     monkeypatch.setattr(work, "SETTLE_SECONDS", 0.0)
     ids = put_many(120)
-    settled(work.check_agreement, Level.OK, "counts what the rows count")
+    settled(work.check_agreement, Level.OK, "have the same counts")
     engine.index.remove([task.ref for task in take(engine.worker(), 0)] or [])
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM queue_app_task WHERE status = 'queued'")

@@ -85,7 +85,7 @@ def test_a_place_that_is_rolled_back_is_free(engine):
 
 def test_without_the_lock_both_would_find_the_place_free(engine, monkeypatch):
     """The broken twin: what the lock is there for."""
-    monkeypatch.setattr(rows_module, "_COUNT", rows_module._COUNT.replace("pg_advisory_xact_lock(", "length(''||"))
+    monkeypatch.setattr(rows_module, "_LOCK", rows_module._LOCK.replace("pg_advisory_xact_lock(", "length(''||"))
     limit(max_length=1)
     with transaction.atomic():
         put()

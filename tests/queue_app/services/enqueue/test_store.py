@@ -12,7 +12,7 @@ from queue_app.core.states import Status
 from queue_app.exceptions import IdempotencyConflict, InvalidTaskData
 from queue_app.models import Queue, Task, TaskPayload
 from queue_app.services.enqueue.store import enqueue, enqueue_many
-from queue_app.services.notify import index as hints
+from queue_app.services.notify import index as notify
 from queue_app.services.repair.reconcile import Reconciler
 from tests.support.engine import (
     assert_index_agrees,
@@ -181,7 +181,7 @@ def test_enqueueing_works_while_the_index_is_away(engine, caplog):
 
 
 def test_a_process_that_dies_between_commit_and_push_loses_nothing(engine):
-    with mock.patch.object(hints, "_push"):
+    with mock.patch.object(notify.PushOnCommit, "_push"):
         task_id = put()
     assert engine.check().waiting == set()
     assert Reconciler().run_once()["missing"] == 1

@@ -8,7 +8,7 @@ from django.db import transaction
 
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTransition, TaskNotFound
-from queue_app.services.lifecycle.cancel import cancel, cancel_many
+from queue_app.services.lifecycle.actions import cancel, cancel_many
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import claim as claim_rows

@@ -12,7 +12,7 @@ from queue_app.exceptions import IndexNotReady, IndexUnavailable
 from queue_app.index import Proposal
 from queue_app.models import PriorityPolicy, Task, TaskPayload
 from queue_app.services.lifecycle import claim as claim_service
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify.index import breaker
@@ -268,7 +268,7 @@ def test_a_row_that_somebody_holds_locked_does_not_hold_up_the_others(engine, im
     assert_index_agrees()
 
 
-@pytest.mark.parametrize("script", ["withdraw", "push"])
+@pytest.mark.parametrize("script", ["revoke", "push"])
 def test_granted_tasks_reach_the_worker_although_the_index_goes_away(engine, script, impatient):
     refused, granted = put_many(2)
     with index_away("remove"):

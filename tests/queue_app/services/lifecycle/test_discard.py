@@ -11,14 +11,14 @@ from queue_app.exceptions import DeadLetterNotFound, InvalidTaskData, InvalidTra
 from queue_app.models import DeadLetter
 from queue_app.services.lifecycle.replay import discard, discard_many, discard_open, replay
 from queue_app.services.read.dead_letters import DeadLetterFilter, preview
+from tests.support.dead_letters import make_dead_letter, make_dead_letters
 from tests.support.engine import assert_index_agrees, at_once, rolled_back, status
-from tests.support.graves import bury, bury_many
 
 MODULE = import_module("queue_app.services.lifecycle.replay")  # the package has the function under this name
 
 
 def test_the_record_says_who_and_why(engine, hand):
-    letter = bury(hand)
+    letter = make_dead_letter(hand)
     heard = []
     signals.dead_letters_discarded.connect(listener := lambda **event: heard.append((event["count"], event["by"])))
     discard(letter.id, by="ann", reason="customer is gone")
@@ -34,7 +34,7 @@ def test_the_record_says_who_and_why(engine, hand):
 def test_refusals_say_why(engine, hand):
     with pytest.raises(DeadLetterNotFound):
         discard(uuid.uuid4(), by="")
-    replayed, discarded = bury_many(hand, 2)
+    replayed, discarded = make_dead_letters(hand, 2)
     replay(replayed.id, by="ann")
     discard(discarded.id, by="bob")
     with pytest.raises(InvalidTransition, match="cannot be discarded: it was replayed by ann at"):
@@ -47,7 +47,7 @@ def test_refusals_say_why(engine, hand):
 
 @pytest.mark.parametrize("reason", ["x" * 201, "two\nlines", None, 5])
 def test_a_bad_reason_changes_nothing(engine, hand, reason):
-    letter = bury(hand)
+    letter = make_dead_letter(hand)
     for call in (
         lambda: discard(letter.id, by="", reason=reason),
         lambda: discard_many(DeadLetterFilter(), by="", reason=reason),
@@ -59,8 +59,8 @@ def test_a_bad_reason_changes_nothing(engine, hand, reason):
 
 def test_many_by_filter_in_batches(engine, hand, monkeypatch):
     monkeypatch.setattr(MODULE, "BATCH", 2)
-    bury_many(hand, 5, user="ann")
-    kept = bury(hand)
+    make_dead_letters(hand, 5, user="ann")
+    kept = make_dead_letter(hand)
     wanted = DeadLetterFilter(user="ann")
     assert discard_many(wanted, by="bob", reason="r", limit=3) == 3
     assert preview(wanted).count == 2
@@ -71,26 +71,26 @@ def test_many_by_filter_in_batches(engine, hand, monkeypatch):
 
 def test_what_one_call_discards_is_bounded(engine, hand, monkeypatch):
     monkeypatch.setattr(MODULE, "MAX_AT_ONCE", 3)
-    bury_many(hand, 4)
+    make_dead_letters(hand, 4)
     assert discard_many(DeadLetterFilter(), by="", limit=10) == 3
     assert discard_many(DeadLetterFilter(), by="") == 1
 
 
 def test_by_ids(engine, hand):
-    first, second, third = bury_many(hand, 3)
+    first, second, third = make_dead_letters(hand, 3)
     replay(third.id, by="")
     assert set(discard_open([first.id, third.id, uuid.uuid4()], by="")) == {first.id}
     assert discard_many(DeadLetterFilter(ids=[second.id, first.id]), by="") == 1
 
 
 def test_a_rolled_back_discard_is_silence(engine, hand):
-    letter = bury(hand)
+    letter = make_dead_letter(hand)
     with rolled_back():
         discard(letter.id, by="ann")
     replay(letter.id, by="")
 
 
 def test_many_at_once_discard_each_once(engine, hand):
-    ids = [letter.id for letter in bury_many(hand, 20)]
+    ids = [letter.id for letter in make_dead_letters(hand, 20)]
     done = at_once([lambda o=order: discard_open(o, by="") for order in (ids, ids[::-1], ids[7:] + ids[:7])])
     assert sum(map(len, done)) == 20

@@ -11,7 +11,7 @@ from queue_app.core.states import Status
 from queue_app.index import Lease
 from queue_app.models import DeadLetter, Task, TaskAttempt, TaskResult
 from queue_app.services.control.queues import set_queue_limits
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import rebuild

@@ -16,6 +16,7 @@ from queue_app.services.lifecycle.replay import discard, replay, replay_open
 from queue_app.services.read.results import load_result
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import dead_letters as rows
+from tests.support.dead_letters import kill, letter_of, make_dead_letter, make_dead_letters
 from tests.support.engine import (
     Side,
     assert_index_agrees,
@@ -32,11 +33,10 @@ from tests.support.engine import (
     take_ids,
     until,
 )
-from tests.support.graves import bury, bury_many, kill, letter_of
 
 
 def test_the_task_is_queued_again_with_a_fresh_budget(engine, hand, history):
-    letter = bury(hand, max_retries=1)
+    letter = make_dead_letter(hand, max_retries=1)
     before = row(letter.task_id)
     assert (before.status, before.failures, before.attempt) == ("dead_letter", 2, 2)
     ref = replay(letter.id, by="ann")
@@ -55,7 +55,7 @@ def test_the_task_is_queued_again_with_a_fresh_budget(engine, hand, history):
 
 
 def test_whatever_the_row_carried_is_reset(engine, hand):
-    letter = bury(hand, max_retries=3)
+    letter = make_dead_letter(hand, max_retries=3)
     later = datetime.now(UTC) + timedelta(hours=1)
     Task.objects.update(crashes=3, cancel_requested_at=later, run_after=later, deadline=later)
     replay(letter.id, by="ann")
@@ -68,7 +68,7 @@ def test_whatever_the_row_carried_is_reset(engine, hand):
 
 
 def test_it_queues_behind_what_waits(engine, hand):
-    letter = bury(hand)
+    letter = make_dead_letter(hand)
     first = put()
     replay(letter.id, by="")
     last = put()
@@ -76,7 +76,7 @@ def test_it_queues_behind_what_waits(engine, hand):
 
 
 def test_it_can_die_again_and_each_death_has_its_record(engine, hand):
-    letter = bury(hand, "first death", max_retries=1)
+    letter = make_dead_letter(hand, "first death", max_retries=1)
     replay(letter.id, by="ann")
     kill(hand, letter.task_id, "second death")
     second = letter_of(letter.task_id)
@@ -92,7 +92,7 @@ def test_it_can_die_again_and_each_death_has_its_record(engine, hand):
 
 
 def test_history_is_kept(engine, hand):
-    letter = bury(hand, "one", max_retries=1)
+    letter = make_dead_letter(hand, "one", max_retries=1)
     replay(letter.id, by="ann")
     waiting = load_result(letter.task_id)
     assert (waiting.status, len(waiting.errors), waiting.finished_at) == ("queued", 2, None)
@@ -120,7 +120,7 @@ def test_the_outcome_of_an_attempt_before_the_death_is_refused(engine, hand):
 
 
 def test_edited_parameters(engine, hand):
-    letter = bury(hand, parameters={"n": 1, "password": "swordfish"}, args=[7])
+    letter = make_dead_letter(hand, parameters={"n": 1, "password": "swordfish"}, args=[7])
     replay(letter.id, by="ann", parameters={"n": 2, "password": MASK, "x": [None]})
     payload = TaskPayload.objects.get(pk=letter.task_id)
     assert payload.parameters == {"n": 2, "password": "swordfish", "x": [None]}
@@ -132,7 +132,7 @@ def test_edited_parameters(engine, hand):
 
 @pytest.mark.parametrize("same", [{"n": 1, "password": MASK}, {"password": "swordfish", "n": 1}])
 def test_parameters_that_are_the_same_are_not_edited(engine, hand, same):
-    letter = bury(hand, parameters={"n": 1, "password": "swordfish"})
+    letter = make_dead_letter(hand, parameters={"n": 1, "password": "swordfish"})
     replay(letter.id, by="ann", parameters=same)
     letter.refresh_from_db()
     assert (letter.parameters_edited, letter.replayed_by) == (False, "ann")
@@ -152,7 +152,7 @@ def test_parameters_that_are_the_same_are_not_edited(engine, hand, same):
     ],
 )
 def test_bad_parameters_change_nothing(engine, hand, bad, code):
-    letter = bury(hand, parameters={"n": 1, "password": "swordfish"})
+    letter = make_dead_letter(hand, parameters={"n": 1, "password": "swordfish"})
     with pytest.raises(InvalidTaskData) as refused:
         replay(letter.id, by="ann", parameters=bad)
     assert refused.value.code == code
@@ -163,7 +163,7 @@ def test_bad_parameters_change_nothing(engine, hand, bad, code):
 
 
 def test_parameters_too_deep_for_the_stack(engine, hand):
-    letter = bury(hand)
+    letter = make_dead_letter(hand)
     deep: dict = {}
     for _ in range(100_000):
         deep = {"d": deep}
@@ -181,7 +181,7 @@ def test_parameters_too_deep_for_the_stack(engine, hand):
 def test_refusals_say_why(engine, hand, parameters):
     with pytest.raises(DeadLetterNotFound):
         replay(uuid.uuid4(), by="", parameters=parameters)
-    replayed, discarded, purged = bury_many(hand, 3)
+    replayed, discarded, purged = make_dead_letters(hand, 3)
     replay(replayed.id, by="ann")
     discard(discarded.id, by="bob", reason="old")
     Task.objects.filter(pk=purged.task_id).delete()
@@ -198,7 +198,7 @@ def test_refusals_say_why(engine, hand, parameters):
 
 
 def test_some_of_many(engine, hand):
-    first, gone, second = bury_many(hand, 3)
+    first, gone, second = make_dead_letters(hand, 3)
     discard(gone.id, by="")
     heard = []
     signals.dead_letters_replayed.connect(listener := lambda **event: heard.append((event["count"], event["by"])))
@@ -213,7 +213,7 @@ def test_some_of_many(engine, hand):
 
 
 def test_a_rolled_back_replay_is_silence(engine, hand):
-    letter = bury(hand, parameters={"n": 1})
+    letter = make_dead_letter(hand, parameters={"n": 1})
     with rolled_back():
         replay(letter.id, by="ann", parameters={"n": 2})
     assert status(letter.task_id) is Status.DEAD_LETTER
@@ -225,7 +225,7 @@ def test_a_rolled_back_replay_is_silence(engine, hand):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_push_that_was_lost_is_made_up_for(engine, hand, count):
-    letters = bury_many(hand, count)
+    letters = make_dead_letters(hand, count)
     with index_away("push"):
         assert len(replay_open([letter.id for letter in letters], by="")) == count
     assert engine.check().waiting == set()
@@ -252,7 +252,7 @@ def test_a_slot_of_the_death_that_was_never_freed_does_not_hold_it_back(engine, 
 @pytest.mark.parametrize("parameters", [None, {"n": 2}])
 def test_of_two_replays_at_once_one_moves_it(engine, hand, history, parameters):
     for _ in range(10):
-        letter = bury(hand)
+        letter = make_dead_letter(hand)
 
         def attempt(name, letter=letter):
             try:
@@ -269,7 +269,7 @@ def test_of_two_replays_at_once_one_moves_it(engine, hand, history, parameters):
 
 
 def test_a_replay_waits_for_one_under_way_and_then_refuses(engine, hand):
-    letter = bury(hand)
+    letter = make_dead_letter(hand)
     with transaction.atomic():
         replay(letter.id, by="first")
         side = Side(lambda: replay(letter.id, by="second"))
@@ -280,7 +280,7 @@ def test_a_replay_waits_for_one_under_way_and_then_refuses(engine, hand):
 
 
 def test_replays_of_many_at_once_move_each_once_and_do_not_block_each_other(engine, hand, history):
-    letters = bury_many(hand, 30)
+    letters = make_dead_letters(hand, 30)
     ids = [letter.id for letter in letters]
     orders = [ids, ids[::-1], ids[10:] + ids[:10], sorted(ids)]
     moved = at_once([lambda o=order: replay_open(o, by="") for order in orders])
@@ -291,7 +291,7 @@ def test_replays_of_many_at_once_move_each_once_and_do_not_block_each_other(engi
 
 def test_replay_and_discard_at_once_exactly_one_holds(engine, hand):
     for _ in range(10):
-        letter = bury(hand)
+        letter = make_dead_letter(hand)
 
         def attempt(action, letter=letter):
             try:
@@ -312,7 +312,7 @@ def test_replay_and_discard_at_once_exactly_one_holds(engine, hand):
 
 
 def test_twin_without_the_guard_of_the_record_a_discarded_one_is_replayed(engine, hand, monkeypatch):
-    letter = bury(hand)
+    letter = make_dead_letter(hand)
     discard(letter.id, by="")
     monkeypatch.setattr(rows, "_REPLAY", rows._REPLAY.replace("AND discarded_at IS NULL", ""))
     assert rows.replay([letter.id], "ann") == [], "the guard of the note holds"

@@ -8,7 +8,7 @@ from django.db import transaction
 
 from queue_app.core.priorities import Band
 from queue_app.exceptions import InvalidTransition, TaskNotFound
-from queue_app.services.lifecycle.reprioritise import reprioritise, reprioritise_many
+from queue_app.services.lifecycle.actions import reprioritise, reprioritise_many
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.promote import make_due
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, rolled_back, row, take, take_ids

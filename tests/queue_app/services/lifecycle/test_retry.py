@@ -9,10 +9,10 @@ from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTransition, TaskNotFound
 from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.services import cancel, enqueue
+from queue_app.services.lifecycle.actions import retry, retry_many, run_again, run_now
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.retry import retry, retry_many, run_again, run_now
+from tests.support.dead_letters import make_dead_letter
 from tests.support.engine import assert_index_agrees, failed, put, row, take
-from tests.support.graves import bury
 
 UNKNOWN = "01900000-0000-7000-8000-000000000000"
 
@@ -35,7 +35,7 @@ def test_what_ended_without_success_is_queued_again_with_a_fresh_budget(engine):
     finish([failed(task, retriable=False)])
     cancelled = put()
     cancel(cancelled)
-    letter = bury(hand)
+    letter = make_dead_letter(hand)
     ids = [task_id, cancelled, letter.task_id]
     assert retry_many(ids, by="ina") == set(ids)
     again = Task.objects.filter(pk__in=ids)

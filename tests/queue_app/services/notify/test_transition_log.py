@@ -12,7 +12,7 @@ from queue_app.core import trace
 from queue_app.core.records import TaskRef
 from queue_app.logs import JSONFormatter
 from queue_app.models import Task
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify import transition_log
 from queue_app.services.upkeep.promote import make_due

@@ -16,6 +16,7 @@ from queue_app.services.read.dead_letters import DeadLetterFilter, preview
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.maintenance import purge
 from queue_app.sql import dead_letters as rows
+from tests.support.dead_letters import kill, make_dead_letter, make_dead_letters, step
 from tests.support.engine import (
     Side,
     assert_index_agrees,
@@ -25,7 +26,6 @@ from tests.support.engine import (
     status,
     take_ids,
 )
-from tests.support.graves import bury, bury_many, kill, step
 
 EVERYTHING = DeadLetterFilter()
 UNGUARDED = ReplayOptions(stop_after_failures=0)
@@ -38,7 +38,7 @@ def hand(engine):
 
 @pytest.fixture
 def eight(hand):
-    return bury_many(hand, 8)
+    return make_dead_letters(hand, 8)
 
 
 def progress(operation) -> tuple:
@@ -49,13 +49,13 @@ def progress(operation) -> tuple:
 
 
 def test_every_filter(engine, hand):
-    plain = bury(hand)
+    plain = make_dead_letter(hand)
     ids = {
-        "queue": bury(hand, queue="q"),
-        "type": bury(hand, kind="b"),
-        "user": bury(hand, user="ann"),
-        "text": bury(hand, "100% Sure it is_no\\thing"),
-        "late": bury(hand),
+        "queue": make_dead_letter(hand, queue="q"),
+        "type": make_dead_letter(hand, kind="b"),
+        "user": make_dead_letter(hand, user="ann"),
+        "text": make_dead_letter(hand, "100% Sure it is_no\\thing"),
+        "late": make_dead_letter(hand),
     }
     DeadLetter.objects.filter(pk=plain.pk).update(reason="crash_loop", exception_class="shop.errors.OutOfStock")
     late = ids["late"].died_at
@@ -85,7 +85,7 @@ def test_every_filter(engine, hand):
 
 
 def test_a_preview_counts_what_is_open_and_names_the_first(engine, hand):
-    letters = bury_many(hand, 13)
+    letters = make_dead_letters(hand, 13)
     replay(letters[0].id, by="")
     discard(letters[1].id, by="")
     found = preview(EVERYTHING)
@@ -96,7 +96,7 @@ def test_a_preview_counts_what_is_open_and_names_the_first(engine, hand):
 
 
 def test_oldest_first_in_one_go(engine, hand, history):
-    letters = bury_many(hand, 6)
+    letters = make_dead_letters(hand, 6)
     operation = start_replay(EVERYTHING, UNGUARDED, by="ann", reason="fixed")
     assert (operation.total, operation.by, operation.reason, operation.state) == (6, "ann", "fixed", "running")
     assert {status(letter.task_id) for letter in letters} == {Status.DEAD_LETTER}, "nothing happens in the call"
@@ -113,7 +113,7 @@ def test_oldest_first_in_one_go(engine, hand, history):
 
 
 def test_a_limit(engine, hand):
-    letters = bury_many(hand, 4)
+    letters = make_dead_letters(hand, 4)
     operation = start_replay(EVERYTHING, ReplayOptions(limit=3, stop_after_failures=0), by="")
     assert progress(step(operation)) == ("done", 3, 0)
     assert take_ids(hand, 9) == [letter.task_id for letter in letters[:3]]
@@ -127,7 +127,7 @@ def test_nothing_to_replay(engine):
 
 def test_more_than_one_step(engine, hand, monkeypatch):
     monkeypatch.setattr("queue_app.services.operations.advance.STEP", 3)
-    bury_many(hand, 8)
+    make_dead_letters(hand, 8)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     assert run_operations(steps=2) == 6
     operation.refresh_from_db()
@@ -137,15 +137,15 @@ def test_more_than_one_step(engine, hand, monkeypatch):
 
 def test_two_operations_advance_by_turns(engine, hand, monkeypatch):
     monkeypatch.setattr("queue_app.services.operations.advance.STEP", 2)
-    bury_many(hand, 4)
-    bury_many(hand, 4, queue="q")
+    make_dead_letters(hand, 4)
+    make_dead_letters(hand, 4, queue="q")
     operations = [start_replay(DeadLetterFilter(queue=name), UNGUARDED, by="") for name in ("default", "q")]
     run_operations(steps=1)
     assert [Operation.objects.get(pk=operation.pk).changed for operation in operations] == [2, 2]
 
 
 def test_what_others_did_meanwhile_is_skipped(engine, hand):
-    replayed, discarded, purged, kept = bury_many(hand, 4)
+    replayed, discarded, purged, kept = make_dead_letters(hand, 4)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     replay(replayed.id, by="bob")
     discard(discarded.id, by="bob")
@@ -157,7 +157,7 @@ def test_what_others_did_meanwhile_is_skipped(engine, hand):
 
 
 def test_ids_that_are_not_open_count_for_nothing(engine, hand):
-    letters = bury_many(hand, 3)
+    letters = make_dead_letters(hand, 3)
     replay(letters[0].id, by="")
     wanted = DeadLetterFilter(ids=[letters[2].id, letters[0].id, uuid.uuid4(), letters[1].id])
     operation = start_replay(wanted, UNGUARDED, by="")
@@ -168,11 +168,11 @@ def test_ids_that_are_not_open_count_for_nothing(engine, hand):
 def test_what_dies_later_is_left_alone(engine, hand, monkeypatch):
     """Else an operation without a guard would replay for ever what fails for ever."""
     monkeypatch.setattr("queue_app.services.operations.advance.STEP", 1)
-    first, second = bury_many(hand, 2)
+    first, second = make_dead_letters(hand, 2)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     advance(operation.id)
     kill(hand, first.task_id)
-    later = bury(hand)
+    later = make_dead_letter(hand)
     run_operations()
     operation.refresh_from_db()
     assert (progress(operation), operation.failed_again) == (("done", 2, 0), 1)
@@ -272,7 +272,7 @@ def test_pushes_that_were_lost_are_made_up_for(engine, hand, eight):
 
 def test_two_runners_at_once_replay_each_once(engine, hand, history, monkeypatch):
     monkeypatch.setattr("queue_app.services.operations.advance.STEP", 3)
-    letters = bury_many(hand, 40)
+    letters = make_dead_letters(hand, 40)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     handled = at_once([lambda: run_operations(steps=20)] * 4)
     assert sum(handled) == step(operation).changed == 40

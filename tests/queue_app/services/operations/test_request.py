@@ -28,8 +28,8 @@ from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter, matching
 from queue_app.services.repair.reconcile import reconcile_everything
 from queue_app.services.upkeep.maintenance import purge
+from tests.support.dead_letters import make_dead_letter, make_dead_letters, pass_time
 from tests.support.engine import assert_index_agrees, done, failed, index_away, put, put_many, row, status, take
-from tests.support.graves import bury, bury_many, pass_time
 
 ALL = TaskFilter()
 CANCEL, REPLAY = Action(kind=OperationKind.CANCEL), Action(kind=OperationKind.REPLAY)
@@ -139,7 +139,7 @@ def test_reprioritising_many(engine):
 
 def test_replaying_many(engine):
     hand = engine.worker("a b")
-    letters = [bury(hand), bury(hand, user="ann")]
+    letters = [make_dead_letter(hand), make_dead_letter(hand, user="ann")]
     operation = start_operation(REPLAY, TaskFilter(user="ann"), by="bob")
     run_operations()
     assert progress(operation) == ("done", 1, 1, 0)
@@ -173,7 +173,7 @@ def test_a_crash_in_a_step_leaves_nothing_of_it_and_others_go_on(engine, small_s
 def test_a_process_that_is_killed_at_any_point_of_a_step_spoils_nothing(engine, history, process_env, of):
     """Twice before the commit, after it before the index is told, between two steps; then another one goes on."""
     hand = engine.worker("a b")
-    letters = bury_many(hand, 8)
+    letters = make_dead_letters(hand, 8)
     if of == "tasks":
         operation = start_operation(REPLAY, ALL, by="ann")
     else:
@@ -181,7 +181,7 @@ def test_a_process_that_is_killed_at_any_point_of_a_step_spoils_nothing(engine, 
 
     def kill(*points: str) -> None:
         subprocess.run(
-            [sys.executable, "-m", "tests.queue_app.services.killed", str(operation.id), *points],
+            [sys.executable, "-m", "tests.queue_app.services.operations.killed", str(operation.id), *points],
             env=process_env, check=True, timeout=120,
         )  # fmt: skip
 

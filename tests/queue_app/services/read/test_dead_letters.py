@@ -5,7 +5,7 @@ import pytest
 from queue_app.core.masking import MASK
 from queue_app.services.read import dead_letters as module
 from queue_app.services.read.dead_letters import DeadLetterFilter, preview
-from tests.support.graves import bury
+from tests.support.dead_letters import make_dead_letter
 
 
 @pytest.mark.parametrize(
@@ -21,13 +21,13 @@ from tests.support.graves import bury
     ],
 )
 def test_a_text_is_looked_for_in_what_is_shown(engine, monkeypatch, text, found):
-    monkeypatch.setattr(module, "LOOKED_THROUGH", 2)
+    monkeypatch.setattr(module, "SEARCH_BATCH", 2)
     hand = engine.worker()
     secret = {"parameters": {"password": "hunter2-canary"}}
     letters = {
-        "told": bury(hand, "Login of ann with hunter2-canary failed", **secret),
-        "repeated": bury(hand, "Login of ann with hunter2-canary failed; hunter2 with her", **secret),
-        "other": bury(hand, "no luck"),
-        "named": bury(hand, "token=s3cr3t refused"),
+        "told": make_dead_letter(hand, "Login of ann with hunter2-canary failed", **secret),
+        "repeated": make_dead_letter(hand, "Login of ann with hunter2-canary failed; hunter2 with her", **secret),
+        "other": make_dead_letter(hand, "no luck"),
+        "named": make_dead_letter(hand, "token=s3cr3t refused"),
     }
     assert set(preview(DeadLetterFilter(text=text)).sample) == {letters[name].id for name in found}

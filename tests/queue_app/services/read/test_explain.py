@@ -12,11 +12,12 @@ from queue_app.exceptions import TaskNotFound
 from queue_app.index import Profile, get_index
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.services.control.pause import pause, pause_everything, pause_key, pause_type, resume, resume_everything
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild import rebuild_if_needed
+from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.repair.workers import WorkerIdentity, register, register_in_index
 from tests.support.engine import done, failed, flush, index_away, put, row
 
@@ -211,7 +212,7 @@ def test_workers_that_cannot_run_it(engine):
     assert blocked(task_id) == "no_worker_knows_type"
     hire("a", offers=("gpu",), slots=2, name="small")
     reason = only(task_id, "too_heavy")
-    assert reason.text.startswith("It takes 4 slots, and no such worker has so many. Closest: small has 2 slots only")
+    assert reason.text.startswith("It takes 4 slots, and no such worker has as many. Closest: small has only 2 slots")
     worker = hire("a", offers=("gpu",), slots=5)
     assert blocked(task_id) == ""
     put("a", queue="mail", capabilities=("gpu",), priority=Band.CRITICAL)
@@ -226,13 +227,18 @@ def test_workers_that_cannot_run_it(engine):
     assert blocked(task_id) == "no_worker"
 
 
-def test_what_the_index_does_not_hold_is_put_there_at_once(engine):
+def test_a_task_that_the_index_lacks_is_named_and_not_written(engine):
+    """The reconciler adds it; a question, which a reader may ask, writes nothing."""
     worker = hire()
     with index_away("push"):
         task_id = put()
-    explanation = explain(task_id)
-    assert explanation.codes == ("index_missing", "position")
-    assert not explanation.blocking
+    for _ in range(2):
+        explanation = explain(task_id)
+        assert explanation.codes == ("index_missing",)
+        assert explanation.blocking
+        assert worker.take() == []
+    Reconciler().run_once()
+    assert explain(task_id).codes == ("position",)
     assert [task.id for task in worker.take()] == [task_id]
 
 

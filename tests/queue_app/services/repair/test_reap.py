@@ -9,7 +9,7 @@ from django.utils import timezone
 from queue_app import signals
 from queue_app.models import Task, Worker
 from queue_app.services.control.queues import set_queue_limits
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import reap as module
 from queue_app.services.repair.reap import Reaper, reap
@@ -145,7 +145,7 @@ def test_a_free_slot_is_announced(engine):
     assert engine.called(other)
 
 
-@pytest.mark.parametrize("script", ["release", "push", "retire"])
+@pytest.mark.parametrize("script", ["release", "push", "unregister"])
 def test_what_the_index_did_not_hear_of_is_repaired(engine, script, monkeypatch):
     monkeypatch.setattr("queue_app.services.repair.reconcile.ABANDONED_SECONDS", -1)
     put_many(2)

@@ -10,7 +10,8 @@ from queue_app import signals
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import Generation
 from queue_app.models import IndexGeneration, Queue, RuntimeSettings
-from queue_app.services.control.queues import pause, set_queue_limits
+from queue_app.services.control.pause import pause
+from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
@@ -106,7 +107,7 @@ def test_claims_are_refused_from_the_loss_to_the_end_of_the_rebuild(engine, monk
 
     def try_to_claim(name, *args):
         reply = plain(name, *args)
-        if name not in ("claim", "hold"):
+        if name not in ("claim", "lock"):
             with pytest.raises((IndexNotReady, UnknownProfile)) as refusal:
                 take(hand, 5)
             refused.append(refusal.type)
@@ -161,9 +162,9 @@ def test_tasks_that_end_meanwhile_leak_no_slot_for_long(engine, monkeypatch):
 
 
 def test_only_one_rebuilds_at_a_time(engine):
-    assert engine.index.hold("rebuild", "somebody else", 9)
+    assert engine.index.lock("rebuild", "somebody else", 9)
     assert rebuild() is None
-    engine.index.hold("rebuild", "somebody else", 0)
+    engine.index.lock("rebuild", "somebody else", 0)
     assert rebuild() is not None
     put_many(20)
     flush(engine)

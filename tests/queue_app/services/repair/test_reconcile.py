@@ -15,11 +15,11 @@ from queue_app.core.priorities import Band
 from queue_app.index import Profile
 from queue_app.metrics.exposition import REPAIRS
 from queue_app.models import Queue, Task
-from queue_app.services.lifecycle.cancel import cancel
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import reconcile as module
-from queue_app.services.repair.reap import bury
+from queue_app.services.repair.reap import mark_dead
 from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
 from queue_app.services.repair.workers import WorkerIdentity, deregister, register
 from queue_app.sql import snapshot
@@ -261,7 +261,7 @@ PROFILE = Profile.of([], ["a"], [])
 
 
 @pytest.mark.parametrize(
-    "end", [bury, lambda worker_id: deregister(worker_id, PROFILE, tasks_done=0)], ids=["died", "left"]
+    "end", [mark_dead, lambda worker_id: deregister(worker_id, PROFILE, tasks_done=0)], ids=["died", "left"]
 )
 def test_a_worker_of_which_the_index_did_not_hear_that_it_is_gone_is_retired(engine, end):
     """Its heads would be kept, and it would be called, for ever."""
@@ -270,11 +270,11 @@ def test_a_worker_of_which_the_index_did_not_hear_that_it_is_gone_is_retired(eng
     for worker_id in (gone, stays):
         who = WorkerIdentity(id=worker_id, name="w", host="h", pid=1, process_identity="elsewhere", version="1")
         register(who, PROFILE, concurrency=1, heartbeat_seconds=60)
-    with index_away("retire"):
+    with index_away("unregister"):
         end(gone)
     assert Reconciler().run_once() == NOTHING | {"workers_retired": 1}
     assert engine.index.registered() == [(PROFILE.id, stays)]
-    with index_away("retire"):
+    with index_away("unregister"):
         end(stays)
     Reconciler().run_once()
     assert index_state.check(engine.index).profiles == set()

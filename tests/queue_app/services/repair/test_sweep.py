@@ -4,7 +4,7 @@ import pytest
 
 from queue_app.index import Index
 from queue_app.models import Queue, Task
-from queue_app.services.lifecycle.cancel import cancel_many
+from queue_app.services.lifecycle.actions import cancel_many
 from queue_app.services.repair import reconcile as module
 from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
 from tests.queue_app.services.repair.test_reconcile import NOTHING

@@ -12,8 +12,8 @@ from queue_app.core.priorities import Band
 from queue_app.exceptions import IndexUnavailable
 from queue_app.metrics.exposition import REPAIRS
 from queue_app.models import MaintenanceJob, PriorityPolicy, Task
+from queue_app.services.lifecycle.actions import reprioritise
 from queue_app.services.lifecycle.claim import give_back
-from queue_app.services.lifecycle.reprioritise import reprioritise
 from queue_app.services.notify import events
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
@@ -59,7 +59,7 @@ def aged(seconds: float, priority: str = "low", **options) -> uuid.UUID:
 
 def promotions() -> dict[str, int]:
     """Return the steps that the index has counted."""
-    return {name: count for name, count in module.get_index().counters().items() if name.startswith("promoted:")}
+    return {name: count for name, count in module.get_index().stats().counts.items() if name.startswith("promoted:")}
 
 
 def standing() -> dict[uuid.UUID, Band]:

@@ -30,7 +30,7 @@ def read(monkeypatch):
 
     def explained(sql, params):
         fetch_all("SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)")
-        kind = "completed" if sql is upkeep._PURGE_COMPLETED else "fruitless"
+        kind = "completed" if sql is upkeep._PURGE_COMPLETED else "unsuccessful"
         with connection().cursor() as cursor:
             cursor.execute(f"EXPLAIN (ANALYZE, TIMING OFF) {sql}", params)
             plan = "\n".join(line for (line,) in cursor.fetchall())
@@ -54,7 +54,7 @@ def test_successes_that_are_kept_for_longer_are_not_read(db, retention, read):
     retention(success=5, failure=2)
     ended(200, days=3)
     ended(3, Status.FAILED, days=3)
-    assert read() == {"completed": 0, "fruitless": 3}
+    assert read() == {"completed": 0, "unsuccessful": 3}
 
 
 def test_failures_that_are_kept_for_longer_are_read_once_an_hour(db, retention, read, monkeypatch):
@@ -63,9 +63,9 @@ def test_failures_that_are_kept_for_longer_are_read_once_an_hour(db, retention, 
     ended(3, days=2.5)
     assert purge() == 3
     ended(2, days=2.4)
-    assert read() == {"completed": 2, "fruitless": 0}
+    assert read() == {"completed": 2, "unsuccessful": 0}
     monkeypatch.setattr(module, "WALK", timedelta())
-    assert read() == {"completed": 200, "fruitless": 0}
+    assert read() == {"completed": 200, "unsuccessful": 0}
     assert set(Task.objects.values_list("status", flat=True)) == {Status.FAILED}
 
 

@@ -1,0 +1,57 @@
+"""The ways to reach Redis (docs: explanation/database-and-redis-access)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from queue_app.index import scripts
+from queue_app.index.client import connect, in_one_write, translated
+from queue_app.index.keys import Keys
+from queue_app.index.lazy import redis
+from queue_app.index.notifier import Notifier
+
+
+class Calls:
+    """The connections of an index, and how it calls scripts."""
+
+    def __init__(self, alias: str, prefix: str) -> None:
+        self.alias = alias
+        self.keys = Keys(prefix)
+        self._client: redis.Redis = connect(alias)
+        self._scripts: dict[str, redis.commands.core.Script] = {}
+        self._notifier = Notifier(self._client, self.keys.prefix, self._script("push"), self._script("publish"))
+
+    def _script(self, name: str) -> redis.commands.core.Script:
+        script = self._scripts.get(name)
+        if script is None:
+            script = self._scripts[name] = self._client.register_script(scripts.source(name))
+        return script
+
+    def _call(self, name: str, *args: Any) -> Any:
+        """Run a script; return its reply."""
+        with translated(name, self.alias):
+            if self._notifier.has_unconfirmed_entries:  # they go first, so that this process sees its own writes
+                return self._notifier.call(self._script(name), args)
+            return self._script(name)(keys=[self.keys.prefix], args=args)
+
+    def _call_fast(self, name: str, *args: Any) -> Any:
+        """Run a script as ``_call``, without the overhead of the client, which doubles the time of a short call."""
+        if not self._notifier.has_unconfirmed_entries:
+            try:
+                script = self._script(name)
+                return in_one_write(self._client, ("EVALSHA", script.sha, 1, self.keys.prefix, *args))[0]
+            except (redis.exceptions.NoScriptError, redis.ConnectionError):
+                pass  # the client loads the script, and connects again
+        return self._call(name, *args)
+
+    def _scan(self, name: str, *args: Any) -> list[Sequence[Any]]:
+        """Call a script that takes and returns a cursor until it is done; return its pages."""
+        pages: list[Sequence[Any]] = []
+        cursor: Any = 0
+        while True:
+            reply = self._call(name, *args, cursor)
+            cursor, page = (reply[0], reply[1:]) if isinstance(reply, list) else (reply, ())
+            pages.append(page)
+            if int(cursor) == 0:
+                return pages

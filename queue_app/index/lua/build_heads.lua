@@ -1,0 +1,18 @@
+-- Builds the heads of a new profile for one queue, about 500 lanes per call. Pushes and claims keep the same heads up to
+-- date meanwhile, so the order of calls does not matter.
+--
+-- KEYS[1]  prefix of all keys (their hash tag)
+-- ARGV[1]  profile    ARGV[2]  queue    ARGV[3]  cursor ('0' at first)
+-- Returns  the next cursor; '0' when the queue is done
+--! include lane_heads
+local profile, q = ARGV[1], ARGV[2]
+local page = redis.call('SSCAN', lanes_key(q), ARGV[3], 'COUNT', 500)
+for _, lane in ipairs(page[2]) do
+  if can_run(profile, lane) then
+    local id, score = first_of(lane_key(lane))
+    if id then place_lane(profile, lane, score) end
+  end
+end
+refresh_touched()
+refresh_queue(profile, q)
+return page[1]

@@ -1,0 +1,103 @@
+--! include heads
+-- What a claim reads: sorted lists of queues, lanes and groups, and the lanes themselves, each as a cursor whose `score` is
+-- that of its next entry (math.huge when it has none). Writes nothing; `found` collects what the claim must put right.
+local picks = {}  -- {id, queue, lane}, ... in order
+local found = {
+  stale = {},     -- lane -> ids that run already (a copy of the data may lag behind); {} for a lane that is empty
+  shut = {},      -- queues in the heads that have no room
+  closed = {},    -- gates that have no room
+  moved = {},     -- {lane, gate it was behind, gate that is closed}, ...
+  taken = {},     -- fair queue -> band -> owner -> its next turn
+  late = {},      -- {queue, gate, owner}, ... whose turn comes later than their entry says
+  short = false,  -- whether the next task needs more slots than are left
+}
+local rooms = {}  -- queue or gate -> room that is left
+local profile_of_claim, max_picks, free_slots
+
+local function room_left(g)
+  local n = rooms[g]
+  if not n then
+    n = gate_room(g)
+    rooms[g] = n
+    if n <= 0 then found.closed[#found.closed + 1] = g end
+  end
+  return n
+end
+
+-- Moves a list to its next entry, `name` at `score`; reads several entries at a time.
+local function advance(list)
+  if list.pos > #list.entries then
+    if list.done then
+      list.score = math.huge
+      return list
+    end
+    list.entries = redis.call('ZRANGE', list.key, list.rank, list.rank + max_picks, 'WITHSCORES')
+    list.rank, list.pos = list.rank + #list.entries / 2, 1
+    list.done = #list.entries <= 2 * max_picks
+    if #list.entries == 0 then
+      list.score = math.huge
+      return list
+    end
+  end
+  list.name, list.score = list.entries[list.pos], tonumber(list.entries[list.pos + 1])
+  list.pos = list.pos + 2
+  return list
+end
+
+local function open_list(kind, key, q, g)
+  return advance({ kind = kind, key = key, queue = q, gate = g, entries = {}, pos = 1, rank = 0 })
+end
+
+local function open_lane(lane, score, q, g)
+  local _, _, _, _, _, weight = split_lane(lane)
+  return { kind = 'lane', lane = lane, score = score, queue = q, gate = g, weight = weight, gates = gates_of(lane),
+    read = 0, chunk = 2 }
+end
+
+-- Finds the next id of a lane that does not run already; false when there is none.
+local function peek(lane)
+  while true do
+    if not lane.items or lane.pos > #lane.items then
+      local items = redis.call('ZRANGE', lane_key(lane.lane), lane.read, lane.read + lane.chunk - 1, 'WITHSCORES')
+      if #items == 0 then
+        if lane.read == 0 then found.stale[lane.lane] = {} end
+        lane.score = math.huge
+        return false
+      end
+      local ids = {}
+      for i = 1, #items, 2 do ids[#ids + 1] = items[i] end
+      lane.items, lane.pos = items, 1
+      lane.leased = redis.call('HMGET', LEASES, unpack(ids))
+      lane.read = lane.read + #ids
+      lane.chunk = math.min(lane.chunk * 4, 500)
+    end
+    lane.id = lane.items[lane.pos]
+    if not lane.leased[(lane.pos + 1) / 2] then
+      lane.score = tonumber(lane.items[lane.pos + 1])
+      return true
+    end
+    found.stale[lane.lane] = found.stale[lane.lane] or {}
+    table.insert(found.stale[lane.lane], lane.id)
+    lane.pos = lane.pos + 2
+  end
+end
+
+-- Whether one of the lane's gates is closed; the lane must then move behind that gate.
+local function is_closed(lane)
+  for _, g in ipairs(lane.gates) do
+    if room_left(g) <= 0 then
+      if g ~= lane.gate then found.moved[#found.moved + 1] = { lane.lane, lane.gate, g } end
+      lane.score = math.huge
+      return true
+    end
+  end
+  return false
+end
+
+local function pick(lane)
+  picks[#picks + 1] = { lane.id, lane.queue, lane.lane }
+  rooms[lane.queue] = rooms[lane.queue] - 1
+  for _, g in ipairs(lane.gates) do rooms[g] = rooms[g] - 1 end
+  free_slots = free_slots - lane.weight
+  lane.pos = lane.pos + 2
+end

@@ -1,0 +1,14 @@
+-- Takes, renews or releases a lock with expiry: the leadership of the schedulers, or a rebuild.
+--
+-- KEYS[1]  prefix of all keys (their hash tag)
+-- ARGV[1]  name of the lock    ARGV[2]  token of the holder    ARGV[3]  ms until it expires; 0 releases it
+-- Returns  1 when the token holds the lock, else 0
+local key = KEYS[1] .. ':lock:' .. ARGV[1]
+local holder = redis.call('GET', key)
+if holder and holder ~= ARGV[2] then return 0 end
+if ARGV[3] == '0' then
+  redis.call('DEL', key)
+  return 0
+end
+redis.call('SET', key, ARGV[2], 'PX', ARGV[3])
+return 1

@@ -1,0 +1,67 @@
+-- Returns the queued tasks that are missing or misplaced. Writes nothing.
+--
+-- KEYS[1]  prefix of all keys (their hash tag)
+-- ARGV     lane, ids, own places, lane, ids, own places, ...: ids one after another, 16 bytes each; places
+--          (band * 10^13 + queued_at, ms) as big-endian doubles, in the same order; at most 1000 of a lane
+-- Returns  the ids that stand at a wrong place, or neither stand in their lane nor hold a lease
+--
+-- Judges as push does. PostgreSQL packs the rows, so Python spends no time on each row. Places may differ by less than two
+-- steps of a double: from the year 2106 on, a time in seconds has no exact microseconds. A task that has not been
+-- promoted yet is not misplaced.
+--
+-- Rows come in the order of their age and mostly stand in that order, all lifted by the same number of bands. One range
+-- of the lane then confirms them all, in half the time of one look-up each.
+--! include packed
+--! include lanes
+--! include promotion
+local TOLERANCE = 0.02
+local wrong = {}
+
+-- Whether exactly these tasks stand between the first and the last of them, each at its place.
+local function all_in_place(lane, packed, places)
+  local n = #places
+  local lift_of_all = effective_place(places[1]) - places[1]
+  if math.floor(places[1] / 1e13) ~= math.floor(places[n] / 1e13)
+      or effective_place(places[n]) - places[n] ~= lift_of_all then
+    return false
+  end
+  local standing = redis.call('ZRANGE', lane_key(lane), exact(places[1] + lift_of_all - TOLERANCE),
+    exact(places[n] + lift_of_all + TOLERANCE), 'BYSCORE', 'WITHSCORES', 'LIMIT', 0, n + 1)
+  if #standing ~= 2 * n then return false end
+  local ids = {}
+  for i = 1, n do
+    local differs = standing[2 * i] - lift_of_all - places[i]  -- Lua converts the text to a number
+    if differs > TOLERANCE or differs < -TOLERANCE then return false end
+    ids[i] = standing[2 * i - 1]
+  end
+  return table.concat(ids) == packed
+end
+
+local function look_up_each(lane, packed, places)
+  local ids, absent = unpack_ids(packed), {}
+  local standing = redis.call('ZMSCORE', lane_key(lane), unpack(ids))
+  for i = 1, #ids do
+    local own, stands = places[i], tonumber(standing[i] or nil)
+    local above = own - (stands or own)
+    if not stands then
+      absent[#absent + 1] = ids[i]
+    elseif above > TOLERANCE then  -- right if lifted by whole bands, and no more than its age allows
+      local rest = (above + TOLERANCE) % 1e13
+      if rest > 2 * TOLERANCE or stands < effective_place(own) - TOLERANCE then wrong[#wrong + 1] = ids[i] end
+    elseif above < -TOLERANCE then
+      wrong[#wrong + 1] = ids[i]
+    end
+  end
+  if #absent > 0 then
+    local leased = redis.call('HMGET', LEASES, unpack(absent))
+    for i = 1, #absent do
+      if not leased[i] then wrong[#wrong + 1] = absent[i] end
+    end
+  end
+end
+
+for at = 1, #ARGV, 3 do
+  local lane, packed, places = lane_of(ARGV[at]), ARGV[at + 1], unpack_places(ARGV[at + 2])
+  if #places > 0 and not all_in_place(lane, packed, places) then look_up_each(lane, packed, places) end
+end
+return wrong

@@ -1,0 +1,13 @@
+-- Repeats wake-up calls that may have been lost: wakes one idle worker of every profile that has work.
+--
+-- KEYS[1]  prefix of all keys (their hash tag)
+-- Returns  how many were woken
+--! include wake
+local woken = 0
+apply_refills()
+watch_refills()
+if global_room() <= 0 then return 0 end
+for _, p in ipairs(profiles()) do
+  if wake_if_work(p) then woken = woken + 1 end
+end
+return woken

@@ -1,0 +1,161 @@
+"""Change single tasks on request: cancel, reprioritise, run now, retry, run again.
+
+Each action on many tasks skips the tasks that it does not apply to; each action on one task raises instead.
+
+A cancelled task that waits ends at once. A running one is asked to stop: the index wakes its worker, which reads the
+request from the rows, as it does with every heartbeat. Whatever the attempt then returns, the task ends as cancelled.
+
+Crash points: after the commit and before the index, the index proposes a cancelled task once, and the row refuses it;
+a task that was queued again is missing from the index until the reconciler pushes it. A worker that was not woken
+reads the request to stop with its next heartbeat; if it is dead, the reaper cancels the task.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from queue_app import registry
+from queue_app.core.events import EventName, occasion_of
+from queue_app.core.priorities import Band
+from queue_app.core.records import Enqueued, NewTask, TaskRef
+from queue_app.core.states import Status
+from queue_app.core.unmasking import unmask
+from queue_app.displayed_payload import displayed_payload
+from queue_app.exceptions import InvalidTransition, TaskNotFound
+from queue_app.index import Index
+from queue_app.models import DeadLetter, Task, TaskPayload
+from queue_app.services.enqueue.store import enqueue
+from queue_app.services.enqueue.validate import check_parameters
+from queue_app.services.lifecycle.replay import replay_open
+from queue_app.services.notify import events
+from queue_app.services.notify.index import on_commit, push_on_commit
+from queue_app.sql import waiting
+from queue_app.sql.claim import statuses
+from queue_app.sql.database import atomic
+
+#: States that ``retry`` leaves.
+RETRIABLE = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED, Status.DEAD_LETTER})
+
+
+def cancel(task_id: uuid.UUID) -> Status:
+    """Cancel one task; return its new status: cancelled, or executing when its worker was asked to stop.
+
+    Raises ``TaskNotFound``, and ``InvalidTransition`` when the task has already ended.
+    """
+    changed = cancel_many([task_id])
+    if not changed:
+        raise _refusal(task_id, "it can no longer be cancelled")
+    return changed[task_id]
+
+
+def cancel_many(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Status]:
+    """Cancel the pending tasks among ``ids``; return the new status of each."""
+    cancelled = waiting.cancel(ids)
+    queued = [task for before, _, task in cancelled if before is Status.QUEUED]
+    if queued:
+        on_commit(Index.remove, "remove", queued)
+    workers = {worker for before, worker, _ in cancelled if before is Status.EXECUTING and worker is not None}
+    if workers:
+        on_commit(Index.notify_workers, "tell", workers)
+    ended = [task for before, _, task in cancelled if before is not Status.EXECUTING]
+    if ended:
+        events.publish_on_commit((occasion_of(EventName.CANCELLED, task, Status.CANCELLED), task.id) for task in ended)
+    return {
+        task.id: Status.EXECUTING if before is Status.EXECUTING else Status.CANCELLED for before, _, task in cancelled
+    }
+
+
+def reprioritise(task_id: uuid.UUID, band: Band) -> None:
+    """Move one waiting task to ``band``; it keeps the time at which it was queued.
+
+    Raises ``TaskNotFound``, and ``InvalidTransition`` when the task no longer waits.
+    """
+    if not reprioritise_many([task_id], band):
+        raise _refusal(task_id, "only waiting tasks have a priority to change")
+
+
+def reprioritise_many(ids: Sequence[uuid.UUID], band: Band) -> set[uuid.UUID]:
+    """Move the waiting tasks among ``ids`` to ``band``; return their ids."""
+    changed = waiting.reprioritise(ids, band)
+    push_on_commit([task.entry for status, task in changed if status is Status.QUEUED])
+    return {task.id for _, task in changed}
+
+
+def run_now(task_id: uuid.UUID) -> None:
+    """Queue a scheduled task without waiting for its time.
+
+    Raises ``TaskNotFound``, and ``InvalidTransition`` when the task is not scheduled.
+    """
+    if not run_now_many([task_id]):
+        raise _refusal(task_id, "only scheduled tasks can be run early")
+
+
+def run_now_many(ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+    """Queue the scheduled tasks among ``ids``; return their ids."""
+    return _queue_again(waiting.run_now(ids))
+
+
+def retry(task_id: uuid.UUID, *, by: str = "") -> None:
+    """Queue a task that ended without success again, with a fresh retry budget.
+
+    The attempt number, which fences, goes on rising, and the errors of earlier attempts stay.
+    A dead letter is replayed, which closes its record. To repeat a completed task, use ``run_again``.
+    Raises ``TaskNotFound``, and ``InvalidTransition`` when the task has not ended or was completed.
+    """
+    if not retry_many([task_id], by=by):
+        raise _refusal(task_id, "only tasks that ended without success can be tried again")
+
+
+def retry_many(ids: Sequence[uuid.UUID], *, by: str = "") -> set[uuid.UUID]:
+    """Queue the tasks among ``ids`` that ended without success again; return their ids."""
+    with atomic():
+        open_letters = DeadLetter.objects.open().filter(task_id__in=list(ids))
+        replayed = replay_open(list(open_letters.values_list("id", flat=True)), by=by)
+        return {task.id for _, task in replayed} | _queue_again(waiting.requeue(ids))
+
+
+def run_again(task_id: uuid.UUID, *, parameters: dict[str, Any] | None = None) -> Enqueued:
+    """Enqueue a copy of a task; ``parameters``, edited from the displayed and masked ones, replace its own.
+
+    Raises ``TaskNotFound``, and ``InvalidTaskData`` for parameters that must not be stored.
+    """
+    task = Task.objects.filter(pk=task_id).first()
+    payload = TaskPayload.objects.filter(pk=task_id).first()
+    if task is None or payload is None:
+        raise TaskNotFound(f"There is no task {task_id}.")
+    unmasked = payload.parameters
+    if parameters is not None:
+        check_parameters(parameters)  # limits the depth before ``unmask`` walks through it
+        unmasked = unmask(parameters, displayed_payload(task.task_type, payload)[2], payload.parameters)
+    registry.get(task.task_type)  # refuse a type that no code knows: it could never run
+    return enqueue(
+        NewTask(
+            task_type=task.task_type,
+            args=payload.args,
+            parameters=unmasked,
+            queue=task.queue,
+            priority=task.band,
+            capabilities=tuple(task.capabilities),
+            user=task.user,
+            timeout=task.timeout,
+            max_retries=task.max_retries,
+            retry_delay=task.retry_delay,
+            concurrency_key=task.concurrency_key,
+            weight=task.weight,
+        )
+    )
+
+
+def _queue_again(tasks: list[TaskRef]) -> set[uuid.UUID]:
+    push_on_commit([task.entry for task in tasks], events=events.of_queued_again(tasks))
+    return {task.id for task in tasks}
+
+
+def _refusal(task_id: uuid.UUID, why: str) -> TaskNotFound | InvalidTransition:
+    found = statuses([task_id])
+    if task_id not in found:
+        return TaskNotFound(f"There is no task {task_id}.")
+    status = found[task_id]
+    return InvalidTransition(f"The task is {status.replace('_', ' ')}; {why}.", status=status)

@@ -1,0 +1,47 @@
+"""The columns of a task (table alias ``t``) from which statements are composed, in the order of the records' fields."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, Final
+
+from queue_app.core.records import ClaimedTask, TaskRef
+
+
+def _of(record: type[Any], **expressions: str) -> str:
+    names = [field.name for field in fields(record) if field.name != "leased_at"]
+    return ", ".join(expressions.get(name, f't."{name}"') for name in names)
+
+
+def effective(option: str, policy: str, default: int) -> str:
+    """Return an option of a task as an expression: the task's own value, else the queue's, else the band's.
+
+    The subqueries only run if the task has no value of its own, and PostgreSQL plans them faster than joins.
+    """
+    return (
+        f"COALESCE(t.{option}, (SELECT {policy} FROM queue_app_queue WHERE name = t.queue),"
+        f" (SELECT {policy} FROM queue_app_prioritypolicy WHERE priority = t.priority), {default})"
+    )
+
+
+#: For ``TaskRef.from_row``.
+REF: Final = _of(TaskRef)
+#: For ``core.lanes.lane_name``.
+LANE: Final = 't.queue, t.task_type, t.capabilities, t."user", t.concurrency_key, t.weight'
+
+_OPTIONS: Final = {
+    "timeout": "EXTRACT(EPOCH FROM t.deadline - t.started_at)::float8",
+    "max_retries": effective("max_retries", "max_retries", 3),
+}
+#: For ``ClaimedTask.from_row``, with the table ``payload``.
+CLAIMED: Final = _of(
+    ClaimedTask, **_OPTIONS, args="payload.args", parameters="payload.parameters", trace="payload.trace"
+)
+#: For ``ClaimedTask.from_row`` where the payload does not matter.
+CLAIMED_WITHOUT_PAYLOAD: Final = _of(ClaimedTask, **_OPTIONS, args="'[]'", parameters="'{}'", trace="NULL")
+
+INSERT_ATTEMPTS: Final = """INSERT INTO queue_app_taskattempt
+        (task_id, attempt, worker_id, started_at, finished_at, exception_class, message, traceback)"""
+INSERT_DEAD_LETTERS: Final = """INSERT INTO queue_app_deadletter
+        (id, task_id, task_type, queue, priority, "user", reason, attempts, exception_class, message, died_at,
+         expires_at, replayed_by, fingerprint)"""

@@ -1,0 +1,111 @@
+"""reap: crashes are counted, poison is told from its neighbours, stuck workers lose what is overdue."""
+
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from queue_app.core.process import process_identity
+from queue_app.models import DeadLetter, Task, TaskAttempt, Worker
+from queue_app.services.lifecycle.actions import cancel
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.repair.reap import mark_dead, mark_dead_locally, reap, reap_overdue
+from queue_app.services.repair.workers import WorkerIdentity, register
+from queue_app.services.upkeep.promote import make_due
+from tests.support.engine import assert_index_agrees, done, put_many, row, status, take
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def enlist(scene, identity="elsewhere", pid=1):
+    hand = scene.worker("a")
+    who = WorkerIdentity(id=hand.id, name="w", host="h", pid=pid, process_identity=identity, version="1")
+    register(who, hand.profile, concurrency=2, heartbeat_seconds=10)
+    return hand
+
+
+def make_all_due():
+    Task.objects.filter(status="scheduled").update(run_after=timezone.now())
+    make_due()
+
+
+def test_a_task_that_kills_its_worker_three_times_is_dead_lettered(engine, history):
+    [poison] = put_many(1)
+    for _ in range(3):
+        make_all_due()
+        hand = enlist(engine)
+        [task] = take(hand)
+        mark_dead(hand.id)
+        assert finish([done(task)]) == set(), "the dead worker's result is refused"
+    assert history.states(poison) == ("queued executing queued executing scheduled queued executing dead_letter")
+    assert (row(poison).crashes, row(poison).failures, row(poison).attempt) == (3, 0, 3)
+    letter = DeadLetter.objects.get()
+    assert (letter.reason, letter.attempts, letter.exception_class) == (
+        "crash_loop",
+        3,
+        "queue_app.exceptions.WorkerDied",
+    )
+    assert list(TaskAttempt.objects.order_by("attempt").values_list("attempt", flat=True)) == [1, 2, 3]
+    assert_index_agrees()
+
+
+def test_from_the_second_crash_on_neighbours_come_back_one_by_one(engine):
+    put_many(3)
+    hand = enlist(engine)
+    take(hand, 3)
+    mark_dead(hand.id)
+    assert set(Task.objects.values_list("status", flat=True)) == {"queued"}, "the first time at once, in place"
+    hand = enlist(engine)
+    take(hand, 3)
+    mark_dead(hand.id)
+    times = sorted(Task.objects.filter(status="scheduled").values_list("run_after", flat=True))
+    assert [round((later - times[0]).total_seconds()) for later in times] == [0, 2, 4]
+    assert_index_agrees()
+
+
+def test_a_cancelled_task_of_a_dead_worker_is_cancelled(engine):
+    [task_id] = put_many(1)
+    hand = enlist(engine)
+    take(hand)
+    cancel(task_id)
+    mark_dead(hand.id)
+    assert status(task_id) == "cancelled"
+    assert_index_agrees()
+
+
+def test_a_neighbour_whose_process_is_gone_is_marked_dead_without_waiting(engine):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    [task_id] = put_many(1)
+    hand = enlist(engine, process_identity(child.pid), child.pid)
+    take(hand)
+    assert mark_dead_locally() == 0
+    child.kill()
+    child.wait()
+    assert reap() == 1
+    assert status(task_id) == "queued"
+    assert Worker.objects.get(pk=hand.id).status == "dead"
+
+
+def test_a_worker_of_another_machine_is_left_to_its_heartbeat(engine):
+    hand = enlist(engine, "another-boot:pid:[1]:1:1", 1)
+    put_many(1)
+    take(hand)
+    assert mark_dead_locally() == 0
+    assert reap() == 0
+
+
+def test_a_task_long_past_its_deadline_is_taken_from_a_worker_that_is_stuck(engine, history):
+    [task_id] = put_many(1)
+    hand = enlist(engine)
+    [task] = take(hand)
+    assert reap_overdue() == 0
+    Task.objects.update(deadline=timezone.now() - timedelta(seconds=11))
+    assert reap_overdue() == 1
+    assert history.states(task_id) == "queued executing scheduled"
+    assert row(task_id).failures == 1
+    assert TaskAttempt.objects.get().exception_class == "queue_app.exceptions.TaskTimeout"
+    assert finish([done(task)]) == set()
+    assert_index_agrees()
+    assert reap_overdue() == 0

@@ -1,0 +1,217 @@
+"""What a look must not hide: for each job that asks first, every state in which it would do something."""
+
+import math
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import NamedTuple
+
+import pytest
+from django.db import connection, connections
+from django.utils import timezone
+
+from queue_app.core.process import process_identity
+from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
+from queue_app.models.operation import OperationKind
+from queue_app.services.control.pause import pause, pause_everything, pause_key, pause_type, resume_due
+from queue_app.services.operations.advance import run_operations
+from queue_app.services.operations.request import Action, start_operation
+from queue_app.services.read.task_filter import TaskFilter
+from queue_app.services.repair.reap import mark_dead_locally, reap_orphans, reap_overdue
+from queue_app.services.repair.rebuild import rebuild_if_needed
+from queue_app.services.repair.workers import WorkerIdentity, register
+from queue_app.services.upkeep import jobs as module
+from queue_app.services.upkeep.jobs import look as ask
+from queue_app.services.upkeep.promote import make_due
+from queue_app.sql import pending_work, snapshot, workers
+from queue_app.workers.scheduler import Scheduler
+from tests.support.engine import flush, put, put_many, take
+
+
+def ago(seconds: float = 1):
+    return timezone.now() - timedelta(seconds=seconds)
+
+
+def enlist(scene, identity: str = "elsewhere", pid: int = 1):
+    hand = scene.worker("a")
+    who = WorkerIdentity(id=hand.id, name="w", host="h", pid=pid, process_identity=identity, version="1")
+    register(who, hand.profile, concurrency=2, heartbeat_seconds=10)
+    return hand
+
+
+def busy(scene) -> uuid.UUID:
+    """Let a worker run a task; return its id."""
+    put_many(2)
+    hand = enlist(scene)
+    take(hand)
+    return hand.id
+
+
+# -- states ---------------------------------------------------------------------------------------------
+
+
+def one_is_due(scene):
+    put(run_after=ago(-3600))
+    Task.objects.update(run_after=ago())
+
+
+def one_is_silent(scene, status="active"):
+    Worker.objects.filter(pk=enlist(scene).id).update(status=status, last_heartbeat_at=ago(31))
+
+
+def one_lost_its_process(scene, status="active"):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    hand = enlist(scene, process_identity(child.pid), child.pid)
+    Worker.objects.filter(pk=hand.id).update(status=status)
+    child.kill()
+    child.wait()
+
+
+def its_worker_ended(scene, status):
+    Worker.objects.filter(pk=busy(scene)).update(status=status)
+
+
+def its_worker_is_forgotten(scene):
+    Worker.objects.filter(pk=busy(scene)).delete()
+
+
+def one_is_overdue(scene):
+    busy(scene)
+    Task.objects.filter(status="executing").update(deadline=ago(11))
+
+
+def a_pause_is_over(scene, stop, *name):
+    stop(*name, resume_at=ago(-3600))
+    for model in (Queue, Limit, RuntimeSettings):
+        model.objects.filter(paused=True).update(resume_at=ago())
+
+
+def an_operation_runs(scene):
+    put_many(2)
+    start_operation(Action(kind=OperationKind.CANCEL), TaskFilter(task_types=("a",)), by="ada")
+
+
+class Case(NamedTuple):
+    """A state in which ``act``, a statement of the job, does something."""
+
+    job: str
+    state: Callable[[object], object]
+    act: Callable[[], object]
+
+
+def mark_silent_dead():
+    return workers.mark_silent_dead(3, math.inf, 10)
+
+
+CASES = {
+    "due": Case("due", one_is_due, make_due),
+    "silent": Case("reap", one_is_silent, mark_silent_dead),
+    "silent while draining": Case("reap", lambda scene: one_is_silent(scene, "draining"), mark_silent_dead),
+    "gone": Case("reap", one_lost_its_process, mark_dead_locally),
+    "gone while draining": Case("reap", lambda scene: one_lost_its_process(scene, "draining"), mark_dead_locally),
+    "orphan of a dead one": Case("reap", lambda scene: its_worker_ended(scene, "dead"), reap_orphans),
+    "orphan of one that left": Case("reap", lambda scene: its_worker_ended(scene, "stopped"), reap_orphans),
+    "orphan of nobody": Case("reap", its_worker_is_forgotten, reap_orphans),
+    "overdue": Case("overdue", one_is_overdue, reap_overdue),
+    "paused queue": Case("resume", lambda scene: a_pause_is_over(scene, pause, "default"), resume_due),
+    "paused type": Case("resume", lambda scene: a_pause_is_over(scene, pause_type, "a"), resume_due),
+    "paused key": Case("resume", lambda scene: a_pause_is_over(scene, pause_key, "a"), resume_due),
+    "paused everything": Case("resume", lambda scene: a_pause_is_over(scene, pause_everything), resume_due),
+    "operation": Case("operations", an_operation_runs, run_operations),
+    "lost index": Case("rebuild", flush, rebuild_if_needed),
+    "other generation": Case("rebuild", lambda scene: snapshot.raise_generation(), rebuild_if_needed),
+}
+#: By these a question would ask for too little, and the cases must show it: question, what is changed, and to what.
+LIVE = "('active', 'draining')"
+TWINS = {
+    "due": ("due", "statement_timestamp()", "statement_timestamp() - interval '1 hour'"),
+    "silent": ("silent", LIVE, "('draining')"),
+    "silent while draining": ("silent", LIVE, "('active')"),
+    "gone": ("neighbours", LIVE, "('draining')"),
+    "gone while draining": ("neighbours", LIVE, "('active')"),
+    "orphan of a dead one": ("orphans", LIVE, "('active', 'dead')"),
+    "orphan of one that left": ("orphans", LIVE, "('active', 'stopped')"),
+    "orphan of nobody": ("orphans", "NOT IN (SELECT", "IN (SELECT"),
+    "overdue": ("overdue", "< statement_timestamp()", "< statement_timestamp() - interval '1 hour'"),
+    "paused queue": ("pauses", "queue_app_queue WHERE", "queue_app_queue WHERE NOT"),
+    "paused type": ("pauses", "queue_app_limit WHERE", "queue_app_limit WHERE scope <> 'type' AND"),
+    "paused key": ("pauses", "queue_app_limit WHERE", "queue_app_limit WHERE scope <> 'key' AND"),
+    "paused everything": ("pauses", "queue_app_runtimesettings WHERE", "queue_app_runtimesettings WHERE NOT"),
+    "operation": ("operations", "'running'", "'done'"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def scene(engine):
+    """An engine with the queue that is paused."""
+    Queue.objects.get_or_create(name="default")
+    return engine
+
+
+def wants(job_name: str) -> bool:
+    """Whether a look has the scheduler call the job's action."""
+    job = next(job for job in Scheduler().jobs if job.name == job_name)
+    return job._may_find_work(ask(job.asks))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_a_job_would_do_is_seen(scene, case):
+    assert not wants(case.job)
+    case.state(scene)
+    assert wants(case.job)
+    assert case.act()
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_question_that_asks_for_less_would_be_found_out(scene, monkeypatch, name):
+    question, condition, narrower = TWINS[name]
+    twin = pending_work.QUESTIONS[question].replace(condition, narrower)
+    assert twin != pending_work.QUESTIONS[question]
+    CASES[name].state(scene)
+    pending_work.statement.cache_clear()
+    monkeypatch.setitem(pending_work.QUESTIONS, question, twin)
+    try:
+        assert not wants(CASES[name].job)
+    finally:
+        pending_work.statement.cache_clear()
+
+
+@pytest.mark.parametrize("way", ["prepared", "behind a pooler", "logged"])
+def test_the_answers_are_the_same_however_the_statements_go(scene, monkeypatch, way):
+    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", way == "behind a pooler")
+    monkeypatch.setattr(connections["default"], "force_debug_cursor", way == "logged")
+    one_is_due(scene)
+    one_is_overdue(scene)
+    me = process_identity(os.getpid())
+    enlist(scene, me, os.getpid())
+    said = dict.fromkeys(("silent", "orphans", "pauses", "operations"), False)
+    said |= {"due": True, "overdue": True, "generation": snapshot.generation(), "neighbours": [f"{os.getpid()} {me}"]}
+    for _ in range(8):
+        assert ask(pending_work.QUESTIONS) == said
+
+
+def test_where_processes_cannot_be_told_apart_there_are_no_neighbours(scene, monkeypatch):
+    one_lost_its_process(scene)
+    monkeypatch.setattr(module, "machine_identity", lambda: "")
+    assert ask(["neighbours"]) == {"neighbours": []}
+
+
+def test_every_job_that_asks_first_has_its_cases(scene):
+    asking = {job.name: job.asks for job in Scheduler().jobs if job.asks}
+    assert {case.job for case in CASES.values()} == set(asking)
+    assert {question for question, *_ in TWINS.values()} | {"generation"} == {
+        q for asks in asking.values() for q in asks
+    }
+
+
+def test_a_running_system_gives_no_job_a_reason(scene):
+    """What waits, runs, is scheduled for later, has ended, is paused without an end, or is alive."""
+    put(run_after=ago(-3600))
+    busy(scene)
+    pause("default")
+    enlist(scene, process_identity(1), 1)
+    Worker.objects.filter(pk=enlist(scene).id).update(status="stopped", last_heartbeat_at=ago(3600))
+    assert [job.name for job in Scheduler().jobs if job.asks and wants(job.name)] == []
