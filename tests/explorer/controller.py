@@ -16,10 +16,12 @@ from tests.explorer.gates import GO, POSTGRESQL, Actor, gates
 
 #: An actor that neither stops nor waits for a lock for this long hangs.
 HANG_SECONDS = 20.0
-#: All actors wait for locks of each other for this long: PostgreSQL has not found a deadlock, so it is none of its locks.
+#: All actors wait for each other for this long. PostgreSQL has found no deadlock, so it is not about its locks.
 STUCK_SECONDS = 10.0
 #: The advisory lock that the trigger of test databases waits for inside a statement.
 HOLD_LOCK = 0x6578706C
+
+HELD, WAITS = "held", "waits"
 
 # A statement that changes a task of a held session stops at its first row: after it took its snapshot and the lock of
 # the row, and before its commit.
@@ -35,7 +37,7 @@ BEGIN
 END $body$;
 CREATE OR REPLACE TRIGGER explorer_hold BEFORE UPDATE ON queue_app_task FOR EACH ROW EXECUTE FUNCTION explorer_hold();
 DELETE FROM explorer_hold;
-"""
+"""  # noqa: S608 - the number of a lock
 REMOVE = "DROP TRIGGER IF EXISTS explorer_hold ON queue_app_task"
 _WAITS = """
 SELECT a.pid, EXISTS (
@@ -102,6 +104,31 @@ class Run:
         return tuple((step.actor, step.server, step.what, step.note) for step in self.trace)
 
 
+@dataclass(slots=True)
+class _Turns:
+    """Who may go on while a plan runs."""
+
+    actors: list[Actor]
+    turn: int
+    step: int = 0
+    blocked: set[Actor] = field(default_factory=set)  # wait for a lock, or are held inside a statement
+    stuck_since: float | None = None
+
+    @property
+    def ready(self) -> list[Actor]:
+        return [actor for actor in self.actors if not actor.is_over and actor not in self.blocked]
+
+    @property
+    def is_over(self) -> bool:
+        return all(actor.is_over for actor in self.actors)
+
+    def pass_on(self) -> None:
+        """Give the turn to the next actor that can go on."""
+        ready = self.ready
+        order = itertools.chain(range(self.turn + 1, len(self.actors)), range(self.turn + 1))
+        self.turn = next((number for number in order if self.actors[number] in ready), self.turn)
+
+
 class Controller:
     """Holds the threads of the actors, and looks at PostgreSQL for who waits."""
 
@@ -121,61 +148,61 @@ class Controller:
     def run(self, actions: Mapping[str, Callable[[], Any]], plan: Plan) -> Run:
         """Run the actions by the plan, each to its end."""
         run = Run(plan)
-        actors = self.actors[: len(actions)]
-        for actor, (name, action) in zip(actors, actions.items(), strict=True):
+        turns = _Turns(self.actors[: len(actions)], plan.first)
+        for actor, (name, action) in zip(turns.actors, actions.items(), strict=True):
             actor.begin(name, action)
-        turn, step = plan.first, 0
-        blocked: set[Actor] = set()
-        stuck_since: float | None = None
-        switches = {switch.step: switch for switch in plan.switches}
-        while any(not actor.is_over for actor in actors):
-            self._settle(blocked)
-            ready = [actor for actor in actors if not actor.is_over and actor not in blocked]
-            if not ready:
-                if self._held is not None:  # the others wait for the row that it holds
-                    self._release()
-                    continue
-                stuck_since = stuck_since or time.monotonic()
-                if time.monotonic() - stuck_since > STUCK_SECONDS:
-                    run.stuck = True
-                    return run
-                time.sleep(0.005)
-                continue
-            stuck_since = None
-            switch = switches.get(step)
-            if (switch and not switch.inside) or actors[turn] not in ready:
-                turn = _next(actors, turn, ready)
-            actor = actors[turn]
-            server, what = actor.at
-            fate = plan.fault.kind if plan.fault and plan.fault.step == step else GO
-            hold = bool(switch and switch.inside and server == POSTGRESQL and fate == GO and self._held is None)
-            entry = Step(actor.label, server, what, "" if fate == GO else fate)
-            run.trace.append(entry)
-            if fate != GO:
-                run.faulted = actor.label
-            if hold:
-                self._begin_hold(actor)
-            actor.go_on(fate)
-            outcome = self._follow(actor)
-            if outcome == "held":
-                entry.note = "held"
-                blocked.add(actor)
-                turn = _next(actors, turn, ready)
-            else:
-                if hold:
-                    self._release()
-                if outcome == "waits":
-                    entry.note = "waits"
-                    blocked.add(actor)
-            step += 1
+        while not turns.is_over:
+            self._settle(turns.blocked)
+            if turns.ready:
+                self._step(run, turns)
+            elif not self._wait(turns):
+                run.stuck = True
+                return run
         if self._held is not None:
             self._release()
-        for actor in actors:
+        for actor in turns.actors:
             if actor.error is None:
                 run.values[actor.label] = actor.value
             else:
                 run.errors[actor.label] = actor.error
         return run
+
+    def _wait(self, turns: _Turns) -> bool:
+        """Let one of the actors go on that all wait; return false when none ever does."""
+        if self._held is not None:  # the others wait for the row that it holds
+            self._release()
+            return True
+        now = time.monotonic()
+        turns.stuck_since = turns.stuck_since or now
+        time.sleep(0.005)
+        return now - turns.stuck_since < STUCK_SECONDS
+
+    def _step(self, run: Run, turns: _Turns) -> None:
+        """Let the actor whose turn it is send its next message."""
+        plan, turns.stuck_since = run.plan, None
+        switch = next((each for each in plan.switches if each.step == turns.step), None)
+        if (switch and not switch.inside) or turns.actors[turns.turn] not in turns.ready:
+            turns.pass_on()
+        actor = turns.actors[turns.turn]
+        server, what = actor.at
+        fate = plan.fault.kind if plan.fault and plan.fault.step == turns.step else GO
+        entry = Step(actor.label, server, what, "" if fate == GO else fate)
+        run.trace.append(entry)
+        if fate != GO:
+            run.faulted = actor.label
+        hold = bool(switch and switch.inside and server == POSTGRESQL and fate == GO and self._held is None)
+        if hold:
+            self._begin_hold(actor)
+        actor.go_on(fate)
+        outcome = self._follow(actor)
+        if outcome:
+            entry.note = outcome
+            turns.blocked.add(actor)
+        if outcome == HELD:
+            turns.pass_on()
+        elif hold:
+            self._release()
+        turns.step += 1
 
     def _begin_hold(self, actor: Actor) -> None:
         self._hold.execute("SELECT pg_advisory_lock(%s)", [HOLD_LOCK])
@@ -188,33 +215,27 @@ class Controller:
         self._hold.execute("SELECT pg_advisory_unlock(%s)", [HOLD_LOCK])
 
     def _follow(self, actor: Actor) -> str:
-        """Wait until the actor stops, waits for a lock, or is held inside its statement."""
+        """Wait until the actor stops (return ""), waits for a lock, or is held inside its statement."""
         until = time.monotonic() + HANG_SECONDS
         pause = 0.001
         while not actor.stopped.wait(pause):
             waits = self._waiting([actor])
             if actor in waits and not actor.stopped.is_set():
-                return "held" if waits[actor] else "waits"
+                return HELD if waits[actor] else WAITS
             if time.monotonic() > until:
                 raise AssertionError(f"{actor.label} hangs after {actor.at}")
             pause = min(0.01, pause * 1.5)
-        return "stopped"
+        return ""
 
     def _settle(self, blocked: set[Actor]) -> None:
         """Find out which of the actors that waited go on now, and let these come to their next gate."""
         for actor in list(blocked):
-            if actor.stopped.is_set() or (actor not in self._waiting([actor]) and self._follow(actor) == "stopped"):
+            if actor.stopped.is_set() or (not self._waiting([actor]) and not self._follow(actor)):
                 blocked.discard(actor)
 
     def _waiting(self, actors: list[Actor]) -> dict[Actor, bool]:
         found = dict(self._look.execute(_WAITS, [HOLD_LOCK, [actor.backend_pid for actor in actors]]).fetchall())
         return {actor: found[actor.backend_pid] for actor in actors if actor.backend_pid in found}
-
-
-def _next(actors: list[Actor], turn: int, ready: list[Actor]) -> int:
-    """Return the next actor that can go on."""
-    order = itertools.chain(range(turn + 1, len(actors)), range(turn + 1))
-    return next(number for number in order if actors[number] in ready)
 
 
 @contextmanager

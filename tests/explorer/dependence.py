@@ -1,7 +1,7 @@
 """Which steps of two actors may change each other's outcome.
 
-Two steps that do not can be swapped. So a turn need not pass on before a step that nothing of the other actor depends on:
-to pass it on after that step does the same.
+Two steps that do not can be swapped. So a turn need not pass on before a step on which nothing of the other actor
+depends: passing it on after that step does the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 from typing import Final
 
 from tests.explorer.controller import Step
-from tests.explorer.gates import POSTGRESQL, REDIS
+from tests.explorer.gates import REDIS
 
 #: Scripts and commands that read and write nothing by which a transition is decided.
 _TELLS_ONLY: Final = frozenset({"publish", "TIME", "RPUSH", "EXPIRE"})
@@ -51,6 +51,3 @@ def depend(one: Step, other: Step) -> bool:
 def matters(step: Step, others: Sequence[Step]) -> bool:
     """Whether anything that the other actor does may depend on the step."""
     return any(depend(step, other) for other in others)
-
-
-__all__ = ["POSTGRESQL", "depend", "matters"]

@@ -2,8 +2,8 @@
 
 psycopg sends through ``Connection.wait`` and redis-py through ``Connection.send_packed_command``, so two patches see
 every message of an actor, whatever the code above does. An actor stands for a process: it has a thread, a connection to
-PostgreSQL and an ``Index`` of its own. It goes on only when the controller lets it, and the controller says what happens
-to the message:
+PostgreSQL and an ``Index`` of its own. It goes on only when the controller lets it, and the controller says what
+happens to the message:
 
 - ``GO``: it is sent, and the answer arrives.
 - ``DIE``: the process dies before it is sent. Its connections close, and PostgreSQL rolls its transaction back.

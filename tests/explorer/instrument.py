@@ -1,4 +1,4 @@
-"""Everything that a run needs, installed for a block: history, triggers, gates, and settings that make steps repeatable."""
+"""Everything that a run needs, installed for a block: history, triggers, gates, and what makes steps repeatable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def instrument(count: int = 3) -> Iterator[tuple[World, Controller]]:
         # Each notification is sent by the actor, at once, and not by a thread later.
         mock.patch.object(notifier, "GATHER_SECONDS", 0.0),
         # Workers of the world are no processes of this machine.
-        mock.patch.object(reap, "machine_identity", lambda: ""),
+        mock.patch.object(reap, "machine_identity", return_value=""),
         installed() as history,
         controller(count) as control,
     ):

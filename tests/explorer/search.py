@@ -1,4 +1,4 @@
-"""Try every schedule of two transitions with at most two preemptions, and every fault; shrink and replay what breaks."""
+"""Try every schedule of two transitions with at most two preemptions, and every fault; shrink what breaks."""
 
 from __future__ import annotations
 

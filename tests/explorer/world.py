@@ -52,7 +52,7 @@ class World:
         self._copies: dict[str, Copy] = {}
 
     def begin(self, state: str) -> None:
-        """Make everything anew, with ``x`` in ``state``: by real transitions once, later from a copy of rows and keys."""
+        """Make everything anew, with ``x`` in ``state``: by real transitions once, later from a copy."""
         breaker.reset()
         forget_known_queues()
         if state not in self._copies:
@@ -147,7 +147,7 @@ class World:
         return worst
 
     def settle(self) -> Iterator[str]:
-        """Let dead workers be reaped, the index be repaired, and every task run to its end; yield what is wrong then."""
+        """Let dead workers be reaped, the index be repaired, and every task run to its end; yield what is wrong."""
         breaker.reset()
         index = get_index()
         index._client.delete(f"{index.keys.prefix}:lock:rebuild")  # of a rebuild that died it lapses
