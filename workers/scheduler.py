@@ -30,7 +30,7 @@ from queue_app.services.repair.reap import Reaper, reap_overdue
 from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.upkeep.jobs import Answers, look, resign, take_lead, wake_idle_workers
+from queue_app.services.upkeep.jobs import Answers, pending_work, resign, take_lead, wake_idle_workers
 from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
 from queue_app.workers.health import LoopHeartbeat
@@ -136,7 +136,7 @@ class Scheduler:
             ),
             Job("due", settings.due_seconds, _make_all_due, asks=("due",)),
             Job("requests", settings.due_seconds, requests.consume, needs_index=True),
-            Job("reap", settings.reap_seconds, reaper.run_once, asks=reaper.ASKS, is_wanted=reaper.is_wanted),
+            Job("reap", settings.reap_seconds, reaper.run_once, asks=reaper.QUESTIONS, is_wanted=reaper.is_wanted),
             Job("overdue", settings.reap_seconds, reap_overdue, asks=("overdue",)),
             Job("resume", settings.reap_seconds, resume_due, asks=("pauses",)),
             Job("operations", settings.reap_seconds, run_operations, asks=("operations",)),
@@ -187,7 +187,7 @@ class Scheduler:
 
     def _look_around(self) -> None:
         if self._questions:
-            self._answers = look(self._questions)
+            self._answers = pending_work(self._questions)
 
     def _rebuild(self) -> None:
         rebuild_if_needed()

@@ -195,7 +195,7 @@ def test_where_nothing_is_to_be_done_the_rows_are_asked_once(make, monkeypatch):
     for _ in range(8):  # until the statement is prepared
         assert tick(scheduler, *names) == names
     with connection.execute_wrapper(lambda *_: pytest.fail("a statement of its own")):
-        monkeypatch.setattr(module, "look", spy := Mock(wraps=module.look))
+        monkeypatch.setattr(module, "pending_work", spy := Mock(wraps=module.pending_work))
         assert tick(scheduler, *names) == names
     assert spy.call_count == 1
     assert called == []
@@ -203,7 +203,7 @@ def test_where_nothing_is_to_be_done_the_rows_are_asked_once(make, monkeypatch):
 
 def test_no_more_is_asked_than_the_jobs_want_to_know(make, monkeypatch):
     """Who lets the jobs that read more rows run seldom has them look seldom."""
-    monkeypatch.setattr(module, "look", spy := Mock(wraps=module.look))
+    monkeypatch.setattr(module, "pending_work", spy := Mock(wraps=module.pending_work))
     scheduler = make()
     tick(scheduler, "rebuild", "due", "requests")
     tick(scheduler, "requests", "maintenance")
@@ -215,7 +215,7 @@ def test_when_the_look_fails_every_job_looks_for_itself(make, monkeypatch, error
     scheduler = make()
     names, called = asking(scheduler)
     tick(scheduler, *names)
-    monkeypatch.setattr(module, "look", Mock(side_effect=error))
+    monkeypatch.setattr(module, "pending_work", Mock(side_effect=error))
     for _ in range(2):
         tick(scheduler, *names)
     assert called == names * 2

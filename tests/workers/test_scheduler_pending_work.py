@@ -24,7 +24,7 @@ from queue_app.services.repair.reap import mark_dead_locally, reap_orphans, reap
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep import jobs as module
-from queue_app.services.upkeep.jobs import look as ask
+from queue_app.services.upkeep.jobs import pending_work as ask
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import pending_work, snapshot, workers
 from queue_app.workers.scheduler import Scheduler

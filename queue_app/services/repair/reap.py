@@ -1,13 +1,13 @@
-"""Return what dead workers were running, and end what is stuck past its deadline.
+"""Requeue the tasks of dead workers, and fail tasks that are stuck past their deadline.
 
-A worker is dead when it has been silent for its heartbeat budget, or when it ran on this
-machine and its process is gone: that is seen at once. While PostgreSQL is away nobody can be
-heard, so silence counts only for a scheduler that has listened for the last beat and a half
-of it. A worker that said goodbye, or whose row is gone, holds nothing either. Crashes are
-counted apart from failures; a task that had too many is dead-lettered (``crash_loop``).
+A worker is dead when it sends no heartbeat for its whole budget, or at once when it ran on this
+machine and its process is gone. While PostgreSQL is away no heartbeat arrives, so a scheduler only
+counts silence after it has listened for one and a half heartbeats. Tasks of a worker that stopped,
+or whose row is gone, are requeued too. Crashes are counted apart from failures; a task with too many
+becomes a dead letter (``crash_loop``).
 
-Crash points: before the commit nothing has happened, and the next tick does it. After the
-rows and before the index, the reconciler ends the leases and pushes the tasks.
+Crash points: before the commit nothing has happened, and the next tick repeats it. Between the rows
+and the index, the reconciler ends the leases and pushes the tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import math
 import time
 import uuid
 from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar
 
 from queue_app import conf, signals
@@ -34,14 +33,15 @@ from queue_app.sql import reap as rows
 from queue_app.sql import workers
 
 BATCH = 500
-#: Who has not looked for so long does not know why nobody was heard; less would take a busy scheduler for deaf.
-DEAF_SECONDS = 10.0
+#: Longest gap between two checks of the heartbeats. After a longer gap the scheduler cannot tell whether the workers
+#: were silent or PostgreSQL was away. With a shorter limit a busy scheduler would never count silence.
+MAX_GAP_SECONDS = 10.0
 
 
 def reap(listened: float = math.inf) -> int:
-    """Mark dead workers dead and end at most ``BATCH`` of the attempts that they held; return how many.
+    """Declare silent workers dead and end at most ``BATCH`` of their attempts; return the number of attempts.
 
-    ``listened`` is for how long the caller could have seen a heartbeat (s).
+    ``listened``: for how long the caller could have seen a heartbeat, in seconds.
     """
     _announce(workers.mark_silent_dead(conf.get().worker.missed_heartbeats, listened, BATCH))
     mark_dead_locally()
@@ -49,33 +49,35 @@ def reap(listened: float = math.inf) -> int:
 
 
 class Reaper:
-    """Reaps every second or so, and knows since when it has seen every heartbeat."""
+    """Reaps about every second, and remembers since when it has seen every heartbeat."""
 
-    ASKS: ClassVar = ("silent", "neighbours", "orphans")
+    QUESTIONS: ClassVar = ("silent", "neighbours", "orphans")
 
     def __init__(self) -> None:
-        self._listens_since = self._looked_at = -math.inf  # monotonic
+        self._listens_since = self._checked_at = -math.inf  # monotonic
 
     def run_once(self) -> int:
-        """As ``reap``; after the start, and after PostgreSQL was away, silent workers have the time for a beat."""
-        now = time.monotonic()
-        if now - self._looked_at > DEAF_SECONDS:
-            self._listens_since = now
+        """Call ``reap``; after the start, and after PostgreSQL was away, give workers the time for a heartbeat."""
+        now = self._listen()
         reaped = reap(now - self._listens_since)
-        self._looked_at = now
+        self._checked_at = now
         return reaped
 
     def is_wanted(self, answers: Answers) -> bool:
-        """Whether a look found something to reap; none is no reason to take this scheduler for deaf."""
-        now = time.monotonic()
-        if now - self._looked_at > DEAF_SECONDS:
-            self._listens_since = now
-        self._looked_at = now
+        """Whether the answers name something to reap; counts as a check."""
+        self._checked_at = self._listen()
         return answers["silent"] or answers["orphans"] or any(map(_is_gone, answers["neighbours"]))
+
+    def _listen(self) -> float:
+        """Start to listen again if the last check is too long ago; return the time now."""
+        now = time.monotonic()
+        if now - self._checked_at > MAX_GAP_SECONDS:
+            self._listens_since = now
+        return now
 
 
 def reap_orphans() -> int:
-    """End at most ``BATCH`` attempts of workers that are gone; return how many."""
+    """End at most ``BATCH`` attempts of workers that are gone; return how many it ended."""
     settings = conf.get()
     reaped = rows.reap_orphans(
         BATCH,
@@ -83,13 +85,14 @@ def reap_orphans() -> int:
         dead_letter_seconds=settings.retention.dead_letter_seconds,
     )
     if reaped:
-        notify_index(lambda index: _return_to_index(index, reaped), "reap")
+        notify_index(_return_to_index, "reap", reaped)
         events.returned(reaped)
         dead = [task for status, task in reaped if status is Status.DEAD_LETTER]
         if dead:
             signals.tasks_crash_looped.send(None, tasks=dead)
         again = sum(status in {Status.QUEUED, Status.SCHEDULED} for status, _ in reaped)
-        events.count({"retry:worker_died": again} if again else {})
+        if again:
+            events.count({"retry:worker_died": again})
     return len(reaped)
 
 
@@ -99,9 +102,9 @@ def _return_to_index(index: Index, reaped: Sequence[tuple[Status, TaskRef]]) -> 
 
 
 def reap_overdue() -> int:
-    """Fail executing tasks that are long past their own deadline: their worker lives, but is stuck; return how many.
+    """Fail tasks of workers that live but are stuck; return how many.
 
-    The worker enforces deadlines itself; this waits ``SCHEDULER.OVERDUE_SECONDS`` longer.
+    The worker enforces deadlines itself; the reaper waits ``SCHEDULER.OVERDUE_SECONDS`` longer.
     """
     tasks = rows.overdue(conf.get().scheduler.overdue_seconds, BATCH)
     return len(finish([_timed_out(task) for task in tasks])) if tasks else 0
@@ -118,7 +121,7 @@ def _timed_out(task: ClaimedTask) -> Outcome:
 
 
 def mark_dead(worker_id: uuid.UUID) -> int:
-    """Declare one worker dead, because its end was seen, and end what it held; return how many tasks."""
+    """Declare one worker dead whose end the caller saw, and end its attempts; return how many it ended."""
     _announce(workers.mark_dead(worker_id))
     return reap_orphans()
 
@@ -126,9 +129,8 @@ def mark_dead(worker_id: uuid.UUID) -> int:
 def mark_dead_locally() -> int:
     """Declare workers of this machine dead whose process is gone; return how many.
 
-    Processes are compared by boot id, pid namespace, pid and start time, so neither a pid
-    that was given to another process nor another container is mistaken. Finds nothing where
-    the platform does not tell these (no ``/proc``); the heartbeat then decides.
+    Processes are compared by boot id, pid namespace, pid and start time, so a reused pid and another
+    container are told apart. On a platform without ``/proc`` this finds nothing; the heartbeat decides.
     """
     machine = machine_identity()
     if not machine:
@@ -144,17 +146,19 @@ def mark_dead_locally() -> int:
 
 
 def _is_gone(neighbour: str) -> bool:
+    """Whether the process is gone; ``neighbour`` is its "pid identity"."""
     pid, _, identity = neighbour.partition(" ")
     return process_identity(int(pid)) != identity
 
 
 def _announce(dead: list[tuple[uuid.UUID, str]]) -> None:
     for worker_id, profile in dead:
-        notify_index(partial(_withdraw_last, worker_id), "withdraw")
-        notify_index(partial(Index.unregister, profile_id=profile, worker_id=worker_id), "retire")
+        notify_index(_withdraw_last, "withdraw", worker_id)
+        notify_index(Index.unregister, "retire", profile, worker_id)
         signals.worker_reaped.send(None, worker_id=worker_id)
-    events.count({"worker:dead": len(dead)} if dead else {})
+    if dead:
+        events.count({"worker:dead": len(dead)})
 
 
-def _withdraw_last(worker_id: uuid.UUID, _index: Index) -> None:
+def _withdraw_last(_index: Index, worker_id: uuid.UUID) -> None:
     withdraw_last(worker_id)

@@ -1,13 +1,13 @@
-"""Build the index anew from the rows, when it is missing or belongs to another server run.
+"""Rebuild the index from the rows, when it is missing or belongs to an older generation.
 
-1. Raise the generation in PostgreSQL, after all claims under way have committed: from now
-   on no claim that the old index proposed is accepted.
-2. Open the generation in the index: claims are refused. Copy the limits, then forget all else.
+1. Wait for claims under way, then raise the generation in PostgreSQL: from now on the rows refuse
+   everything that the old index proposed.
+2. Begin the generation in the index, which now refuses claims. Copy the limits, then delete all else.
 3. Write the leases of executing rows, and the queued rows.
-4. Allow claims, if the index is still the one that was begun.
+4. Allow claims, unless another rebuild has begun meanwhile.
 
-So caps hold from the first claim on. A crash at any step leaves an index that refuses
-claims, and the next rebuild starts over. Pushes go on meanwhile: they are idempotent.
+So limits hold from the first claim on. A crash at any step leaves an index that refuses claims, and
+the next rebuild starts over. Pushes continue during a rebuild: they are idempotent.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from queue_app.models import PriorityPolicy
 from queue_app.sql import comparison, snapshot, workers
 from queue_app.sql.database import alias
 
-#: The lock of a rebuilder that died lapses after this; each step renews it.
+#: Time after which the lock of a dead rebuilder lapses; each step renews it.
 LOCK_SECONDS = 10.0
-#: So many rows are read at a time, and pushed between two renewals of the lock: the more, the more tasks of a lane come
-#: together where there are thousands of lanes.
+#: Rows that are read at a time and pushed between two renewals of the lock. With thousands of lanes, larger pages bring
+#: more tasks of a lane together.
 PAGE = 40_000
 
 
@@ -40,27 +40,22 @@ class Rebuilt:
 
 
 def is_needed(generation: int) -> bool:
-    """Whether the index is not ready, or not of the generation that the rows had a moment ago.
-
-    By then they may have another: ``rebuild_if_needed`` asks again.
-    """
+    """Whether the index is not ready or not of this generation, which the rows had a moment ago."""
     found = get_index().generation()
     return found.state != "ready" or found.number != generation
 
 
 def rebuild_if_needed() -> Rebuilt | None:
     """Rebuild the index unless it is ready and of the rows' generation; ``None`` when nothing was done."""
-    found = get_index().generation()
-    if found.state == "ready" and found.number == snapshot.generation():
-        return None
-    return rebuild()
+    found = get_index().generation()  # read before the rows, or a rebuild that ends in between would look stale
+    return None if found.state == "ready" and found.number == snapshot.generation() else rebuild()
 
 
 def rebuild() -> Rebuilt | None:
-    """Rebuild the index; return ``None`` when somebody else is at it, or it was lost on the way.
+    """Rebuild the index; return ``None`` when another process is rebuilding it, or the index was lost meanwhile.
 
-    Who loses the lock on the way gives up before it forgets anything; of two rebuilds at once,
-    the later generation wins.
+    A process that loses the lock gives up before it deletes anything. Of two rebuilds at once, the later
+    generation wins.
     """
     started = time.monotonic()
     index = get_index()
@@ -82,17 +77,17 @@ def rebuild() -> Rebuilt | None:
     finally:
         index.lock("rebuild", token, 0)
     snapshot.record_ready(number, tasks, leases)
-    index.notify_workers(workers.live())  # the idle ones are registered nowhere any more, and nobody could call them
+    index.notify_workers(workers.live())  # the index knows no idle workers any more: each must claim once
     rebuilt = Rebuilt(number, tasks, leases, time.monotonic() - started)
     signals.index_rebuilt.send(None, generation=number, tasks=tasks, leases=leases, seconds=rebuilt.seconds)
     return rebuilt
 
 
 def copy_limits() -> int:
-    """Copy every limit, and the thresholds of promotion, from their rows to the index; return how many differed.
+    """Copy all limits and the promotion thresholds from their rows to the index; return how many differed.
 
-    An edit that comes between reading its row and writing the copy would be undone by this.
-    So after a change the rows are read again, until nothing differs.
+    An edit between reading a row and writing its copy would be overwritten. So after a change the rows
+    are read again, until nothing differs.
     """
     differed = changed = _copy_limits_once()
     for _ in range(3):

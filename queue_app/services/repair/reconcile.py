@@ -1,15 +1,15 @@
-"""Compare the index with the rows, by state, and repair what differs.
+"""Compare the index with the rows, by state, and repair the differences.
 
-Each pass is bounded and cheap when nothing is wrong:
+Each step is bounded, and cheap when nothing is wrong:
 
-- what became queued within the last seconds is compared, and what differs is pushed;
-- so is everything that is queued, in a rolling pass of pages, so many that it is through in ``FULL_PASS_SECONDS``;
-- leases whose row is not executing end; a row that is still queued goes back to its place
-  once the lease is too old for its claim to be under way;
-- executing rows that hold no lease get one, so that caps hold;
-- entries of rows that are queued no more go, in lanes that hold more of them than rows were counted;
-- workers whose rows have ended are retired, and what is kept for them alone is forgotten;
-- limits are copied again.
+- limits are copied again;
+- tasks that were queued within the last seconds are compared, and missing or misplaced ones are pushed;
+- all queued tasks are compared in the same way, page by page, once in ``FULL_PASS_SECONDS``;
+- leases whose row is not executing end; a task that is still queued goes back to its place once its lease is too old
+  for a claim under way;
+- executing rows without a lease get one, so that limits hold;
+- a sweep removes entries of rows that are no longer queued, from lanes with more entries than queued rows;
+- workers whose rows have ended are retired.
 """
 
 from __future__ import annotations
@@ -30,32 +30,31 @@ from queue_app.services.repair.rebuild import copy_limits
 from queue_app.sql import comparison, snapshot, workers
 from queue_app.sql.claim import statuses
 
-#: How far back the recent window reaches; several reconcile periods, as commits may come late.
+#: Length of the recent window: several reconcile periods, because commits may come late.
 RECENT_SECONDS = 30.0
 #: A lease of a queued row that is older than this belongs to a claim that died.
 ABANDONED_SECONDS = PROPOSAL_SECONDS + 5.0
+#: Rows of one page of a comparison.
 PAGE = 5000
-
-
-#: A step looks at about so many entries.
+#: Approximate number of entries per step of a sweep.
 STEP = 5000
 
 
 @dataclass(slots=True)
 class Sweep:
-    """What is known of the lanes that hold more than their rows, and how far they have been swept."""
+    """The lanes that have more entries than queued rows, and how far each has been swept."""
 
-    counted: Counter[str] = field(default_factory=Counter)  # rows that the pass under way has met, by lane
-    suspects: set[str] = field(default_factory=set)  # lanes that held more at the end of the pass before
-    cursors: dict[str, int] = field(default_factory=dict)  # lanes to sweep, and where to go on
+    counted: Counter[str] = field(default_factory=Counter)  # queued rows that the current pass has met, by lane
+    suspects: set[str] = field(default_factory=set)  # lanes with more entries than rows at the end of the last pass
+    cursors: dict[str, int] = field(default_factory=dict)  # lanes to sweep, and where to continue
 
     def count(self, lanes: Iterable[PackedLane]) -> None:
-        """Note rows that the comparison has met."""
+        """Count rows that the comparison has met."""
         for lane in lanes:
             self.counted[lane.lane] += lane.size
 
     def end_pass(self, index: Index) -> None:
-        """Compare what was counted with what the index holds, and mark for a sweep what has had more twice."""
+        """Compare the counts with the index; mark lanes that had more entries after two passes for a sweep."""
         fuller = {lane for lane, size in index.lane_sizes() if size > self.counted[lane]}
         self.counted.clear()
         for lane in fuller & self.suspects:
@@ -63,7 +62,7 @@ class Sweep:
         self.suspects = fuller
 
     def step(self, index: Index) -> int:
-        """Sweep about ``STEP`` entries; return how many were removed and no row is queued for."""
+        """Sweep about ``STEP`` entries; return how many entries without a queued row were removed."""
         seen = removed = 0
         while self.cursors and seen < STEP:
             lane, cursor = next(iter(self.cursors.items()))
@@ -88,11 +87,11 @@ def _sweep_page(index: Index, lane: str, ids: list[uuid.UUID]) -> int:
 
 @dataclass(slots=True)
 class Reconciler:
-    """Repairs the index step by step; remembers how far its rolling pass has come."""
+    """Repairs the index step by step, and remembers how far its full pass has come."""
 
     cursor: comparison.Cursor | None = None
-    compared: int = 0  # rows of the rolling pass under way
-    total: int = 0  # rows of the pass before
+    compared: int = 0  # rows of the current full pass
+    total: int = 0  # rows of the last full pass
     sweep: Sweep = field(default_factory=Sweep)
     repaired: Counter[str] = field(default_factory=Counter)
 
@@ -100,7 +99,7 @@ class Reconciler:
         """Run one bounded step of every comparison; return the repairs made, by kind."""
         index = get_index()
         repairs = {
-            "limits": copy_limits(),  # first: what is pushed then meets them
+            "limits": copy_limits(),  # first, so that they hold for what is pushed next
             "missing": _repair(index, comparison.packed_recent(RECENT_SECONDS, PAGE)) + self._roll_on(index),
             "leases_ended": self._end_stale_leases(index),
             "leases_restored": _restore_leases(index),
@@ -115,7 +114,7 @@ class Reconciler:
         return repairs
 
     def _roll_on(self, index: Index) -> int:
-        """Compare as many pages as bring the rolling pass through all queued rows in ``FULL_PASS_SECONDS``."""
+        """Compare as many pages as a full pass within ``FULL_PASS_SECONDS`` needs."""
         settings = conf.get().scheduler
         total = max(self.total, snapshot.queued_estimate())
         share = total * settings.reconcile_seconds / settings.full_pass_seconds
@@ -127,7 +126,7 @@ class Reconciler:
         return missing
 
     def next_page(self, index: Index) -> int:
-        """Compare the next page of the rolling pass; return how many tasks were missing or misplaced."""
+        """Compare the next page of the full pass; return how many tasks were missing or misplaced."""
         page = comparison.packed_page(self.cursor, PAGE)
         self.compared += page.size
         self.sweep.count(page.lanes)
@@ -150,15 +149,15 @@ class Reconciler:
 
 
 def _repair(index: Index, page: comparison.Page) -> int:
-    """Push what of the page is missing or misplaced and, read again, still queued; return how many were so."""
+    """Push the missing and misplaced tasks of the page that are still queued when read again; return how many."""
     differing = index.misplaced(page.lanes)
     return index.push(snapshot.refs(differing)) if differing else 0
 
 
 def _restore_leases(index: Index) -> int:
-    """Give executing rows that hold no lease one; return how many.
+    """Give a lease to executing rows without one; return how many.
 
-    The rows are asked again after the index: what ended in between is no longer leased, and a lease of its own
+    The rows are read again after the index: a task that ended in between has no lease any more, and a new one
     would take a slot until the next step.
     """
     missing = index.missing_leases(snapshot.executing())
@@ -166,7 +165,7 @@ def _restore_leases(index: Index) -> int:
 
 
 def _retire_ended_workers(index: Index) -> int:
-    """Retire workers whose rows have ended, and with the last of a profile its heads; nobody else would ever."""
+    """Retire workers whose rows have ended; the last worker of a profile takes the profile's heads with it."""
     registered = index.registered()
     ended = workers.ended([worker_id for _, worker_id in registered])
     gone = [(profile, worker_id) for profile, worker_id in registered if worker_id in ended]
@@ -176,7 +175,7 @@ def _retire_ended_workers(index: Index) -> int:
 
 
 def _is_stale(lease: Lease, status: Status | None, now: int) -> bool:
-    """Whether no claim under way, and no execution, stands behind the lease (``now`` in µs of index time)."""
+    """Whether the lease belongs to no claim under way and no execution; ``now`` is index time in µs."""
     if status is Status.EXECUTING:
         return False
     if status is Status.QUEUED:
@@ -185,7 +184,7 @@ def _is_stale(lease: Lease, status: Status | None, now: int) -> bool:
 
 
 def reconcile_everything() -> dict[str, int]:
-    """Compare all rows at once, twice, so that what the index has too much goes too; return the repairs, by kind."""
+    """Run two full passes at once, so that surplus entries go too; return the number of repairs by kind."""
     reconciler, index = Reconciler(), get_index()
     total = Counter(reconciler.run_once())
     for _ in range(2):

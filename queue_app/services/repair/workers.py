@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from django.db.models.functions import Now
 
 from queue_app.exceptions import InvalidTransition
-from queue_app.index import Profile, get_index
+from queue_app.index import Index, Profile, get_index
 from queue_app.models import Worker
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.worker import WorkerStatus
@@ -19,7 +20,7 @@ from queue_app.sql import workers as worker_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerIdentity:
-    """Who a worker process is, so that others can tell whether it still lives."""
+    """Identity of a worker process, by which other processes can tell whether it still lives."""
 
     id: uuid.UUID
     name: str
@@ -27,6 +28,15 @@ class WorkerIdentity:
     pid: int
     process_identity: str
     version: str
+
+
+def _columns(profile: Profile) -> dict[str, Any]:
+    return {
+        "profile": profile.id,
+        "queues": list(profile.queues),
+        "capabilities": list(profile.capabilities),
+        "task_types": list(profile.task_types),
+    }
 
 
 def register(
@@ -37,60 +47,45 @@ def register(
     heartbeat_seconds: float,
     token_id: uuid.UUID | None = None,
 ) -> None:
-    """Make a worker known to rows and index; again with another profile when it learnt new task types."""
-    now = Now()  # the clock by which a silent worker is declared dead; this host's may differ
+    """Register a worker in rows and index; registering again updates it."""
+    now = Now()  # the database's clock, by which a silent worker is declared dead; this host's may differ
+    updated = _columns(profile) | {"status": WorkerStatus.ACTIVE, "last_heartbeat_at": now}
     Worker.objects.update_or_create(
         id=identity.id,
-        defaults={
-            "queues": list(profile.queues),
-            "capabilities": list(profile.capabilities),
-            "task_types": list(profile.task_types),
-            "profile": profile.id,
-            "status": WorkerStatus.ACTIVE,
-            "last_heartbeat_at": now,
-        },
-        create_defaults={
-            "name": identity.name,
-            "status": WorkerStatus.ACTIVE,
-            "queues": list(profile.queues),
-            "capabilities": list(profile.capabilities),
-            "task_types": list(profile.task_types),
+        defaults=updated,
+        create_defaults=updated
+        | asdict(identity)
+        | {
             "concurrency": concurrency,
-            "profile": profile.id,
-            "host": identity.host,
-            "pid": identity.pid,
-            "process_identity": identity.process_identity,
-            "version": identity.version,
             "started_at": now,
-            "last_heartbeat_at": now,
             "heartbeat_seconds": heartbeat_seconds,
             "token_id": token_id,
         },
     )
-    notify_index(lambda index: index.register(profile, identity.id), "register")
-    mark_dead_locally()  # a worker that takes the place of a dead one gives its tasks back at once
+    notify_index(Index.register, "register", profile, identity.id)
+    mark_dead_locally()  # a worker that replaces a dead one on this machine requeues its tasks at once
     reap_orphans()
 
 
 def register_in_index(profile: Profile, worker_id: uuid.UUID) -> None:
-    """Make a worker known to an index that was rebuilt. Raises ``IndexUnavailable``."""
+    """Register a worker in an index that was rebuilt. Raises ``IndexUnavailable``."""
     get_index().register(profile, worker_id)
 
 
 def heartbeat(worker_id: uuid.UUID, *, draining: bool, tasks_done: int) -> bool:
-    """Say that the worker lives; return false when it was declared dead and must stop its tasks."""
+    """Record that the worker lives; return false when it was declared dead and must stop its tasks."""
     status = WorkerStatus.DRAINING if draining else WorkerStatus.ACTIVE
     return worker_rows.heartbeat(worker_id, status, tasks_done)
 
 
 def deregister(worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:
-    """Say goodbye; what the worker still held is the reaper's."""
+    """Record that the worker exits; the reaper requeues the tasks that it still holds."""
     worker_rows.stop(worker_id, tasks_done)
-    notify_index(lambda index: index.unregister(profile.id, worker_id), "retire")
+    notify_index(Index.unregister, "retire", profile.id, worker_id)
 
 
 def wait_for_wake(worker_id: uuid.UUID, seconds: float) -> bool:
-    """Block until the index calls the worker, at most ``seconds``; return whether it did."""
+    """Wait up to ``seconds`` until the index wakes the worker; return whether it did."""
     return get_index().wait_for_wake(worker_id, seconds)
 
 
@@ -101,35 +96,30 @@ def unserved_types(profile: Profile) -> set[str]:
 
 def change_profile(worker_id: uuid.UUID, before: Profile, after: Profile) -> None:
     """Register a running worker under another profile."""
-    Worker.objects.filter(id=worker_id).update(
-        profile=after.id,
-        queues=list(after.queues),
-        capabilities=list(after.capabilities),
-        task_types=list(after.task_types),
-    )
+    Worker.objects.filter(id=worker_id).update(**_columns(after))
     index = get_index()
     index.register(after, worker_id)
     index.unregister(before.id, worker_id)
 
 
 def cancel_requests(worker_id: uuid.UUID) -> set[uuid.UUID]:
-    """Return the tasks of the worker that it was asked to stop."""
+    """Return the tasks that the worker was asked to stop."""
     return worker_rows.cancel_requests(worker_id)
 
 
 def request_drain(worker_id: uuid.UUID, *, by: str) -> None:
-    """Ask a worker to finish what runs, to take nothing new, and to leave.
+    """Ask a worker to finish its running tasks, claim no more, and exit.
 
-    It looks for that with every heartbeat, and is woken now. Raises
-    ``InvalidTransition`` when it is not active, or was asked before.
+    The worker is woken now, and reads the request with every heartbeat. Raises ``InvalidTransition``
+    when the worker is not active or was asked before.
     """
     if not worker_rows.request_drain(worker_id, by[:USER_LENGTH]):
         status = Worker.objects.filter(pk=worker_id).values_list("status", flat=True).first() or "gone"
         why = "it was asked to drain before" if status == WorkerStatus.ACTIVE else f"it is {status}"
         raise InvalidTransition(f"The worker cannot be drained: {why}.", status=status)
-    on_commit(lambda index: index.notify_workers([worker_id]), "tell")
+    on_commit(Index.notify_workers, "tell", [worker_id])
 
 
 def is_asked_to_drain(worker_id: uuid.UUID) -> bool:
-    """Return whether somebody asked the worker to leave."""
+    """Return whether the worker was asked to drain."""
     return worker_rows.is_asked_to_drain(worker_id)

@@ -1,4 +1,4 @@
-"""Note when each job of upkeep was done last, whoever ran it, and how far it has come."""
+"""Record the runs of upkeep jobs, elect the leading scheduler, and ask whether there is work for it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ from queue_app.models import MaintenanceJob
 from queue_app.sql import pending_work as rows
 from queue_app.sql.database import alias
 
-MAX_ERROR = 1000
+#: Answers to questions of ``sql.pending_work``, by question.
+type Answers = Mapping[str, Any]
+
+MAX_ERROR = 1000  # characters
+LOCK = "scheduler"
 
 
 def recorded[**P](name: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
-    """Record each run of a job that returns how much it did: its end and duration, or its error."""
+    """Decorate a job that returns how much it did: record the end and duration of each run, or its error."""
 
     def decorate(job: Callable[P, int]) -> Callable[P, int]:
         @wraps(job)
@@ -32,7 +36,7 @@ def recorded[**P](name: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
             try:
                 done = job(*args, **kwargs)
             except Exception as error:
-                with suppress(DatabaseError):  # it may be the database that fails
+                with suppress(DatabaseError):  # the database may be the reason for the error
                     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
                     _write(name, started_at=started_at, error=text[:MAX_ERROR])
                 raise
@@ -50,50 +54,44 @@ def _write(name: str, **fields: Any) -> None:
 
 
 def succeeded_within(name: str, seconds: float) -> bool:
-    """Whether a job's last success is no older than this."""
+    """Whether the job has succeeded within the last ``seconds``."""
     since = timezone.now() - timedelta(seconds=seconds)
     return MaintenanceJob.objects.using(alias()).filter(name=name, succeeded_at__gte=since).exists()
 
 
 def progress(name: str) -> dict[str, Any]:
-    """Return how far a job has come, as it noted with ``note_progress``."""
+    """Return the progress that the job saved last."""
     found = MaintenanceJob.objects.using(alias()).filter(name=name).values_list("progress", flat=True).first()
     return dict(found or {})
 
 
-def note_progress(name: str, progress: dict[str, Any]) -> None:
-    """Keep how far a job has come, for its next run."""
+def save_progress(name: str, progress: dict[str, Any]) -> None:
+    """Save the progress of a job for its next run."""
     _write(name, progress=progress)
 
 
-LOCK = "scheduler"
-
-
 def take_lead(token: str, seconds: float) -> bool:
-    """Take or renew the leadership for so long; return whether ``token`` leads. Raises ``IndexUnavailable``."""
+    """Take or renew the leadership for ``seconds``; return whether ``token`` leads. Raises ``IndexUnavailable``."""
     return get_index().lock(LOCK, token, seconds)
 
 
 def resign(token: str) -> None:
-    """Give the leadership up, if ``token`` has it. Raises ``IndexUnavailable``."""
+    """Give up the leadership, if ``token`` has it. Raises ``IndexUnavailable``."""
     get_index().lock(LOCK, token, 0)
 
 
 def wake_idle_workers() -> int:
-    """Wake an idle worker of every profile that has work: a call may have gone to one that died."""
+    """Wake an idle worker of every profile that has work: an earlier call may have reached a worker that died."""
     return get_index().wake_idle()
 
 
-type Answers = Mapping[str, Any]
-
-
-def look(asked: Iterable[str]) -> Answers:
-    """Answer questions of ``sql.pending_work`` as of now. Raises database errors."""
-    settings, names = conf.get(), set(asked)
+def pending_work(questions: Iterable[str]) -> Answers:
+    """Answer questions of ``sql.pending_work`` in one round trip. Raises database errors."""
+    settings, names = conf.get(), set(questions)
     params: dict[str, Any] = {
         "silent": settings.worker.missed_heartbeats,
         "overdue": settings.scheduler.overdue_seconds,
     }
     if "neighbours" in names:
-        params["neighbours"] = machine_identity() or None  # where it is unknown, nobody's
+        params["neighbours"] = machine_identity() or None  # an unknown machine has no neighbours
     return rows.pending_work(names, params)

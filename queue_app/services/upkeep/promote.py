@@ -1,15 +1,16 @@
-"""Promote tasks that have waited long: they rise in the index, their rows stay as they are.
+"""Promote tasks that have waited long, and queue scheduled tasks that are due.
 
-The index cannot tell which tasks of a band are of that band and which rose to it, and the
-two go on at different ages. The rows can. So each rise (a band of one's own, and the band
-it leads to) is a sweep over the queued rows of that band, oldest first, which remembers
-where it stopped: a run reads those that came of age since the last one, and a little more.
+A promotion moves a task to a higher band in the index; its row stays as it is. The index cannot
+tell which tasks of a band have risen to it, and those rise again at another age; the rows can. So
+each rise (from a task's own band to a higher one) is a sweep over the queued rows of that band,
+oldest first, which saves where it stopped: a run reads the rows that came of age since the last run,
+and a few more.
 
-Whatever enters the index later (a push, a task given back, a rebuild) is put where its age
-has brought it by then, so a sweep need never go back; such a rise is counted, and no event
-tells of it. Crash points: before the index moved
-a page, nothing has happened; before the progress was noted, the page is swept again, which
-moves nothing. Two runs at once do the same twice.
+A task that enters the index later (by a push, a return or a rebuild) is put where its age belongs, so
+a sweep never goes back. Such a rise is counted, but no event is published.
+
+Crash points: before the index moved a page, nothing has happened; before the progress was saved, the
+page is swept again, which moves nothing. Two runs at once do the same work twice.
 """
 
 from __future__ import annotations
@@ -33,45 +34,45 @@ from queue_app.services.notify import events, transition_log
 from queue_app.services.notify.index import notify_index
 from queue_app.services.upkeep import jobs
 from queue_app.sql import waiting
-from queue_app.sql import waiting as rows
 from queue_app.sql.comparison import Cursor
 from queue_app.sql.database import alias, clock
 
 JOB = "promote"
 BUDGET_SECONDS = 5.0
 BATCH = 500
-#: So many tasks a run tells of at most: more would push everything else out of the stream of events.
-MAX_TOLD = 10_000
-#: So much is swept again by the next run: the index's clock may be behind the database's.
-AGAIN_SECONDS = 30.0
+DUE_BATCH = 1000
+#: Maximum number of tasks per run with an event: more would push all other events out of the stream.
+MAX_EVENTS = 10_000
+#: Time span that the next run sweeps again, because the index's clock may be behind the database's.
+OVERLAP_SECONDS = 30.0
 
-Step = tuple[Band, Band]
+type Step = tuple[Band, Band]  # from, to
 
 
 @dataclass(slots=True)
 class Promotion:
-    """What a run moved, by (from, to); ``complete`` when nothing aged is left."""
+    """The steps of one run; ``complete`` when no aged task is left."""
 
     steps: Counter[Step] = field(default_factory=Counter)
     complete: bool = True
-    told: int = 0  # tasks of which an event told
+    published: int = 0  # tasks with an event
 
     @property
     def total(self) -> int:
-        """All steps."""
+        """The number of all steps."""
         return self.steps.total()
 
-    def note(self, risen: Sequence[tuple[TaskRef, Risen]]) -> None:
-        """Count what rose, and tell of it as long as the run has not told of too many."""
+    def add(self, risen: Sequence[tuple[TaskRef, Risen]]) -> None:
+        """Count the steps and publish their events, up to ``MAX_EVENTS`` of the run."""
         self.steps += steps_of(one for _, one in risen)
-        to_tell = risen[: MAX_TOLD - self.told]
-        self.told += len(to_tell)
-        events.publish((_occasion(task, one), task.id) for task, one in to_tell)
+        published = risen[: MAX_EVENTS - self.published]
+        self.published += len(published)
+        events.publish((_occasion(task, one), task.id) for task, one in published)
 
 
 @dataclass(slots=True)
 class _Sweep:
-    """One rise of the tasks of one band: those queued by ``until`` are old enough for it."""
+    """One rise from one band, of the tasks that were queued by ``until``."""
 
     name: str
     band: Band
@@ -80,13 +81,13 @@ class _Sweep:
     done: bool = False
 
     def next_page(self, index: Index, limit: int) -> list[tuple[TaskRef, Risen]]:
-        """Let the next tasks rise; return those that did."""
-        page = rows.aged_page(self.band, self.cursor, self.until, limit)
+        """Promote the next page; return the tasks that rose."""
+        page = waiting.aged_page(self.band, self.cursor, self.until, limit)
         risen = {one.task_id: one for one in index.promote(page)}
         if len(page) == limit:
             self.cursor = (page[-1].queued_at, page[-1].id)
         else:
-            self.cursor = (self.until - timedelta(seconds=AGAIN_SECONDS), uuid.UUID(int=0))
+            self.cursor = (self.until - timedelta(seconds=OVERLAP_SECONDS), uuid.UUID(int=0))
             self.done = True
         return [(task, risen[task.id]) for task in page if task.id in risen]
 
@@ -94,8 +95,8 @@ class _Sweep:
 def promote(*, budget: float = BUDGET_SECONDS, batch: int = BATCH) -> Promotion:
     """Let every aged task rise to its effective band, for at most about ``budget`` seconds.
 
-    At least one batch of each rise is dealt with. While the index is being rebuilt there is
-    nothing to do: the rebuild puts everything where it belongs. Raises ``IndexUnavailable``.
+    Each rise has at least one batch. While the index is being rebuilt there is nothing to do: the
+    rebuild puts every task where it belongs. Raises ``IndexUnavailable``.
     """
     index = get_index()
     promotion = Promotion()
@@ -103,25 +104,25 @@ def promote(*, budget: float = BUDGET_SECONDS, batch: int = BATCH) -> Promotion:
         return promotion
     deadline = time.monotonic() + budget
     thresholds = PriorityPolicy.thresholds(alias())
-    index.set_thresholds(thresholds)  # an edit whose hint was lost; the sweeps go by what the index knows
+    index.set_thresholds(thresholds)  # in case the notification of an edit was lost; the sweeps rely on it
     pending = sweeps = _sweeps(thresholds, jobs.progress(JOB))
     try:
         while pending:
             for sweep in pending:
-                promotion.note(sweep.next_page(index, batch))
+                promotion.add(sweep.next_page(index, batch))
             pending = [sweep for sweep in pending if not sweep.done]
             if pending and time.monotonic() >= deadline:
                 promotion.complete = False
                 break
     finally:
-        jobs.note_progress(JOB, {sweep.name: _dump(sweep.cursor) for sweep in sweeps if sweep.cursor})
+        jobs.save_progress(JOB, {sweep.name: _dump(sweep.cursor) for sweep in sweeps if sweep.cursor})
         if promotion.steps:
             signals.tasks_promoted.send(None, steps=dict(promotion.steps), complete=promotion.complete)
     return promotion
 
 
 def _sweeps(thresholds: Thresholds, known: dict[str, list[str]]) -> list[_Sweep]:
-    """Return a sweep for each rise, each from where the last run stopped."""
+    """Return a sweep for each rise, continuing where the last run stopped."""
     now = clock()
     found: list[_Sweep] = []
     for band in PROMOTED:
@@ -145,18 +146,15 @@ def _load(value: list[str]) -> Cursor:
     return datetime.fromisoformat(value[0]), uuid.UUID(value[1])
 
 
-DUE_BATCH = 1000
-
-
 def make_due(*, limit: int = DUE_BATCH) -> int:
     """Queue at most ``limit`` tasks that are due, earliest first; return how many.
 
-    Safe to run twice at once: rows that another runner holds are skipped. After a crash
-    between row and index the reconciler pushes what was queued.
+    Safe to run twice at once: rows that another process has locked are skipped. After a crash between row and
+    index the reconciler pushes the queued tasks.
     """
     tasks = waiting.make_due(limit)
     if tasks:
-        notify_index(lambda index: index.push(tasks), "push")
+        notify_index(Index.push, "push", tasks)
         if transition_log.enabled():
             transition_log.log_due(tasks)
         events.count({"due": len(tasks)})

@@ -59,10 +59,10 @@ def test_a_failing_database_is_reported_as_it_is(rows, monkeypatch):
 
 def test_progress_and_record_keep_out_of_each_others_way(rows):
     assert jobs.progress("j") == {}
-    jobs.note_progress("j", {"a": [1]})
+    jobs.save_progress("j", {"a": [1]})
     jobs.recorded("j")(lambda: 1)()
     assert jobs.progress("j") == {"a": [1]}
-    jobs.note_progress("j", {})
+    jobs.save_progress("j", {})
     assert MaintenanceJob.objects.get().done == 1
 
 

@@ -140,7 +140,7 @@ def test_events_tell_which_tasks_rose_and_between_which_bands(engine):
 
 
 def test_a_run_tells_of_so_many_and_counts_them_all(engine, monkeypatch):
-    monkeypatch.setattr(module, "MAX_TOLD", 3)
+    monkeypatch.setattr(module, "MAX_EVENTS", 3)
     age(700, *put_many(5, priority=LOW))
     assert promote(batch=2).total == 5
     assert len(told()) == 3
@@ -288,7 +288,7 @@ def test_an_index_that_is_away_costs_one_run(engine):
 def test_a_run_that_dies_before_it_notes_its_progress_is_repeated(engine, monkeypatch):
     """Crash point: between the index and the note."""
     aged(700)
-    monkeypatch.setattr(module.jobs, "note_progress", lambda *_: None)
+    monkeypatch.setattr(module.jobs, "save_progress", lambda *_: None)
     assert promote().total == 1
     monkeypatch.undo()
     assert not MaintenanceJob.objects.exists()

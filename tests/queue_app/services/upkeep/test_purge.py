@@ -64,7 +64,7 @@ def test_failures_that_are_kept_for_longer_are_read_once_an_hour(db, retention, 
     assert purge() == 3
     ended(2, days=2.4)
     assert read() == {"completed": 2, "unsuccessful": 0}
-    monkeypatch.setattr(module, "WALK", timedelta())
+    monkeypatch.setattr(module, "FULL_PASS", timedelta())
     assert read() == {"completed": 200, "unsuccessful": 0}
     assert set(Task.objects.values_list("status", flat=True)) == {Status.FAILED}
 
@@ -74,7 +74,7 @@ def test_what_was_passed_by_is_met_within_the_hour(db, retention, monkeypatch):
     assert purge() == 0
     ended(1, days=20)  # as one that was locked, or kept for its idempotency key, when the others went
     assert purge() == 0
-    monkeypatch.setattr(module, "WALK", timedelta())
+    monkeypatch.setattr(module, "FULL_PASS", timedelta())
     assert purge() == 1
 
 
