@@ -16,11 +16,9 @@ from queue_app.services.control.queues import copy_limit
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.enqueue.store import enqueue, enqueue_many
 from queue_app.services.lifecycle import claim as claiming
-from queue_app.services.lifecycle.cancel import cancel, cancel_many
+from queue_app.services.lifecycle.actions import cancel, cancel_many, reprioritise, retry, run_now
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard, replay
-from queue_app.services.lifecycle.reprioritise import reprioritise
-from queue_app.services.lifecycle.retry import retry, run_now
 from queue_app.services.repair import reap
 from queue_app.services.repair import workers as worker_services
 from queue_app.services.repair.rebuild import rebuild
@@ -124,7 +122,7 @@ TRANSITIONS: Final[dict[str, Transition]] = {
     "run_now": Transition(lambda world, _: run_now(world.x), ("scheduled",)),
     "promote": Transition(lambda _world, _number: promote(), ("queued", "executing")),
     "expire": Transition(lambda _world, _number: expire_stale("default", 0.0), ("queued", "proposed", "scheduled")),
-    "reap": Transition(lambda world, _: reap.bury(world.hands[0].id), ("executing", "proposed", "queued")),
+    "reap": Transition(lambda world, _: reap.mark_dead(world.hands[0].id), ("executing", "proposed", "queued")),
     "overdue": Transition(lambda _world, _number: reap.reap_overdue(), ("overdue",)),
     "reconcile": Transition(_reconcile),
     "rebuild": Transition(lambda _world, _number: rebuild()),

@@ -217,7 +217,7 @@ def time_has_passed() -> Iterator[None]:
 
 
 def _cancel(task_id: uuid.UUID) -> None:
-    from queue_app.services.lifecycle.cancel import cancel  # noqa: PLC0415
+    from queue_app.services.lifecycle.actions import cancel  # noqa: PLC0415
 
     cancel(task_id)
     get_index().flush()
