@@ -1,4 +1,4 @@
-"""The Celery app: runs the maintenance tasks of the queue on a beat. `celery -A taskqueue_project worker --beat`."""
+"""The Celery app for the queue's maintenance tasks: `celery -A taskqueue_project worker --beat`."""
 
 import os
 
@@ -12,12 +12,12 @@ app = Celery("taskqueue_project")
 app.conf.update(
     broker_url=settings.REDIS_URL,
     broker_connection_retry_on_startup=True,
-    # Nothing here is worth keeping: the tasks are idempotent, and what they did stands in the rows.
+    # Results are not needed: the tasks are idempotent and record their runs in the rows.
     task_ignore_result=True,
     # JSON only: a message must not be able to run code.
     task_serializer="json",
     accept_content=["json"],
-    # The broker shares a Redis with the index and the cache; its keys stand apart.
+    # The broker shares a Redis with the index and the cache, so its keys have a prefix.
     broker_transport_options={"global_keyprefix": "taskqueue-celery:"},
     worker_send_task_events=False,
     worker_prefetch_multiplier=1,
@@ -27,7 +27,7 @@ app.autodiscover_tasks(["queue_app"], related_name="celery_tasks")
 
 
 def every(task: str, seconds: float) -> dict[str, object]:
-    """Return a beat entry that drops a run nobody picked up before the next one is due."""
+    """Return a beat entry; a run that no worker has started expires when the next one is due."""
     return {"task": task, "schedule": seconds, "options": {"expires": seconds}}
 
 

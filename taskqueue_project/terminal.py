@@ -1,4 +1,4 @@
-"""The one way in which the project's commands write to the terminal."""
+"""Terminal output of the project's commands."""
 
 import sys
 from typing import IO, cast
@@ -6,12 +6,12 @@ from typing import IO, cast
 from django.core.management.base import OutputWrapper
 from rich.console import Console
 
-#: Enough for the demo's tables where there is no terminal whose width counts.
+#: Width of the output without a terminal; enough for the demo's tables.
 LOG_WIDTH = 140
 
 
 def terminal(file: OutputWrapper) -> Console:
-    """Return a console on a command's output, which Django wraps so that rich does not see the terminal behind it."""
+    """Return a console for a command's output; Django's wrapper hides the terminal from rich."""
     is_terminal = sys.stdout.isatty()
     return Console(
         file=cast("IO[str]", file),

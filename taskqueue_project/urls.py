@@ -1,4 +1,4 @@
-"""Addresses of the reference project: the admin, and everything of the task queue."""
+"""URLs of the reference project: the admin and the task queue."""
 
 from django.contrib import admin
 from django.urls import include, path

@@ -1,4 +1,4 @@
-"""The demo's rows in the admin, to look at."""
+"""The demo's rows in the admin, read-only."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ class DemoRunAdmin(ReadOnlyAdmin):
 
 @admin.register(DocumentIndex)
 class DocumentIndexAdmin(ReadOnlyAdmin):
-    """The files, by run."""
+    """The files."""
 
     list_display = ("path", "words", "lines", "size", "digest", "run")
     list_filter = ("run",)
@@ -45,7 +45,7 @@ class DocumentIndexAdmin(ReadOnlyAdmin):
 
 @admin.register(RollUp)
 class RollUpAdmin(ReadOnlyAdmin):
-    """The sums of each run."""
+    """The totals."""
 
     list_display = ("run", "documents", "words", "lines", "size", "created_at")
     list_select_related = ("run",)

@@ -1,10 +1,10 @@
-"""The Django application of the demo."""
+"""The app config of the demo."""
 
 from django.apps import AppConfig
 
 
 class DemoConfig(AppConfig):
-    """The demo's tasks and the rows they write."""
+    """The demo's tasks and models."""
 
     name = "taskqueue_project.demo"
     label = "demo"

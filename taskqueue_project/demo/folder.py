@@ -1,4 +1,4 @@
-"""Which files of a folder the demo indexes: text, not ignored by git, not too large."""
+"""Find the files for the demo to index: text files that are not too large and not ignored by git."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+#: Bytes at the start of a file that are checked for binary content.
 SNIFF = 8192
 MAX_BYTES = 2 * 1024 * 1024
 MAX_FILES = 5000
@@ -14,7 +15,7 @@ MAX_FILES = 5000
 
 @dataclass
 class Folder:
-    """The text files found, as (relative path, size), and why others were left out."""
+    """The text files as (relative path, size), and the number of skipped files by reason."""
 
     root: Path
     files: list[tuple[str, int]] = field(default_factory=list)
@@ -22,11 +23,7 @@ class Folder:
 
 
 def read_folder(root: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES) -> Folder:
-    """List the text files below `root`.
-
-    Raises:
-        NotADirectoryError: `root` is no folder.
-    """
+    """Return the text files below `root`; raise `NotADirectoryError`."""
     root = root.expanduser().resolve()
     if not root.is_dir():
         raise NotADirectoryError(f"{root} is not a folder.")
@@ -44,7 +41,7 @@ def read_folder(root: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_
 
 
 def _reason_to_skip(path: Path, max_bytes: int) -> str:
-    """Say why a file is not indexed, or return ""."""
+    """Return why a file is not indexed, or ""."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -61,14 +58,14 @@ def _reason_to_skip(path: Path, max_bytes: int) -> str:
 
 
 def _listed_by_git(folder: Folder) -> list[str] | None:
-    """Return what git does not ignore, or None where git does not know the folder."""
+    """Return the files that git does not ignore, or None outside of a repository."""
     known = _git(folder.root, "--cached", "--others", "--exclude-standard", "--deduplicate")
     if known is None:
         return None
     ignored = _git(folder.root, "--others", "--ignored", "--exclude-standard", "--directory")
     if ignored:
         folder.skipped["ignored by git (files or whole folders)"] = len(ignored)
-    # A file that was deleted and not yet committed is still listed.
+    # git still lists a file whose deletion is not committed.
     return sorted(name for name in known if os.path.lexists(folder.root / name))
 
 
@@ -82,7 +79,7 @@ def _git(root: Path, *options: str) -> list[str] | None:
 
 
 def _walk(folder: Folder) -> Iterator[str]:
-    """Yield the files below a folder without git, leaving out what begins with a dot."""
+    """Yield the files below a folder outside of git, without hidden ones."""
     for place, folders, files in os.walk(folder.root):
         hidden = [name for name in folders if name.startswith(".")]
         folder.skipped["hidden"] += len(hidden)
@@ -92,4 +89,4 @@ def _walk(folder: Folder) -> Iterator[str]:
                 folder.skipped["hidden"] += 1
             else:
                 yield str((Path(place) / name).relative_to(folder.root))
-    folder.skipped += Counter()  # drops a reason that never applied
+    folder.skipped += Counter()  # drops a count of 0

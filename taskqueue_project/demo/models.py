@@ -1,4 +1,4 @@
-"""What the demo's tasks find out, as rows to query."""
+"""The results of the demo's tasks."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ from django.db.models import Q
 
 
 class DemoRun(models.Model):
-    """One run over one folder."""
+    """One run of the demo."""
 
     folder = models.TextField()
     started_at = models.DateTimeField(auto_now_add=True)
@@ -21,7 +21,7 @@ class DemoRun(models.Model):
 
 
 class DocumentIndex(models.Model):
-    """One text file: its words are counted by one task, its digest is computed by another."""
+    """One text file; one task counts its words, another computes its digest."""
 
     run = models.ForeignKey(DemoRun, on_delete=models.CASCADE, related_name="documents")
     path = models.TextField()  # relative to the folder of the run
@@ -34,7 +34,7 @@ class DocumentIndex(models.Model):
         ordering: ClassVar = ["path"]
         verbose_name_plural = "document index"
         indexes: ClassVar = [
-            # tasks.roll_up_when_complete: is anything of the run still open?
+            # For tasks._roll_up_when_complete.
             models.Index(
                 fields=["run"], condition=Q(words__isnull=True) | Q(digest=""), name="demo_document_incomplete"
             ),
@@ -46,14 +46,14 @@ class DocumentIndex(models.Model):
 
 
 class RollUp(models.Model):
-    """The sums over all files of a run."""
+    """The totals of all files of a run."""
 
     run = models.OneToOneField(DemoRun, on_delete=models.CASCADE, related_name="roll_up")
     documents = models.BigIntegerField()
     words = models.BigIntegerField()
     lines = models.BigIntegerField()
     size = models.BigIntegerField()  # bytes
-    digest = models.CharField(max_length=64)  # SHA-256 over the files' digests in the order of their paths
+    digest = models.CharField(max_length=64)  # SHA-256 of the files' digests, ordered by path
     created_at = models.DateTimeField(auto_now=True)
 
     class Meta:

@@ -1,4 +1,4 @@
-"""Shows a run of the demo in the terminal: progress while it runs, tables at its end."""
+"""Print a run of the demo: its progress, and tables at the end."""
 
 from statistics import median
 
@@ -10,14 +10,14 @@ from rich.table import Table
 from queue_app.models import Task as TaskRow
 
 from .folder import Folder
-from .verdict import Finding
+from .verdict import Expectation
 from .workload import Group, Workload, outcomes
 
 OUTCOME_STYLE = {"completed": "green", "dead_letter": "red", "failed": "red", "queued": "yellow"}
 
 
 class Bar:
-    """A progress bar over all tasks that are expected to end."""
+    """A progress bar for all tasks that should end."""
 
     def __init__(self, console: Console) -> None:
         self.progress = Progress(
@@ -30,12 +30,12 @@ class Bar:
         self._id: TaskID = self.progress.add_task("running tasks", total=None)
 
     def show(self, workload: Workload) -> None:
-        """Move the bar to where the workload stands."""
+        """Update the bar."""
         self.progress.update(self._id, total=workload.total, completed=workload.total - workload.open)
 
 
 def show_folder(console: Console, folder: Folder) -> None:
-    """Say what will be indexed and what will not."""
+    """Print the number of files to index and of skipped files."""
     size = sum(size for _, size in folder.files)
     console.print(f"Indexing [bold]{len(folder.files):,}[/] text files ({size:,} bytes) in {escape(str(folder.root))}")
     if folder.skipped:
@@ -44,7 +44,7 @@ def show_folder(console: Console, folder: Folder) -> None:
 
 
 def show_tasks(console: Console, workload: Workload) -> None:
-    """Print a line for each kind of task and band."""
+    """Print a line for each group of tasks."""
     table = Table(title=f"Run {workload.run.pk}: {workload.total:,} tasks in {workload.seconds:.1f} s")
     for heading in ("task", "band"):
         table.add_column(heading)
@@ -56,12 +56,12 @@ def show_tasks(console: Console, workload: Workload) -> None:
     console.print(table)
 
 
-def show_findings(console: Console, findings: list[Finding]) -> None:
-    """Print which expectations came true."""
+def show_expectations(console: Console, expectations: list[Expectation]) -> None:
+    """Print which expectations are met."""
     table = Table(title="Expected outcomes", show_header=False)
-    for finding in findings:
-        mark = "[green]✓[/]" if finding.came_true else "[red]✗[/]"
-        table.add_row(mark, finding.name, escape(finding.detail))
+    for expectation in expectations:
+        mark = "[green]✓[/]" if expectation.is_met else "[red]✗[/]"
+        table.add_row(mark, expectation.name, escape(expectation.detail))
     console.print(table)
 
 

@@ -1,7 +1,7 @@
-"""The demo's tasks, each an ordinary function with `@task`.
+"""The demo's tasks: ordinary functions with `@task`.
 
-A task may run more than once (its worker may die after the work and before the report), so each of them writes the same
-rows again when it is repeated.
+A task may run more than once (its worker may die after the work and before the report), so a repeated run writes the
+same rows again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from django.tasks import TaskContext
 
 from queue_app import task
 
-from .models import DemoRun, DocumentIndex, RollUp
+from .models import DocumentIndex, RollUp
 
 DOCUMENTS = "documents"
 REPORTS = "reports"
@@ -52,7 +52,7 @@ def compute_digest(document_id: int) -> str:
 
 @task(queue_name=REPORTS, priority=HIGH, timeout=60, max_retries=2, retry_delay=0.5)
 def roll_up(run_id: int) -> dict[str, int]:
-    """Sum up all files of a run."""
+    """Compute the totals of a run."""
     documents = DocumentIndex.objects.filter(run=run_id)
     sums = documents.aggregate(
         words=Sum("words", default=0), lines=Sum("lines", default=0), size=Sum("size", default=0)
@@ -69,7 +69,7 @@ def roll_up(run_id: int) -> dict[str, int]:
 
 @task(queue_name=REPORTS, takes_context=True, max_retries=5, retry_delay=0.5)
 def flaky(context: TaskContext[Any, Any]) -> str:
-    """Fail twice, then succeed: what a service does that is being restarted."""
+    """Fail twice, then succeed, like a service that restarts."""
     if context.attempt < SUCCEEDS_ON_ATTEMPT:
         raise ConnectionError(f"The demo's unreliable service refused attempt {context.attempt}.")
     return f"succeeded on attempt {context.attempt}"
@@ -77,7 +77,7 @@ def flaky(context: TaskContext[Any, Any]) -> str:
 
 @task(queue_name=REPORTS, max_retries=1, retry_delay=0.5)
 def broken() -> None:
-    """Fail always, and so end among the dead letters."""
+    """Always fail, and become a dead letter."""
     raise ValueError("This task of the demo always fails.")
 
 
@@ -88,14 +88,14 @@ def needs_gpu(run_id: int) -> str:
 
 
 def roll_up_key(run_id: int) -> str:
-    """Return the key that makes the roll-up of a run a single task."""
+    """Return the idempotency key of a run's roll-up."""
     return f"demo-roll-up-{run_id}"
 
 
 def _roll_up_when_complete(run_id: int) -> None:
-    """Enqueue the roll-up when nothing of the run is open.
+    """Enqueue the roll-up when all files of the run are done.
 
-    The last two tasks may both come here; the idempotency key makes one task of their two calls.
+    The last two tasks may both do so; with the idempotency key, their two calls enqueue one task.
     """
     if not DocumentIndex.objects.filter(Q(words__isnull=True) | Q(digest=""), run=run_id).exists():
         roll_up.using(idempotency_key=roll_up_key(run_id)).enqueue(run_id)
@@ -103,6 +103,3 @@ def _roll_up_when_complete(run_id: int) -> None:
 
 def _path_of(document: DocumentIndex) -> Path:
     return Path(document.run.folder) / document.path
-
-
-__all__ = ["DemoRun", "broken", "compute_digest", "count_words", "flaky", "needs_gpu", "roll_up"]

@@ -1,4 +1,4 @@
-"""Compares what became of the demo's tasks with what shall become of them."""
+"""Check the outcome of the demo's tasks."""
 
 from dataclasses import dataclass
 
@@ -13,16 +13,16 @@ from .workload import Group, Workload, outcomes
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One expectation, whether it came true, and what was found."""
+class Expectation:
+    """One expectation, whether it is met, and details."""
 
     name: str
-    came_true: bool
+    is_met: bool
     detail: str
 
 
-def judge(workload: Workload) -> list[Finding]:
-    """Return a finding for each expectation of the demo."""
+def judge(workload: Workload) -> list[Expectation]:
+    """Return all expectations of the demo."""
     return [
         _files(workload, "count_words", "words counted", Q(words__isnull=True)),
         _files(workload, "compute_digest", "digests computed", Q(digest="")),
@@ -38,7 +38,7 @@ def _row(workload: Workload, name: str) -> TaskRow | None:
     return TaskRow.objects.filter(pk=group.ids[0]).first() if group else None
 
 
-def _files(workload: Workload, kind: str, what: str, missing: Q) -> Finding:
+def _files(workload: Workload, kind: str, what: str, missing: Q) -> Expectation:
     groups = [group for group in workload.groups if group.name == kind]
     counts = sum((outcomes(group) for group in groups), start=outcomes(Group(kind, [])))
     wanted = sum(len(group.ids) for group in groups)
@@ -46,43 +46,43 @@ def _files(workload: Workload, kind: str, what: str, missing: Q) -> Finding:
     detail = f"{counts['completed']} of {wanted} files"
     if without:
         detail += f"; {without} without a result"
-    return Finding(what, counts["completed"] == wanted and not without, detail)
+    return Expectation(what, counts["completed"] == wanted and not without, detail)
 
 
-def _roll_up(workload: Workload) -> Finding:
+def _roll_up(workload: Workload) -> Expectation:
     found = RollUp.objects.filter(run=workload.run).first()
     if found is None:
-        return Finding("roll-up", came_true=False, detail="missing: it is enqueued when every file is done")
+        return Expectation("roll-up", is_met=False, detail="missing: the tasks enqueue it when all files are done")
     documents = DocumentIndex.objects.filter(run=workload.run)
-    true = found.words == documents.aggregate(sum=Sum("words"))["sum"] and found.documents == documents.count()
+    is_met = found.words == documents.aggregate(sum=Sum("words"))["sum"] and found.documents == documents.count()
     detail = f"{found.words:,} words, {found.lines:,} lines, {found.size:,} bytes in {found.documents:,} files"
-    return Finding("roll-up", true, detail)
+    return Expectation("roll-up", is_met, detail)
 
 
-def _flaky(row: TaskRow | None) -> Finding:
-    # Not by the number of the row's attempt, which counts claims: a worker may have given one back unbegun.
+def _flaky(row: TaskRow | None) -> Expectation:
+    # The row's attempt counts claims, and a worker may have returned one before it started the task.
     attempt = row.failures + 1 if row else 0
-    true = row is not None and row.status == "completed" and attempt == tasks.SUCCEEDS_ON_ATTEMPT
-    return Finding("flaky task", true, f"{_status(row)} on attempt {attempt or '-'}")
+    is_met = row is not None and row.status == "completed" and attempt == tasks.SUCCEEDS_ON_ATTEMPT
+    return Expectation("flaky task", is_met, f"{_status(row)} on attempt {attempt or '-'}")
 
 
-def _broken(row: TaskRow | None) -> Finding:
+def _broken(row: TaskRow | None) -> Expectation:
     letter = DeadLetter.objects.filter(task_id=row.pk).first() if row else None
-    true = row is not None and row.status == "dead_letter" and letter is not None
+    is_met = row is not None and row.status == "dead_letter" and letter is not None
     detail = f"{_status(row)} after {row.failures if row else 0} attempts"
-    return Finding("failing task", true, f"{detail}: {letter.message}" if letter else detail)
+    return Expectation("failing task", is_met, f"{detail}: {letter.message}" if letter else detail)
 
 
-def _gpu(row: TaskRow | None) -> Finding:
+def _gpu(row: TaskRow | None) -> Expectation:
     alive = Worker.objects.filter(status="active")
     able = sorted(worker.name for worker in alive if "gpu" in worker.capabilities)
     if able:
-        # Somebody added such a worker meanwhile, as the last line of the summary proposes.
-        true = row is not None and row.status in {"queued", "executing", "completed"}
-        return Finding("task for a GPU", true, f"{_status(row)}: {', '.join(able)} offers the capability gpu")
-    true = row is not None and row.status == "queued"
+        # The user has started such a worker, as the quickstart suggests.
+        is_met = row is not None and row.status in {"queued", "executing", "completed"}
+        return Expectation("task for a GPU", is_met, f"{_status(row)}: {', '.join(able)} offers the capability gpu")
+    is_met = row is not None and row.status == "queued"
     why = f"it needs the capability gpu, and none of the {len(alive)} workers offers it"
-    return Finding("task for a GPU", true, f"{_status(row)}: {why}")
+    return Expectation("task for a GPU", is_met, f"{_status(row)}: {why}")
 
 
 def _status(row: TaskRow | None) -> str:

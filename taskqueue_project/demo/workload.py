@@ -1,4 +1,4 @@
-"""Enqueues the demo's tasks and follows them to their ends."""
+"""Enqueue the demo's tasks and wait for their ends."""
 
 from __future__ import annotations  # Task is generic in its stubs only
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from queue_app.backend import TaskQueueBackend
 
 POLL_SECONDS = 0.2
-#: Sizes in bytes up to which counting the words of a file is urgent, or ordinary.
+#: Maximum size in bytes of a file whose words are counted with priority critical, or high.
 SMALL, MEDIUM = 4 * 1024, 64 * 1024
 
 
 @dataclass
 class Group:
-    """Tasks of one kind and band, with what shall become of them."""
+    """Tasks of one type and band, and their expected outcome."""
 
     name: str
     ids: list[UUID]
@@ -41,7 +41,7 @@ class Group:
 
 @dataclass
 class Workload:
-    """Everything that one run of the demo has enqueued."""
+    """All tasks of one run of the demo."""
 
     run: DemoRun
     groups: list[Group]
@@ -50,23 +50,23 @@ class Workload:
 
     @property
     def total(self) -> int:
-        """How many tasks are expected to end, with the roll-up that the last of them enqueues."""
+        """Number of tasks that should end, with the roll-up that the last of them enqueues."""
         return sum(len(group.ids) for group in self.groups if group.expected != "queued") + (
             0 if self.group(tasks.roll_up.name) else 1
         )
 
     @property
     def open(self) -> int:
-        """How many of them have not ended."""
+        """Number of these tasks that have not ended."""
         return sum(len(group.open) for group in self.groups) + (0 if self.group(tasks.roll_up.name) else 1)
 
     def group(self, name: str) -> Group | None:
-        """Return the group of that name."""
+        """Return the first group with this name."""
         return next((group for group in self.groups if group.name == name), None)
 
 
 def enqueue(folder: Folder) -> Workload:
-    """Store the run, its documents and all of its tasks in one transaction: either everything is there, or nothing."""
+    """Store the run, its documents and its tasks in one transaction."""
     with transaction.atomic():
         run = DemoRun.objects.create(folder=str(folder.root), skipped=dict(folder.skipped))
         documents = DocumentIndex.objects.bulk_create(
@@ -86,14 +86,14 @@ def enqueue(folder: Folder) -> Workload:
 
 
 def follow(workload: Workload, *, timeout: float, report: Callable[[Workload], None]) -> bool:
-    """Watch the rows until every task has ended; return whether they did within `timeout` seconds."""
+    """Poll the rows until every task has ended; return false after `timeout` seconds."""
     deadline = workload.started + timeout
     while True:
-        _look(workload)
+        _poll(workload)
         workload.seconds = time.monotonic() - workload.started
         report(workload)
         if not any(group.open for group in workload.groups):
-            # The last task of the files enqueues the roll-up before it ends: one that is missing now will never come.
+            # The last file's task enqueues the roll-up before it ends: a roll-up that is missing now never comes.
             return workload.open == 0
         if time.monotonic() > deadline:
             return False
@@ -101,12 +101,12 @@ def follow(workload: Workload, *, timeout: float, report: Callable[[Workload], N
 
 
 def outcomes(group: Group) -> Counter[str]:
-    """Count a group's tasks by status."""
+    """Return the number of a group's tasks by status."""
     return Counter(TaskRow.objects.filter(pk__in=group.ids).values_list("status", flat=True))
 
 
-def _look(workload: Workload) -> None:
-    """Strike off what has ended, and take up the roll-up once it exists."""
+def _poll(workload: Workload) -> None:
+    """Remove ended tasks from the open ones; add the roll-up once it exists."""
     for group in workload.groups:
         if group.open:
             ended = TaskRow.objects.filter(pk__in=group.open, finished_at__isnull=False)
@@ -118,15 +118,11 @@ def _look(workload: Workload) -> None:
 
 
 def _by_urgency(documents: list[DocumentIndex]) -> dict[int, list[DocumentIndex]]:
-    """Sort documents into bands: small files first, large ones last."""
+    """Return the documents by priority: small files first, large ones last."""
     bands: dict[int, list[DocumentIndex]] = {tasks.CRITICAL: [], tasks.HIGH: [], tasks.NORMAL: []}
     for document in documents:
-        if document.size <= SMALL:
-            bands[tasks.CRITICAL].append(document)
-        elif document.size <= MEDIUM:
-            bands[tasks.HIGH].append(document)
-        else:
-            bands[tasks.NORMAL].append(document)
+        is_small, is_medium = document.size <= SMALL, document.size <= MEDIUM
+        bands[tasks.CRITICAL if is_small else tasks.HIGH if is_medium else tasks.NORMAL].append(document)
     return bands
 
 

@@ -1,11 +1,11 @@
-"""PostgreSQL and Valkey out of Python wheels, for `manage.py quickstart` and for the tests.
+"""PostgreSQL and Valkey from Python wheels, for `manage.py quickstart` and for the tests.
 
-The servers are real ones, started as child processes of a small guard (`python -m taskqueue_project.embedded`),
-which stops them when its owner ends in whatever way: it watches a pipe that the owner holds open. Nothing here imports
-Django, because the addresses must be known before Django reads its settings.
+The servers are child processes of a guard (`python -m taskqueue_project.embedded`). The guard watches a pipe that its
+owner holds open, and stops the servers when the owner ends, even by a kill. Nothing here imports Django, because
+Django's settings need the addresses.
 """
 
-from .errors import EmbeddedError
+from .data_directory import EmbeddedError
 from .owner import EmbeddedServers
 
 __all__ = ["EmbeddedError", "EmbeddedServers"]

@@ -1,8 +1,8 @@
-"""The guard: runs the servers for as long as its standard input stays open.
+"""The guard: runs the servers until its standard input is closed.
 
 Usage: python -m taskqueue_project.embedded DIRECTORY [--only postgres|valkey] [--throwaway]
 
-Writes one line of JSON to standard output: the addresses, or an error.
+Writes one line of JSON to standard output: the addresses or an error.
 """
 
 import argparse
@@ -17,20 +17,19 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from .data_directory import DataDirectory
-from .errors import EmbeddedError
+from .data_directory import DataDirectory, EmbeddedError
 from .postgres import Postgres
 from .server import Server
 from .valkey import Valkey
 
 KINDS: dict[str, type[Server]] = {"postgres": Postgres, "valkey": Valkey}
-#: How long a guard whose owner died may take to stop its servers before the next one gives up.
+#: Time for a guard whose owner has died to stop its servers, before the next guard gives up.
 PREDECESSOR_SECONDS = 30.0
 CHECK_SECONDS = 1.0
 
 
 def main() -> int:
-    """Start the servers, report, wait, stop them. Return an exit code."""
+    """Run the servers; return an exit code."""
     parser = argparse.ArgumentParser(prog="python -m taskqueue_project.embedded")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--only", choices=sorted(KINDS), action="append")
@@ -39,7 +38,7 @@ def main() -> int:
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(0))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who then lets go of the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner handles Ctrl-C and closes the pipe
 
     data = DataDirectory(options.directory)
     servers = [KINDS[kind](data, durable=not options.throwaway) for kind in options.only or KINDS]
@@ -57,7 +56,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def _running(servers: list[Server]) -> Iterator[None]:
-    """Run the servers, side by side in starting, and stop them whatever happens."""
+    """Start the servers in parallel; stop them at the end."""
     try:
         for server in servers:
             server.start()
@@ -73,13 +72,12 @@ def _running(servers: list[Server]) -> Iterator[None]:
 
 
 def _report(message: dict[str, str]) -> None:
-    # The owner may be gone already; then nobody needs the message.
-    with contextlib.suppress(BrokenPipeError):
-        print(json.dumps(message), flush=True)  # noqa: T201 - this is the protocol
+    with contextlib.suppress(BrokenPipeError):  # the owner may have ended already
+        print(json.dumps(message), flush=True)  # noqa: T201 - the owner reads it
 
 
 def _wait(servers: list[Server]) -> int:
-    """Return 0 when the owner lets go of the pipe, 1 when a server ends by itself."""
+    """Return 0 when the owner closes the pipe, 1 when a server ends by itself."""
     while True:
         if select.select([sys.stdin], [], [], CHECK_SECONDS)[0] and not os.read(sys.stdin.fileno(), 1):
             return 0

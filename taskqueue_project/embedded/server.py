@@ -1,4 +1,4 @@
-"""What the two servers have in common: start, wait until ready, stop, clear away what a crash left behind."""
+"""Base of the two servers: start, wait until ready, stop, and stop a server that a crash left behind."""
 
 import contextlib
 import subprocess
@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 import psutil
 
-from .data_directory import HOST, DataDirectory
-from .errors import EmbeddedError
+from .data_directory import HOST, DataDirectory, EmbeddedError
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -18,14 +17,14 @@ LOG_TAIL = 15
 
 
 class Server(ABC):
-    """One server process over one data directory."""
+    """One server process with one data directory."""
 
     name: ClassVar[str]
-    #: A polite stop that closes client connections.
+    #: Signal for an orderly stop that closes client connections.
     stop_signal: ClassVar[int]
 
     def __init__(self, data: DataDirectory, *, durable: bool = True) -> None:
-        """Prepare, without starting. `durable=False` trades safety for speed, for tests."""
+        """Prepare the server; `durable=False` trades safety for speed, for tests."""
         self.data = data
         self.durable = durable
         self.port = 0
@@ -33,17 +32,17 @@ class Server(ABC):
 
     @property
     def directory(self) -> Path:
-        """Where the server keeps its files."""
+        """The folder of the server's files."""
         return self.data.root / self.name
 
     @property
     def log(self) -> Path:
-        """The server's own log."""
+        """The server's log file."""
         return self.data.logs / f"{self.name}.log"
 
     @abstractmethod
     def prepare(self) -> None:
-        """Create what the server needs before its first start."""
+        """Create the files that the server needs."""
 
     @abstractmethod
     def command(self) -> list[str]:
@@ -51,7 +50,7 @@ class Server(ABC):
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Tell whether the server answers clients."""
+        """Return whether the server answers clients."""
 
     @abstractmethod
     def url(self) -> str:
@@ -62,7 +61,7 @@ class Server(ABC):
         return {}
 
     def start(self) -> None:
-        """Start the server; `wait_until_ready` completes it."""
+        """Start the server; call `wait_until_ready` afterwards."""
         self._stop_leftover()
         self.prepare()
         self.port = self.data.port(f"{self.name}_port")
@@ -79,11 +78,7 @@ class Server(ABC):
         self.data.remember(**{f"{self.name}_process": [self.process.pid, created]})
 
     def wait_until_ready(self) -> None:
-        """Block until clients are answered.
-
-        Raises:
-            EmbeddedError: the server ended or was not ready in time; the message carries the end of its log.
-        """
+        """Block until the server answers; raise `EmbeddedError` with the end of its log if it does not."""
         deadline = time.monotonic() + READY_SECONDS
         while not self.is_ready():
             if not self.is_running():
@@ -93,32 +88,31 @@ class Server(ABC):
             time.sleep(0.02)
 
     def is_running(self) -> bool:
-        """Tell whether the process that this object started is alive."""
+        """Return whether the started process is alive."""
         return self.process is not None and self.process.poll() is None
 
     def stop(self) -> None:
-        """Stop the server, politely at first."""
+        """Stop the server; kill it if it does not end in time."""
         if self.process is None:
             return
-        if self.process.poll() is None:
-            self.process.send_signal(self.stop_signal)
-            try:
-                self.process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        self.process.send_signal(self.stop_signal)  # no effect on a process that has ended
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         self.process = None
         self.data.remember(**{f"{self.name}_process": None})
 
     def _stop_leftover(self) -> None:
-        """Stop a server of ours that outlived its guard (killed, or the machine ran out of memory)."""
+        """Stop a server that outlived its guard, which was killed or lacked memory."""
         recorded = self.data.recall(f"{self.name}_process")
         if not recorded:
             return
         pid, created = recorded
         with contextlib.suppress(psutil.NoSuchProcess):
             leftover = psutil.Process(pid)
-            # The pid may belong to someone else by now; pid and birth together do not lie.
+            # The pid may belong to another process by now; pid and start time together are unique.
             if abs(leftover.create_time() - created) < 1:
                 leftover.send_signal(self.stop_signal)
                 try:

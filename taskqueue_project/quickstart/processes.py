@@ -1,9 +1,9 @@
-"""Runs web, scheduler, workers and Celery under one honcho manager, until standard input closes or one of them ends.
+"""Run web, scheduler, workers and Celery under a honcho manager, until standard input closes or one of them ends.
 
 Usage: python -m taskqueue_project.quickstart.processes LOGS PORT PREPARED [--verbose]
 
-The environment names the servers. The web process starts at once; the others wait until the file PREPARED says that the
-database is up to date. Each process writes to LOGS/NAME.log, and with --verbose to the terminal as well.
+The environment names the servers. The web process starts at once; the others wait for the file PREPARED, which means
+that the database is up to date. Each process writes to LOGS/NAME.log, and with --verbose to the terminal too.
 """
 
 import argparse
@@ -26,18 +26,12 @@ MAX_LOG_BYTES = 10 * 1024 * 1024
 
 
 def commands(port: int, data: Path) -> dict[str, list[str]]:
-    """Return the command line of every process by its name."""
+    """Return the command line of each process by its name."""
     python, manage = sys.executable, [sys.executable, "manage.py"]
     web = ["gunicorn", "taskqueue_project.wsgi:application", "--bind", f"127.0.0.1:{port}", "--threads", "8"]
     celery = ["celery", "--app", "taskqueue_project", "--quiet", "worker", "--beat", "--pool", "solo"]
-    celery += [
-        "--without-gossip",
-        "--without-mingle",
-        "--loglevel",
-        "INFO",
-        "--schedule",
-        str(data / "celerybeat-schedule"),
-    ]
+    celery += ["--without-gossip", "--without-mingle", "--loglevel", "INFO"]
+    celery += ["--schedule", str(data / "celerybeat-schedule")]
     return {
         WEB: [python, "-m", *web, "--access-logfile", "-", "--log-level", "warning"],
         **{f"worker-{n}": [*manage, "runworker", "--name", f"worker-{n}"] for n in range(1, WORKERS + 1)},
@@ -47,7 +41,7 @@ def commands(port: int, data: Path) -> dict[str, list[str]]:
 
 
 class LogPrinter(Printer):  # type: ignore[misc]  # honcho publishes no types
-    """Write each process's lines to a file of its own."""
+    """Write the lines of each process to its own file."""
 
     def __init__(self, logs: Path, *, verbose: bool) -> None:
         super().__init__(sys.stdout)
@@ -70,7 +64,7 @@ class LogPrinter(Printer):  # type: ignore[misc]  # honcho publishes no types
 
 
 def main() -> int:
-    """Run the processes. Return honcho's exit code."""
+    """Run the processes; return honcho's exit code."""
     parser = argparse.ArgumentParser(prog="python -m taskqueue_project.quickstart.processes")
     parser.add_argument("logs", type=Path)
     parser.add_argument("port", type=int)
@@ -82,9 +76,9 @@ def main() -> int:
     multiprocessing.set_start_method("forkserver")
     manager = Manager(LogPrinter(options.logs, verbose=options.verbose))
     for name, command in commands(options.port, options.logs.parent).items():
-        # The web process only loads code at first, and that may as well happen while the database is being prepared.
+        # The web process only loads code at first, which needs no prepared database.
         wait = "" if name == WEB else f"until [ -e {shlex.quote(str(options.prepared))} ]; do sleep 0.1; done; "
-        # exec, so that no shell stands between honcho's signals and the process.
+        # exec, so that honcho's signals reach the process and not a shell.
         manager.add_process(name, f"{wait}exec {shlex.join(command)}")
     threading.Thread(target=_end_with_owner, daemon=True).start()
     manager.loop()
@@ -92,7 +86,7 @@ def main() -> int:
 
 
 def _end_with_owner() -> None:
-    """Stop everything when the owner lets go of the pipe, however it ended."""
+    """Stop everything when the owner closes the pipe or ends."""
     sys.stdin.buffer.read()
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""The addresses of a running quickstart, in a file that only its user can read. Imports no Django: settings use it."""
+"""The file with the addresses of a running quickstart, readable by its user only. Settings use it: no Django here."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 DATA = ".taskqueue"
 FILE = "running.json"
-#: What another terminal needs to know.
+#: Variables that another terminal needs.
 NAMES = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY")
 
 
@@ -18,12 +18,12 @@ def data_path(project: Path) -> Path:
 
 
 def running_file(data: Path) -> Path:
-    """Return the file that exists while a quickstart serves: its database is prepared, its servers answer."""
+    """Return the file that exists while a quickstart serves, with its database prepared."""
     return data / FILE
 
 
 def read_addresses(project: Path) -> dict[str, str]:
-    """Return the addresses of the running quickstart; nothing when none runs."""
+    """Return the addresses of the running quickstart; an empty dict when none runs."""
     try:
         found = json.loads(running_file(data_path(project)).read_text())
     except (OSError, ValueError):
@@ -33,12 +33,12 @@ def read_addresses(project: Path) -> dict[str, str]:
 
 @contextmanager
 def announced(data: Path, environment: dict[str, str]) -> Iterator[None]:
-    """Publish the addresses for as long as they hold."""
+    """Publish the addresses for the duration of the block."""
     path = running_file(data)
     fresh = path.with_suffix(".new")
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump({name: environment[name] for name in NAMES}, file, indent=1)
-    fresh.replace(path)  # whoever waits for the file finds it whole
+    fresh.replace(path)  # atomic, for processes that wait for the file
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The session: starts things in their order, runs the demo, serves, and ends everything it started."""
+"""The session: start everything in order, run the demo, serve, and stop everything."""
 
 import contextlib
 import json
@@ -17,8 +17,8 @@ from rich.markup import escape
 from taskqueue_project.embedded import EmbeddedError, EmbeddedServers
 from taskqueue_project.embedded.data_directory import HOST, DataDirectory, port_is_free
 
+from . import ExitCode, QuickstartError
 from .application import first_to_end, running_processes, wait_for_web
-from .errors import ExitCode, QuickstartError
 from .prepare import ADMIN, PASSWORD_VARIABLE
 from .running import announced, running_file
 
@@ -28,7 +28,7 @@ WATCH_SECONDS = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the command line asked for."""
+    """The options of the command."""
 
     project: Path
     data: Path
@@ -41,11 +41,7 @@ class Options:
 
 
 def run(options: Options, console: Console) -> ExitCode:
-    """Start everything, run the demo, serve until told to stop.
-
-    Raises:
-        QuickstartError: something could not be started, or ended by itself.
-    """
+    """Start everything, run the demo, serve until a signal; raise `QuickstartError` if a process fails."""
     with _signals_as_interrupts():
         try:
             return _run(options, console)
@@ -88,13 +84,13 @@ def _choose_port(options: Options, data: DataDirectory) -> int:
     if options.port is None:
         return data.port("web_port")
     if not port_is_free(options.port):
-        raise QuickstartError(ExitCode.USAGE, f"Port {options.port} is in use; choose another, or leave out --port.")
+        raise QuickstartError(ExitCode.USAGE, f"Port {options.port} is in use; choose another, or omit --port.")
     return options.port
 
 
 @contextlib.contextmanager
 def _signals_as_interrupts() -> Iterator[None]:
-    """End in the same orderly way for a closed terminal or a `kill` as for Ctrl-C; but only once."""
+    """Turn SIGTERM and SIGHUP into a KeyboardInterrupt, like Ctrl-C; ignore further signals."""
 
     def interrupt(*_: object) -> None:
         for number in numbers:
@@ -135,7 +131,7 @@ def _servers(data: DataDirectory, console: Console) -> Iterator[dict[str, str]]:
 
 
 def _prepare(options: Options, environment: dict[str, str], console: Console) -> None:
-    """Bring the database up to date."""
+    """Prepare the database in a separate process."""
     extra = {PASSWORD_VARIABLE: options.admin_password} if options.admin_password else {}
     result = subprocess.run(
         [sys.executable, "-m", "taskqueue_project.quickstart.prepare"],
@@ -145,15 +141,15 @@ def _prepare(options: Options, environment: dict[str, str], console: Console) ->
         text=True,
         check=False,
     )
-    found = json.loads(result.stdout) if result.stdout.strip() else {"error": "The database could not be prepared."}
-    if result.returncode or "error" in found:
+    found = json.loads(result.stdout) if result.stdout.strip() else {}
+    if result.returncode or not found:
         raise QuickstartError(ExitCode.SERVER_UNREACHABLE, found.get("error", "The database could not be prepared."))
     done = f"{found['migrations']} migrations applied" if found["migrations"] else "up to date"
     console.print(f"Database: {done}; {found['fixtures']} fixtures loaded")
     if found["password"]:
         console.print(
             f"Staff user [bold]{ADMIN}[/], password [bold]{escape(found['password'])}[/] "
-            "(shown this once; --admin-password sets another)"
+            "(shown only once; --admin-password sets another)"
         )
 
 
@@ -165,11 +161,11 @@ def _greet(console: Console, port: int, data: DataDirectory) -> None:
 
 
 def _demo(options: Options, environment: dict[str, str], processes: subprocess.Popen[bytes]) -> ExitCode:
-    """Run the demo in the foreground, so that its progress bar owns the terminal."""
+    """Run the demo as a child process that owns the terminal, for its progress bar."""
     command = [sys.executable, "manage.py", "demo", "--input", str(options.input)]
     demo = subprocess.Popen(command, cwd=options.project, env=environment, stdin=subprocess.DEVNULL)
     try:
-        # When a process has ended, all have, and nobody is left to run the demo's tasks.
+        # When a process has ended, the manager has stopped all, and no worker runs the demo's tasks.
         while demo.poll() is None and processes.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 demo.wait(WATCH_SECONDS)

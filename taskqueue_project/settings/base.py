@@ -1,4 +1,4 @@
-"""What every environment has in common. Servers and secrets come from the environment."""
+"""Settings for all environments. Servers and secrets come from environment variables."""
 
 import os
 from pathlib import Path
@@ -18,8 +18,8 @@ REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
 def databases(url: str) -> dict[str, Any]:
     """Return DATABASES for one PostgreSQL.
 
-    Persistent connections, checked before use: a request after a failover reconnects instead of failing. No psycopg
-    pool: each worker and web thread keeps one connection of its own already.
+    Connections persist and are checked before use, so a request after a failover reconnects instead of failing. A
+    psycopg pool is not needed: each worker and web thread keeps its own connection.
     """
     return {"default": dj_database_url.parse(url, conn_max_age=300, conn_health_checks=True)}
 
@@ -85,7 +85,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 TEMPLATES: list[dict[str, Any]] = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        # A wheel carries templates/ as queue_app/templates; a checkout has it here.
+        # The wheel contains templates/ as queue_app/templates; a checkout has them here.
         "DIRS": [BASE_DIR / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
@@ -104,10 +104,10 @@ LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_I18N = True
 USE_TZ = True
-# Those of the app; makemessages writes the texts of templates/ there, too.
+# makemessages writes the texts of the app and of templates/ there.
 LOCALE_PATHS = [BASE_DIR / "queue_app" / "locale"]
 
-# Nothing inline, nothing from elsewhere: the admin's pages, the queue's among them, need no exception.
+# No inline code and no other hosts; all pages of the admin work with this.
 SECURE_CSP = {
     "default-src": [CSP.SELF],
     "script-src": [CSP.SELF],
@@ -148,7 +148,7 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Task queue",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
-    # A schema that could say more is no danger to a deployment; it is judged by its own tests.
+    # The schema has its own tests; a gap in it must not fail a deployment.
     "ENABLE_DJANGO_DEPLOY_CHECK": False,
 }
 

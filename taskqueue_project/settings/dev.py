@@ -1,4 +1,4 @@
-"""A developer's machine, and `manage.py quickstart`."""
+"""Settings for a developer's machine and for `manage.py quickstart`."""
 
 import os
 import secrets
@@ -7,7 +7,7 @@ from taskqueue_project.quickstart.running import read_addresses
 
 from .base import *
 
-# Another terminal finds the servers of a running quickstart; the environment comes first.
+# Use the servers of a running quickstart, unless the environment names others.
 _running = read_addresses(BASE_DIR)
 if "DATABASE_URL" not in os.environ and "DATABASE_URL" in _running:
     DATABASE_URL = _running["DATABASE_URL"]

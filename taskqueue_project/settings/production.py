@@ -1,8 +1,8 @@
-"""A deployment: everything that differs from place to place comes from the environment.
+"""Settings for production, configured by environment variables.
 
 Required: SECRET_KEY, ALLOWED_HOSTS, DATABASE_URL, REDIS_URL. Optional: CSRF_TRUSTED_ORIGINS (comma-separated),
 SECURE_SSL_REDIRECT (default on), SECURE_HSTS_SECONDS, TRUST_PROXY_HEADER (a proxy in front sets X-Forwarded-Proto),
-LOG_FORMAT (json, or line for people), LOG_LEVEL.
+LOG_FORMAT (json or line), LOG_LEVEL.
 """
 
 import os
@@ -13,7 +13,7 @@ from .base import *
 
 
 def _required(name: str) -> str:
-    """Return an environment variable or say that it is missing."""
+    """Return an environment variable; raise ``ImproperlyConfigured`` if it is missing."""
     value = os.environ.get(name, "").strip()
     if not value:
         raise ImproperlyConfigured(f"Set {name} in the environment; production has no default for it.")
@@ -37,12 +37,12 @@ CSRF_TRUSTED_ORIGINS = _words(os.environ.get("CSRF_TRUSTED_ORIGINS", ""))
 _required("DATABASE_URL")
 _required("REDIS_URL")
 
-# /metrics shows queries and cache look-ups of the web processes too; the queue's own hot path passes by these.
+# /metrics includes the queries and cache calls of the web processes; the queue's hot path does not use these backends.
 DATABASES["default"]["ENGINE"] = "django_prometheus.db.backends.postgresql"
 CACHES["default"]["BACKEND"] = "django_prometheus.cache.backends.redis.RedisCache"
 
 SECURE_SSL_REDIRECT = _flag("SECURE_SSL_REDIRECT", default=True)
-# Probes, scrapers and autoscalers come from inside, by plain HTTP.
+# Probes, scrapers and autoscalers use plain HTTP inside the cluster.
 SECURE_REDIRECT_EXEMPT = [r"^(healthz|readyz|metrics)/?$", r"^api/v1/autoscale/"]
 SECURE_HSTS_SECONDS = int(os.environ.get("SECURE_HSTS_SECONDS", str(365 * 24 * 3600)))
 SECURE_HSTS_INCLUDE_SUBDOMAINS = _flag("SECURE_HSTS_INCLUDE_SUBDOMAINS", default=True)
@@ -52,11 +52,11 @@ CSRF_COOKIE_SECURE = True
 if _flag("TRUST_PROXY_HEADER", default=False):
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
-# Lines of JSON for whatever collects them; one for each transition of a task, unless TASKQUEUE__EVENTS__LOG=false.
+# Lines of JSON for a log collector, one for each transition of a task unless TASKQUEUE__EVENTS__LOG=false.
 if os.environ.get("LOG_FORMAT", "json").strip().lower() == "json":
     LOGGING["formatters"]["json"] = {"()": "queue_app.logs.JSONFormatter"}
     LOGGING["handlers"]["console"]["formatter"] = "json"
-# The queue reports a failure once, when it is final. Django's own line about each failed attempt would be one more.
+# The queue logs a failure once, when it is final; Django would log each failed attempt too.
 LOGGING["loggers"] = {"django.tasks": {"level": "CRITICAL"}}
 TASKQUEUE["EVENTS"] = {"LOG": True}
 

@@ -1,4 +1,4 @@
-"""Collect the texts that staff read, for translators: those of the app and of its templates, `_lazy` ones too."""
+"""`manage.py makemessages`: collect the translatable texts of the app and its templates, `_lazy` ones too."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ ELSEWHERE = (".*", "docs", "taskqueue_project", "tests", "workers")
 
 
 class Command(makemessages.Command):
-    """Collect what staff read."""
+    """Collect the texts of the app only."""
 
     xgettext_options = [*makemessages.Command.xgettext_options, "--keyword=_lazy"]  # noqa: RUF012 - as Django has it
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Leave out what is no part of the app; without line numbers, which change with every edit."""
+        """Ignore folders outside the app; omit line numbers, which change with every edit."""
         options["ignore_patterns"] = [*options["ignore_patterns"], *ELSEWHERE]
         options["no_wrap"], options["no_location"] = True, True
         super().handle(*args, **options)

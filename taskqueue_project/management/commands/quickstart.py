@@ -1,4 +1,4 @@
-"""`manage.py quickstart`: the whole system on this machine, with a demo."""
+"""`manage.py quickstart`: run the whole system on this machine, with a demo."""
 
 import os
 import sys
@@ -8,8 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from taskqueue_project.quickstart import session
-from taskqueue_project.quickstart.errors import ExitCode, QuickstartError
+from taskqueue_project.quickstart import ExitCode, QuickstartError, session
 from taskqueue_project.quickstart.running import data_path
 from taskqueue_project.terminal import terminal
 
@@ -18,26 +17,30 @@ class Command(BaseCommand):
     """Start servers, web, scheduler, workers and Celery, run the demo, and serve."""
 
     help = (
-        "Start everything on this machine and run a demo. PostgreSQL and Valkey are embedded ones, with their data in "
-        ".taskqueue/, unless DATABASE_URL and REDIS_URL are set. Exit codes: 0 stopped by Ctrl-C, or with --exit every "
-        "expected outcome came true; 1 with --exit one did not; 2 bad arguments; 3 already running; 4 a server cannot "
-        "be started or reached; 5 a process ended by itself."
+        "Start everything on this machine and run a demo. PostgreSQL and Valkey are embedded, with their data in "
+        ".taskqueue/, unless DATABASE_URL and REDIS_URL are set. Exit codes: 0 stopped by Ctrl-C, or with --exit the "
+        "demo passed; 1 with --exit the demo failed; 2 invalid arguments; 3 already running; 4 a server cannot be "
+        "started or reached; 5 a process ended by itself."
     )
-    # The database that checks would look at is not there before this command has started it.
+    # Checks need the database, which this command starts.
     requires_system_checks: list[str] = []  # noqa: RUF012 - as Django declares it
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
-        parser.add_argument("--exit", action="store_true", help="end after the demo's summary")
-        parser.add_argument("--no-demo", action="store_true", help="only serve")
-        parser.add_argument("--input", metavar="DIR", help="folder that the demo indexes (default: this repository)")
-        parser.add_argument("--data", metavar="DIR", help="where servers and logs are kept (default: .taskqueue)")
-        parser.add_argument("--port", type=int, help="port of the web process (default: a free one, then kept)")
+        parser.add_argument("--exit", action="store_true", help="exit after the demo's summary")
+        parser.add_argument("--no-demo", action="store_true", help="start everything without the demo")
+        parser.add_argument("--input", metavar="DIR", help="folder for the demo to index (default: this repository)")
+        parser.add_argument(
+            "--data", metavar="DIR", help="folder of the servers' data and the logs (default: .taskqueue)"
+        )
+        parser.add_argument(
+            "--port", type=int, help="port of the web process (default: a free one, kept for later starts)"
+        )
         parser.add_argument("--admin-password", metavar="PASSWORD", help="password for the staff user admin")
-        parser.add_argument("--verbose", action="store_true", help="show the logs of all processes here as well")
+        parser.add_argument("--verbose", action="store_true", help="also show the logs of all processes here")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Turn arguments into a session."""
+        """Run a session with the given options."""
         console = terminal(self.stdout)
         chosen = session.Options(
             project=settings.BASE_DIR,
@@ -57,7 +60,7 @@ class Command(BaseCommand):
 
 
 def _from_caller(path: str) -> Path:
-    """Return an absolute path; ./dev says where it was called from, as it changes to the project first."""
+    """Return an absolute path; ./dev changes to the project and sets DEV_CALLED_FROM to the caller's folder."""
     return Path(os.environ.get("DEV_CALLED_FROM", "."), Path(path).expanduser()).resolve()
 
 

@@ -18,7 +18,7 @@ from taskqueue_project.demo.verdict import _broken, _flaky
 )
 def test_the_flaky_task_succeeds_after_two_failures_however_often_it_was_claimed(ended, as_expected):
     found = _flaky(Task(**ended))
-    assert found.came_true is as_expected
+    assert found.is_met is as_expected
     assert found.detail == f"{ended['status']} on attempt {ended['failures'] + 1}"
     assert tasks.SUCCEEDS_ON_ATTEMPT == 3
 
@@ -28,4 +28,4 @@ def test_the_failing_task_is_told_with_its_failures(db):
 
 
 def test_a_task_that_is_not_there_is_no_success():
-    assert _flaky(None).came_true is False
+    assert _flaky(None).is_met is False

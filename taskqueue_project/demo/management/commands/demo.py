@@ -1,4 +1,4 @@
-"""`manage.py demo`: run the example tasks over a folder and compare what came out with what was expected."""
+"""`manage.py demo`: run the example tasks on a folder and check the outcome."""
 
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ TIMEOUT_SECONDS = 300.0
 
 
 class Command(BaseCommand):
-    """Exit code 0 when every expected outcome came true, 1 when one did not, 2 when the folder is unusable."""
+    """Exit code 0: all expectations met; 1: not all met; 2: the folder cannot be used."""
 
     help = (
-        "Index the words of a folder with tasks in several bands, among them one that is flaky, one that always fails "
-        "and one that no worker can run. Needs running workers and a scheduler (manage.py quickstart starts them)."
+        "Index the words of a folder with tasks in several bands. One task is flaky, one always fails, and no worker "
+        "can run another. Needs running workers and a scheduler (manage.py quickstart starts them)."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -27,18 +27,18 @@ class Command(BaseCommand):
             type=Path,
             default=settings.BASE_DIR,
             metavar="DIR",
-            help="the folder to index (default: this repository)",
+            help="folder to index (default: this repository)",
         )
         parser.add_argument(
             "--timeout",
             type=float,
             default=TIMEOUT_SECONDS,
             metavar="SECONDS",
-            help="how long to wait for the tasks (default: %(default)s)",
+            help="maximum time to wait for the tasks (default: %(default)s)",
         )
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Enqueue, follow, compare, show."""
+        """Enqueue the tasks, wait for them, and print the outcome."""
         console = terminal(self.stdout)
         try:
             found = folder.read_folder(options["input"])
@@ -51,10 +51,10 @@ class Command(BaseCommand):
         bar = summary.Bar(console)
         with bar.progress:
             ended = workload.follow(load, timeout=options["timeout"], report=bar.show)
-        findings = verdict.judge(load)
+        expectations = verdict.judge(load)
         summary.show_tasks(console, load)
-        summary.show_findings(console, findings)
+        summary.show_expectations(console, expectations)
         if not ended:
             console.print(f"[red]{load.open:,} tasks had not ended after {load.seconds:.0f} s[/]; are workers running?")
-        if not ended or not all(finding.came_true for finding in findings):
+        if not ended or not all(expectation.is_met for expectation in expectations):
             raise SystemExit(1)
