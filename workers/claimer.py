@@ -10,6 +10,7 @@ from collections.abc import Callable
 from django.db import Error as DatabaseError
 
 from queue_app import registry
+from queue_app.exceptions import IndexUnavailable
 from queue_app.index import MAX_CLAIM, Profile
 from queue_app.registry import AnyTask
 from queue_app.workers import transport
@@ -80,7 +81,7 @@ class Claimer:
         self.should_claim = False  # before the claim: a wake-up call that follows it must not be lost
         try:
             tasks = claim(profile, self._worker_id, want, self._note_refill)
-        except DatabaseError:
+        except (DatabaseError, IndexUnavailable):
             self._unacknowledged = True
             raise
         if not tasks:

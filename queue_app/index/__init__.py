@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 from queue_app import conf
-from queue_app.core.records import Proposal
+from queue_app.core.records import Lease, Proposal
 from queue_app.index.client import hide_password, server_url
 from queue_app.index.index import MAX_CLAIM, Generation, Index
-from queue_app.index.leases import Lease
 from queue_app.index.profile import Profile
 from queue_app.index.requests import Backlog, Request, Taken
 from queue_app.index.stats import IndexStats, QueueDepth

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -23,7 +22,7 @@ from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify.index import breaker
-from queue_app.services.repair import reap, reconcile, workers
+from queue_app.services.repair import reap, workers
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
 from queue_app.services.upkeep.promote import make_due
@@ -151,19 +150,19 @@ class World:
         breaker.reset()
         index = get_index()
         index._client.delete(f"{index.keys.prefix}:lock:rebuild")  # of a rebuild that died it lapses
-        with time_has_passed():
-            for _ in range(8):
-                self._turn()
-                if self._is_done():
-                    break
-            else:
-                left = Task.objects.exclude(status__in=TERMINAL).values_list("id", "status")
-                yield f"it never ends: {[(self.name_of(task_id), status) for task_id, status in left]}"
-                return
+        reconciler = Reconciler()
+        for _ in range(8):
+            self._turn(reconciler)
+            if self._is_done():
+                break
+        else:
+            left = Task.objects.exclude(status__in=TERMINAL).values_list("id", "status")
+            yield f"it never ends: {[(self.name_of(task_id), status) for task_id, status in left]}"
+            return
+        state = self._agreeing_index()
+        if isinstance(state, str):
+            reconcile_everything()
             state = self._agreeing_index()
-            if isinstance(state, str):
-                reconcile_everything()
-                state = self._agreeing_index()
         if isinstance(state, str):
             yield f"index and rows differ after a reconciliation: {state}"
             return
@@ -178,14 +177,14 @@ class World:
         except AssertionError as error:
             return _first_line(error)
 
-    def _turn(self) -> None:
+    def _turn(self, reconciler: Reconciler) -> None:
         """Let the workers of the run die, everything come due, and the last worker do what waits."""
         *others, last = self.hands
         Worker.objects.filter(id__in=[hand.id for hand in others]).update(status="dead")
         reap.reap_orphans()
         if rebuild_if_needed() or last.profile.id not in {profile for profile, _ in get_index().registered()}:
             get_index().register(last.profile, last.id)
-        Reconciler().run_once()
+        reconciler.run_once()
         if Task.objects.filter(status="scheduled").update(run_after=datetime.now(UTC) - PAST):
             make_due()
         for _ in range(6):
@@ -205,17 +204,6 @@ class World:
         return {self.x: "x", self.y: "y"}.get(task_id, str(task_id))
 
 
-@contextmanager
-def time_has_passed() -> Iterator[None]:
-    """Let the reconciler take every lease for old."""
-    plain = reconcile.ABANDONED_SECONDS
-    reconcile.ABANDONED_SECONDS = -3600.0
-    try:
-        yield
-    finally:
-        reconcile.ABANDONED_SECONDS = plain
-
-
 def _cancel(task_id: uuid.UUID) -> None:
     from queue_app.services.lifecycle.actions import cancel  # noqa: PLC0415
 
@@ -233,4 +221,4 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
 
 
-__all__ = ["KEY", "STATES", "World", "new", "row", "time_has_passed"]
+__all__ = ["KEY", "STATES", "World", "new", "row"]
