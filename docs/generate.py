@@ -10,7 +10,6 @@ after a change of the code; `tests/docs/test_reference.py` fails until then.
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
 import inspect
 import os
@@ -447,16 +446,6 @@ def rendered(text: str) -> str:
 def pages() -> list[Path]:
     """Return the pages that hold generated parts."""
     return [path for path in sorted(DOCS.rglob("*.md")) if BLOCK.search(path.read_text())]
-
-
-def codes_in_source() -> set[str]:
-    """Return every error code that the code names."""
-    found: set[str] = set()
-    for path in (ROOT / "queue_app").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.keyword) and node.arg == "code" and isinstance(node.value, ast.Constant):
-                found.add(node.value.value)
-    return {name for name in found if isinstance(name, str)}
 
 
 def main() -> int:

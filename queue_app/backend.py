@@ -12,8 +12,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from asgiref.sync import sync_to_async
 from django.core.checks import CheckMessage
@@ -25,15 +24,11 @@ from django.utils.json import normalize_json
 
 from queue_app import conf, registry
 from queue_app.core.ids import as_texts
-from queue_app.core.priorities import band_from_django
-from queue_app.core.records import Enqueued, NewTask
+from queue_app.core.records import Enqueued, NewTask, TaskSpec
 from queue_app.exceptions import UnserializableParameters
 from queue_app.registry import AnyTask
 from queue_app.results import new_result, stored_result
-from queue_app.tasks import AnyResult, QueueTask, Seconds
-
-if TYPE_CHECKING:
-    from queue_app.sql.insert import TaskSpec
+from queue_app.tasks import AnyResult, QueueTask
 
 _django_log = logging.getLogger("django.tasks")
 
@@ -131,10 +126,12 @@ class TaskQueueBackend(BaseTaskBackend):
         known = self._specs.get(id(task))
         if known is not None and known[0] is task:
             return known[1]
-        from queue_app.services.enqueue.validate import check_spec  # noqa: PLC0415 - it needs the models
+        from queue_app.services.enqueue.validate import check_spec, check_task_type  # noqa: PLC0415 - needs the models
 
         self.validate_task(task)
-        spec = check_spec(_new_task(task))
+        user = task.user if isinstance(task, QueueTask) else ""
+        new = NewTask(task_type=check_task_type(registry.type_of(task)), user=user, run_after=task.run_after)
+        spec = check_spec(new, task)
         if task.run_after is None and type(getattr(task, "capabilities", ())) is tuple:
             if len(self._specs) >= MAX_SPECS:
                 self._specs.clear()
@@ -189,25 +186,3 @@ def has_audience(signal: Signal, level: int) -> bool:
     ``django.tasks``. It counts once the project gives that logger a level.
     """
     return len(signal.receivers) > 1 or (_django_log.level != logging.NOTSET and _django_log.isEnabledFor(level))
-
-
-def _new_task(task: AnyTask) -> NewTask:
-    options = task if isinstance(task, QueueTask) else None
-    return NewTask(
-        task_type=registry.type_of(task),
-        queue=task.queue_name,
-        priority=band_from_django(task.priority),
-        run_after=task.run_after,
-        capabilities=tuple(options.capabilities) if options else (),
-        timeout=_seconds(options.timeout) if options else None,
-        max_retries=options.max_retries if options else None,
-        retry_delay=_seconds(options.retry_delay) if options else None,
-        idempotency_key=options.idempotency_key if options else None,
-        user=options.user if options else "",
-        concurrency_key=options.concurrency_key if options else "",
-        weight=options.weight if options else 1,
-    )
-
-
-def _seconds(value: Seconds | None) -> float | None:
-    return value.total_seconds() if isinstance(value, timedelta) else value

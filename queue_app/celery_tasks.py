@@ -1,4 +1,4 @@
-"""Celery tasks for beat: upkeep, each calling the service of the same name, and ticks for tasks of this queue."""
+"""Celery tasks for beat: the upkeep jobs, and ``submit``, which submits tasks of this queue periodically."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from celery.signals import before_task_publish
 from django.utils import timezone
 
 from queue_app import registry
+from queue_app.core.records import NewTask
 from queue_app.periodic import tick_key
-from queue_app.services.enqueue.submit import Submission
 from queue_app.services.enqueue.submit import submit as submit_by_name
 from queue_app.services.upkeep import maintenance
 
@@ -26,7 +26,7 @@ def promote() -> None:
 
 @shared_task(name="queue_app.expire", ignore_result=True)  # type: ignore[untyped-decorator]
 def expire() -> None:
-    """Give up stale tasks of the queues that expire eagerly."""
+    """Expire stale tasks of the queues that expire eagerly."""
     maintenance.expire()
 
 
@@ -46,15 +46,15 @@ def purge() -> None:
 def submit(
     self: Any, task_type: str, parameters: dict[str, Any] | None = None, *, every: float, name: str = ""
 ) -> None:
-    """Submit a task of this queue once for each tick of ``every`` seconds; for entries of beat.
+    """Submit a task of this queue once per tick of ``every`` seconds; for entries of beat.
 
-    The tick is the one in which beat sent the message, so a late or repeated delivery changes
-    nothing. Entries with different parameters for one type need a ``name`` each.
+    The tick is the one in which beat sent the message, so a late or repeated delivery submits no second
+    task. Entries with different parameters for one task type need different names.
     """
     sent = (self.request.headers or {}).get(SENT_AT)
     at = datetime.fromisoformat(sent) if sent else timezone.now()
     submit_by_name(
-        Submission(
+        NewTask(
             task_type=task_type,
             parameters=parameters or {},
             idempotency_key=tick_key(name or registry.type_of(registry.get(task_type)), every, at),
@@ -63,6 +63,6 @@ def submit(
 
 
 @before_task_publish.connect(sender="queue_app.submit", dispatch_uid="queue_app.sent_at")  # type: ignore[untyped-decorator]
-def note_time_of_sending(headers: dict[str, Any], **_: Any) -> None:
-    """Let the message say when it was sent: this runs in beat, at the tick."""
+def add_time_of_sending(headers: dict[str, Any], **_: Any) -> None:
+    """Add the time of sending to the message: this runs in beat, at the tick."""
     headers.setdefault(SENT_AT, timezone.now().isoformat())

@@ -61,7 +61,7 @@ def new_result(
     _put_task(result, task)
     _put_id(result, text)
     _put_status(result, TaskResultStatus.READY)
-    _put_enqueued_at(result, stored.enqueued_at)
+    _put_enqueued_at(result, stored.created_at)
     _put_args(result, normalize_json(args) if args else [])
     _put_kwargs(result, dict(kwargs) if plain else normalize_json(kwargs))
     _put_backend(result, alias)

@@ -18,9 +18,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from queue_app.core import trace
-from queue_app.core.records import ClaimedTask
+from queue_app.core.records import ClaimedTask, TaskRow
 from queue_app.exceptions import Snooze, Throttle
-from queue_app.sql.insert import Place, TaskRow
 
 SYSTEM: Final = "taskqueue"
 _NOTHING: Final[AbstractContextManager[None]] = nullcontext()
@@ -35,14 +34,14 @@ def _tracer() -> Any:
     return api.get_tracer(SYSTEM)
 
 
-def enqueueing(rows: Sequence[Place | TaskRow]) -> AbstractContextManager[None]:
+def enqueueing(rows: Sequence[TaskRow]) -> AbstractContextManager[None]:
     """Return a context for storing these tasks: one span, which will be the parent of their attempts."""
     tracer = _tracer()
     return _NOTHING if tracer is None or not rows else _enqueueing(tracer, rows)
 
 
 @contextmanager
-def _enqueueing(tracer: Any, rows: Sequence[Place | TaskRow]) -> Iterator[None]:
+def _enqueueing(tracer: Any, rows: Sequence[TaskRow]) -> Iterator[None]:
     api = sys.modules["opentelemetry.trace"]
     spec = rows[0].spec
     queue = spec.queue if all(row.spec.queue == spec.queue for row in rows) else ""

@@ -1,91 +1,79 @@
-"""Replay and discard dead letters from the admin: a selection, or one, also with edited parameters."""
+"""Replay and discard dead letters: one, a selection, or all that match a filter."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin, messages
-from django.contrib.admin.models import ADDITION, LogEntry
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import ngettext
 
-from queue_app.admin.dead_letter_form import EditForm, read_action
-from queue_app.admin.mixins import COUNT_LIMIT, QueueAppAdmin
-from queue_app.admin.task_detail import displayed_payload, pretty
-from queue_app.exceptions import DeadLetterNotFound, InvalidTaskData, InvalidTransition
+from queue_app.admin.bulk import OperationsMixin
+from queue_app.admin.columns import permission
+from queue_app.admin.edit_parameters import EditParametersMixin
+from queue_app.admin.forms import read_action
+from queue_app.admin.mixins import COUNT_LIMIT, Routes
+from queue_app.core.redaction import redact
+from queue_app.displayed_payload import displayed_payload
+from queue_app.exceptions import InvalidTaskData
 from queue_app.models import DeadLetter, TaskPayload
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.dead_letter import OPEN_NAME
+from queue_app.models.operation import OperationKind
 from queue_app.services.control.audit import ADMIN, record
-from queue_app.services.enqueue.validate import check_reason
-from queue_app.services.lifecycle.replay import discard, discard_open, replay, replay_open
-from queue_app.services.operations.request import ReplayOptions, start_replay
-from queue_app.services.read.dead_letters import DeadLetterFilter, displayed_parameters
+from queue_app.services.lifecycle.replay import discard, discard_many, discard_open, replay
+from queue_app.services.operations.advance import carry_out
+from queue_app.services.operations.request import MAX_RATE, MIN_RATE, Action, Options, ReplayOptions
+from queue_app.services.read.dead_letters import DeadLetterFilter, groups, preview
 from queue_app.sql.database import atomic
 
-#: More than these are replayed as an operation, whose first ones go ahead.
+#: A larger selection goes on in the background: its first replays run alone, and the rest waits for their success.
 AT_ONCE = 100
-TOO_MANY = (
-    f"More than {COUNT_LIMIT:,} dead letters match. Narrow the list by a filter or a search first. Nothing was changed."
-)
+REPLAY = Action(kind=OperationKind.REPLAY)
+#: Fields of a filter in the form.
+_FIELDS = ("fingerprint", "queue", "task_type", "exception_class", "user", "text")
 
 
-class DeadLetterActionsMixin(QueueAppAdmin[DeadLetter]):
-    """Actions that call the services; the rows themselves are never edited."""
+class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[DeadLetter]):
+    """Actions that call the services; staff never edit the rows themselves."""
 
     change_form_template = "admin/queue_app/deadletter/change_form.html"
+    own_urls: ClassVar[Routes] = (
+        ("<uuid:pk>/replay/", "replay_view", "replay"),
+        ("<uuid:pk>/edit/", "edit_view", "edit"),
+        ("<uuid:pk>/discard/", "discard_view", "discard"),
+        ("causes/", "groups_view", "groups"),
+        ("matching/", "matching_view", "matching"),
+    )
+    has_replay_permission = permission("replay_deadletter")
+    has_discard_permission = permission("discard_deadletter")
 
-    def has_replay_permission(self, request: HttpRequest) -> bool:
-        """Say whether the user may replay dead letters."""
-        return request.user.has_perm("queue_app.replay_deadletter")
-
-    def has_discard_permission(self, request: HttpRequest) -> bool:
-        """Say whether the user may discard dead letters."""
-        return request.user.has_perm("queue_app.discard_deadletter")
-
-    # -- on a selection -------------------------------------------------------
+    # -- on a selection -------------------------------------------------------------
 
     @admin.action(description=_lazy("Replay selected dead letters"), permissions=["replay"])
     def replay_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> None:
-        """Queue the tasks again: a few at once, many (or with a pace) as an operation."""
+        """Queue the tasks again: a small selection at once; a large one, or one with a rate, in the background."""
         selected, reason, options = self._posted(request, queryset)
         if not selected:
             return
-        if options.rate is None and len(selected) <= AT_ONCE:
-            with atomic():
-                moved = replay_open(list(selected), by=request.user.get_username())
-                self.audit(
-                    request, [selected[letter_id] for letter_id, _ in moved], "Replayed.", action="replay",
-                    before={"state": "open"}, after={"state": "replayed"}, reason=reason,
-                )  # fmt: skip
-            self._report(request, "Replayed", len(moved), len(selected))
+        wanted = DeadLetterFilter(ids=list(selected))
+        if options.rate is not None or len(selected) > AT_ONCE:
+            self._start_replay(request, wanted, options, reason)
             return
-        self.begin_replay(request, DeadLetterFilter(ids=list(selected)), options, reason)
-
-    def begin_replay(self, request: HttpRequest, wanted: DeadLetterFilter, options: ReplayOptions, reason: str) -> None:
-        """Begin an operation that replays what a filter means."""
-        by = request.user.get_username()
         with atomic():
-            operation = start_replay(wanted, options, by=by, reason=reason)
-            message = _logged(f"Began to replay {operation.total} dead letters", reason)
-            LogEntry.objects.log_actions(request.user.pk, [operation], ADDITION, message)  # type: ignore[arg-type]
-            record(
-                "deadletter.replay_many", "operation", [operation.pk], by=by, via=ADMIN, reason=reason,
-                after={"filter": operation.filter, "rate": options.rate}, count=operation.total,
-            )  # fmt: skip
-        url = reverse("admin:queue_app_operation_change", args=[operation.pk], current_app=self.admin_site.name)
-        self.message_user(
-            request,
-            format_html('Replaying {} dead letters; <a href="{}">see how far it has come</a>.', operation.total, url),
-            messages.SUCCESS,
-        )
+            _operation, changed = carry_out(REPLAY, wanted, Options(), by=request.user.get_username(), reason=reason)
+            self._audit_many(
+                request, [letter for letter in selected.values() if letter.id in changed], "replay", reason
+            )
+        self._report(request, "Replayed", len(changed), len(selected))
 
     @admin.action(description=_lazy("Discard selected dead letters"), permissions=["discard"])
     def discard_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> None:
@@ -95,26 +83,41 @@ class DeadLetterActionsMixin(QueueAppAdmin[DeadLetter]):
             return
         with atomic():
             done = discard_open(list(selected), by=request.user.get_username(), reason=reason)
-            self.audit(
-                request, [selected[letter_id] for letter_id in done], "Discarded.", action="discard",
-                before={"state": "open"}, after={"state": "discarded"}, reason=reason,
-            )  # fmt: skip
+            self._audit_many(request, [selected[letter_id] for letter_id in done], "discard", reason)
         self._report(request, "Discarded", len(done), len(selected))
 
     def _posted(
         self, request: HttpRequest, queryset: QuerySet[DeadLetter]
     ) -> tuple[dict[uuid.UUID, DeadLetter], str, ReplayOptions]:
-        """Return the selection, oldest first, with the reason and how to replay; none, with a message, when wrong."""
+        """Return the selection, oldest first, the reason and the options; an empty selection if one is invalid."""
         try:
             reason, options = read_action(request.POST)
         except InvalidTaskData as error:
-            self.message_user(request, f"{error.message} Nothing was changed.", messages.ERROR)
+            self.refuse(request, error)
             return {}, "", ReplayOptions()
         selected = {letter.id: letter for letter in queryset.order_by("died_at")[: COUNT_LIMIT + 1]}
         if len(selected) > COUNT_LIMIT:
-            self.message_user(request, TOO_MANY, messages.ERROR)
+            self.refuse(request, f"More than {COUNT_LIMIT:,} dead letters match. Narrow the list first.")
             return {}, "", options
         return selected, reason, options
+
+    def _start_replay(
+        self, request: HttpRequest, wanted: DeadLetterFilter, options: ReplayOptions, reason: str
+    ) -> None:
+        operation = self.start(request, REPLAY, wanted, options, reason=reason, name="deadletter.replay_many")
+        text = format_html(
+            'Replaying {} dead letters; <a href="{}">see the progress</a>.',
+            operation.total,
+            self.url_of_model("operation", "change", operation.pk),
+        )
+        self.message_user(request, text, messages.SUCCESS)
+
+    def _audit_many(self, request: HttpRequest, letters: list[DeadLetter], action: str, reason: str) -> None:
+        done = "Replayed" if action == "replay" else "Discarded"
+        self.audit(
+            request, letters, f"{done}.", action=action, before={"state": OPEN_NAME}, after={"state": done.lower()},
+            reason=reason,
+        )  # fmt: skip
 
     def _report(self, request: HttpRequest, verb: str, done: int, selected: int) -> None:
         if done:
@@ -123,134 +126,144 @@ class DeadLetterActionsMixin(QueueAppAdmin[DeadLetter]):
             why = "replayed or discarded before, or the task was purged"
             self.message_user(request, f"Skipped {_letters(selected - done)} ({why}).", messages.WARNING)
 
-    # -- on one -----------------------------------------------------------------
+    # -- on one ---------------------------------------------------------------------
 
-    def get_urls(self) -> list[URLPattern]:
-        """Put the actions of a dead letter's page before Django's own addresses."""
-        wrap = self.admin_site.admin_view
-        return [
-            path("<uuid:letter_id>/replay/", wrap(self.replay_view), name="queue_app_deadletter_replay"),
-            path("<uuid:letter_id>/edit/", wrap(self.edit_view), name="queue_app_deadletter_edit"),
-            path("<uuid:letter_id>/discard/", wrap(self.discard_view), name="queue_app_deadletter_discard"),
-            *super().get_urls(),
-        ]
-
-    def replay_view(self, request: HttpRequest, letter_id: uuid.UUID) -> HttpResponse:
+    def replay_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         """Replay one dead letter."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        return self._act(
-            request, letter_id, "Replayed", lambda by, _: replay(letter_id, by=by), allowed=self.has_replay_permission
-        )
 
-    def discard_view(self, request: HttpRequest, letter_id: uuid.UUID) -> HttpResponse:
+        def act(letter: DeadLetter, reason: str) -> str:
+            replay(pk, by=request.user.get_username())
+            self._audit_many(request, [letter], "replay", reason)
+            return "The task is queued again."
+
+        return self.act_on(request, pk, self.has_replay_permission, act)
+
+    def discard_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         """Discard one dead letter."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        return self._act(
-            request,
-            letter_id,
-            "Discarded",
-            lambda by, reason: discard(letter_id, by=by, reason=reason),
-            allowed=self.has_discard_permission,
-        )
 
-    def edit_view(self, request: HttpRequest, letter_id: uuid.UUID) -> HttpResponse:
-        """Replay one dead letter with other parameters; the form begins with what is shown, masks and all."""
-        if not request.user.has_perm("queue_app.view_payload"):
-            raise PermissionDenied
-        letter = self._visible(request, letter_id, self.has_replay_permission)
-        shown = displayed_parameters(letter.task_id) if letter is not None else None
-        if letter is None or shown is None:
-            return self._gone(request, letter_id)
-        form = EditForm(request.POST or None, initial={"parameters": pretty(shown[1])})
-        if form.is_valid():
-            parameters, reason = form.cleaned_data["parameters"], form.cleaned_data["reason"]
-            try:
-                with atomic():
-                    check_reason(reason, REASON_LENGTH)
-                    replay(letter_id, by=request.user.get_username(), parameters=parameters)
-                    self.audit(
-                        request, [letter], "Replayed with parameters edited.", action="replay_edited", reason=reason,
-                        before={"state": letter.state}, after={"state": "replayed", "parameters": "edited"},
-                    )  # fmt: skip
-            except InvalidTaskData as error:
-                form.add_error("reason" if error.field == "reason" else "parameters", error.message)
-            except (InvalidTransition, DeadLetterNotFound) as error:
-                self.message_user(request, str(error), messages.ERROR)
-                return HttpResponseRedirect(self.url_of("change", letter_id))
-            else:
-                self.message_user(request, "The task is queued again, with these parameters.", messages.SUCCESS)
-                return HttpResponseRedirect(self.url_of("change", letter_id))
-        args = displayed_payload(letter.task_type, TaskPayload.objects.filter(pk=letter.task_id).first())[1]
-        context = self.admin_site.each_context(request) | {
-            "title": "Replay with edited parameters",
-            "opts": self.opts,
-            "original": letter,
-            "form": form,
-            "args": pretty(args) if args else "",
-            "media": self.media,
-        }
-        return TemplateResponse(request, "admin/queue_app/deadletter/edit.html", context)
+        def act(letter: DeadLetter, reason: str) -> str:
+            discard(pk, by=request.user.get_username(), reason=reason)
+            self._audit_many(request, [letter], "discard", reason)
+            return "The dead letter is discarded."
 
-    def _act(
-        self,
-        request: HttpRequest,
-        letter_id: uuid.UUID,
-        done: str,
-        action: Callable[[str, str], object],
-        *,
-        allowed: Callable[[HttpRequest], bool],
-    ) -> HttpResponse:
-        letter = self._visible(request, letter_id, allowed)
-        if letter is None:
-            return self._gone(request, letter_id)
-        reason = request.POST.get("reason", "").strip()
-        try:
-            with atomic():
-                check_reason(reason, REASON_LENGTH)
-                action(request.user.get_username(), reason)
-                self.audit(
-                    request, [letter], f"{done}.", action="replay" if done == "Replayed" else "discard",
-                    before={"state": letter.state}, after={"state": done.lower()}, reason=reason,
-                )  # fmt: skip
-        except (InvalidTaskData, InvalidTransition, DeadLetterNotFound) as error:
-            self.message_user(request, str(error), messages.ERROR)
-        else:
-            said = "The task is queued again." if done == "Replayed" else "The dead letter is discarded."
-            self.message_user(request, said, messages.SUCCESS)
-        return HttpResponseRedirect(self.url_of("change", letter_id))
+        return self.act_on(request, pk, self.has_discard_permission, act)
 
-    def _visible(
-        self, request: HttpRequest, letter_id: uuid.UUID, allowed: Callable[[HttpRequest], bool]
-    ) -> DeadLetter | None:
-        if not (allowed(request) and self.has_view_permission(request)):
-            raise PermissionDenied
-        return self.get_object(request, str(letter_id))
+    def edit_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+        """Replay one dead letter with edited parameters."""
 
-    def _gone(self, request: HttpRequest, letter_id: uuid.UUID) -> HttpResponse:
-        self.message_user(request, f"There is no dead letter {letter_id}, or its task was purged.", messages.WARNING)
+        def act(letter: DeadLetter, parameters: dict[str, Any], reason: str) -> tuple[str, uuid.UUID]:
+            replay(pk, by=request.user.get_username(), parameters=parameters)
+            self.audit(
+                request, [letter], "Replayed with parameters edited.", action="replay_edited", reason=reason,
+                before={"state": letter.state}, after={"state": "replayed", "parameters": "edited"},
+            )  # fmt: skip
+            return "The task is queued again, with these parameters.", pk
+
+        may_view = request.user.has_perm("queue_app.view_payload")
+        letter = self.visible(request, pk, may_view and self.has_replay_permission(request))
+        return self.edit_parameters(
+            request, pk, letter, letter.task_id if letter else None, act, title=_("Replay with edited parameters"),
+            submit=_("Replay"),
+            explanation=_("The task will run again with these parameters. Its errors and attempts are kept."),
+        )  # fmt: skip
+
+    def gone(self, request: HttpRequest, pk: uuid.UUID | str) -> HttpResponse:
+        """Go to the list with a message that nothing can be replayed."""
+        self.message_user(request, f"There is no dead letter {pk}, or its task was purged.", messages.WARNING)
         return HttpResponseRedirect(self.url_of("changelist"))
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Show the buttons above the record, to those who may."""
+        """Show the buttons that the user may press above the record."""
         letter: DeadLetter | None = kwargs.get("obj")
         if letter is not None:
-            is_open = letter.state == OPEN_NAME
+            may_replay = letter.state == OPEN_NAME and self.has_replay_permission(request)
             context |= {
-                "may_replay": is_open and self.has_replay_permission(request),
-                "may_edit": is_open
-                and self.has_replay_permission(request)
-                and request.user.has_perm("queue_app.view_payload"),
-                "may_discard": is_open and self.has_discard_permission(request),
+                "may_replay": may_replay,
+                "may_edit": may_replay and request.user.has_perm("queue_app.view_payload"),
+                "may_discard": letter.state == OPEN_NAME and self.has_discard_permission(request),
             }
         return super().render_change_form(request, context, *args, **kwargs)
 
+    # -- by cause, or by filter -------------------------------------------------------
 
-def _logged(verb: str, reason: str) -> str:
-    return f"{verb}: {reason}" if reason else f"{verb}."
+    def groups_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the open dead letters by cause."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        may_view = request.user.has_perm("queue_app.view_payload")
+        found = groups()
+        payloads = TaskPayload.objects.in_bulk([group.latest.task_id for group in found]) if may_view else {}
+        rows = []
+        for group in found:
+            secrets = displayed_payload(group.latest.task_type, payloads.get(group.latest.task_id))[0]
+            rows.append((group, redact(group.latest.message, secrets)[:200] if may_view else ""))
+        context = self.admin_site.each_context(request) | {
+            "title": _("Dead letters by cause"),
+            "opts": self.opts,
+            "media": self.media,
+            "rows": rows,
+            "may_act": self.has_replay_permission(request) or self.has_discard_permission(request),
+        }
+        return TemplateResponse(request, "admin/queue_app/deadletter/groups.html", context)
+
+    def matching_view(self, request: HttpRequest) -> HttpResponse:
+        """Show what a filter matches now; replay or discard all of it once the user confirms."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        data = request.POST if request.method == "POST" else request.GET
+        values = {name: data.get(name, "").strip() for name in _FIELDS}
+        if values["text"] and not request.user.has_perm("queue_app.view_payload"):
+            raise PermissionDenied  # otherwise staff could guess messages word by word
+        wanted = DeadLetterFilter(**{name: value for name, value in values.items() if value})  # type: ignore[arg-type]
+        if "\x00" in "".join(values.values()):
+            self.message_user(request, _("The filter contains an invalid value."), messages.ERROR)
+            return HttpResponseRedirect(self.url_of("changelist"))
+        act = request.POST.get("act", "")
+        if act in {"replay", "discard"} and self._act_on_all(request, act, wanted):
+            return HttpResponseRedirect(self.url_of("groups"))
+        dry_run = preview(wanted)
+        context = self.admin_site.each_context(request) | {
+            "title": _("Replay or discard all that match"),
+            "opts": self.opts,
+            "media": self.media,
+            "values": values,
+            "count": dry_run.count,
+            "sample": DeadLetter.objects.filter(pk__in=dry_run.sample).order_by("died_at"),
+            "may_replay": self.has_replay_permission(request),
+            "may_discard": self.has_discard_permission(request),
+            "reason_length": REASON_LENGTH,
+            "rates": (MIN_RATE, MAX_RATE),
+        }
+        return TemplateResponse(request, "admin/queue_app/deadletter/matching.html", context)
+
+    def _act_on_all(self, request: HttpRequest, act: str, wanted: DeadLetterFilter) -> bool:
+        """Replay or discard what a filter matches; return false, with a message, if the form is invalid."""
+        if not (self.has_replay_permission(request) if act == "replay" else self.has_discard_permission(request)):
+            raise PermissionDenied
+        try:
+            reason, options = read_action(request.POST)
+        except InvalidTaskData as error:
+            self.refuse(request, error)
+            return False
+        if act == "replay":
+            self._start_replay(request, wanted, options, reason)
+            return True
+        by = request.user.get_username()
+        with atomic():
+            sample = list(DeadLetter.objects.filter(pk__in=preview(wanted).sample[:1]))
+            count = discard_many(wanted, by=by, reason=reason)
+            logged = f"Discarded {_letters(count)} by filter {wanted.as_json()}" + (f": {reason}" if reason else ".")
+            if sample:
+                LogEntry.objects.log_actions(request.user.pk, sample, CHANGE, logged)  # type: ignore[arg-type]
+            record(
+                "deadletter.discard_many", "deadletter", by=by, via=ADMIN, count=count, reason=reason,
+                after={"filter": wanted.as_json()},
+            )  # fmt: skip
+        text = ngettext("Discarded %(count)d dead letter.", "Discarded %(count)d dead letters.", count)
+        self.message_user(request, text % {"count": count}, messages.SUCCESS)
+        return True
 
 
 def _letters(count: int) -> str:

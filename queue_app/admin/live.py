@@ -1,4 +1,4 @@
-"""The overview: the page's moving part, and the series of its charts."""
+"""The overview: its live part, and the series of its charts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from queue_app.models import Queue
 
 
 def overview_context(user: Any) -> dict[str, Any]:
-    """Return what the overview shows to a user: nothing of queues or workers that they may not see."""
-    may_view_queues = user.has_perm("queue_app.view_queue")
-    if not may_view_queues:
+    """Return the overview, without queues and workers that the user may not see."""
+    if not user.has_perm("queue_app.view_queue"):
         return {"live": None}
-    now = live.look()
-    found = reasons(now)
+    now = live.current()
     by_queue: dict[str, list[Reason]] = {}
-    for reason in found:
+    for reason in reasons(now):
         by_queue.setdefault(reason.queue, []).append(reason)
     return {
         "live": now,
@@ -37,10 +35,10 @@ def overview_context(user: Any) -> dict[str, Any]:
 
 
 class LiveMixin(QueueAppAdmin[Queue]):
-    """Two addresses beside those of the queues: they are read by the overview's script."""
+    """Two addresses that the overview's script reads."""
 
     def get_urls(self) -> list[URLPattern]:
-        """Put them before Django's own."""
+        """Put them before Django's own addresses."""
         wrap = self.admin_site.admin_view
         return [
             path("live/", wrap(self.live_view), name="queue_app_live"),
@@ -49,19 +47,19 @@ class LiveMixin(QueueAppAdmin[Queue]):
         ]
 
     def live_view(self, request: HttpRequest) -> HttpResponse:
-        """Return the moving part of the overview as HTML."""
+        """Return the live part of the overview as HTML."""
         _check(request)
         response = render(request, "admin/queue_app/includes/live.html", overview_context(request.user))
         response["Cache-Control"] = "no-store"
         return response
 
     def charts_view(self, request: HttpRequest) -> HttpResponse:
-        """Return series over time as JSON."""
+        """Return the series of the charts as JSON."""
         _check(request)
         try:
             data = charts.chart_data(request.GET.get("range", charts.DEFAULT), request.GET.get("queue", "")[:100])
         except KeyError:
-            return JsonResponse({"error": f"range is one of {', '.join(charts.RANGES)}."}, status=400)
+            return JsonResponse({"error": f"range must be one of {', '.join(charts.RANGES)}."}, status=400)
         response = JsonResponse(data)
         response["Cache-Control"] = "no-store"
         return response

@@ -1,37 +1,64 @@
-"""The jobs of upkeep: when each succeeded last, and why one did not."""
+"""The pages of the machinery: maintenance jobs, snapshots of queues, the index."""
 
 from __future__ import annotations
 
 from django.contrib import admin
 from django.utils import timezone
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.mixins import ReadOnlyAdmin, time_of
+from queue_app.admin.columns import column, time_column
+from queue_app.admin.filters import QueueFilter
+from queue_app.admin.mixins import ReadOnlyAdmin, SingletonAdmin
 from queue_app.dashboard import labels
-from queue_app.models import MaintenanceJob
+from queue_app.dashboard.queues import index_state
+from queue_app.models import IndexGeneration, MaintenanceJob, QueueStats
 
 
 @admin.register(MaintenanceJob)
 class MaintenanceJobAdmin(ReadOnlyAdmin[MaintenanceJob]):
-    """One row a job; only the jobs write it."""
+    """The maintenance jobs: when each succeeded last, and its error if it fails now."""
 
     actions = None
     empty_text = _lazy("No job has run yet. The scheduler runs them with --with-maintenance, or Celery beat does.")
     fields = ("name", "succeeded", "took", "done", "started", "error")
     list_display = ("name", "succeeded", "took", "done", "error")
     ordering = ("name",)
-    sortable_by = ()
 
-    started = time_of("started_at", _lazy("started"))
+    started = time_column("started_at", _lazy("started"))
+    succeeded = column(
+        _lazy("last success"),
+        lambda job: labels.ago(job.succeeded_at, timezone.now()) if job.succeeded_at else _("never"),
+    )
+    took = column(_lazy("took"), lambda job: labels.duration(job.seconds))
 
-    @admin.display(description=_lazy("last success"))
-    def succeeded(self, job: MaintenanceJob) -> SafeString | str:
-        """Return how long ago the job was done."""
-        return labels.ago(job.succeeded_at, timezone.now()) if job.succeeded_at else _("never")
 
-    @admin.display(description=_lazy("took"))
-    def took(self, job: MaintenanceJob) -> str:
-        """Return how long it took then."""
-        return labels.duration(job.seconds)
+@admin.register(QueueStats)
+class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
+    """The snapshots of the queues, newest first."""
+
+    list_display = ("queue", "taken", "waiting", "scheduled", "active", "oldest", "enqueued", "completed", "failed")
+    empty_text = _lazy("No snapshot yet. Maintenance takes one of each queue per minute.")
+    fields = list_display
+    list_filter = (QueueFilter,)
+    ordering = ("-id",)
+
+    taken = time_column("taken_at", _lazy("taken"))
+    waiting = column(
+        _lazy("queued"),
+        lambda stats: ", ".join(f"{band} {count}" for band, count in stats.depth.items() if count) or "0",
+    )
+    oldest = column(
+        _lazy("oldest waited"),
+        lambda stats: "-" if stats.oldest_seconds is None else labels.duration(stats.oldest_seconds),
+    )
+
+
+@admin.register(IndexGeneration)
+class IndexGenerationAdmin(SingletonAdmin[IndexGeneration], ReadOnlyAdmin[IndexGeneration]):
+    """The last built index, and whether workers can claim from it now."""
+
+    fields = ("number", "state", "started", "ready", "tasks", "leases")
+    started = time_column("started_at", _lazy("started"))
+    ready = time_column("ready_at", _lazy("ready"))
+    state = column(_lazy("index now"), lambda _generation: index_state())

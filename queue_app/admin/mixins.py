@@ -1,60 +1,64 @@
-"""What the admin's pages have in common: read-only rows, capped counts, strict lookups, audit."""
+"""Shared parts of the admin's pages: strict lookups, capped counts, the audit log, actions on one object."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import django
-from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.db.models import Model
 from django.forms.widgets import Script
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from queue_app.dashboard import labels, live
-from queue_app.exceptions import InvalidTaskData
+from queue_app.admin.columns import changes_text
+from queue_app.admin.forms import NamedFieldsForm
+from queue_app.dashboard import cache
+from queue_app.exceptions import InvalidTaskData, TaskQueueError
+from queue_app.models import AuditEntry
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services.control.audit import ADMIN, record
 from queue_app.services.enqueue.validate import check_reason
+from queue_app.sql.database import atomic
 
 if TYPE_CHECKING:
 
     class BaseAdmin[M: Model](admin.ModelAdmin[M]):
         """The admin of a model ``M``."""
+
+    _Paginator = Paginator[Any]
 else:
 
     class BaseAdmin[M](admin.ModelAdmin):
         """The admin of a model ``M``."""
 
-
-if TYPE_CHECKING:
-    _Paginator = Paginator[Any]
-    PlainModelForm = forms.ModelForm[Any]
-else:
     _Paginator = Paginator
-    PlainModelForm = forms.ModelForm
 
 #: Django 6.0 has the link to the history inside the block that these pages replace.
 TOOLS_IN_CONTENT = django.VERSION < (6, 1)
-#: What is posted with edits in a list, beside their one button.
+#: Name of the field for the reason of edits in a list.
 EDIT_REASON = "edit_reason"
-FILTER_TEMPLATE = "admin/queue_app/includes/filter.html"
-#: Lists count, page and act on at most so many rows; a filter finds the rest.
+#: Maximum number of rows that a list counts, pages through and acts on.
 COUNT_LIMIT = 10_000
+#: Number of changes shown on an object's page.
+RECENT = 10
+
+
+type Routes = tuple[tuple[str, str, str], ...]
 
 
 class CappedPaginator(_Paginator):
-    """A paginator that stops counting at ``COUNT_LIMIT``: a page never costs a count of millions."""
+    """A paginator that stops counting at ``COUNT_LIMIT``, so that a page never counts millions of rows."""
 
     @cached_property
     def count(self) -> int:
@@ -64,34 +68,58 @@ class CappedPaginator(_Paginator):
 
     @property
     def is_capped(self) -> bool:
-        """Whether there may be more rows than were counted."""
+        """Whether counting stopped early."""
         return self.count >= COUNT_LIMIT
 
 
 class QueueAppAdmin[M: Model](BaseAdmin[M]):
     """Common behaviour of all pages of the queue."""
 
-    #: Fields that an address may filter by, exactly; the parameters of list filters come on top.
+    #: Fields that a list's address may filter by, exactly, besides the parameters of its filters.
     exact_lookups: tuple[str, ...] = ()
-    #: What an empty list says.
     empty_text: Any = _("Nothing here yet.")
+    #: Whether an object's page shows its latest entries of the audit log.
+    shows_changes = False
+    #: (route, method, end of the URL's name) of the pages beside Django's own; each class lists its own.
+    own_urls: ClassVar[Routes] = ()
     show_facets = admin.ShowFacets.NEVER  # each facet would be one more count over the table
 
     class Media:
         css = {"all": ("queue_app/admin.css",)}  # noqa: RUF012 - read by Django as it is
         js = (Script("queue_app/admin.js", defer=True),)
 
+    def get_urls(self) -> list[URLPattern]:
+        """Put the own pages before Django's, whose routes match everything."""
+        own = [
+            path(
+                route,
+                self.admin_site.admin_view(getattr(self, method)),
+                name=f"queue_app_{self.opts.model_name}_{name}",
+            )
+            for part in type(self).__mro__
+            for route, method, name in part.__dict__.get("own_urls", ())
+        ]
+        return [*own, *super().get_urls()]
+
+    def url_of(self, view: str, *args: Any) -> str:
+        """Return the address of one of this model's pages."""
+        return self.url_of_model(str(self.opts.model_name), view, *args)
+
+    def url_of_model(self, model: str, view: str, *args: Any) -> str:
+        """Return the address of a page of another model of the queue."""
+        return reverse(f"admin:queue_app_{model}_{view}", args=args, current_app=self.admin_site.name)
+
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         """Allow known exact lookups only.
 
-        Django allows any lookup of the model's own fields: enough to guess hidden values by
-        their beginnings, and to ask for unindexed scans.
+        Django allows any lookup on the model's own fields. Staff could then guess hidden values
+        prefix by prefix, and start scans without an index.
         """
         filters = {getattr(item, "parameter_name", item) for item in self.get_list_filter(request)}
         return lookup.removesuffix("__exact") in filters.union(self.exact_lookups)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Answer ids and values that are none with a message; Django's own answer is a server error."""
+        """Show the list. Answer invalid ids and values with a message; Django answers them with a server error."""
         title = str(self.opts.verbose_name_plural)
         context = {
             "title": title[:1].upper() + title[1:],
@@ -103,32 +131,87 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
             check_reason(request.POST.get(EDIT_REASON, ""), REASON_LENGTH)
             return super().changelist_view(request, context | (extra_context or {}))
         except InvalidTaskData as error:
-            self.message_user(request, _("%(error)s Nothing was changed.") % {"error": error.message}, messages.ERROR)
+            self.refuse(request, error)
             return HttpResponseRedirect(request.get_full_path())
         except ValidationError:
-            said = _("Something in the selection or the address is no valid value.")
-            self.message_user(request, said, messages.ERROR)
-            return HttpResponseRedirect(request.path)
+            problem = _("The selection or the address contains an invalid value.")
         except DisallowedModelAdminLookup:
-            self.message_user(request, _("This list cannot be filtered like that."), messages.ERROR)
-            return HttpResponseRedirect(request.path)
+            problem = _("This list has no such filter.")
+        self.message_user(request, problem, messages.ERROR)
+        return HttpResponseRedirect(request.path)
+
+    def refuse(self, request: HttpRequest, error: Exception | str) -> None:
+        """Report an error that stopped an action before it changed anything."""
+        self.message_user(request, _("%(error)s Nothing was changed.") % {"error": error}, messages.ERROR)
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
-        """Offer each filter as a menu that names its choice: the list needs the room beside it."""
+        """Show each filter as a menu above the list, which needs the room beside it."""
         changes = super().get_changelist_instance(request)
         for spec in changes.filter_specs:
-            spec.template = FILTER_TEMPLATE
+            spec.template = "admin/queue_app/includes/filter.html"
         return changes
 
     def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
-        """Name each field of a list for those who do not see the head of its column."""
+        """Label each field of a list for screen readers."""
         return super().get_changelist_form(request, **{"form": NamedFieldsForm} | kwargs)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> M | None:
-        """Find no row under an id that PostgreSQL cannot even compare."""
+        """Return an object; ``None`` for an id with NUL, which PostgreSQL refuses to compare."""
         return None if "\x00" in object_id else super().get_object(request, object_id, from_field)
 
-    def audit(  # noqa: PLR0913 - who did what to what, from which to which, and why
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Show an object's page, with its latest changes where ``shows_changes`` is set."""
+        found: M | None = kwargs.get("obj")
+        if found is not None and self.shows_changes:
+            entries = AuditEntry.objects.filter(target=self.opts.model_name, target_id=str(found.pk))[:RECENT]
+            context |= {
+                "history": [(entry, changes_text(entry)) for entry in entries],
+                "may_view_audit": request.user.has_perm("queue_app.view_auditentry"),
+            }
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    # -- actions on one object ------------------------------------------------------
+
+    def act_on(
+        self,
+        request: HttpRequest,
+        pk: uuid.UUID | str,
+        allowed: Callable[[HttpRequest], bool],
+        act: Callable[[M, str], Any],
+    ) -> HttpResponse:
+        """Call ``act(object, reason)`` in a transaction, and go to the object's page with the message it returns."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        found = self.visible(request, pk, allowed(request))
+        if found is None:
+            return self.gone(request, pk)
+        try:
+            reason = check_reason(request.POST.get("reason", "").strip(), REASON_LENGTH)
+            with atomic():
+                done = act(found, reason)
+        except TaskQueueError as error:
+            self.message_user(request, str(error), messages.ERROR)
+        else:
+            self.message_user(request, done, messages.SUCCESS)
+        return HttpResponseRedirect(self.url_of("change", quote(pk)))
+
+    def visible(self, request: HttpRequest, pk: uuid.UUID | str, allowed: bool) -> M | None:  # noqa: FBT001 - one check
+        """Return an object to act on. Raises ``PermissionDenied``."""
+        if not (allowed and self.has_view_or_change_permission(request)):
+            raise PermissionDenied
+        return self.get_object(request, str(pk))
+
+    def gone(self, request: HttpRequest, pk: uuid.UUID | str) -> HttpResponse:
+        """Go to the list with a message that the object does not exist."""
+        text = _("There is no %(name)s %(id)s; it may have been deleted.") % {"name": self.opts.verbose_name, "id": pk}
+        self.message_user(request, text, messages.WARNING)
+        return HttpResponseRedirect(self.url_of("changelist"))
+
+    # -- the audit log ----------------------------------------------------------------
+
+    def audit(  # noqa: PLR0913 - who did what to what, from which value to which, and why
         self,
         request: HttpRequest,
         objects: Iterable[M],
@@ -141,105 +224,63 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
     ) -> None:
         """Write one LogEntry for each object, and one entry of the audit log for all of them.
 
-        To be called in the transaction of the change.
+        Call it in the transaction of the change.
         """
         entries = list(objects)
-        if not entries:
-            return
-        text = f"{message.rstrip('.')}: {reason}" if reason else message
-        LogEntry.objects.log_actions(request.user.pk, entries, CHANGE, text)  # type: ignore[arg-type]
-        name = str(self.opts.model_name)
-        record(
-            f"{name}.{action}", name, [entry.pk for entry in entries], by=request.user.get_username(), via=ADMIN,
-            before=before, after=after, reason=reason,
-        )  # fmt: skip
-        live.forget()  # whoever acts wants to see it
+        if entries:
+            text = f"{message.rstrip('.')}: {reason}" if reason else message
+            LogEntry.objects.log_actions(request.user.pk, entries, CHANGE, text)  # type: ignore[arg-type]
+            self._record(request, action, entries, before, after, reason)
 
-    # -- edits by form -----------------------------------------------------------
+    def _record(  # noqa: PLR0913, PLR0917 - as audit
+        self,
+        request: HttpRequest,
+        action: str,
+        objects: Iterable[M],
+        before: Any = None,
+        after: Any = None,
+        reason: str = "",
+    ) -> None:
+        name, user = str(self.opts.model_name), request.user.get_username()
+        ids = [entry.pk for entry in objects]
+        record(f"{name}.{action}", name, ids, by=user, via=ADMIN, before=before, after=after, reason=reason)
+        cache.forget()  # staff want to see the effect of their action at once
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002 - Django's signature
-        """Return what the history says of an edit: from which value to which, and why."""
+        """Return the text of an edit for the history: old and new values, and the reason."""
         if add:
             return "Added."
         names = [name for name in form.changed_data if name != "reason"]
-        before = {name: plain(form.initial.get(name)) for name in names}
-        after = {name: plain(form.cleaned_data.get(name)) for name in names}
+        before = {name: _plain(form.initial.get(name)) for name in names}
+        after = {name: _plain(form.cleaned_data.get(name)) for name in names}
         reason = str(form.cleaned_data.get("reason") or request.POST.get(EDIT_REASON, "")).strip()
         request.taskqueue_edit = (before, after, reason)  # type: ignore[attr-defined]
         changes = [f"{name}: {before[name]!r} → {after[name]!r}" for name in names]
         return (", ".join(changes) or "No change") + (f". {reason}" if reason else "")
 
     def log_change(self, request: HttpRequest, obj: M, message: Any) -> LogEntry:
-        """Log an edit twice: for Django's history, and for the audit log."""
-        before, after, reason = getattr(request, "taskqueue_edit", ({}, {}, ""))
-        self._record(request, "edit", [obj.pk], before, after, reason)
+        """Log an edit in Django's history and in the audit log."""
+        self._record(request, "edit", [obj], *getattr(request, "taskqueue_edit", ()))
         return super().log_change(request, obj, message)
 
     def log_addition(self, request: HttpRequest, obj: M, message: Any) -> LogEntry:
-        """Log a new row twice, too."""
-        self._record(request, "add", [obj.pk], {}, {}, "")
+        """Log a new row in both."""
+        self._record(request, "add", [obj])
         return super().log_addition(request, obj, message)
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
-        """Log deleted rows twice, too."""
-        self._record(request, "delete", [obj.pk for obj in queryset], {}, {}, "")
+        """Log deleted rows in both."""
+        self._record(request, "delete", queryset)
         return super().log_deletions(request, queryset)
 
-    def _record(  # noqa: PLR0913, PLR0917 - as audit
-        self, request: HttpRequest, action: str, ids: list[Any], before: Any, after: Any, reason: str
-    ) -> None:
-        name = str(self.opts.model_name)
-        record(
-            f"{name}.{action}", name, ids, by=request.user.get_username(), via=ADMIN,
-            before=before, after=after, reason=reason,
-        )  # fmt: skip
-        live.forget()
 
-    def url_of(self, view: str, *args: Any) -> str:
-        """Return the address of one of this model's pages."""
-        opts = self.opts
-        return reverse(f"admin:{opts.app_label}_{opts.model_name}_{view}", args=args, current_app=self.admin_site.name)
-
-
-def time_of(name: str, title: Any) -> Callable[[Any, Any], SafeString | None]:
-    """Return a method of a ``ModelAdmin``: a column for a time, written in the zone of whoever looks."""
-
-    @admin.display(description=title, ordering=name)
-    def column(_admin: Any, found: Any) -> SafeString | None:
-        value = getattr(found, name)
-        return None if value is None else labels.exact_moment(value)
-
-    return column
-
-
-def plain(value: Any) -> Any:
-    """Return a value of a form as JSON can hold it."""
+def _plain(value: Any) -> Any:
+    """Return a form's value as JSON can store it."""
     return value if isinstance(value, bool | int | float | str | dict | list) or value is None else str(value)
 
 
-class NamedFieldsForm(PlainModelForm):
-    """A row of a list that can be edited there: Django gives its fields no labels."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for field in self.fields.values():
-            field.widget.attrs["aria-label"] = f"{self.instance}: {field.label}"
-
-
-class ReasonForm(PlainModelForm):
-    """A form that asks why."""
-
-    reason = forms.CharField(
-        label=_("Reason of the change"),
-        required=False,
-        max_length=REASON_LENGTH,
-        widget=forms.TextInput({"class": "vTextField"}),
-        help_text=_("For whoever reads the history later."),
-    )
-
-
 class FixedRowsAdmin[M: Model](QueueAppAdmin[M]):
-    """Rows that always exist: no form adds or deletes them."""
+    """Rows that no form adds or deletes."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Forbid adding."""
@@ -251,7 +292,12 @@ class FixedRowsAdmin[M: Model](QueueAppAdmin[M]):
 
 
 class ReadOnlyAdmin[M: Model](FixedRowsAdmin[M]):
-    """Rows that only services write: no form changes them either."""
+    """Rows that only services write: no form changes them. The tables may be large."""
+
+    list_per_page = 50
+    paginator = CappedPaginator
+    show_full_result_count = False
+    sortable_by = ()  # most orders would sort the whole table
 
     def has_change_permission(self, request: HttpRequest, obj: M | None = None) -> bool:
         """Forbid changes by form."""
@@ -259,10 +305,10 @@ class ReadOnlyAdmin[M: Model](FixedRowsAdmin[M]):
 
 
 class SingletonAdmin[M: Model](FixedRowsAdmin[M]):
-    """A table of one row: its list is its page."""
+    """A table of one row: its list redirects to the row's page."""
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Go to the one row, for those who may see it."""
+        """Go to the one row, if the user may see it."""
         row = self.get_queryset(request).first()
         if row is None or not self.has_view_or_change_permission(request):
             return super().changelist_view(request, extra_context)

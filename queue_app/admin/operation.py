@@ -1,21 +1,21 @@
-"""Actions on many tasks or dead letters that go on in the background: watched, and stopped."""
+"""The pages of operations: staff watch and stop actions on many tasks or dead letters."""
 
 from __future__ import annotations
 
 import uuid
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.mixins import CappedPaginator, ReadOnlyAdmin
+from queue_app.admin.columns import column, preformatted, two_lines
+from queue_app.admin.mixins import ReadOnlyAdmin, Routes
 from queue_app.admin.task_detail import pretty
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.dashboard import labels
@@ -26,8 +26,9 @@ from queue_app.registry import all_sensitive_names
 from queue_app.services.operations.request import cancel_operation, get_operation
 from queue_app.sql.database import atomic
 
-MAX_SHOWN_IDS: Final = 20
-#: Shown of replays only.
+#: Number of ids shown of a filter.
+MAX_DISPLAYED_IDS: Final = 20
+#: Fields that only replays show.
 OF_REPLAYS: Final = ("stop_after_failures", "failed_again_now", "letters")
 
 
@@ -43,28 +44,24 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
     )  # fmt: skip
     list_display = ("created", "kind", "status", "progress", "pace", "by", "reason")
     list_filter = ("state", "kind", "target")
-    list_per_page = 50
     ordering = ("-id",)
-    paginator = CappedPaginator
-    show_full_result_count = False
-    sortable_by = ()
+    own_urls: ClassVar[Routes] = (("<uuid:pk>/stop/", "stop_view", "stop"),)
+
+    created = column(_lazy("started"), lambda operation: labels.ago(operation.created_at, timezone.now()))
+    failed_again_now = column(_lazy("failed again"), lambda operation: get_operation(operation.pk).failed_again)
+    pace = column(_lazy("per second"), lambda found: "no limit" if found.rate is None else f"{found.rate:g}")
 
     def get_fields(self, request: HttpRequest, obj: Operation | None = None) -> tuple[str, ...]:
-        """Return what there is to tell."""
+        """Leave out what other kinds need, and what the user may not read."""
         is_replay = obj is not None and obj.kind == OperationKind.REPLAY
         left_out: tuple[str, ...] = () if is_replay else OF_REPLAYS
         if not request.user.has_perm("queue_app.view_payload"):  # a filter may name parameters, or words of an error
             left_out += ("selection",)
         return tuple(name for name in self.fields if name not in left_out)
 
-    @admin.display(description=_lazy("begun"))
-    def created(self, operation: Operation) -> SafeString:
-        """Return when it was asked for."""
-        return labels.ago(operation.created_at, timezone.now())
-
     @admin.display(description=_lazy("state"))
     def status(self, operation: Operation) -> SafeString:
-        """Return the state, and what it waits for or who ended it."""
+        """Return the state, and what the operation waits for or who ended it."""
         label = format_html('<span class="tq-label tq-operation-{}">{}</span>', operation.state, operation.state)
         if operation.is_waiting_for_the_first:
             why = f"waits for the first {operation.stop_after_failures}"
@@ -74,11 +71,11 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
             why = f"by {operation.ended_by}"
         else:
             return label
-        return format_html('{}<small class="tq-below">{}</small>', label, why)
+        return two_lines(label, why)
 
     @admin.display(description=_lazy("progress"))
     def progress(self, operation: Operation) -> SafeString:
-        """Return how far it has come, as a bar and in words."""
+        """Return the progress as a bar and in numbers."""
         skipped = f", {operation.skipped} skipped" if operation.skipped else ""
         return format_html(
             '<progress max="{}" value="{}" aria-label="progress"></progress> <span class="tq-nowrap">{} of {}{}</span>',
@@ -89,87 +86,65 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
             skipped,
         )
 
-    @admin.display(description=_lazy("per second"))
-    def pace(self, operation: Operation) -> str:
-        """Return how fast it goes."""
-        return "no limit" if operation.rate is None else f"{operation.rate:g}"
-
-    @admin.display(description=_lazy("failed again"))
-    def failed_again_now(self, operation: Operation) -> int:
-        """Return how many of its tasks have failed again by now."""
-        return get_operation(operation.pk).failed_again
-
     @admin.display(description=_lazy("filter"))
-    def selection(self, operation: Operation) -> SafeString:
-        """Return which tasks, or dead letters."""
+    def selection(self, operation: Operation) -> SafeString | str:
+        """Return the filter without secrets."""
         wanted = redact_value(operation.filter, Secrets(names=all_sensitive_names()))
-        ids = wanted.get("ids", [])
-        if len(ids) > MAX_SHOWN_IDS:
-            wanted |= {"ids": [*ids[:MAX_SHOWN_IDS], f"and {len(ids) - MAX_SHOWN_IDS} more"]}
-        of = operation.target.replace("_", " ")
-        return (
-            format_html('{}<pre class="tq-pre">{}</pre>', of, pretty(wanted)) if wanted else format_html("all {}", of)
-        )
+        ids, target = wanted.get("ids", []), operation.target.replace("_", " ")
+        if len(ids) > MAX_DISPLAYED_IDS:
+            wanted |= {"ids": [*ids[:MAX_DISPLAYED_IDS], f"and {len(ids) - MAX_DISPLAYED_IDS} more"]}
+        return format_html("{}{}", target, preformatted(pretty(wanted))) if wanted else f"all {target}"
 
     @admin.display(description=_lazy("dead letters"))
     def letters(self, operation: Operation) -> SafeString:
-        """Return a link to what it replayed."""
-        url = reverse("admin:queue_app_deadletter_changelist", current_app=self.admin_site.name)
-        return format_html('<a href="{}?operation_id={}">those that it replayed</a>', url, operation.pk)
+        """Return a link to the dead letters that the operation replayed."""
+        url = self.url_of_model("deadletter", "changelist")
+        return format_html('<a href="{}?operation_id={}">replayed by this operation</a>', url, operation.pk)
 
     # -- stop ----------------------------------------------------------------------
 
     def has_stop_permission(self, request: HttpRequest) -> bool:
-        """Say whether the user may stop any: those who may begin them."""
+        """Return whether the user may stop operations of at least one kind: those that the user may start."""
         return any(request.user.has_perm(permission) for permission in PERMISSIONS.values())
 
     @admin.action(description=_lazy("Stop selected operations"), permissions=["stop"])
     def stop_selected(self, request: HttpRequest, queryset: QuerySet[Operation]) -> None:
-        """Stop those that run; what they have done stays done."""
+        """Stop running operations; what they have changed stays changed."""
         found = list(queryset)
-        stopped = sum(_may_stop(request, operation) and self._stop(request, operation) for operation in found)
+        stopped = 0
+        for operation in found:
+            if _may_stop(request, operation):
+                try:
+                    with atomic():
+                        self._stop(request, operation)
+                    stopped += 1
+                except (OperationEnded, OperationNotFound):
+                    continue
         if stopped:
             self.message_user(request, f"Stopped {stopped} operation{'' if stopped == 1 else 's'}.", messages.SUCCESS)
         if stopped < len(found):
-            why = "ended already, or not yours to stop"
+            why = "ended already, or you may not stop them"
             self.message_user(request, f"Skipped {len(found) - stopped} ({why}).", messages.WARNING)
 
-    def get_urls(self) -> list[URLPattern]:
-        """Put the stop before Django's own addresses."""
-        stop = self.admin_site.admin_view(self.stop_view)
-        return [path("<uuid:operation_id>/stop/", stop, name="queue_app_operation_stop"), *super().get_urls()]
-
-    def stop_view(self, request: HttpRequest, operation_id: uuid.UUID) -> HttpResponse:
+    def stop_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         """Stop one operation."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        if not (self.has_stop_permission(request) and self.has_view_permission(request)):
-            raise PermissionDenied
-        operation = self.get_object(request, str(operation_id))
-        if operation is None:
-            self.message_user(request, f"There is no operation {operation_id}.", messages.WARNING)
-            return HttpResponseRedirect(self.url_of("changelist"))
-        if not _may_stop(request, operation):
-            raise PermissionDenied
-        if self._stop(request, operation):
-            self.message_user(request, "The operation is stopped; what it has done stays done.", messages.SUCCESS)
-        else:
-            self.message_user(request, "The operation has ended already.", messages.ERROR)
-        return HttpResponseRedirect(self.url_of("change", operation_id))
 
-    def _stop(self, request: HttpRequest, operation: Operation) -> bool:
-        try:
-            with atomic():
-                ended = cancel_operation(operation.pk, by=request.user.get_username())
-                self.audit(request, [operation], "Stopped.", action="stop", after={"changed": ended.changed})
-        except (OperationEnded, OperationNotFound):
-            return False
-        return True
+        def act(operation: Operation, _reason: str) -> str:
+            if not _may_stop(request, operation):
+                raise PermissionDenied
+            self._stop(request, operation)
+            return "The operation is stopped; what it has changed stays changed."
+
+        return self.act_on(request, pk, self.has_stop_permission, act)
+
+    def _stop(self, request: HttpRequest, operation: Operation) -> None:
+        ended = cancel_operation(operation.pk, by=request.user.get_username())
+        self.audit(request, [operation], "Stopped.", action="stop", after={"changed": ended.changed})
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Show the button above the record, to those who may."""
+        """Show the stop button above the record, if the user may press it."""
         operation: Operation | None = kwargs.get("obj")
         if operation is not None:
             running = operation.state == OperationState.RUNNING

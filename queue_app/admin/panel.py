@@ -1,4 +1,4 @@
-"""Show the tasks of an object on the object's own page, in your admin."""
+"""A panel for your own admin: the tasks of an object, on the object's page."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from queue_app.services.read.task_filter import TaskFilter, matching
 
 
 class TaskPanelMixin:
-    """Add a panel with an object's tasks to its change page; to be named before ``ModelAdmin``.
+    """Add a panel with an object's tasks to its change page; name it before ``ModelAdmin``.
 
-    An object's tasks are those whose parameters name it::
+    The panel lists the tasks whose parameters name the object::
 
         @admin.register(Order)
         class OrderAdmin(TaskPanelMixin, admin.ModelAdmin):
             task_panel_parameters = {"order_id": "pk"}
             task_panel_types = ["shop.tasks.send_receipt", "shop.tasks.charge_card"]
 
-    ``task_panel_types`` may stay empty; where there are many tasks, naming the types makes the
-    search quicker. For anything else override ``task_panel_tasks``. The panel is shown to staff
-    with the permission ``queue_app.view_task``.
+    ``task_panel_types`` may stay empty; with many tasks, naming the types makes the search faster.
+    For any other selection, override ``task_panel_tasks``. Staff see the panel with the permission
+    ``queue_app.view_task``.
     """
 
-    #: Name of a parameter -> attribute of the object; all of them must be equal.
+    #: Name of a parameter -> attribute of the object. All must be equal.
     task_panel_parameters: ClassVar[Mapping[str, str]] = {}
     task_panel_types: ClassVar[Sequence[str]] = ()
     task_panel_limit = 10
@@ -54,12 +54,12 @@ class TaskPanelMixin:
     task_panel.short_description = _("Tasks")  # type: ignore[attr-defined]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return the fields with the panel among them."""
+        """Add the panel to the fields."""
         fields = super().get_readonly_fields(request, obj)  # type: ignore[misc]
         return [*fields, "task_panel"] if self._shows_panel(request, obj) else fields
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return the fieldsets, and the panel below them."""
+        """Put the panel below the fieldsets."""
         found = super().get_fieldsets(request, obj)  # type: ignore[misc]
         if not self._shows_panel(request, obj):
             return found
@@ -74,6 +74,6 @@ class TaskPanelMixin:
 
     @property
     def media(self) -> Media:
-        """Return the page's files, with those of the panel."""
+        """Return the page's style sheets with the panel's."""
         own: Media = super().media  # type: ignore[misc]
         return own + Media(css={"all": ["queue_app/admin.css"]})

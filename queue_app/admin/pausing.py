@@ -1,42 +1,33 @@
-"""What can be paused: queues, task types, keys, everything; by button or by list, with a reason and a length."""
+"""Pause and resume queues, task types, keys or everything, from a list or a page."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import URLPattern, path
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.mixins import QueueAppAdmin
+from queue_app.admin.mixins import QueueAppAdmin, Routes
 from queue_app.dashboard import labels
+from queue_app.exceptions import InvalidTaskData, InvalidTransition
 from queue_app.models import Limit, Queue, RuntimeSettings
 from queue_app.models.limit import Scope
-from queue_app.services.control.pause import (
-    pause,
-    pause_everything,
-    pause_key,
-    pause_type,
-    resume,
-    resume_everything,
-    resume_key,
-    resume_type,
-)
+from queue_app.services.control import pause
 from queue_app.sql.database import atomic
 
-REASON_LENGTH = 200  # as long as paused_reason
-#: After so many seconds a pause ends by itself.
+REASON_LENGTH = 200  # the length of paused_reason
+LIMITS_NOTE = _lazy("A change applies from the next claim on.")
+#: (seconds after which the scheduler resumes it, label).
 LENGTHS = (
     ("", _lazy("until resumed")),
     ("900", _lazy("for 15 min")),
@@ -47,39 +38,44 @@ LENGTHS = (
 
 
 class PauseForm(forms.Form):
-    """The reason of a pause, which staff read later, and how long it lasts."""
+    """The reason of a pause, and its length."""
 
     reason = forms.CharField(required=False, max_length=REASON_LENGTH)
     seconds = forms.ChoiceField(choices=LENGTHS, required=False)
 
     @property
     def resume_at(self) -> datetime | None:
-        """When the pause ends by itself."""
+        """Time at which the scheduler ends the pause."""
         seconds = self.cleaned_data["seconds"]
         return timezone.now() + timedelta(seconds=int(seconds)) if seconds else None
 
 
 class PauseActionForm(ActionForm):
-    """The list's actions with a reason for a pause, and its length."""
+    """The list's actions with the reason of a pause, and its length."""
 
     reason = forms.CharField(label=_lazy("Reason:"), required=False, max_length=REASON_LENGTH)
     seconds = forms.ChoiceField(label=_lazy("A pause lasts:"), choices=LENGTHS, required=False)
 
 
 class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
-    """A page with buttons to pause and resume what it shows, and a list with actions for the same."""
+    """A page with a button to pause or resume the object, and a list with actions for both."""
 
     action_form = PauseActionForm
     actions: Any = ("pause_selected", "resume_selected")
     pause_permission = "queue_app.pause_limit"
     change_form_template = "admin/queue_app/includes/pausable.html"
+    own_urls: ClassVar[Routes] = (
+        ("<path:object_id>/pause/", "pause_view", "pause"),
+        ("<path:object_id>/resume/", "resume_view", "resume"),
+    )
+    shows_changes = True
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
-        """Say whether the user may pause and resume it."""
+        """Return whether the user may pause and resume."""
         return request.user.has_perm(self.pause_permission)
 
     def save_model(self, request: HttpRequest, obj: M, form: Any, change: Any) -> None:
-        """Write only what was edited, so that a pause of this very moment is not undone."""
+        """Write only edited fields, so that the form does not undo a pause made meanwhile."""
         if change:
             names = [name for name in form.changed_data if name != "reason"]
             obj.save(update_fields=[*names, "updated_at"])
@@ -88,7 +84,7 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
 
     @admin.display(description=_lazy("state"))
     def state(self, found: M) -> SafeString:
-        """Return running, or paused with by whom, when, why and until when."""
+        """Return running; or paused with who paused it, when, why and until when."""
         if not found.paused:
             return format_html('<span class="tq-label tq-running">{}</span>', _("running"))
         now = timezone.now()
@@ -99,24 +95,26 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
             by,
             format_html(" {}", labels.ago(found.paused_at, now)) if found.paused_at else "",
             f": {found.paused_reason}" if found.paused_reason else "",
-            format_html("; {} {}", _("goes on"), labels.ago(found.resume_at, now)) if found.resume_at else "",
+            format_html("; {} {}", _("resumes"), labels.ago(found.resume_at, now)) if found.resume_at else "",
         )
 
     # -- many ----------------------------------------------------------------------
 
     @admin.action(description=_lazy("Pause selected"), permissions=["pause"])
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[M]) -> None:
-        """Pause those that are not paused yet."""
+        """Pause the objects that are running."""
         self._set_many(request, queryset, paused=True)
 
     @admin.action(description=_lazy("Resume selected"), permissions=["pause"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[M]) -> None:
-        """Resume those that are paused."""
+        """Resume the objects that are paused."""
         self._set_many(request, queryset, paused=False)
 
     def _set_many(self, request: HttpRequest, queryset: QuerySet[M], *, paused: bool) -> None:
-        form = self._form(request)
-        if form is None:
+        try:
+            form = _posted(request)
+        except InvalidTaskData as error:
+            self.refuse(request, error)
             return
         found = list(queryset)
         chosen = [one for one in found if one.paused is not paused]
@@ -126,57 +124,32 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
             done = _("Paused: %(count)d.") if paused else _("Resumed: %(count)d.")
             self.message_user(request, done % {"count": len(chosen)}, messages.SUCCESS)
         if skipped := len(found) - len(chosen):
-            left = _("Skipped %(count)d (already paused).") if paused else _("Skipped %(count)d (not paused).")
-            self.message_user(request, left % {"count": skipped}, messages.WARNING)
+            text = _("Skipped %(count)d (already paused).") if paused else _("Skipped %(count)d (not paused).")
+            self.message_user(request, text % {"count": skipped}, messages.WARNING)
 
     # -- one -----------------------------------------------------------------------
 
-    def get_urls(self) -> list[URLPattern]:
-        """Put pause and resume before Django's own addresses."""
-        wrap, name = self.admin_site.admin_view, f"queue_app_{self.opts.model_name}"
-        return [
-            path("<path:object_id>/pause/", wrap(self.pause_view), name=f"{name}_pause"),
-            path("<path:object_id>/resume/", wrap(self.resume_view), name=f"{name}_resume"),
-            *super().get_urls(),
-        ]
-
     def pause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Pause it for the posted reason and time."""
+        """Pause one object."""
         return self._set_one(request, object_id, paused=True)
 
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Resume it."""
+        """Resume one object."""
         return self._set_one(request, object_id, paused=False)
 
     def _set_one(self, request: HttpRequest, object_id: str, *, paused: bool) -> HttpResponse:
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        if not (self.has_pause_permission(request) and self.has_view_or_change_permission(request)):
-            raise PermissionDenied
-        found = self.get_object(request, unquote(object_id))
-        if found is None:
-            self.message_user(request, _("It is gone: somebody deleted it."), messages.WARNING)
-            return HttpResponseRedirect(self.url_of("changelist"))
-        form = self._form(request)
-        if form is not None and found.paused is paused:
-            said = _("It is paused already.") if paused else _("It is running already.")
-            self.message_user(request, said, messages.WARNING)
-        elif form is not None:
+        def act(found: M, _reason: str) -> str:
+            form = _posted(request)
+            if found.paused is paused:
+                text = _("It is paused already.") if paused else _("It is running already.")
+                raise InvalidTransition(text, status="paused" if paused else "running")
             self.set_paused(request, found, form, paused=paused)
-            said = _("Paused: what runs finishes, nothing new starts.") if paused else _("It is running again.")
-            self.message_user(request, said, messages.SUCCESS)
-        return HttpResponseRedirect(self.url_of("change", quote(found.pk)))
+            return _("Paused: running tasks finish, and no new task starts.") if paused else _("It is running again.")
 
-    def _form(self, request: HttpRequest) -> PauseForm | None:
-        """Return the posted reason and length; say what is wrong with them."""
-        form = PauseForm(request.POST)
-        if form.is_valid():
-            return form
-        self.message_user(request, _("The reason is too long, or the length unknown."), messages.ERROR)
-        return None
+        return self.act_on(request, unquote(object_id), self.has_pause_permission, act)
 
     def set_paused(self, request: HttpRequest, found: M, form: PauseForm, *, paused: bool) -> None:
-        """Pause or resume it, with an entry of the audit log."""
+        """Pause or resume an object, and record it."""
         reason = form.cleaned_data["reason"].strip()
         until = form.resume_at if paused else None
         with atomic():
@@ -213,23 +186,26 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
         return super().render_change_form(request, context, *args, **kwargs)
 
 
+def _posted(request: HttpRequest) -> PauseForm:
+    form = PauseForm(request.POST)
+    if not form.is_valid():
+        raise InvalidTaskData("reason", _("The reason is too long, or the length of the pause is unknown."))
+    return form
+
+
 def _pause(found: Queue | Limit | RuntimeSettings, **options: Any) -> None:
     if isinstance(found, Queue):
-        pause(found.name, **options)
+        pause.pause(found.name, **options)
     elif isinstance(found, RuntimeSettings):
-        pause_everything(**options)
-    elif found.scope == Scope.TYPE:
-        pause_type(found.name, **options)
+        pause.pause_everything(**options)
     else:
-        pause_key(found.name, **options)
+        (pause.pause_type if found.scope == Scope.TYPE else pause.pause_key)(found.name, **options)
 
 
 def _resume(found: Queue | Limit | RuntimeSettings) -> None:
     if isinstance(found, Queue):
-        resume(found.name)
+        pause.resume(found.name)
     elif isinstance(found, RuntimeSettings):
-        resume_everything()
-    elif found.scope == Scope.TYPE:
-        resume_type(found.name)
+        pause.resume_everything()
     else:
-        resume_key(found.name)
+        (pause.resume_type if found.scope == Scope.TYPE else pause.resume_key)(found.name)

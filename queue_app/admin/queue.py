@@ -1,4 +1,4 @@
-"""Queues: what waits and runs in each, their limits, pause and resume."""
+"""The pages of queues."""
 
 from __future__ import annotations
 
@@ -14,31 +14,29 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.audit_entry import changes_of
+from queue_app.admin.columns import column
+from queue_app.admin.forms import ReasonForm
 from queue_app.admin.live import LiveMixin
-from queue_app.admin.mixins import ReasonForm
-from queue_app.admin.pausing import PausingAdmin
+from queue_app.admin.pausing import LIMITS_NOTE, PausingAdmin
 from queue_app.core.states import PENDING
 from queue_app.dashboard import labels
-from queue_app.dashboard.overview import oldest_seconds, summaries
+from queue_app.dashboard.queues import oldest_seconds, summaries
 from queue_app.models import Queue, Task
 from queue_app.services.read.stats import QueueSummary
 
-UNREACHABLE = _lazy(
-    "Depth and activity are not known: Redis cannot be reached. Queues and tasks are safe in PostgreSQL."
-)
+UNREACHABLE = _lazy("Redis cannot be reached, so depth and activity are unknown. Tasks are safe in PostgreSQL.")
 
 
 class QueueChangeList(ChangeList):
-    """A page of queues with what the index says of each."""
+    """A page of queues with their depths from the index."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Read the page, then the index once for each queue of it."""
+        """Read the page, then ask the index once for each of its queues."""
         super().get_results(request)
         if request.method != "GET":
             return
         found, error = summaries(self.result_list)
-        for queue in self.result_list:  # the rows stay cached in it, so the columns find this
+        for queue in self.result_list:  # the list caches its rows, so the columns find the summary
             queue.summary = found.get(queue.name)
         if error:
             messages.warning(request, str(UNREACHABLE))
@@ -49,7 +47,7 @@ class QueueAdmin(LiveMixin, PausingAdmin[Queue]):
     """The queues."""
 
     change_form_template = "admin/queue_app/queue/change_form.html"
-    empty_text = _lazy("No queue yet: the first task that is enqueued makes one.")
+    empty_text = _lazy("No queue yet. The first enqueued task creates one.")
     fieldsets = (
         (None, {"fields": ("name", "description")}),
         (
@@ -61,7 +59,7 @@ class QueueAdmin(LiveMixin, PausingAdmin[Queue]):
                     "min_delay_seconds",
                     ("max_length", "max_pending_per_user"),
                 ),
-                "description": _lazy("They hold from the next claim on."),
+                "description": LIMITS_NOTE,
             },
         ),
         (_lazy("Order"), {"fields": ("order", "fair_by", "fair_weights")}),
@@ -79,60 +77,49 @@ class QueueAdmin(LiveMixin, PausingAdmin[Queue]):
     search_fields = ("name", "description")
     sortable_by = ("named", "max_concurrent")
 
+    running = column(_lazy("running"), lambda queue: summary.active if (summary := _summary(queue)) else "-")
+    oldest = column(_lazy("oldest waits"), lambda queue: labels.age_or_dash(oldest_seconds(_summary(queue))))
+
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
-        """Give texts of a few lines no more room than they need."""
+        """Make the fields for short texts small."""
         if db_field.name in {"description", "fair_weights"}:
             kwargs["widget"] = forms.Textarea({"rows": 2, "cols": 60})
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[QueueChangeList]:
-        """Return the list that asks the index."""
+        """Return the list with depths."""
         return QueueChangeList
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> tuple[str, ...]:
-        """Keep the name once the queue exists: its tasks refer to it."""
+        """Fix the name once the queue exists, because tasks refer to it."""
         return ("name",) if obj else ()
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """Protect queues in which something is pending."""
+        """Protect queues with pending tasks."""
         to_delete, model_count, perms_needed, protected = super().get_deleted_objects(objs, request)
-        text = _("Queue %(name)s: it has pending tasks. Let them finish, or cancel them, before you delete it.")
+        text = _("Queue %(name)s has pending tasks. Let them finish, or cancel them, before you delete it.")
         busy = [text % {"name": queue.name} for queue in objs if _has_pending(queue.name)]
         return to_delete, model_count, perms_needed, [*protected, *busy]
 
-    # -- columns ------------------------------------------------------------------
-
     @admin.display(description=_lazy("name"), ordering="name")
     def named(self, queue: Queue) -> SafeString:
-        """Return the name with the description's beginning beneath."""
+        """Return the name, with the beginning of the description below."""
         about = Truncator(queue.description).chars(80)
         return format_html('<span class="tq-type">{}<small>{}</small></span>', queue.name, about)
 
     @admin.display(description=_lazy("queued"))
     def depth(self, queue: Queue) -> SafeString | str:
-        """Return the queued tasks of each band."""
+        """Return the number of queued tasks in each band."""
         summary = _summary(queue)
         if summary is None:
             return "-"
         waiting = [(labels.band_label(band), stats.depth) for band, stats in summary.bands.items() if stats.depth]
         return format_html_join(" ", '<span class="tq-count">{} {}</span>', waiting) if waiting else "0"
 
-    @admin.display(description=_lazy("running"))
-    def running(self, queue: Queue) -> str:
-        """Return how many tasks run; of how many that may, stands in the field beside it."""
-        summary = _summary(queue)
-        return "-" if summary is None else str(summary.active)
-
-    @admin.display(description=_lazy("oldest waits"))
-    def oldest(self, queue: Queue) -> str:
-        """Return the age of the task that waits longest."""
-        seconds = oldest_seconds(_summary(queue))
-        return "-" if seconds is None else labels.age(seconds)
-
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Show what waits and runs above the form."""
+        """Show queued and running tasks above the form."""
         queue: Queue | None = kwargs.get("obj")
         if queue is not None:
             found, error = summaries([queue])
@@ -142,8 +129,6 @@ class QueueAdmin(LiveMixin, PausingAdmin[Queue]):
                 "oldest_seconds": oldest_seconds(summary),
                 "unreachable": UNREACHABLE if error else "",
                 "may_view_tasks": request.user.has_perm("queue_app.view_task"),
-                "history": changes_of("queue", queue.name),
-                "may_view_audit": request.user.has_perm("queue_app.view_auditentry"),
             }
         return super().render_change_form(request, context, *args, **kwargs)
 
@@ -154,5 +139,5 @@ def _summary(queue: Queue) -> QueueSummary | None:
 
 
 def _has_pending(name: str) -> bool:
-    """Say whether something of the queue is pending; one look into the partial index of each state."""
+    """Return whether a queue has pending tasks, from the partial index of each state."""
     return any(Task.objects.filter(status=status, queue=name).exists() for status in sorted(PENDING))

@@ -1,31 +1,31 @@
-"""Lists with their filters, kept under names: one's own, and those that colleagues share."""
+"""Saved views: filtered lists that staff keep under a name, for themselves or for all staff."""
 
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlencode
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
-from queue_app.admin.mixins import PlainModelForm, QueueAppAdmin
+from queue_app.admin.forms import PlainModelForm
+from queue_app.admin.mixins import QueueAppAdmin, Routes
 from queue_app.models import SavedView
 from queue_app.models.saved_view import MAX_QUERY
 from queue_app.services.control.audit import ADMIN, record
 from queue_app.sql.database import atomic
 
-#: Parameters of the address that say where in the list one is, not what it shows.
+#: Parameters of the address that do not change which rows the list contains.
 _PLACE = ("p", "e", "_changelist_filters", "_facets")
 MAX_VIEWS = 50
 
 
 class ViewForm(PlainModelForm):
-    """A name for what the list shows now."""
+    """A name for the list as it is filtered now."""
 
     class Meta:
         model = SavedView
@@ -33,19 +33,15 @@ class ViewForm(PlainModelForm):
 
 
 class SavedViewsMixin[M: Model](QueueAppAdmin[M]):
-    """Puts the saved views above the list, with a form that saves one more."""
+    """A list with its saved views above it, and a form that saves another."""
 
-    def get_urls(self) -> list[URLPattern]:
-        """Put the actions on views before Django's own addresses."""
-        wrap, name = self.admin_site.admin_view, f"queue_app_{self.opts.model_name}"
-        return [
-            path("views/save/", wrap(self.save_view), name=f"{name}_save_view"),
-            path("views/<uuid:view_id>/delete/", wrap(self.delete_saved_view), name=f"{name}_delete_view"),
-            *super().get_urls(),
-        ]
+    own_urls: ClassVar[Routes] = (
+        ("views/save/", "save_view", "save_view"),
+        ("views/<uuid:view_id>/delete/", "delete_saved_view", "delete_view"),
+    )
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the views that there are for this list."""
+        """Show the list with its saved views."""
         user = request.user.get_username()
         query = _narrowing(request.GET.urlencode())
         views = SavedView.objects.filter(Q(user=user) | Q(shared=True), of=self.opts.model_name)[:MAX_VIEWS]
@@ -66,7 +62,7 @@ class SavedViewsMixin[M: Model](QueueAppAdmin[M]):
         return super().changelist_view(request, context | (extra_context or {}))
 
     def save_view(self, request: HttpRequest) -> HttpResponse:
-        """Keep what the list shows under the posted name; an own view of this name is replaced."""
+        """Save the list's filters under the posted name; replace the user's own view of this name."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         if not (request.user.has_perm("queue_app.add_savedview") and self.has_view_permission(request)):
@@ -74,8 +70,8 @@ class SavedViewsMixin[M: Model](QueueAppAdmin[M]):
         query = _narrowing(request.POST.get("query", "")[:MAX_QUERY])
         user, name = request.user.get_username(), request.POST.get("name", "").strip()
         known = SavedView.objects.filter(user=user, of=self.opts.model_name, name=name).first()
-        shown = known or SavedView(user=user, of=str(self.opts.model_name))
-        form = ViewForm({"name": name, "query": query, "shared": request.POST.get("shared")}, instance=shown)
+        instance = known or SavedView(user=user, of=str(self.opts.model_name))
+        form = ViewForm({"name": name, "query": query, "shared": request.POST.get("shared")}, instance=instance)
         if form.is_valid():
             with atomic():
                 view = form.save()
@@ -89,7 +85,7 @@ class SavedViewsMixin[M: Model](QueueAppAdmin[M]):
         return HttpResponseRedirect(f"{self.url_of('changelist')}?{query}")
 
     def delete_saved_view(self, request: HttpRequest, view_id: uuid.UUID) -> HttpResponse:
-        """Forget a view: one's own, or any by those who may."""
+        """Delete the user's own view, or with the permission any view."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         view = SavedView.objects.filter(pk=view_id).first()
@@ -105,5 +101,5 @@ class SavedViewsMixin[M: Model](QueueAppAdmin[M]):
 
 
 def _narrowing(query: str) -> str:
-    """Return a query without the place in the list, in a fixed order, so that equal ones are equal."""
+    """Return a query without the position in the list, sorted, so that equal filters give equal texts."""
     return urlencode(sorted(pair for pair in parse_qsl(query) if pair[0] not in _PLACE))

@@ -1,72 +1,90 @@
-"""Tasks: found, read, cancelled and reprioritised; never edited by hand."""
+"""The pages of tasks. Staff never edit a task by hand; they cancel, reprioritise or run it again."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+import uuid
+from typing import Any, ClassVar, cast
 
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
+from django.forms.widgets import Script
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.mixins import TOOLS_IN_CONTENT, CappedPaginator, ReadOnlyAdmin
+from queue_app.admin.bulk import PRIORITY_ACTIONS
+from queue_app.admin.columns import column, queue_and_user, two_lines
+from queue_app.admin.filters import BandFilter, QueueFilter, SinceFilter, StatusFilter, TypeFilter, search
+from queue_app.admin.mixins import TOOLS_IN_CONTENT, ReadOnlyAdmin, Routes
 from queue_app.admin.saved_views import SavedViewsMixin
-from queue_app.admin.task_actions import PRIORITY_ACTIONS, TaskActionsMixin
-from queue_app.admin.task_detail import load_detail
-from queue_app.admin.task_list import (
-    BandFilter,
-    QueueFilter,
-    SinceFilter,
-    StatusFilter,
-    TaskChangeList,
-    TypeFilter,
-    search,
-)
-from queue_app.admin.task_live import TaskLiveMixin
+from queue_app.admin.task_actions import TaskActionsMixin
+from queue_app.admin.task_detail import load_detail, progress_and_logs
 from queue_app.admin.task_search import SEARCH_HELP, Ambiguous, NotAllowed, read_term
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
-from queue_app.models import Task
+from queue_app.displayed_payload import displayed_payload
+from queue_app.models import Task, TaskPayload, Worker
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.read.task_filter import matching
 
 
+class TaskChangeList(ChangeList):
+    """A page of tasks with their effective bands, and the names of their workers from one query."""
+
+    def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
+        """Add the bands that promotion gives the tasks."""
+        found = super().get_queryset(request, *args, **kwargs)
+        return cast("TaskQuerySet", found).with_effective_priority()
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read the page, then the workers of its tasks."""
+        super().get_results(request)
+        tasks: list[Task] = list(self.result_list)
+        names: dict[uuid.UUID, str] = {}
+        if request.user.has_perm("queue_app.view_worker"):
+            ids = {task.worker_id for task in tasks if task.worker_id is not None}
+            names = dict(Worker.objects.filter(pk__in=ids).values_list("pk", "name")) if ids else {}
+        for task in tasks:
+            task.worker_name = names.get(task.worker_id) if task.worker_id else None  # type: ignore[attr-defined]
+        self.result_list = tasks
+
+
 @admin.register(Task)
-class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskLiveMixin, ReadOnlyAdmin[Task]):
+class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
     """The tasks, newest first."""
 
-    empty_text = _lazy("No task yet. Code enqueues them with .enqueue(), other programs over the API.")
+    empty_text = _lazy("No task yet. Code enqueues tasks with .enqueue(), other programs with the API.")
     actions = ("cancel_selected", "retry_selected", "run_now_selected", *PRIORITY_ACTIONS)
     exact_lookups = ("user", "worker_id")
     list_display = ("short_id", "type", "state", "band", "when", "where")
     list_display_links = ("short_id", "type")
     list_filter = (StatusFilter, BandFilter, QueueFilter, TypeFilter, SinceFilter)
-    list_per_page = 50
-    ordering = ("-id",)  # ids are UUIDv7: newest first, by the primary key alone
-    paginator = CappedPaginator
-    search_fields = ("id", "task_type", "user")  # shows the box; get_search_results decides
+    ordering = ("-id",)  # ids are UUIDv7: the primary key alone sorts them, newest first
+    own_urls: ClassVar[Routes] = (("<uuid:pk>/live/", "live_view", "live"),)
+    search_fields = ("id", "task_type", "user")  # shows the box; get_search_results searches
     search_help_text = SEARCH_HELP
-    show_full_result_count = False
-    sortable_by = ()  # any other order would sort the whole table
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskChangeList]:
-        """Return the list that knows the workers of its page."""
+    type = column(_lazy("task type"), lambda task: labels.type_label(task.task_type))
+    band = column(_lazy("priority"), labels.priority_label)
+    where = column(_lazy("queue, user"), queue_and_user)
+
+    class Media:
+        js = (Script("queue_app/task_live.js", defer=True),)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
+        """Return the list with bands and workers."""
         return TaskChangeList
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Task]:
-        """Return the tasks with the bands that their ages give them."""
-        return cast("TaskQuerySet", super().get_queryset(request)).with_effective_priority()
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
     ) -> tuple[QuerySet[Task], bool]:
-        """Search by id, beginning of the type, user, error, or a parameter."""
+        """Search by id, beginning of the task type, user, error, or parameter."""
         try:
             wanted = read_term(search_term, may_view_payload=self.may_view_payload(request))
         except NotAllowed as error:
@@ -78,49 +96,35 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskLiveMixin, ReadOnly
 
     @admin.display(description=_lazy("id"))
     def short_id(self, task: Task) -> SafeString:
-        """Return the part of the id that differs between neighbours."""
+        """Return the end of the id, in which neighbours differ."""
         return format_html('<code title="{}">{}</code>', task.id, labels.short_id(task.id))
-
-    @admin.display(description=_lazy("task type"))
-    def type(self, task: Task) -> SafeString:
-        """Return the function's name with its module beneath."""
-        return labels.type_label(task.task_type)
-
-    @admin.display(description=_lazy("priority"))
-    def band(self, task: Task) -> SafeString:
-        """Return the band as a label, with its own where promotion raised it."""
-        return labels.priority_label(task)
 
     @admin.display(description=_lazy("status, attempt"))
     def state(self, task: Task) -> SafeString:
-        """Return the status as a label, and which attempt it is when that tells something."""
+        """Return the status, and the number of a repeated attempt."""
         label = labels.status_label(task)
-        if task.attempt <= 1 and not task.failures:
-            return label
-        said = _("attempt %(n)d") % {"n": task.attempt}
         if task.failures:
-            said = _("attempt %(n)d, %(failed)d failed") % {"n": task.attempt, "failed": task.failures}
-        return format_html('{}<small class="tq-below">{}</small>', label, said)
+            attempt = _("attempt %(n)d, %(failed)d failed") % {"n": task.attempt, "failed": task.failures}
+        elif task.attempt > 1:
+            attempt = _("attempt %(n)d") % {"n": task.attempt}
+        else:
+            return label
+        return two_lines(label, attempt)
 
     @admin.display(description=_lazy("time, worker"))
     def when(self, task: Task) -> SafeString:
-        """Return how long it waits, runs or ran, and a link to the worker that runs it or ran it last."""
+        """Return how long the task waits, runs or ran, and a link to its last worker."""
         text = labels.when(task, timezone.now())
         name: str | None = getattr(task, "worker_name", None)
         if name is None:
             return text
-        url = reverse("admin:queue_app_worker_change", args=[task.worker_id], current_app=self.admin_site.name)
-        return format_html('{}<small class="tq-below"><a href="{}">{}</a></small>', text, url, name)
-
-    @admin.display(description=_lazy("queue, user"))
-    def where(self, task: Task) -> SafeString | str:
-        """Return the queue, and on whose behalf it runs."""
-        return format_html('{}<small class="tq-below">{}</small>', task.queue, task.user) if task.user else task.queue
+        url = self.url_of_model("worker", "change", task.worker_id)
+        return two_lines(text, format_html('<a href="{}">{}</a>', url, name))
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Show the task's page, with what belongs to it."""
+        """Show the task's page."""
         task: Task | None = kwargs.get("obj")
         if task is not None:
             context |= {
@@ -135,3 +139,16 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskLiveMixin, ReadOnly
                 "may_view_letters": request.user.has_perm("queue_app.view_deadletter"),
             }
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def live_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+        """Return a task's progress and log lines as HTML, and its status in a header, for the page's script."""
+        task = self.visible(request, pk, self.may_view_payload(request))
+        if task is None:
+            raise Http404
+        secrets = displayed_payload(task.task_type, TaskPayload.objects.filter(pk=task.pk).first())[0]
+        progress, logs = progress_and_logs(task, secrets)
+        context: dict[str, Any] = {"detail": {"progress": progress, "logs": logs}}
+        response = render(request, "admin/queue_app/includes/task_progress.html", context)
+        response["Cache-Control"] = "no-store"
+        response["X-Task-Status"] = task.status
+        return response

@@ -1,4 +1,4 @@
-"""What a task's page shows beside its row. Reads only, and hides secrets in everything it returns."""
+"""Read everything that a task's page shows beside the row, without secrets."""
 
 from __future__ import annotations
 
@@ -9,27 +9,17 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from queue_app.admin.task_timeline import Event, bar, pieces, timeline, waited_and_ran
+from queue_app.admin.task_timeline import Event, bar, spans, timeline
 from queue_app.core.redaction import redact, redact_value
 from queue_app.core.states import WAITING
 from queue_app.dashboard import labels
 from queue_app.displayed_payload import displayed_payload
-from queue_app.models import (
-    DeadLetter,
-    Task,
-    TaskAttempt,
-    TaskPayload,
-    TaskResult,
-    Worker,
-)
+from queue_app.models import DeadLetter, Task, TaskAttempt, TaskPayload, TaskResult, Worker
 from queue_app.models.running import TaskLog, TaskProgress
 from queue_app.services.read.explain import explain_task
 from queue_app.services.read.inspect import effective_options
 
-__all__ = ["TaskPage", "displayed_payload", "load_detail", "pretty"]
-
 MAX_ATTEMPTS = 25
-MAX_WORKERS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +33,13 @@ class DisplayedAttempt:
 
     @property
     def seconds(self) -> float:
-        """How long it ran."""
+        """Run time of the attempt."""
         return (self.row.finished_at - self.row.started_at).total_seconds()
 
 
 @dataclass(slots=True)
 class TaskPage:
-    """Everything about one task, ready to be shown."""
+    """Everything about one task, ready for display."""
 
     task: Task
     now: datetime
@@ -58,7 +48,7 @@ class TaskPage:
     result: str | None = None
     attempts: list[DisplayedAttempt] = field(default_factory=list)
     more_attempts: bool = False
-    options: list[tuple[str, str, str]] = field(default_factory=list)  # (name, value, where it comes from)
+    options: list[tuple[str, str, str]] = field(default_factory=list)  # (name, value, source)
     timeline: list[Event] = field(default_factory=list)
     bar: str = ""
     waited: float = 0.0
@@ -72,7 +62,7 @@ class TaskPage:
 
 
 def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> TaskPage:
-    """Read what belongs to a task; nothing that it was called with, returned or said, unless that may be viewed."""
+    """Read the page of a task; parameters, result and messages only for users who may view them."""
     detail = TaskPage(task, now, may_view_payload=may_view_payload)
     secrets: frozenset[str] = frozenset()
     if may_view_payload:
@@ -82,7 +72,7 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
         outcome = TaskResult.objects.filter(pk=task.pk).first()
         if outcome is not None:
             detail.result = pretty(redact_value(outcome.value, secrets))
-        detail.progress, detail.logs = extras(task, secrets)
+        detail.progress, detail.logs = progress_and_logs(task, secrets)
     rows = list(task.attempts.order_by("-attempt")[: MAX_ATTEMPTS + 1])
     detail.more_attempts = len(rows) > MAX_ATTEMPTS
     rows = rows[:MAX_ATTEMPTS]
@@ -100,20 +90,23 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
     ]
     detail.options = _options(task)
     detail.timeline = timeline(task, rows, now)
-    parts = pieces(task, rows, now)
-    detail.bar, (detail.waited, detail.ran) = bar(parts), waited_and_ran(parts)
+    found = spans(task, rows, now)
+    detail.bar = bar(found)
+    detail.waited = sum(span.seconds for span in found if span.kind == "wait")
+    detail.ran = sum(span.seconds for span in found) - detail.waited
     detail.letter = DeadLetter.objects.filter(task_id=task.pk, replayed_at__isnull=True).first()
-    detail.hints = _hints(task)
+    if task.status in WAITING:
+        detail.hints = [reason.text for reason in explain_task(task).reasons]
     return detail
 
 
 def pretty(value: Any) -> str:
-    """Return a JSON value as text to read."""
+    """Return a JSON value as indented text."""
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def _options(task: Task) -> list[tuple[str, str, str]]:
-    """Return the limits that hold for the task, and who set them."""
+    """Return the task's effective options, each with its source."""
     options = effective_options(task)
     sources = {
         "task": _("set for this task"),
@@ -128,8 +121,8 @@ def _options(task: Task) -> list[tuple[str, str, str]]:
     ]
 
 
-def extras(task: Task, secrets: frozenset[str]) -> tuple[TaskProgress | None, list[TaskLog]]:
-    """Return how far a task has come, and the last lines of each attempt, without secrets."""
+def progress_and_logs(task: Task, secrets: frozenset[str]) -> tuple[TaskProgress | None, list[TaskLog]]:
+    """Return a task's progress, and the last log lines of each attempt, without secrets."""
     progress = TaskProgress.objects.filter(pk=task.pk).first()
     if progress is not None:
         progress.message = redact(progress.message, secrets)
@@ -137,8 +130,3 @@ def extras(task: Task, secrets: frozenset[str]) -> tuple[TaskProgress | None, li
     for log in logs:
         log.lines = redact(log.lines, secrets)
     return progress, logs
-
-
-def _hints(task: Task) -> list[str]:
-    """Say of a waiting task where it stands, and every reason why it is not running."""
-    return [reason.text for reason in explain_task(task).reasons] if task.status in WAITING else []

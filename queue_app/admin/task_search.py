@@ -1,4 +1,4 @@
-"""What the list of tasks is asked for, as one filter: the same for what is shown and for what an action is done to."""
+"""The search of the task list as one filter, which the list and the actions on all that match share."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from queue_app.models.worker import WorkerStatus
 from queue_app.services.read.task_filter import TaskFilter, seeks_hidden
 
 SEARCH_HELP = (
-    "A task id, the beginning of a task type, or a user name. Several at once: user:NAME type:NAME error:TEXT"
+    "A task id, the beginning of a task type, or a user name. To combine conditions: user:NAME type:NAME error:TEXT"
     " parameters.KEY:VALUE"
 )
-#: Names in the type filter; the search finds the others.
+#: Maximum number of names in the type filter. The search finds the others.
 MAX_TYPES: Final = 200
 MAX_WORKERS: Final = 200
 SINCE: Final = {
@@ -35,15 +35,15 @@ _KINDS = ("user:", "type:", "error:", _PARAMETERS)
 
 
 class NotAllowed(Exception):
-    """The search asks for something that its author may not see; says so."""
+    """The user may not search for this."""
 
 
 class Ambiguous(Exception):
-    """The term is the beginning of no known task type: it may mean types that no code knows any more, or a user."""
+    """No known task type begins with the term. It may mean a user, or a type that no code knows any more."""
 
 
 def known_types() -> list[str]:
-    """Return the task types that this process or a live worker knows: no look at the tasks."""
+    """Return the task types that this process or a live worker knows, without a query over the tasks."""
     names = set(registry.known_types())
     live = Worker.objects.filter(status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
     for types in live.order_by("-id").values_list("task_types", flat=True)[:MAX_WORKERS]:
@@ -52,10 +52,10 @@ def known_types() -> list[str]:
 
 
 def read_term(term: str, *, may_view_payload: bool) -> TaskFilter:
-    """Return what a search term means; raise ``NotAllowed``, or ``Ambiguous`` for a word that could be two things.
+    """Return the filter for a search term.
 
-    What parameters and errors say is found only for those who may read it; and nobody finds
-    a secret by guessing it.
+    Raises ``NotAllowed``, and ``Ambiguous`` for a word that may be a user or a task type. Only users
+    who may read parameters and errors can search in them, and no one can find secrets by guessing.
     """
     term = term.strip()
     if not term:
@@ -67,18 +67,18 @@ def read_term(term: str, *, may_view_payload: bool) -> TaskFilter:
     if not term.startswith(_KINDS):
         types = [name for name in known_types() if name.startswith(term)]
         if not types:
-            raise Ambiguous(_("Say user:%(term)s, or the whole name of a task type after type:.") % {"term": term})
+            raise Ambiguous(_("Write user:%(term)s, or type: and the full name of a task type.") % {"term": term})
         return TaskFilter(task_types=types)
     found = TaskFilter()
     for kind, value in _parts(term):
         found = _add(found, kind, value, may_view_payload=may_view_payload)
     if any(seeks_hidden(contained, found.task_types) for group in found.parameters for contained in group):
-        raise NotAllowed(_("Values that are hidden cannot be searched for."))
+        raise NotAllowed(_("Hidden values cannot be searched."))
     return found
 
 
 def _parts(term: str) -> list[tuple[str, str]]:
-    """Split a term at the words that name a kind; the others belong to the value before them."""
+    """Split a term at the words that name a kind; other words belong to the value before them."""
     parts: list[str] = []
     for word in term.split():
         if word.startswith(_KINDS) and ":" in word:
@@ -106,7 +106,7 @@ def _add(found: TaskFilter, kind: str, value: str, *, may_view_payload: bool) ->
 
 
 def _meanings(value: str) -> list[Any]:
-    """Return what a typed value may stand for: the text itself, and the number or truth value that it reads as."""
+    """Return the possible meanings of a value: the text itself, and the JSON number or boolean that it spells."""
     try:
         read = json.loads(value)
     except (ValueError, RecursionError):
@@ -121,14 +121,10 @@ def _nested(keys: list[str], value: Any) -> dict[str, Any]:
     return result
 
 
-#: Parameters of the list's address that narrow it; all others only say how it is shown.
-NARROWING: Final = ("status", "priority", "queue", "task_type", "since", "user", "worker_id", "q")
-
-
 def read_address(data: Mapping[str, str], now: datetime, *, may_view_payload: bool) -> TaskFilter:
-    """Return what the parameters of the list's address mean.
+    """Return the filter for the parameters of the list's address.
 
-    Raises ``NotAllowed`` and ``Ambiguous``, and ``ValueError`` or ``KeyError`` for values that are none.
+    Raises ``NotAllowed``, ``Ambiguous``, and ``ValueError`` or ``KeyError`` for invalid values.
     """
     found = read_term(data.get("q", ""), may_view_payload=may_view_payload)
     if status := data.get("status"):
@@ -149,5 +145,5 @@ def read_address(data: Mapping[str, str], now: datetime, *, may_view_payload: bo
 
 
 def _both(found: Any, task_type: str) -> list[str]:
-    """Return the types that the search and the filter have in common; one that does not exist for none."""
+    """Return the types that both the search and the filter allow; ``[""]``, which matches no task, for none."""
     return [task_type] if not found or task_type in found else [""]

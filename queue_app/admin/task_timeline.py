@@ -1,4 +1,4 @@
-"""What happened to a task when: events in order, and a bar of how long it waited and ran."""
+"""A task's timeline: its events in order, and a bar of its waits and runs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from queue_app.core.states import Status
 from queue_app.dashboard import labels
 from queue_app.models import PriorityPolicy, Task, TaskAttempt
 
-#: The bar in its own units; a piece is at least so wide that it can be seen.
+#: Size of the bar in its own units, and the minimum visible width of a span.
 _WIDTH, _HEIGHT, _MIN = 1000, 14, 6
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened, or will; ``kind`` says how it looks."""
+    """A past or future event; ``kind`` selects its colour."""
 
     text: str
     at: datetime
@@ -30,8 +30,8 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A length of time in one state: wait, failed, run or done."""
+class Span:
+    """A time in one state: wait, failed, run or done."""
 
     kind: str
     start: datetime
@@ -39,12 +39,12 @@ class Piece:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Length of the span."""
         return max(0.0, (self.end - self.start).total_seconds())
 
 
 def timeline(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> list[Event]:
-    """Return the events of a task in order; what is to come is among them."""
+    """Return the events of a task in order, future ones included."""
     return sorted(_events(task, sorted(attempts, key=lambda row: row.attempt), now), key=lambda event: event.at)
 
 
@@ -78,9 +78,9 @@ def _events(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Itera
 
 
 def _promotions(task: Task, now: datetime) -> Iterator[Event]:
-    """Yield when its age raised it: that is derived from its wait, and of a wait that is over, until its end."""
+    """Yield each promotion by age; promotion leaves no record, so the task's wait tells when it happened."""
     queued_at = task.queued_at
-    assert queued_at is not None  # noqa: S101 - the caller looked; tells mypy so
+    assert queued_at is not None  # noqa: S101 - for mypy: the caller checked
     until = now if task.status == Status.QUEUED else max(task.started_at or queued_at, queued_at)
     for rise in rises(task.band, PriorityPolicy.thresholds()):
         at = queued_at + timedelta(seconds=rise.after)
@@ -89,32 +89,32 @@ def _promotions(task: Task, now: datetime) -> Iterator[Event]:
         yield Event(_("Promoted to %(band)s") % {"band": rise.to.label}, at, "promoted", _("by its age"))
 
 
-def pieces(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> list[Piece]:
-    """Return the waits and runs of a task, one after the other."""
-    found: list[Piece] = []
+def spans(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> list[Span]:
+    """Return the waits and runs of a task in order."""
+    found: list[Span] = []
     at = task.created_at
     for row in sorted(attempts, key=lambda row: row.attempt):
-        found += [Piece("wait", at, row.started_at), Piece("failed", row.started_at, row.finished_at)]
+        found += [Span("wait", at, row.started_at), Span("failed", row.started_at, row.finished_at)]
         at = row.finished_at
     status = Status(task.status)
     recorded = {row.attempt for row in attempts}
     end = task.finished_at or now
     if task.started_at is not None and task.attempt not in recorded and task.started_at >= at:
-        found.append(Piece("wait", at, task.started_at))
-        found.append(Piece("done" if status is Status.COMPLETED else "run", task.started_at, end))
+        found.append(Span("wait", at, task.started_at))
+        found.append(Span("done" if status is Status.COMPLETED else "run", task.started_at, end))
     elif task.finished_at is None:
-        found.append(Piece("wait", at, now))
-    return [piece for piece in found if piece.seconds > 0]
+        found.append(Span("wait", at, now))
+    return [span for span in found if span.seconds > 0]
 
 
-def bar(parts: Sequence[Piece]) -> SafeString:
-    """Return the pieces as a bar in SVG, in proportion but for those too short to be seen."""
+def bar(parts: Sequence[Span]) -> SafeString:
+    """Return the spans as an SVG bar. Widths are proportional, but at least ``_MIN``."""
     total = sum(part.seconds for part in parts)
     if not total:
         return SafeString("")
     widths = [max(_MIN, part.seconds / total * _WIDTH) for part in parts]
     scale = _WIDTH / sum(widths)
-    names = {"wait": _("waited"), "failed": _("ran and failed"), "run": _("runs"), "done": _("ran")}
+    names = {"wait": _("waited"), "failed": _("ran and failed"), "run": _("is running"), "done": _("ran")}
     rows, x = [], 0.0
     for part, width in zip(parts, widths, strict=True):
         text = f"{names[part.kind]} {labels.duration(part.seconds)}"
@@ -127,9 +127,3 @@ def bar(parts: Sequence[Piece]) -> SafeString:
         "; ".join(row[-1] for row in rows),
         format_html_join("", '<rect class="tq-piece-{}" x="{}" width="{}" height="{}"><title>{}</title></rect>', rows),
     )
-
-
-def waited_and_ran(parts: Sequence[Piece]) -> tuple[float, float]:
-    """Return the seconds of waiting and of running in all."""
-    waited = sum(part.seconds for part in parts if part.kind == "wait")
-    return waited, sum(part.seconds for part in parts) - waited

@@ -1,16 +1,17 @@
 """The view that all endpoints extend.
 
-It names every policy itself, so that the settings of the project it is installed in change
-nothing: who may call, what is read, how answers look.
+It sets every policy itself, so that the settings of the project do not change who may call an endpoint, how a request
+is read, or how an answer looks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
+from uuid import UUID
 
 from django.apps import apps
 from django.db import transaction
@@ -18,15 +19,10 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.encoding import iri_to_uri
 from rest_framework import exceptions, negotiation
-from rest_framework.authentication import (
-    BaseAuthentication,
-    BasicAuthentication,
-    SessionAuthentication,
-    TokenAuthentication,
-)
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication, TokenAuthentication
 from rest_framework.metadata import SimpleMetadata
 from rest_framework.parsers import JSONParser
-from rest_framework.permissions import SAFE_METHODS, BasePermission, IsAuthenticated
+from rest_framework.permissions import SAFE_METHODS, AllowAny, BasePermission, IsAuthenticated
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -35,31 +31,21 @@ from rest_framework.views import APIView
 
 from queue_app import conf
 from queue_app.api import errors
-from queue_app.api.body import check_headers, read_object
-from queue_app.api.keys import KeyAuthentication, check_scope
+from queue_app.api.authentication import KeyAuthentication, PasswordAuthentication, check_scope
+from queue_app.api.body import Body
+from queue_app.api.fields import uuid_of
 from queue_app.api.throttles import ScopedThrottle
 from queue_app.api.visibility import without_payload
 from queue_app.core import trace
+from queue_app.exceptions import InvalidTaskData
 from queue_app.services.control import audit
 from queue_app.sql.database import atomic
 
 ANYTHING: Final = "*/*"
 
 
-class PasswordAuthentication(BasicAuthentication):
-    """HTTP Basic that refuses names which no database could hold."""
-
-    www_authenticate_realm = "task queue"
-
-    def authenticate_credentials(self, userid: str, password: str, request: Any = None) -> Any:
-        """Return (user, None); raise ``AuthenticationFailed``."""
-        if "\x00" in userid or "\x00" in password:
-            raise exceptions.AuthenticationFailed
-        return super().authenticate_credentials(userid, password, request)
-
-
 class PlainJSON(JSONRenderer):
-    """JSON in UTF-8, whatever REST_FRAMEWORK says."""
+    """JSON in UTF-8, independent of the REST_FRAMEWORK setting."""
 
     ensure_ascii = False
     compact = True
@@ -67,17 +53,17 @@ class PlainJSON(JSONRenderer):
 
 
 class ProblemJSON(PlainJSON):
-    """For clients that accept the media type of problems alone."""
+    """For clients that accept only the media type of problem documents."""
 
     media_type = errors.CONTENT_TYPE
     format = "problem"
 
 
 class Negotiation(negotiation.DefaultContentNegotiation):
-    """Choose by the Accept header; a ?format= that nothing renders is not acceptable, not missing."""
+    """Choose by the Accept header; answer an unknown ?format= with 406 instead of 404."""
 
     def select_renderer(self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: Any = None) -> Any:
-        """Return the renderer and its media type; the first one at once for whoever takes anything, or just that."""
+        """Return the renderer and its media type; take a short cut if the first one will do."""
         accept = request.META.get("HTTP_ACCEPT", ANYTHING)
         first = next(iter(renderers))
         if accept in {ANYTHING, first.media_type} and not request.META.get("QUERY_STRING"):
@@ -85,7 +71,7 @@ class Negotiation(negotiation.DefaultContentNegotiation):
         return super().select_renderer(request, renderers, format_suffix)
 
     def filter_renderers(self, renderers: Iterable[BaseRenderer], format: str) -> list[BaseRenderer]:  # noqa: A002
-        """Return the renderers of a format; raise ``NotAcceptable`` when there is none."""
+        """Return the renderers of a format; raise ``NotAcceptable`` if there is none."""
         named = [renderer for renderer in renderers if renderer.format == format]
         found = [renderer for renderer in named if not isinstance(renderer, ProblemJSON)]  # only errors are problems
         if not found:
@@ -94,7 +80,7 @@ class Negotiation(negotiation.DefaultContentNegotiation):
 
 
 class AnyFormat(Negotiation):
-    """For answers that are no document: whatever is accepted, and ?format= means something else."""
+    """For answers in one fixed format: ignore the Accept header and ?format=; errors are JSON."""
 
     def select_renderer(self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: Any = None) -> Any:
         """Return the renderer of errors."""
@@ -103,7 +89,7 @@ class AnyFormat(Negotiation):
 
 
 class ApiView(APIView):
-    """An endpoint for users who say who they are; its errors are problem documents."""
+    """An endpoint for authenticated users; its errors are problem documents."""
 
     permission_classes: Sequence[type[BasePermission]] = (IsAuthenticated,)
     authentication_classes: Sequence[type[BaseAuthentication]] = (PasswordAuthentication, SessionAuthentication)
@@ -112,23 +98,23 @@ class ApiView(APIView):
     content_negotiation_class = Negotiation
     metadata_class = SimpleMetadata
     throttle_classes: Sequence[type[BaseThrottle]] = (ScopedThrottle,)
-    #: The limit that the calls of a method count for, where it is not that of reads.
+    #: Method -> scope of its rate limit; other methods count as "reads".
     throttle_scopes: Mapping[str, str] = MappingProxyType({})
-    #: What a key that is limited must be allowed, method by method; staff's views ask for permissions by themselves.
+    #: Method -> scope that a restricted key needs; the views for staff check permissions themselves.
     key_scopes: Mapping[str, str] = MappingProxyType({})
-    #: Shows answers to people; ``queue_app.urls`` names it, for a page knows what all the views offer.
+    #: Renderer of HTML pages; ``queue_app.urls`` sets it, because the page imports the schema and so all views.
     page_class: type[BaseRenderer] | None = None
     versioning_class = None
-    #: Whether what it changes goes to the audit log; a task that is submitted is its own record.
+    #: Whether changes go to the audit log; a submitted task is its own record.
     records_actions = True
-    #: How many times as large as usual a body may be.
+    #: Maximum size of a body, as a multiple of the usual one.
     body_factor = 1
-    #: What the request carried, once it has been read: it can be read once only.
-    _body: Mapping[str, Any] = MappingProxyType({})
+    #: JSON object that ``json_body`` read, for the audit log; a stream can be read only once.
+    _content: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
-        """Return the view, without the transaction that ATOMIC_REQUESTS would put around it.
+        """Return the view without the transaction of ATOMIC_REQUESTS.
 
         Each service commits by itself; the index hears of a task before the answer is written.
         """
@@ -136,7 +122,7 @@ class ApiView(APIView):
         return transaction.non_atomic_requests(using=conf.load()[0].database_alias)(view)
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """Return token authentication too where its app is installed, first: it names the scheme in a 401."""
+        """Add keys, and tokens if their app is installed, first: the first one names the scheme in a 401."""
         classes = list(self.authentication_classes)
         if classes and apps.is_installed("rest_framework.authtoken"):
             classes.insert(0, TokenAuthentication)
@@ -145,50 +131,49 @@ class ApiView(APIView):
         return [authentication() for authentication in classes]
 
     def get_renderers(self) -> list[Any]:
-        """Return JSON, and where somebody looks at what is not open to all, a page for people too."""
+        """Return JSON, and for a GET that needs authentication also an HTML page."""
         renderers = super().get_renderers()
         if self.page_class is not None and self.request.method == "GET" and self.authentication_classes:
             renderers.append(self.page_class())
         return renderers
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """Answer within the trace that the caller names, so that tasks which it submits belong to it."""
-        with trace.use(trace.parse(request.META.get("HTTP_TRACEPARENT", "")) or trace.current.get()):
+        """Answer within the trace that the caller names, so that the tasks it submits join that trace."""
+        header = request.META.get("HTTP_TRACEPARENT")
+        traceparent = trace.parse(header) if header else None
+        with trace.use(traceparent) if traceparent else nullcontext():
             return super().dispatch(request, *args, **kwargs)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Refuse unfit bodies before the checks of the session may read them."""
-        check_headers(request._request, self.body_factor)  # noqa: SLF001 - the wrapped request of Django
-        audit.begin()
+        """Refuse an unfit body before the checks of the session can read it."""
+        self._body = Body(request._request, self.body_factor)  # noqa: SLF001 - the wrapped request of Django
+        self._body.check_headers()
+        if self.records_actions:
+            audit.begin()
         super().initial(request, *args, **kwargs)
         scope = self.key_scopes.get(request.method or "")
         if scope is not None:
             check_scope(request, scope)
 
-    def throttle_scope(self, request: Request) -> str:
-        """Return the limit that this call counts for."""
-        return self.throttle_scopes.get(request.method or "", "reads")
-
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record what was changed, unless it was recorded in the transaction of the change (see ``recording``)."""
+        """Record the change, unless it was recorded in its own transaction (see ``recording``)."""
         changed = request.method not in SAFE_METHODS and HTTPStatus(response.status_code).is_success
-        if changed and self.records_actions and not audit.has_recorded():
+        if changed:
             self._record(request)
         is_page = isinstance(getattr(request, "accepted_renderer", None), self.page_class or ())
         if is_page and isinstance(response, Response):
-            response.content_type = None  # that of the page, also for a problem
+            response.content_type = None  # the page sets its own, also for a problem
         return super().finalize_response(request, response, *args, **kwargs)
 
     @contextmanager
     def recording(self, request: Request) -> Iterator[None]:
-        """Change something within: the change and its record are committed together, and then told to the index."""
+        """Commit a change and its audit record in one transaction; the index is notified after it."""
         with atomic():
             yield
-            if self.records_actions and not audit.has_recorded():
-                self._record(request)
+            self._record(request)
 
     def _record(self, request: Request) -> None:
-        if self._body.get("dry_run"):
+        if not self.records_actions or self._content.get("dry_run") or audit.has_recorded():
             return
         match = request.resolver_match
         name, names = (match.url_name, match.kwargs) if match else (type(self).__name__, {})
@@ -196,33 +181,48 @@ class ApiView(APIView):
         audit.record(
             f"{action or target}.{str(request.method).lower()}", target, list(names.values()),
             by=self.username(request), via=audit.API,
-            after={"request": without_payload(self._body)} if self._body else {},
-            reason=str(self._body.get("reason") or ""),
+            after={"request": without_payload(self._content)} if self._content else {},
+            reason=str(self._content.get("reason") or ""),
         )  # fmt: skip
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response]:
-        """Return the one table of errors."""
+        """Return the handler that knows the table of errors."""
         return errors.handle
 
-    def json_body(self, request: Request, *, required: bool = True) -> dict[str, Any]:
-        """Return the JSON object that the request carries."""
-        body = read_object(request._request, required=required, factor=self.body_factor)  # noqa: SLF001 - unparsed
-        self._body = body
-        return body
+    def json_body(self, *, required: bool = True) -> dict[str, Any]:
+        """Return the JSON object in the body."""
+        content = self._body.read_object(required=required)
+        self._content = content
+        return content
 
     def address(self, request: Request, path: str) -> str:
-        """Return the absolute address of a path from the root, as ``build_absolute_uri`` does for any address."""
+        """Return the absolute address of a path from the root; faster than ``build_absolute_uri``."""
         return str(iri_to_uri(f"{request.scheme}://{request.get_host()}{path}"))
 
     def username(self, request: Request) -> str:
-        """Return the name under which the caller's tasks are kept."""
+        """Return the name that the caller's tasks are stored under."""
         name: str = request.user.get_username()
         return name
 
 
+class PublicView(ApiView):
+    """An endpoint that anyone may call."""
+
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+
+
 class NotFoundView(ApiView):
-    """Answer addresses of the API that do not exist, so that no HTML page does."""
+    """Answer unknown addresses of the API with a problem document instead of an HTML page."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse whatever is asked."""
+        """Refuse every request."""
         raise exceptions.NotFound
+
+
+def parse_id(text: str, missing: Exception) -> UUID:
+    """Return the UUID in an address; raise ``missing`` if the text is none."""
+    try:
+        return uuid_of(text, "id")
+    except InvalidTaskData:
+        raise missing from None

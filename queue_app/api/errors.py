@@ -1,7 +1,7 @@
-"""Every error as an RFC 9457 problem document; the one table that gives each its HTTP status.
+"""Every error as an RFC 9457 problem document; one table gives each its HTTP status.
 
-``code`` is stable and safe to match on, ``detail`` is for people. Details of errors that
-come from below (database, framework) are fixed sentences: they must not tell about the inside.
+``code`` is stable and safe to match on; ``detail`` is for people. Errors of the database and the framework get fixed
+details, which reveal nothing about the inside of the server.
 """
 
 from __future__ import annotations
@@ -21,34 +21,12 @@ from rest_framework import exceptions as drf
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from queue_app.exceptions import (
-    ChangedMeanwhile,
-    DeadLetterNotFound,
-    IdempotencyConflict,
-    IndexNotReady,
-    IndexUnavailable,
-    InvalidTaskData,
-    InvalidTransition,
-    LimitExceeded,
-    LimitNotFound,
-    OperationEnded,
-    OperationNotFound,
-    OutOfScope,
-    QueueFull,
-    StaleLease,
-    TaskNotFound,
-    TaskQueueError,
-    TokenRefused,
-    UnknownQueue,
-    UnknownTaskType,
-    UserLimitExceeded,
-    WorkerLost,
-    WorkerNotFound,
-)
+from queue_app import exceptions as own
+from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.services.control.limits import InvalidLimits
 
 CONTENT_TYPE: Final = "application/problem+json"
-TITLES: Final = {413: "Content Too Large"}  # its name in older versions of Python is another
+TITLES: Final = {413: "Content Too Large"}  # older versions of Python have another name
 RETRY_AFTER_SECONDS: Final = 2
 TEXT_LIMIT: Final = 500
 logger = logging.getLogger("django.request")
@@ -71,31 +49,31 @@ class NoSuchQueue(TaskQueueError):
 
 
 class PreconditionRequired(TaskQueueError):
-    """An edit that does not say on which version it is based."""
+    """An edit does not name the version that it is based on."""
 
     code = "precondition_required"
 
 
 class TooManyWaiters(TaskQueueError):
-    """As many requests wait in this process as may."""
+    """This process already holds the maximum number of waiting requests."""
 
     code = "too_many_waiters"
 
 
 class AsgiRequired(TaskQueueError):
-    """What only an ASGI server can do."""
+    """This needs an ASGI server."""
 
     code = "asgi_required"
 
 
 class NotInstalled(TaskQueueError):
-    """A part of the API whose package is not installed."""
+    """A part of the API needs a package that is not installed."""
 
     code = "not_installed"
 
 
 class Rule(NamedTuple):
-    """What becomes of an error; without ``code`` and ``detail`` the error's own are told."""
+    """The answer to an error; by default ``code`` and ``detail`` are those of the error."""
 
     error: type[Exception]
     status: int
@@ -103,60 +81,65 @@ class Rule(NamedTuple):
     detail: str | None = None
 
 
-#: The first rule whose class matches holds.
+#: The first rule whose class matches applies.
 RULES: Final = (
     Rule(InvalidInput, 400),
     Rule(InvalidTaskData, 400),
-    Rule(QueueFull, 429),
-    Rule(UserLimitExceeded, 429),
-    Rule(IdempotencyConflict, 409),
-    Rule(TokenRefused, 401),
-    Rule(OutOfScope, 403),
-    Rule(WorkerNotFound, 404),
-    Rule(WorkerLost, 409),
-    Rule(StaleLease, 409),
-    Rule(InvalidTransition, 409),
-    Rule(ChangedMeanwhile, 412),
+    Rule(own.QueueFull, 429),
+    Rule(own.UserLimitExceeded, 429),
+    Rule(own.IdempotencyConflict, 409),
+    Rule(own.TokenRefused, 401),
+    Rule(own.OutOfScope, 403),
+    Rule(own.WorkerNotFound, 404),
+    Rule(own.WorkerLost, 409),
+    Rule(own.StaleLease, 409),
+    Rule(own.InvalidTransition, 409),
+    Rule(own.ChangedMeanwhile, 412),
     Rule(PreconditionRequired, 428),
     Rule(TooManyWaiters, 503),
     Rule(AsgiRequired, 501),
     Rule(NotInstalled, 501),
-    Rule(TaskNotFound, 404, None, "There is no such task."),
+    Rule(own.TaskNotFound, 404, None, "There is no such task."),
     Rule(NoSuchQueue, 404),
-    Rule(DeadLetterNotFound, 404, None, "There is no such dead letter."),
-    Rule(LimitNotFound, 404, None, "There are no such limits."),
-    Rule(OperationNotFound, 404, None, "There is no such operation."),
-    Rule(OperationEnded, 409),
-    Rule(IndexUnavailable, 503, None, "The index cannot be reached; try again later."),
-    Rule(IndexNotReady, 503, None, "The index is being rebuilt; try again later."),
-    Rule(drf.NotAuthenticated, 401, "not_authenticated", "Say who you are: by token, password or session."),
+    Rule(own.DeadLetterNotFound, 404, None, "There is no such dead letter."),
+    Rule(own.LimitNotFound, 404, None, "There are no such limits."),
+    Rule(own.OperationNotFound, 404, None, "There is no such operation."),
+    Rule(own.OperationEnded, 409),
+    Rule(own.IndexUnavailable, 503, None, "The index is unavailable; try again later."),
+    Rule(own.IndexNotReady, 503, None, "The index is being rebuilt; try again later."),
+    Rule(drf.NotAuthenticated, 401, "not_authenticated", "Authenticate with a key, a token, a password or a session."),
     Rule(drf.AuthenticationFailed, 401, "authentication_failed", "These credentials are not valid."),
     Rule(drf.PermissionDenied, 403, "permission_denied"),
     Rule(django.PermissionDenied, 403, "permission_denied", "You may not do this."),
     Rule(drf.NotFound, 404, "not_found", "There is nothing at this address."),
     Rule(Http404, 404, "not_found", "There is nothing at this address."),
-    Rule(drf.MethodNotAllowed, 405, "method_not_allowed", "This address does not know this method; see Allow."),
-    Rule(drf.NotAcceptable, 406, "not_acceptable", "Answers are JSON only; accept application/json."),
+    Rule(
+        drf.MethodNotAllowed,
+        405,
+        "method_not_allowed",
+        "This address does not support the method; see Allow.",
+    ),
+    Rule(drf.NotAcceptable, 406, "not_acceptable", "Answers are JSON; accept application/json."),
     Rule(drf.UnsupportedMediaType, 415, "unsupported_media_type", "Send plain JSON as application/json."),
     Rule(drf.Throttled, 429, "throttled", "Too many requests; try again later."),
-    Rule(drf.APIException, 400, "bad_request", "The request cannot be understood."),
+    Rule(drf.APIException, 400, "bad_request", "The request is malformed."),
     Rule(django.RequestDataTooBig, 413, "payload_too_large", "The request is too large."),
-    Rule(django.SuspiciousOperation, 400, "bad_request", "The request cannot be understood."),
-    Rule(django.BadRequest, 400, "bad_request", "The request cannot be understood."),
-    Rule(MultiPartParserError, 400, "bad_request", "The request cannot be understood."),
+    Rule(django.SuspiciousOperation, 400, "bad_request", "The request is malformed."),
+    Rule(django.BadRequest, 400, "bad_request", "The request is malformed."),
+    Rule(MultiPartParserError, 400, "bad_request", "The request is malformed."),
     Rule(UnreadablePostError, 400, "body_incomplete", "The connection ended before the body did."),
     Rule(DataError, 400, "invalid_value", "The request holds a value that cannot be stored."),
-    Rule(OperationalError, 503, "database_unavailable", "The database is not available; try again later."),
-    Rule(InterfaceError, 503, "database_unavailable", "The database is not available; try again later."),
+    Rule(OperationalError, 503, "database_unavailable", "The database is unavailable; try again later."),
+    Rule(InterfaceError, 503, "database_unavailable", "The database is unavailable; try again later."),
 )
-UNEXPECTED: Final = Rule(Exception, 500, "internal_error", "Something went wrong; it has been reported.")
-#: Codes that have a status of their own, whichever class carries them.
+UNEXPECTED: Final = Rule(Exception, 500, "internal_error", "The server failed; the error has been logged.")
+#: Codes with a status of their own, whatever the class of the error.
 STATUS_OF_CODE: Final = {"payload_too_large": 413}
 DISK_FULL: Final = "53100"
 
 
 def handle(error: Exception, context: dict[str, Any]) -> Response:
-    """Return the problem document of any exception; report it when no rule expects it."""
+    """Return the problem document of any exception; report one that no rule expects."""
     rule = next((rule for rule in RULES if isinstance(error, rule.error)), UNEXPECTED)
     if rule is UNEXPECTED:
         _report(error, context["request"]._request)  # noqa: SLF001 - the wrapped request of Django
@@ -172,9 +155,9 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
     problem = document(status, code, detail)
     if entries:
         problem["errors"] = entries
-    if isinstance(error, InvalidTransition | StaleLease):
+    if isinstance(error, own.InvalidTransition | own.StaleLease):
         problem["task_status"] = error.status  # "status" is the HTTP status here
-    if isinstance(error, LimitExceeded):
+    if isinstance(error, own.LimitExceeded):
         problem |= {"queue": error.queue or None, "limit": error.limit, "current": error.current}
     set_rollback()
     return Response(problem, status=status, headers=_headers(error, status), content_type=CONTENT_TYPE)
@@ -187,7 +170,7 @@ def document(status: int, code: str, detail: str) -> dict[str, Any]:
 
 
 def printable(text: str, limit: int = TEXT_LIMIT) -> str:
-    """Return ``text`` cut to ``limit``, with what cannot be shown or encoded written as escapes."""
+    """Return ``text`` cut to ``limit``, with unprintable characters as escapes."""
     cut = text if len(text) <= limit else f"{text[: limit - 1]}…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
@@ -206,7 +189,7 @@ def _entry(error: InvalidTaskData) -> dict[str, Any]:
     }
     if error.limit is not None:
         entry["limit"] = error.limit
-    if isinstance(error, UnknownTaskType | UnknownQueue):
+    if isinstance(error, own.UnknownTaskType | own.UnknownQueue):
         entry["near_matches"] = error.near_matches
     return entry
 
@@ -219,13 +202,13 @@ def _headers(error: Exception, status: int) -> dict[str, str]:
     headers: dict[str, str] = {}
     if authenticate := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = authenticate
-    wait = getattr(error, "retry_after" if isinstance(error, LimitExceeded) else "wait", None)
+    wait = getattr(error, "retry_after" if isinstance(error, own.LimitExceeded) else "wait", None)
     if wait is not None or status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = str(math.ceil(wait or RETRY_AFTER_SECONDS))
     return headers
 
 
 def _report(error: Exception, request: HttpRequest) -> None:
-    """Tell Django's listeners and the log, as if the error had left the view."""
+    """Notify Django's listeners and write the log, as if the error had left the view."""
     got_request_exception.send(sender=handle, request=request)
     logger.error("Internal Server Error: %s", printable(request.path), exc_info=error)

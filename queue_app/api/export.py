@@ -1,11 +1,12 @@
-"""Tasks as a stream of lines, NDJSON or CSV, a page of rows at a time."""
+"""Stream tasks as lines of NDJSON or CSV, one page of rows at a time."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from asgiref.sync import sync_to_async
@@ -16,27 +17,19 @@ from queue_app.api.representation import summary
 from queue_app.models import Task
 
 CONTENT_TYPES: Final = {"ndjson": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
-#: A cell that begins so is a formula to programs for tables.
+#: First characters that make a spreadsheet treat a cell as a formula.
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 _encode: Final = JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def response(request: HttpRequest, pages: Iterator[list[Task]], fields: Sequence[str], name: str) -> Any:
-    """Return the pages as a streamed answer in the format ``name``; nothing is read before it is sent."""
-    lines: Callable[[Sequence[Task], Sequence[str]], str] = _csv if name == "csv" else _ndjson
-    head = ",".join(fields) + "\r\n" if name == "csv" else ""
-    texts = _texts(pages, lambda tasks: lines(tasks, fields), head)
-    # Django gathers a plain iterator in memory before it serves it under ASGI.
+    """Return the pages as a streamed answer in the format ``name``; each page is read when it is sent."""
+    head, lines = ([",".join(fields) + "\r\n"], _csv) if name == "csv" else ([], _ndjson)
+    texts = chain(head, (lines(tasks, fields) for tasks in pages))
+    # Under ASGI Django reads a plain iterator into memory before it sends anything.
     content = _asynchronously(texts) if hasattr(request, "scope") else texts
     headers = {"Content-Disposition": f'attachment; filename="tasks.{name}"', "X-Accel-Buffering": "no"}
     return StreamingHttpResponse(content, content_type=CONTENT_TYPES[name], headers=headers)
-
-
-def _texts(pages: Iterator[list[Task]], lines: Callable[[Sequence[Task]], str], head: str) -> Iterator[str]:
-    if head:
-        yield head
-    for tasks in pages:
-        yield lines(tasks)
 
 
 async def _asynchronously(texts: Iterator[str]) -> AsyncIterator[str]:
@@ -46,8 +39,8 @@ async def _asynchronously(texts: Iterator[str]) -> AsyncIterator[str]:
 
 
 def _ndjson(tasks: Sequence[Task], fields: Sequence[str]) -> str:
-    shown = (summary(task) for task in tasks)
-    return "".join(f"{_encode({name: row[name] for name in fields})}\n" for row in shown)
+    rows = (summary(task) for task in tasks)
+    return "".join(f"{_encode({name: row[name] for name in fields})}\n" for row in rows)
 
 
 def _csv(tasks: Sequence[Task], fields: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""Read named values from a body or a query string, typed and without coercion, noting every error.
+"""Read named values from a body or a query string, without coercion, and collect every error.
 
-A check is a function that returns the value or raises ``InvalidTaskData``. The reader runs
-it, and goes on with the next field after an error, so that a caller learns of all at once.
+A check is a function that takes a value and its name. It returns the value or raises ``InvalidTaskData``. The reader
+continues with the next field after an error, so that the caller learns of all errors at once.
 """
 
 from __future__ import annotations
@@ -9,47 +9,53 @@ from __future__ import annotations
 import re
 import unicodedata
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, Self
+
+from django.http import QueryDict
+from rest_framework.settings import api_settings
 
 from queue_app.api.errors import InvalidInput
 from queue_app.exceptions import InvalidTaskData, near_matches
+from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.services.enqueue.validate import check_reason
+
+type Check[T] = Callable[[Any, str], T]
 
 TEXT_LENGTH: Final = 255
-MAX_NAMED: Final = 20  # unknown names that one answer lists
+MAX_NAMED: Final = 20  # unknown names listed in one answer
+MAX_CHOICES: Final = 20  # values of one query parameter
 _UUID: Final = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
 _WHOLE: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
 class Reader:
-    """Takes fields out of a mapping; ``finish`` raises what was wrong with them."""
+    """Take fields out of a mapping; use it in a ``with`` block, whose end raises the errors."""
 
-    def __init__(self, data: Mapping[str, Any]) -> None:
+    def __init__(
+        self, data: Mapping[str, Any], known: Iterable[str], read_only: Iterable[str] = (), code: str = "unknown_field"
+    ) -> None:
         self._data = data
         self._errors: list[InvalidTaskData] = []
+        known = frozenset(known)
+        for name in [name for name in data if name not in known][:MAX_NAMED]:
+            self._refuse_name(name, known, read_only, code)
 
-    def refuse_others(
-        self, known: Iterable[str], read_only: Iterable[str] = (), *, code: str = "unknown_field"
-    ) -> None:
-        """Note the names that are not among ``known``."""
-        known, read_only = frozenset(known), frozenset(read_only)
-        for name in [name for name in self._data if name not in known][:MAX_NAMED]:
-            if name in read_only:
-                error = InvalidTaskData(name, f"{name} is set by the queue, not by callers.", code="read_only_field")
-            else:
-                hint = [repr(match) for match in near_matches(name[:TEXT_LENGTH], known)]
-                suggestion = f" Did you mean {' or '.join(hint)}?" if hint else f" Known: {', '.join(sorted(known))}."
-                error = InvalidTaskData(name, f"{name!r:.80} is not known here.{suggestion}", code=code)
-            self._errors.append(error)
+    def __enter__(self) -> Self:
+        return self
 
-    def required[T](self, name: str, check: Callable[[Any, str], T], fallback: T) -> T:
-        """Return a field that must be there; ``fallback`` stands in for it after an error."""
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if error is None:
+            self.finish()
+
+    def required[T](self, name: str, check: Check[T], fallback: T) -> T:
+        """Return a required field; ``fallback`` replaces it after an error."""
         if name not in self._data:
             self.note(InvalidTaskData(name, f"{name} is required.", code="required"))
             return fallback
         return self._checked(name, check, fallback)
 
-    def optional[T](self, name: str, check: Callable[[Any, str], T]) -> T | None:
+    def optional[T](self, name: str, check: Check[T]) -> T | None:
         """Return a field that may be missing or null."""
         if self._data.get(name) is None:
             return None
@@ -60,18 +66,52 @@ class Reader:
         self._errors.append(error)
 
     def finish(self) -> None:
-        """Raise what was wrong, if anything was."""
-        if len(self._errors) == 1:
-            raise self._errors[0]
+        """Raise the errors, if there are any."""
         if self._errors:
-            raise InvalidInput(self._errors)
+            raise self._errors[0] if len(self._errors) == 1 else InvalidInput(self._errors)
 
-    def _checked[T, F](self, name: str, check: Callable[[Any, str], T], fallback: F) -> T | F:
+    def _checked[T, F](self, name: str, check: Check[T], fallback: F) -> T | F:
         try:
             return check(self._data[name], name)
         except InvalidTaskData as error:
             self.note(error)
             return fallback
+
+    def _refuse_name(self, name: str, known: Collection[str], read_only: Iterable[str], code: str) -> None:
+        if name in read_only:
+            self.note(InvalidTaskData(name, f"{name} is set by the queue, not by callers.", code="read_only_field"))
+            return
+        matches = [repr(match) for match in near_matches(name[:TEXT_LENGTH], known)]
+        hint = f" Did you mean {' or '.join(matches)}?" if matches else f" Known: {', '.join(sorted(known))}."
+        self.note(InvalidTaskData(name, f"{name!r:.80} is not known here.{hint}", code=code))
+
+
+def read_query(query: QueryDict, known: Iterable[str], *, ignore_format: bool = True) -> Reader:
+    """Return a reader of a query string; by default it ignores the parameter that selects the renderer."""
+    ignored = api_settings.URL_FORMAT_OVERRIDE if ignore_format else None
+    values = {name: query.getlist(name) for name in query if name != ignored}
+    return Reader(values, known, code="unknown_parameter")
+
+
+def once[T](check: Check[T]) -> Check[T]:
+    """Return ``check`` for a query parameter that may occur only once."""
+
+    def check_only(values: list[str], name: str) -> T:
+        if len(values) != 1:
+            raise InvalidTaskData(name, f"{name:.80} may be given only once.", code="repeated_parameter")
+        return check(values[0], name)
+
+    return check_only
+
+
+def several[T](check: Check[T]) -> Check[list[T]]:
+    """Return ``check`` for a query parameter that may be repeated or hold several values separated by commas."""
+
+    def check_all(values: list[str], name: str) -> list[T]:
+        parts = [part for value in values for part in value.split(",")]
+        return [check(part, name) for part in list_of(MAX_CHOICES)(parts, name)]
+
+    return check_all
 
 
 def text(value: Any, name: str) -> str:
@@ -81,9 +121,8 @@ def text(value: Any, name: str) -> str:
     if not value:
         raise InvalidTaskData(name, f"{name} must not be empty.", code="blank")
     if len(value) > TEXT_LENGTH:
-        raise InvalidTaskData(
-            name, f"{name} has {len(value)} characters; the limit is {TEXT_LENGTH}.", limit=TEXT_LENGTH
-        )
+        message = f"{name} has {len(value)} characters; the limit is {TEXT_LENGTH}."
+        raise InvalidTaskData(name, message, limit=TEXT_LENGTH)
     if not value.isascii() or not value.isprintable():
         _refuse_invisible(value, name)
     return value
@@ -94,6 +133,33 @@ def _refuse_invisible(value: str, name: str) -> None:
         raise InvalidTaskData(name, f"{name} contains control or invisible characters.", code="invalid_characters")
 
 
+def tail_of_text(length: int) -> Check[str]:
+    """Return a check that keeps the last ``length`` characters of any text and escapes what a row cannot hold."""
+
+    def check(value: Any, name: str) -> str:
+        if not isinstance(value, str):
+            raise InvalidTaskData(name, f"{name} must be a string.", code="string_expected")
+        return value[-length:].replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+    return check
+
+
+def reason(value: Any, _: str) -> str:
+    """Accept the reason of an action; it may be empty."""
+    return check_reason(value, REASON_LENGTH)
+
+
+def choice(known: Collection[str], code: str) -> Check[str]:
+    """Return a check for one of the ``known`` words."""
+
+    def check(value: Any, name: str) -> str:
+        if not isinstance(value, str) or value not in known:
+            raise InvalidTaskData(name, f"{value!r:.60} is unknown; {name:.80} takes {', '.join(known)}.", code=code)
+        return value
+
+    return check
+
+
 def json_object(value: Any, name: str) -> dict[str, Any]:
     """Accept a JSON object."""
     if not isinstance(value, dict):
@@ -101,38 +167,59 @@ def json_object(value: Any, name: str) -> dict[str, Any]:
     return value
 
 
-def task_id(value: Any, name: str) -> uuid.UUID:
+def list_of(most: int) -> Check[list[Any]]:
+    """Return a check for a list of at most ``most`` items."""
+
+    def check(value: Any, name: str) -> list[Any]:
+        if not isinstance(value, list):
+            raise InvalidTaskData(name, f"{name} must be a list.", code="list_expected")
+        if len(value) > most:
+            message = f"{name} has {len(value)} items; the limit is {most}."
+            raise InvalidTaskData(name, message, code="too_many", limit=most)
+        return value
+
+    return check
+
+
+def uuid_of(value: Any, name: str) -> uuid.UUID:
     """Accept a UUID in its usual spelling."""
     if not isinstance(value, str) or not _UUID.fullmatch(value):
         raise InvalidTaskData(name, f"{name} must be a UUID.", code="invalid_id")
     return uuid.UUID(value)
 
 
-def whole_number(low: int, high: int) -> Callable[[Any, str], int]:
-    """Return a check for a whole number written as text, between two bounds."""
-
-    def check(value: Any, name: str) -> int:
-        if not isinstance(value, str) or not _WHOLE.fullmatch(value):
-            raise InvalidTaskData(name, f"{name} must be a whole number.", code="integer_expected")
-        if not low <= int(value) <= high:
-            raise InvalidTaskData(name, f"{name} must lie between {low} and {high}.", code="out_of_range", limit=high)
-        return int(value)
-
-    return check
+def integer_text(value: Any, name: str) -> int:
+    """Accept a whole number written in digits."""
+    if not isinstance(value, str) or not _WHOLE.fullmatch(value):
+        raise InvalidTaskData(name, f"{name} must be a whole number.", code="integer_expected")
+    return int(value)
 
 
 def integer(value: Any, name: str) -> int:
-    """Accept a whole number of JSON; its bounds are for others to check."""
+    """Accept a whole number of JSON."""
     if type(value) is not int:
         raise InvalidTaskData(name, f"{name} must be a whole number.", code="integer_expected")
     return value
 
 
 def number(value: Any, name: str) -> float:
-    """Accept a number of JSON; its bounds are for others to check."""
+    """Accept a number of JSON."""
     if type(value) not in (int, float):
         raise InvalidTaskData(name, f"{name} must be a number.", code="number_expected")
     return float(value)
+
+
+def between[T: float](low: float, high: float, check: Check[T]) -> Check[T]:
+    """Return ``check`` for a number from ``low`` to ``high``."""
+
+    def check_range(value: Any, name: str) -> T:
+        found = check(value, name)
+        if not low <= found <= high:
+            message = f"{name} must be between {low} and {high}."
+            raise InvalidTaskData(name, message, code="out_of_range", limit=int(high))
+        return found
+
+    return check_range
 
 
 def switch(value: Any, name: str) -> bool:

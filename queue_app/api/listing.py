@@ -1,24 +1,39 @@
-"""The query string of a list: which tasks, which of their fields, and which page of them."""
+"""The query strings of lists, counts and exports: which rows, which of their fields, which page."""
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.http import QueryDict
 from rest_framework.request import Request
 
-from queue_app.api.fields import Reader, task_id, whole_number
+from queue_app.api.fields import Check, Reader, between, choice, integer_text, once, read_query, several, text, uuid_of
 from queue_app.api.representation import SUMMARY_FIELDS
-from queue_app.api.task_filters import NAMES, PARAMETERS_PREFIX, once, read_filter, several
-from queue_app.exceptions import InvalidTaskData, near_matches
+from queue_app.api.task_filters import NAMES, PARAMETERS_PREFIX, read_filter
+from queue_app.core.parsing import timestamp
+from queue_app.exceptions import InvalidTaskData
+from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES
+from queue_app.services.enqueue.validate import check_queue_name
+from queue_app.services.read.dead_letters import DeadLetterFilter, DeathCursor
 from queue_app.services.read.task_filter import TaskFilter
 
 PAGE_SIZE: Final = 50
 MAX_PAGE_SIZE: Final = 200
 FORMATS: Final = ("ndjson", "csv")
+ALL: Final = "all"
+LETTER_FILTERS: Final[dict[str, Check[Any]]] = {
+    "queue": lambda value, _: check_queue_name(value),
+    **dict.fromkeys(("task_type", "exception_class", "reason", "user"), text),
+    **dict.fromkeys(("died_after", "died_before"), timestamp),
+    "text": text,
+}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DEATH_CURSOR: Final = re.compile(r"[0-9a-f]{14}[0-9a-f]{32}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,97 +47,95 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
-    """What to count, and whether beyond the cap."""
+class DeadLetterListing:
+    """One page of a list of dead letters; ``state`` is ``None`` for all states."""
 
-    wanted: TaskFilter
-    exact: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Export:
-    """What to export, and how."""
-
-    wanted: TaskFilter
-    fields: Sequence[str]
-    format: str
+    wanted: DeadLetterFilter
+    state: str | None
+    page_size: int
+    before: DeathCursor | None
 
 
-def parse_listing(query: QueryDict, *, ignore: str | None) -> Listing:
-    """Return what a query string asks for; ``ignore`` names the parameter that chooses the format.
-
-    Raises every error in it at once.
-    """
-    reader, wanted = _read(query, ("fields", "page_size", "cursor"), ignore)
-    fields = reader.optional("fields", several(_field)) or ()
-    page_size = reader.optional("page_size", once(whole_number(1, MAX_PAGE_SIZE))) or PAGE_SIZE
-    before = reader.optional("cursor", once(_cursor))
-    reader.finish()
-    return Listing(wanted, fields, page_size, before)
+def parse_listing(query: QueryDict) -> Listing:
+    """Return the page of tasks that a query string describes; raise all its errors together."""
+    with _task_reader(query, ("fields", "page_size", "cursor")) as reader:
+        wanted = read_filter(reader, query)
+        fields = reader.optional("fields", several(_field)) or ()
+        return Listing(wanted, fields, _page_size(reader), reader.optional("cursor", once(_task_cursor)))
 
 
-def parse_counting(query: QueryDict) -> Counting:
-    """Return what shall be counted; raise every error in the query string at once."""
-    reader, wanted = _read(query, ("exact",), None)
-    exact = reader.optional("exact", once(_switch)) or False
-    reader.finish()
-    return Counting(wanted, exact)
+def parse_counting(query: QueryDict) -> tuple[TaskFilter, bool]:
+    """Return which tasks to count, and whether to count beyond the cap; raise all errors together."""
+    with _task_reader(query, ("exact",), ignore_format=False) as reader:
+        return read_filter(reader, query), reader.optional("exact", once(_switch)) or False
 
 
-def parse_export(query: QueryDict) -> Export:
-    """Return what shall be exported; raise every error in the query string at once."""
-    reader, wanted = _read(query, ("fields", "format"), None)
-    fields = reader.optional("fields", several(_field)) or SUMMARY_FIELDS
-    name = reader.optional("format", once(_format)) or FORMATS[0]
-    reader.finish()
-    return Export(wanted, fields, name)
+def parse_export(query: QueryDict) -> tuple[TaskFilter, Sequence[str], str]:
+    """Return which tasks to export, with which fields, in which format; raise all errors together."""
+    with _task_reader(query, ("fields", "format"), ignore_format=False) as reader:
+        wanted = read_filter(reader, query)
+        fields = reader.optional("fields", several(_field)) or SUMMARY_FIELDS
+        return wanted, fields, reader.optional("format", once(choice(FORMATS, "unknown_format"))) or FORMATS[0]
 
 
-def cursor(before: uuid.UUID) -> str:
-    """Return the cursor of the page that begins after this task; callers treat it as opaque."""
-    return before.hex
-
-
-def address_with(request: Request, following: str) -> str:
-    """Return the address of the page that a cursor stands for, with everything else that was asked."""
-    query = request.query_params.copy()
-    query["cursor"] = following
-    return request.build_absolute_uri(f"{request.path}?{query.urlencode()}")
-
-
-def _read(query: QueryDict, others: Sequence[str], ignore: str | None) -> tuple[Reader, TaskFilter]:
-    values: dict[str, Any] = {name: query.getlist(name) for name in query if name != ignore}
-    reader = Reader(values)
-    known = [name for name in values if name.startswith(PARAMETERS_PREFIX)]
-    reader.refuse_others((*NAMES, *others, *known), code="unknown_parameter")
-    return reader, read_filter(reader, values)
-
-
-def _cursor(value: str, name: str) -> uuid.UUID:
-    try:
-        return task_id(value, name)
-    except InvalidTaskData:
-        raise InvalidTaskData(
-            name, "This is no cursor; take the one that the page before gave.", code="invalid_cursor"
-        ) from None
-
-
-def _field(value: str, name: str) -> str:
-    if value not in SUMMARY_FIELDS:
-        matches = near_matches(value[:80], SUMMARY_FIELDS) or SUMMARY_FIELDS
-        raise InvalidTaskData(
-            name, f"{value!r:.60} is not a field of a task; there is {', '.join(matches)}.", code="unknown_field"
+def parse_letter_listing(query: QueryDict) -> DeadLetterListing:
+    """Return the page of dead letters that a query string describes; raise all its errors together."""
+    with read_query(query, (*LETTER_FILTERS, "state", "page_size", "cursor")) as reader:
+        wanted = DeadLetterFilter(
+            **{name: reader.optional(name, once(check)) for name, check in LETTER_FILTERS.items()}
         )
-    return value
+        state = reader.optional("state", once(choice((*STATE_NAMES, ALL), "unknown_status"))) or OPEN_NAME
+        before = reader.optional("cursor", once(_death_cursor))
+        return DeadLetterListing(wanted, None if state == ALL else state, _page_size(reader), before)
 
 
-def _format(value: str, name: str) -> str:
-    if value not in FORMATS:
-        raise InvalidTaskData(name, f"format is {' or '.join(FORMATS)}.", code="unknown_format")
-    return value
+def cursor_of(before: uuid.UUID | DeathCursor | None) -> str | None:
+    """Return the opaque cursor of the page that starts after this place."""
+    if isinstance(before, DeathCursor):
+        return f"{(before.died_at - _EPOCH) // timedelta(microseconds=1):014x}{before.id.hex}"
+    return None if before is None else before.hex
+
+
+def page_of(request: Request, results: list[dict[str, Any]], before: uuid.UUID | DeathCursor | None) -> dict[str, Any]:
+    """Return a page of a list with the cursor and the address of the next page."""
+    cursor = cursor_of(before)
+    if cursor is None:
+        return {"results": results, "next_cursor": None, "next": None}
+    query = request.query_params.copy()
+    query["cursor"] = cursor
+    address = request.build_absolute_uri(f"{request.path}?{query.urlencode()}")
+    return {"results": results, "next_cursor": cursor, "next": address}
+
+
+def _task_reader(query: QueryDict, others: Sequence[str], *, ignore_format: bool = True) -> Reader:
+    parameters = [name for name in query if name.startswith(PARAMETERS_PREFIX)]
+    return read_query(query, (*NAMES, *others, *parameters), ignore_format=ignore_format)
+
+
+def _page_size(reader: Reader) -> int:
+    return reader.optional("page_size", once(between(1, MAX_PAGE_SIZE, integer_text))) or PAGE_SIZE
+
+
+def _refuse_cursor(name: str) -> InvalidTaskData:
+    message = "This is not a cursor; use next_cursor of the previous page."
+    return InvalidTaskData(name, message, code="invalid_cursor")
+
+
+def _task_cursor(value: str, name: str) -> uuid.UUID:
+    try:
+        return uuid_of(value, name)
+    except InvalidTaskData:
+        raise _refuse_cursor(name) from None
+
+
+def _death_cursor(value: str, name: str) -> DeathCursor:
+    if not _DEATH_CURSOR.fullmatch(value):
+        raise _refuse_cursor(name)
+    return DeathCursor(_EPOCH + timedelta(microseconds=int(value[:14], 16)), uuid.UUID(value[14:]))
+
+
+_field: Final = choice(SUMMARY_FIELDS, "unknown_field")
 
 
 def _switch(value: str, name: str) -> bool:
-    if value not in ("true", "false"):
-        raise InvalidTaskData(name, f"{name} must be true or false.", code="boolean_expected")
-    return value == "true"
+    return choice(("true", "false"), "boolean_expected")(value, name) == "true"

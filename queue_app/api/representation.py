@@ -1,7 +1,8 @@
-"""How tasks and queues look in answers."""
+"""The JSON of tasks, queues, limits, workers, dead letters and operations in answers."""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Final
 
 from queue_app.api.visibility import PAYLOAD_FILTERS, may_view_payload
@@ -9,233 +10,152 @@ from queue_app.core.masking import mask
 from queue_app.core.priorities import Band
 from queue_app.core.redaction import redact, redact_value
 from queue_app.displayed_payload import displayed_payload
-from queue_app.models import (
-    DeadLetter,
-    Operation,
-    PriorityPolicy,
-    Queue,
-    Task,
-    TaskAttempt,
-    TaskLog,
-    TaskProgress,
-    Worker,
-)
+from queue_app.models import DeadLetter, Limit, Operation, PriorityPolicy, RuntimeSettings, TaskProgress
 from queue_app.models.operation import OperationKind
 from queue_app.registry import all_sensitive_names
+from queue_app.services.control.limits import PACE
 from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS
-from queue_app.services.enqueue.submit import Submitted
 from queue_app.services.read.inspect import TaskDetail
 
-
-def submitted(task: Submitted) -> dict[str, Any]:
-    """Return the answer to a submission."""
-    return {
-        "task_id": task.id,
-        "status": task.status,
-        "queue_position": task.queue_position,
-        "replayed": task.replayed,
-        "task_type": task.task_type,
-        "queue": task.queue,
-        "priority": task.priority.label,
-        "capabilities": task.capabilities,
-        "created_at": task.created_at,
-    }
+#: Scope of a pause of everything, next to those of limits.
+EVERYTHING: Final = "everything"
 
 
-def summary(task: Task) -> dict[str, Any]:
-    """Return what the row of a task holds."""
-    return {
-        "task_id": task.id,
-        "task_type": task.task_type,
-        "queue": task.queue,
-        "status": task.status,
-        "priority": task.band.label,
-        "effective_priority": task.effective_band.label,
-        "capabilities": task.capabilities,
-        "user": task.user,
-        "attempt": task.attempt,
-        "failures": task.failures,
-        "worker_id": task.worker_id,
-        "created_at": task.created_at,
-        "run_after": task.run_after,
-        "queued_at": task.queued_at,
-        "started_at": task.started_at,
-        "deadline": task.deadline,
-        "finished_at": task.finished_at,
-        "cancel_requested_at": task.cancel_requested_at,
-    }
+class Shape:
+    """Make a dictionary of named attributes of a row; ``sources`` names attributes that differ from the key."""
+
+    def __init__(self, *names: str, **sources: str) -> None:
+        self.names = names
+        self._read = attrgetter(*(sources.get(name, name) for name in names))
+
+    def __call__(self, row: Any) -> dict[str, Any]:
+        """Return the attributes of ``row``."""
+        return dict(zip(self.names, self._read(row), strict=True))
 
 
-#: The names of what ``summary`` tells.
-SUMMARY_FIELDS: Final = (
-    "task_id",
-    "task_type",
-    "queue",
-    "status",
-    "priority",
-    "effective_priority",
-    "capabilities",
-    "user",
-    "attempt",
-    "failures",
-    "worker_id",
-    "created_at",
-    "run_after",
-    "queued_at",
-    "started_at",
-    "deadline",
-    "finished_at",
-    "cancel_requested_at",
-)
+submitted: Final = Shape(
+    "task_id", "status", "queue_position", "replayed", "task_type", "queue", "priority", "capabilities", "created_at",
+    task_id="id", task_type="spec.task_type", queue="spec.queue", priority="spec.band.label",
+    capabilities="spec.capabilities",
+)  # fmt: skip
+summary: Final = Shape(
+    "task_id", "task_type", "queue", "status", "priority", "effective_priority", "capabilities", "user", "attempt",
+    "failures", "worker_id", "created_at", "run_after", "queued_at", "started_at", "deadline", "finished_at",
+    "cancel_requested_at", task_id="id", priority="band.label", effective_priority="effective_band.label",
+)  # fmt: skip
+SUMMARY_FIELDS: Final = summary.names
+queue: Final = Shape(
+    "name", "paused", "resume_at", "paused_at", "paused_by", "paused_reason", *QUEUE_FIELDS
+)  # fmt: skip
+worker: Final = Shape(
+    "worker_id", "name", "status", "queues", "capabilities", "concurrency", "host", "pid", "version", "started_at",
+    "last_heartbeat_at", "stopped_at", "tasks_done", worker_id="id",
+)  # fmt: skip
+POLICY: Final = Shape("priority", *POLICY_FIELDS)
+PAUSE: Final = Shape("paused", "paused_at", "paused_by", "paused_reason", "resume_at")
+limit: Final = Shape("id", "scope", "name", *PACE, *PAUSE.names)
+ATTEMPT: Final = Shape("attempt", "worker_id", "started_at", "finished_at", "exception_class")
+LETTER: Final = Shape(
+    "id", "task_id", "task_type", "queue", "priority", "user", "reason", "attempts", "exception_class", "died_at",
+    "expires_at", "state", "replayed_at", "replayed_by", "parameters_edited", "operation_id", "discarded_at",
+    "discarded_by", "discard_reason",
+)  # fmt: skip
+OPERATION: Final = Shape(
+    "operation_id", "kind", "target", "state", "filter", "arguments", "rate", "limit", "stop_after_failures", "by",
+    "reason", "total", "changed", "skipped", "remaining", "failed_again", "waiting_for_the_first", "created_at",
+    "finished_at", "ended_by", operation_id="id", waiting_for_the_first="is_waiting_for_the_first",
+)  # fmt: skip
 
 
 def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
-    """Return all about one task that ``user`` may read, without its secrets.
+    """Return everything about a task that ``user`` may read, without its secrets; a hidden payload is null.
 
-    Tracebacks and log lines show the inside of the server, so only staff get them. A payload
-    that is hidden is null, wherever it stands.
+    Tracebacks and log lines reveal the inside of the server, so only staff get them.
     """
-    shown = may_view_payload(user, found.task.user)
-    inside = shown and user.is_staff
+    visible = may_view_payload(user, found.task.user)
+    inside = visible and user.is_staff
     secrets, args, parameters = displayed_payload(found.task.task_type, found)
+    options = found.options
     return summary(found.task) | {
         "queue_position": found.queue_position,
         "idempotency_key": found.task.idempotency_key,
-        "payload_hidden": not shown,
-        "parameters": parameters if shown else None,
-        "args": args if shown else None,
+        "payload_hidden": not visible,
+        "parameters": parameters if visible else None,
+        "args": args if visible else None,
         "options": {
-            "timeout": found.options.timeout,
-            "max_retries": found.options.max_retries,
-            "retry_delay": found.options.retry_delay,
+            "timeout": options.timeout,
+            "max_retries": options.max_retries,
+            "retry_delay": options.retry_delay,
         },
-        "attempts": [_attempt(attempt, secrets, shown=shown, inside=inside) for attempt in found.attempts],
-        "progress": _progress(found.progress, secrets, shown=shown),
-        "logs": [_log(log, secrets) for log in found.logs] if inside else None,
-        "result": redact_value(found.result, secrets) if shown else None,
+        "attempts": [
+            ATTEMPT(attempt)
+            | {
+                "message": redact(attempt.message, secrets) if visible else None,
+                "traceback": redact(attempt.traceback, secrets) if inside else None,
+            }
+            for attempt in found.attempts
+        ],
+        "progress": _progress(found.progress, secrets, visible=visible),
+        "logs": [
+            {"attempt": log.attempt, "lines": redact(log.lines, secrets).split("\n"), "dropped": log.dropped}
+            for log in found.logs
+        ]
+        if inside
+        else None,
+        "result": redact_value(found.result, secrets) if visible else None,
     }
 
 
-def _progress(found: TaskProgress | None, secrets: frozenset[str], *, shown: bool) -> dict[str, Any] | None:
+def _progress(found: TaskProgress | None, secrets: frozenset[str], *, visible: bool) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
         "attempt": found.attempt,
         "fraction": found.fraction,
-        "message": redact(found.message, secrets) if shown else None,
+        "message": redact(found.message, secrets) if visible else None,
         "updated_at": found.updated_at,
     }
 
 
-def _log(found: TaskLog, secrets: frozenset[str]) -> dict[str, Any]:
-    """Return what an attempt logged: like tracebacks, it shows the inside of the server."""
-    return {"attempt": found.attempt, "lines": redact(found.lines, secrets).split("\n"), "dropped": found.dropped}
-
-
-def _attempt(attempt: TaskAttempt, secrets: frozenset[str], *, shown: bool, inside: bool) -> dict[str, Any]:
-    return {
-        "attempt": attempt.attempt,
-        "worker_id": attempt.worker_id,
-        "started_at": attempt.started_at,
-        "finished_at": attempt.finished_at,
-        "exception_class": attempt.exception_class,
-        "message": redact(attempt.message, secrets) if shown else None,
-        "traceback": redact(attempt.traceback, secrets) if inside else None,
-    }
-
-
-def queue(found: Queue) -> dict[str, Any]:
-    """Return a queue, whether it is paused, and what staff may edit of it."""
-    return {
-        "name": found.name,
-        "paused": found.paused,
-        "resume_at": found.resume_at,
-        "paused_at": found.paused_at,
-        "paused_by": found.paused_by,
-        "paused_reason": found.paused_reason,
-    } | {name: getattr(found, name) for name in QUEUE_FIELDS}
-
-
 def policy(found: PriorityPolicy) -> dict[str, Any]:
-    """Return what holds for the tasks of a band."""
-    return {"priority": Band(found.priority).label} | {name: getattr(found, name) for name in POLICY_FIELDS}
+    """Return the defaults of a band's tasks."""
+    return POLICY(found) | {"priority": Band(found.priority).label}
 
 
-def worker(found: Worker) -> dict[str, Any]:
-    """Return a worker."""
-    names = ("name", "status", "queues", "capabilities", "concurrency", "host", "pid", "version", "started_at")
-    return {"worker_id": found.id} | {
-        name: getattr(found, name) for name in (*names, "last_heartbeat_at", "stopped_at", "tasks_done")
-    }
+def pause(found: Limit | RuntimeSettings) -> dict[str, Any]:
+    """Return the pause of a task type, a key or everything."""
+    identity = (found.scope, found.name) if isinstance(found, Limit) else (EVERYTHING, None)
+    return dict(zip(("scope", "name"), identity, strict=True)) | PAUSE(found)
 
 
 def dead_letter(letter: DeadLetter, secrets: frozenset[str], user: Any) -> dict[str, Any]:
-    """Return what ``user`` may read of a dead letter, without secrets.
-
-    Who of the staff did something with it, and why, is told to staff.
-    """
-    staff, shown = user.is_staff, may_view_payload(user, letter.user)
-    return {
-        "id": letter.id,
-        "task_id": letter.task_id,
-        "task_type": letter.task_type,
-        "queue": letter.queue,
-        "priority": Band(letter.priority).label,
-        "user": letter.user,
-        "reason": letter.reason,
-        "attempts": letter.attempts,
-        "exception_class": letter.exception_class,
-        "payload_hidden": not shown,
-        "message": redact(letter.message, secrets) if shown else None,
-        "died_at": letter.died_at,
-        "expires_at": letter.expires_at,
-        "state": letter.state,
-        "replayed_at": letter.replayed_at,
-        "replayed_by": letter.replayed_by if staff else None,
-        "parameters_edited": letter.parameters_edited,
-        "operation_id": letter.operation_id if staff else None,
-        "discarded_at": letter.discarded_at,
-        "discarded_by": letter.discarded_by if staff else None,
-        "discard_reason": letter.discard_reason if staff else None,
-    }
+    """Return what ``user`` may read of a dead letter, without secrets; only staff learn who handled it and why."""
+    visible = may_view_payload(user, letter.user)
+    hidden = () if user.is_staff else ("replayed_by", "operation_id", "discarded_by", "discard_reason")
+    return (
+        LETTER(letter)
+        | {
+            "priority": Band(letter.priority).label,
+            "payload_hidden": not visible,
+            "message": redact(letter.message, secrets) if visible else None,
+        }
+        | dict.fromkeys(hidden)
+    )
 
 
 def letter_detail(
     letter: DeadLetter, secrets: frozenset[str], payload: tuple[Any, dict[str, Any]] | None, user: Any
 ) -> dict[str, Any]:
-    """Return a dead letter with what its task was called with, (args, parameters), where there is still a record."""
-    shown = payload is not None and may_view_payload(user, letter.user)
-    args, parameters = payload if payload is not None and shown else (None, None)
+    """Return a dead letter with ``payload``, the (args, parameters) of its task if they are still stored."""
+    visible = payload is not None and may_view_payload(user, letter.user)
+    args, parameters = payload if payload is not None and visible else (None, None)
     return dead_letter(letter, secrets, user) | {"args": args, "parameters": parameters}
 
 
 def operation(found: Operation, user: Any) -> dict[str, Any]:
-    """Return an action on many tasks or dead letters, and how far it has come.
-
-    What others searched for in payloads is hidden like these.
-    """
+    """Return the progress of a bulk action; payloads in its filter are hidden as in tasks."""
     wanted = mask(found.filter, all_sensitive_names())
     if not may_view_payload(user, found.by):
         wanted = {name: None if name in PAYLOAD_FILTERS else value for name, value in wanted.items()}
-    return {
-        "operation_id": found.id,
-        "kind": found.kind,
-        "target": found.target,
-        "state": found.state,
-        "filter": wanted,
-        "arguments": found.arguments,
-        "rate": found.rate,
-        "limit": found.limit,
-        "stop_after_failures": found.stop_after_failures,
-        "by": found.by,
-        "reason": found.reason,
-        "total": found.total,
-        "changed": found.changed,
-        "skipped": found.skipped,
-        "remaining": found.remaining,
-        "failed_again": found.failed_again,
-        "waiting_for_the_first": found.is_waiting_for_the_first,
-        "created_at": found.created_at,
-        "finished_at": found.finished_at,
-        "ended_by": found.ended_by,
-    } | ({"replayed": found.changed} if found.kind == OperationKind.REPLAY else {})
+    replayed = {"replayed": found.changed} if found.kind == OperationKind.REPLAY else {}
+    return OPERATION(found) | {"filter": wanted} | replayed

@@ -1,10 +1,9 @@
-"""How often one caller may call, counted in Redis: a courtesy between callers, not a wall against attacks.
+"""Limit how often a caller may call, counted in Redis: a courtesy between callers, not a defence against attacks.
 
-A process takes calls from a caller's count in blocks, a thousandth of the limit each, and asks
-again when they are used up: so most calls cost no round trip. A block that was taken and not
-used is lost for this window, so the limit is never exceeded, and with many processes reached a
-little early. What must hold exactly (pending tasks of a user, length of a queue) is counted in
-the rows.
+A process reserves calls from a caller's counter in blocks of a thousandth of the limit, and reserves another block when
+one is used up. So most calls cost no round trip. A reserved call that is not used is lost for its window: the limit is
+never exceeded, but many processes reach it a little early. PostgreSQL enforces the exact limits (pending tasks of a
+user, length of a queue).
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from queue_app.index import get_index
 from queue_app.services.notify.index import breaker
 
 WINDOW_SECONDS: Final = 60
-#: A limit is given out in so many parts.
+#: Number of blocks in a limit.
 BLOCKS: Final = 1000
 REMEMBER_AT_MOST: Final = 10_000
 SCOPES: Final = ("submits", "reads", "heavy")
 
 
 class Blocks:
-    """The calls that this process has taken from the counts of its callers and not used yet."""
+    """The calls that this process has reserved and not used yet."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._left: dict[tuple[str, str, int, int], int] = {}  # (scope, caller, window, limit) -> calls
 
     def take(self, scope: str, name: str, window: int, limit: int) -> bool:
-        """Use one call; return whether there was one, or nobody to ask."""
+        """Use one call; return whether the limit allows it, or Redis is unavailable."""
         key = (scope, name, window, limit)
         with self._lock:
             left = self._left.get(key, 0)
@@ -53,17 +52,17 @@ class Blocks:
         if granted > 1:
             with self._lock:
                 if len(self._left) >= REMEMBER_AT_MOST:
-                    self._left.clear()  # those of windows that are over among them
+                    self._left.clear()  # most belong to past windows
                 self._left[key] = self._left.get(key, 0) + granted - 1
         return granted > 0
 
     def forget(self) -> None:
-        """Count anew (tests empty Redis, and a forked child has none of its parent's calls)."""
+        """Drop all reserved calls: a forked child owns none of its parent's, and tests empty Redis."""
         self._lock = Lock()
         self._left.clear()
 
     def _count(self, scope: str, name: str, window: int, size: int) -> int | None:
-        """Add to the count of a caller and return it; ``None`` while Redis is away."""
+        """Add to the counter of a caller and return it; ``None`` while Redis is unavailable."""
         caller = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:24]
         began = time.monotonic()
         try:
@@ -78,17 +77,17 @@ os.register_at_fork(after_in_child=blocks.forget)
 
 
 class ScopedThrottle(BaseThrottle):
-    """Counts the calls of a user in windows of a minute; the view names the scope of each method."""
+    """Count the calls of a user per minute; the view names the scope of each method."""
 
     def __init__(self) -> None:
         self._wait: float | None = None
 
     def allow_request(self, request: Request, view: Any) -> bool:
-        """Return whether the call is within the limit; while Redis is away all are."""
+        """Return whether the call is within the limit; allow every call while Redis is unavailable."""
         user: Any = request.user
-        scope = view.throttle_scope(request)
+        scope = view.throttle_scopes.get(request.method, "reads")
         limit: int = getattr(conf.get().api, f"{scope}_per_minute")
-        # Who has no name is refused elsewhere, or asks for the health or the metrics, which need no Redis.
+        # Other checks refuse anonymous callers, except for health and metrics, which must not need Redis.
         if limit == 0 or breaker.is_open or not hasattr(user, "get_username") or not user.is_authenticated:
             return True
         now = time.time()

@@ -1,8 +1,7 @@
-"""Who learns what tasks were called with, returned and said: the one place where the API decides it.
+"""The rules for who may read the payloads of tasks: arguments, results, errors and logs.
 
-That is everybody of their own tasks, and of others' whoever has ``queue_app.view_payload``
-beside the permission to see the tasks. What may not be read may not be searched for either,
-or it could be found out by trying.
+Users read the payloads of their own tasks. Those of others need ``queue_app.view_payload`` and the permission to see
+the task. A payload that a caller may not read cannot be searched either: the caller could find it by trying values.
 """
 
 from __future__ import annotations
@@ -21,31 +20,31 @@ from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
 
 VIEW_PAYLOAD: Final = "queue_app.view_payload"
-#: What a filter of tasks or dead letters can ask of their payloads.
+#: Filters of tasks or dead letters that search their payloads.
 PAYLOAD_FILTERS: Final = ("parameters", "error", "text")
-#: What of a request is a payload, or words of one.
-_OF_PAYLOADS: Final = frozenset({*PAYLOAD_FILTERS, "args"})
+#: Fields of a request that hold a payload or a part of one.
+_PAYLOAD_FIELDS: Final = frozenset({*PAYLOAD_FILTERS, "args"})
 
 
 def may_view_payload(user: Any, owner: str | None) -> bool:
-    """Return whether ``user`` may read the payloads of the tasks of ``owner``; ``None`` stands for everybody."""
+    """Return whether ``user`` may read the payloads of ``owner``'s tasks; ``None`` means all owners."""
     return bool(owner == user.get_username() or user.has_perm(VIEW_PAYLOAD))
 
 
 def check_payload(user: Any, owner: str | None, what: str) -> None:
-    """Raise ``PermissionDenied`` where ``what`` needs the payloads of tasks of ``owner``, and they are hidden."""
+    """Raise ``PermissionDenied`` if ``what`` needs payloads of ``owner``'s tasks that ``user`` may not read."""
     if not may_view_payload(user, owner):
         raise PermissionDenied(f"{what} of others needs the permission {VIEW_PAYLOAD}.")
 
 
 def visible_tasks(user: Any, wanted: TaskFilter) -> TaskQuerySet:
-    """Return the tasks that exist for ``user``; raise ``PermissionDenied`` for a filter that tells too much of them."""
+    """Return the tasks that ``user`` may see; raise ``PermissionDenied`` if the filter searches hidden payloads."""
     _check_filter(user, wanted, seen_as(user))
     return Task.objects.visible_to(user)
 
 
 def visible_letters(user: Any, wanted: DeadLetterFilter) -> DeadLetterQuerySet:
-    """Return the dead letters that exist for ``user``; as ``visible_tasks``."""
+    """Return the dead letters that ``user`` may see; raise ``PermissionDenied`` like ``visible_tasks``."""
     _check_filter(user, wanted, letters_seen_as(user))
     return DeadLetter.objects.visible_to(user)
 
@@ -53,18 +52,17 @@ def visible_letters(user: Any, wanted: DeadLetterFilter) -> DeadLetterQuerySet:
 def _check_filter(user: Any, wanted: TaskFilter | DeadLetterFilter, name: str | None) -> None:
     asked = [field for field in PAYLOAD_FILTERS if getattr(wanted, field, None)]
     if asked:
-        check_payload(user, wanted.user if name is None else name, f"To search by {' and '.join(asked)} in tasks")
+        check_payload(user, wanted.user if name is None else name, f"Searching by {' and '.join(asked)} in tasks")
 
 
 def without_payload(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was asked, for the audit log, which others read: without the payloads, and words of them, in it."""
-    return {
-        name: MASK
-        if name in _OF_PAYLOADS or name.startswith("parameters__")
-        else without_payload(value)
-        if isinstance(value, Mapping)
-        else value[: audit.MAX_IDS]
-        if isinstance(value, list)
-        else value
-        for name, value in body.items()
-    }
+    """Return a request for the audit log, without payloads: readers of the log may not be allowed to read them."""
+
+    def clean(name: str, value: Any) -> Any:
+        if name in _PAYLOAD_FIELDS or name.startswith("parameters__"):
+            return MASK
+        if isinstance(value, Mapping):
+            return without_payload(value)
+        return value[: audit.MAX_IDS] if isinstance(value, list) else value
+
+    return {name: clean(name, value) for name, value in body.items()}

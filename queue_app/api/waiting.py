@@ -1,31 +1,28 @@
-"""Requests that wait: how many one process holds, and for how long."""
+"""Limits on requests that wait: how many a process holds, and for how long."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from django.http import HttpRequest
 
 from queue_app import conf
-from queue_app.api.fields import whole_number
-from queue_app.api.task_filters import once
 
 MAX_SECONDS: Final = 60
-seconds_of: Final[Any] = once(whole_number(0, MAX_SECONDS))
 
 
 class Places:
-    """So many may wait at once; whoever finds no place must not."""
+    """Count the waiting requests of this process."""
 
     def __init__(self) -> None:
         self.taken = 0
         self._lock = threading.Lock()
 
     def take(self, most: int) -> bool:
-        """Take a place, if there is one."""
+        """Take a place; return ``False`` if ``most`` are taken."""
         with self._lock:
             if self.taken >= most:
                 return False
@@ -39,7 +36,7 @@ class Places:
 
     @contextmanager
     def taking(self, most: int) -> Iterator[bool]:
-        """Hold a place for the time of a block; yields whether there was one."""
+        """Hold a place during a block; yield whether there was a free one."""
         taken = self.take(most)
         try:
             yield taken
@@ -52,11 +49,11 @@ waiters, streams = Places(), Places()
 
 
 def is_asynchronous(request: HttpRequest) -> bool:
-    """Whether the request came over ASGI."""
+    """Return whether the request arrived over ASGI."""
     return hasattr(request, "scope")
 
 
 def most_waiters(request: HttpRequest) -> int:
-    """Return how many requests may wait: under WSGI each holds a thread of few."""
+    """Return how many requests may wait; under WSGI each one occupies one of few threads."""
     settings = conf.get().api
     return settings.max_streams if is_asynchronous(request) else settings.max_waiters

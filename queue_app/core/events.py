@@ -155,21 +155,9 @@ class Event:
             fields.get(field, "") for field in FIELDS
         )
         details = {name: value for name, value in fields.items() if name not in FIELDS}
+        count, ms = _number(attempt), _number(at) or 0
         return [
-            cls(
-                id=entry_id,
-                name=name,
-                task_id=task_id,
-                task_type=task_type,
-                queue=queue,
-                priority=priority,
-                user=user,
-                attempt=_number(attempt),
-                worker=worker,
-                status=status,
-                at=_number(at) or 0,
-                details=details,
-            )
+            cls(entry_id, name, task_id, task_type, queue, priority, user, count, worker, status, ms, details)
             for task_id in task_ids.split(" ")
         ]
 

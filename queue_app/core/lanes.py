@@ -6,7 +6,7 @@ pass the same limits, in order. A lane's name joins these parts with the ASCII u
 which no valid name contains.
 
 Callers always give the user. The index drops it if the queue does not separate its users
-(``lua/lib/limits.lua``).
+(``lua/lib/lanes.lua``).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Self
@@ -15,22 +15,79 @@ from queue_app.core.states import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
-    """An unchecked request for a task."""
+    """An unchecked request for a task.
+
+    ``None`` stands for the option of the registered task, if the task is submitted by its type, else for the default.
+    """
 
     task_type: str
-    args: tuple[Any, ...] | list[Any] = ()
+    args: Sequence[Any] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
-    queue: str = "default"
-    priority: Band = Band.NORMAL
-    capabilities: tuple[str, ...] = ()
+    queue: str | None = None
+    priority: Band | None = None
+    capabilities: Collection[str] | None = None
     run_after: datetime | None = None
+    delay: float | None = None  # seconds from now, instead of run_after
     user: str = ""
     timeout: float | None = None
     max_retries: int | None = None
     retry_delay: float | None = None
     idempotency_key: str | None = None
+    concurrency_key: str | None = None
+    weight: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """The checked options that all calls of one task share."""
+
+    task_type: str
+    queue: str
+    priority: int
+    capabilities: tuple[str, ...]
+    user: str
+    max_retries: int | None
+    timeout: float | None
+    retry_delay: float | None
+    run_after: datetime | None
+    idempotency_key: str | None
+    lane: str
     concurrency_key: str = ""
     weight: int = 1
+
+    @property
+    def band(self) -> Band:
+        """The band of the priority."""
+        return Band(self.priority)
+
+
+class TaskRow(NamedTuple):
+    """A task that is ready to be stored; in bulk, the payload is checked later (``sql.insert_many``)."""
+
+    id: uuid.UUID
+    spec: TaskSpec
+    args: str = "[]"  # JSON text
+    parameters: str = "{}"  # JSON text
+
+
+class Enqueued(NamedTuple):
+    """A stored task: a new one, or with ``created=False`` the task that holds the idempotency key.
+
+    ``queue_position`` is set if the caller asked for it, the task waits and the index answered.
+    """
+
+    id: uuid.UUID
+    spec: TaskSpec
+    status: Status
+    created_at: datetime
+    queued_at: datetime | None = None  # of a new task that is queued
+    created: bool = True
+    queue_position: int | None = None
+
+    @property
+    def replayed(self) -> bool:
+        """Whether the task was there before."""
+        return not self.created
 
 
 class Entry(NamedTuple):
@@ -92,19 +149,6 @@ class TaskRef:
     def entry(self) -> Entry:
         """The task's lane, score and id."""
         return Entry(self.lane, self.score, self.id)
-
-
-class Enqueued(NamedTuple):
-    """The answer to an enqueue; ``created`` is false for a replayed idempotency key.
-
-    ``queue_position`` is set if the caller asked for it, the task waits and the index answered.
-    """
-
-    id: uuid.UUID
-    status: Status
-    enqueued_at: datetime
-    created: bool = True
-    queue_position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
+
+_all: list[Shared[Any]] = []
 
 
 class Shared[T]:
-    """Remembers what ``make`` returned for so many seconds, by key; only one thread makes a value at a time.
+    """Caches what ``make`` returns for some seconds, by key. Only one thread at a time makes a value.
 
-    The others wait for it: a hundred viewers cost what one costs. An error is not remembered.
+    The others wait for it, so 100 viewers cost as much as one. Errors are not cached.
     """
 
     def __init__(self, make: Callable[[str], T], seconds: Callable[[str], float], *, limit: int = 100) -> None:
@@ -19,9 +22,10 @@ class Shared[T]:
         self._limit = limit
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, T]] = {}
+        _all.append(self)
 
     def get(self, key: str = "") -> T:
-        """Return the value of a key, made now if the one at hand is too old."""
+        """Return the value of a key; make a new one if the cached one is too old."""
         with self._lock:
             known = self._known.get(key)
             if known is not None and time.monotonic() < known[0]:
@@ -33,6 +37,12 @@ class Shared[T]:
             return value
 
     def forget(self) -> None:
-        """Forget everything: after an action its author wants to see what it did."""
+        """Drop all values."""
         with self._lock:
             self._known.clear()
+
+
+def forget() -> None:
+    """Drop all shared values, so that staff see the effect of their action at once."""
+    for shared in _all:
+        shared.forget()

@@ -1,4 +1,4 @@
-"""Series for the charts, from the snapshots of queues and from one look at the present."""
+"""Series for the charts: from the snapshots of queues, ending with the current state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queue_app.sql import charts as rows
 
 
 class Range(NamedTuple):
-    """How far back, in which steps, and for how many seconds viewers share the answer."""
+    """Length, step (s), and the seconds for which viewers share the answer."""
 
     length: timedelta
     step: float
@@ -42,30 +42,23 @@ _shared: Final = Shared(_read, lambda key: RANGES[key.partition(" ")[0]].fresh)
 
 
 def chart_data(name: str, queue: str) -> dict[str, Any]:
-    """Return the series of a range, of one queue or (with ``""``) of all, ending with the present.
+    """Return the series of a range, for one queue or (with ``""``) for all.
 
     Raises ``KeyError`` for an unknown range.
     """
     chosen = RANGES[name]
     series = _shared.get(f"{name} {queue}")
-    present = live.look()
+    present = live.current()
     now = present.at.timestamp()
-    own = [row for row in present.queues if not queue or row.queue.name == queue]
-    bands = {band.label: 0 for band in Band}
-    for row in own:
-        for waiting in row.bands:
-            bands[waiting.band.label] += waiting.depth
-    values = series.values
-    last: dict[str, float | None] = {**bands, "active": sum(row.active or 0 for row in own)}
+    queues = [row for row in present.queues if not queue or row.queue.name == queue]
+    last: dict[str, float | None] = {band.label: 0 for band in Band}
+    last["active"] = sum(row.active or 0 for row in queues)
+    for band in (band for row in queues for band in row.bands):
+        last[band.band.label] = (last[band.band.label] or 0) + band.depth
     return {
         "range": name,
         "from": now - chosen.length.total_seconds(),
         "to": now,
         "times": [*series.times, now],
-        "values": {key: [*column, last.get(key)] for key, column in values.items()},
+        "values": {key: [*column, last.get(key)] for key, column in series.values.items()},
     }
-
-
-def forget() -> None:
-    """Make the next answer a new one."""
-    _shared.forget()

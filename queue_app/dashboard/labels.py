@@ -1,4 +1,4 @@
-"""Words and small pieces of HTML for bands, states and times."""
+"""Texts and small pieces of HTML for bands, states and times."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from queue_app.core.states import Status
 from queue_app.models import Task
 
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
-#: A queued task of a moment ago, or a clock that is slightly off.
+#: Ages (s) below this read "just now".
 _JUST_NOW: Final = 1.0
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time in at most two units, as in ``4 min 12 s``; negative ones count as none."""
+    """Return a length of time in at most two units, such as ``4 min 12 s``; negative ones as 0."""
     seconds = max(0.0, seconds)
-    if seconds < 0.9995:  # noqa: PLR2004 - more would be rounded to 1000 ms
+    if seconds < 0.9995:  # noqa: PLR2004 - more would round to 1000 ms
         return f"{seconds * 1000:.0f} ms"
-    if seconds < 10:  # noqa: PLR2004 - from here on the tenth does not matter
+    if seconds < 10:  # noqa: PLR2004 - above, tenths do not matter
         return f"{seconds:.1f}".removesuffix(".0") + " s"
     rest = int(seconds)
     for position, (unit, size) in enumerate(_UNITS):
@@ -41,8 +41,13 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """Return how long something has been going on: by the clock of a page, so to the second at best."""
+    """Return an age in whole seconds; the clocks of pages and servers differ by fractions."""
     return _("under 1 s") if seconds < 1 else duration(int(seconds))
+
+
+def age_or_dash(seconds: float | None) -> str:
+    """Return an age, or a dash for none."""
+    return "-" if seconds is None else age(seconds)
 
 
 def exact(value: datetime) -> str:
@@ -52,17 +57,17 @@ def exact(value: datetime) -> str:
 
 
 def exact_moment(value: datetime) -> SafeString:
-    """Return a time to the second, marked up for the page's script to write it in the zone of whoever looks."""
+    """Return a time to the second, marked up so that the page's script writes it in the viewer's time zone."""
     return format_html('<time class="tq-exact" datetime="{}">{}</time>', value.isoformat(), exact(value))
 
 
 def moment(value: datetime, text: str) -> SafeString:
-    """Return ``text`` marked up as that time, with the full time on hover."""
+    """Return ``text`` marked up as a time, with the full time on hover."""
     return format_html('<time datetime="{}" title="{}">{}</time>', value.isoformat(), exact(value), text)
 
 
 def ago(value: datetime, now: datetime) -> SafeString:
-    """Return how long ago, or in how long, a time is."""
+    """Return the distance to a past or future time."""
     seconds = (now - value).total_seconds()
     if seconds < 0:
         return moment(value, _("in %(time)s") % {"time": age(-seconds)})
@@ -70,13 +75,13 @@ def ago(value: datetime, now: datetime) -> SafeString:
 
 
 def band_label(band: int) -> SafeString:
-    """Return a band's name as a coloured label; the name says the same without colour."""
+    """Return a band's name as a coloured label."""
     name = Band(band).label
     return format_html('<span class="tq-label tq-band-{}">{}</span>', name, name)
 
 
 def priority_label(task: Task) -> SafeString:
-    """Return a task's band, and where it rose by its age, both: ``high ↑ low``."""
+    """Return a task's effective band; if promotion raised it, also its own: ``high ↑ low``."""
     label = band_label(task.effective_band)
     if task.effective_band is task.band:
         return label
@@ -98,7 +103,7 @@ def status_label(task: Task) -> SafeString:
 
 
 def when(task: Task, now: datetime) -> SafeString:
-    """Return what the clock says about a task: due, waiting, running, or how long it ran and when that was."""
+    """Return when a task is due, how long it waits or runs, or how long it ran and when."""
     match Status(task.status):
         case Status.SCHEDULED if task.run_after is not None:
             late = (now - task.run_after).total_seconds()
@@ -120,23 +125,23 @@ def when(task: Task, now: datetime) -> SafeString:
 
 
 def type_label(task_type: str) -> SafeString:
-    """Return a task type as its function's name with the module beneath."""
+    """Return the function's name with the module below."""
     module, _, name = task_type.rpartition(".")
     return format_html('<span class="tq-type">{}<small>{}</small></span>', name or task_type, module)
 
 
 def short_id(task_id: object) -> str:
-    """Return the end of an id: a UUIDv7 begins with its time, so the beginnings are alike."""
+    """Return the end of an id. A UUIDv7 begins with its time, so neighbours begin alike."""
     return str(task_id)[-8:]
 
 
-#: The drawing of a sparkline, in its own units.
+#: Size of a sparkline in its own units.
 _SPARK_WIDTH, _SPARK_HEIGHT = 96, 22
 
 
 def sparkline(values: Sequence[float], title: str) -> SafeString:
-    """Return values as a small line in SVG, with ``title`` as its text; nothing for fewer than two values."""
-    if len(values) < 2:  # noqa: PLR2004 - a line has two ends
+    """Return an SVG sparkline with the title as its label; empty for fewer than two values."""
+    if len(values) < 2:  # noqa: PLR2004 - a line needs two points
         return SafeString("")
     top = max(*values, 1)
     step = _SPARK_WIDTH / (len(values) - 1)
@@ -153,7 +158,7 @@ _JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)
 
 
 def json_html(text: str) -> SafeString:
-    """Return JSON text with marks around names, texts and other values; everything in it is escaped."""
+    """Return escaped JSON text with markup around names, texts and other values."""
     parts: list[tuple[str]] = []
     at = 0
     for found in _JSON.finditer(text):

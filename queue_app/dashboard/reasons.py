@@ -1,4 +1,4 @@
-"""Why is nothing moving? The likely reasons, most general first, each with what to do."""
+"""The likely reasons why tasks wait, most general first, each with a remedy."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from django.utils.translation import ngettext
 
 from queue_app.dashboard import labels
 from queue_app.dashboard.live import Live
-from queue_app.dashboard.queue_row import QueueRow
+from queue_app.dashboard.queues import QueueRow
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason; ``queue`` is empty when it concerns everything. ``severe`` ones stop all or unexpectedly."""
+    """One reason; for all queues if ``queue`` is empty. ``severe`` reasons stop all work, or are unexpected."""
 
     text: str
     queue: str = ""
@@ -25,25 +25,25 @@ class Reason:
 
 
 def reasons(live: Live) -> list[Reason]:
-    """Return why tasks wait that could be expected to run."""
+    """Return why tasks wait."""
     return [*_general(live), *(reason for row in live.queues for reason in of_queue(row, live.at))]
 
 
 def _general(live: Live) -> Iterator[Reason]:
     if live.index == "unreachable":
         yield Reason(
-            _("Redis cannot be reached. Tasks are safe in PostgreSQL; nothing new starts until it is back."),
+            _("Redis cannot be reached. Tasks are safe in PostgreSQL, but no task starts until Redis is back."),
             severe=True,
         )
     elif live.index != "ready":
         yield Reason(
-            _("The index is %(state)s. Nothing new starts until a scheduler or worker has rebuilt it from the rows.")
+            _("The index is %(state)s. No task starts until a scheduler or worker has rebuilt it from PostgreSQL.")
             % {"state": live.index},
             severe=True,
         )
     if live.has_leader is False:
         yield Reason(
-            _("No scheduler leads: due tasks stay scheduled and nothing is repaired. Start manage.py runscheduler."),
+            _("No scheduler is running: due tasks stay scheduled, lost tasks stay lost. Start manage.py runscheduler."),
             severe=True,
         )
     if not live.active_workers:
@@ -53,14 +53,14 @@ def _general(live: Live) -> Iterator[Reason]:
         yield Reason(_paused(_("Everything"), settings), severe=True)
     if settings.max_concurrent is not None and live.active >= settings.max_concurrent and live.depth:
         yield Reason(
-            _("The limit over all queues is reached: %(active)d of %(cap)d run.")
+            _("The limit over all queues is reached: %(active)d of %(cap)d tasks are running.")
             % {"active": live.active, "cap": settings.max_concurrent}
         )
     if live.late_workers:
         yield Reason(
             ngettext(
-                "%(count)d worker has missed heartbeats; what it runs is returned when it is declared dead.",
-                "%(count)d workers have missed heartbeats; what they run is returned when they are declared dead.",
+                "%(count)d worker has missed heartbeats. Its tasks are queued again once it counts as dead.",
+                "%(count)d workers have missed heartbeats. Their tasks are queued again once they count as dead.",
                 live.late_workers,
             )
             % {"count": live.late_workers}
@@ -68,7 +68,7 @@ def _general(live: Live) -> Iterator[Reason]:
 
 
 def of_queue(row: QueueRow, now: datetime) -> Iterator[Reason]:
-    """Yield why the queued tasks of one queue wait."""
+    """Yield why the tasks of one queue wait."""
     queue = row.queue
     if queue.paused:
         yield Reason(_paused(_("The queue"), queue), queue.name)
@@ -78,27 +78,28 @@ def of_queue(row: QueueRow, now: datetime) -> Iterator[Reason]:
         yield Reason(_("No active worker serves it."), queue.name, severe=True)
     if row.is_full:
         yield Reason(
-            _("Its cap is reached: %(active)d of %(cap)d run.") % {"active": row.active, "cap": queue.max_concurrent},
+            _("Its limit is reached: %(active)d of %(cap)d tasks are running.")
+            % {"active": row.active, "cap": queue.max_concurrent},
             queue.name,
         )
     throttled: datetime | None = getattr(queue, "throttled_until", None)
     if throttled is not None and throttled > now:
         seconds = labels.duration((throttled - now).total_seconds())
-        text = _("Task code asked to slow down: nothing starts for %(seconds)s.") % {"seconds": seconds}
+        text = _("Task code asked to slow down: no task starts for %(seconds)s.") % {"seconds": seconds}
         yield Reason(text, queue.name)
     if getattr(queue, "rate_count", None) and not queue.paused:
         limits = {"count": queue.rate_count, "seconds": labels.duration(queue.rate_seconds or 0)}
-        yield Reason(_("Its rate lets %(count)d start in %(seconds)s.") % limits, queue.name)
+        yield Reason(_("Its rate limit allows %(count)d starts in %(seconds)s.") % limits, queue.name)
 
 
-def _paused(what: str, of: object) -> str:
-    by, why = getattr(of, "paused_by", ""), getattr(of, "paused_reason", "")
+def _paused(what: str, paused: object) -> str:
+    by, why = getattr(paused, "paused_by", ""), getattr(paused, "paused_reason", "")
     text = _("%(what)s is paused") % {"what": what}
     text += _(" by %(by)s") % {"by": by} if by else ""
     text += f": {why}" if why else "."
-    resume_at: datetime | None = getattr(of, "resume_at", None)
+    resume_at: datetime | None = getattr(paused, "resume_at", None)
     if resume_at is not None:
-        # Not the time of day: what all viewers share cannot be in the zone of each.
+        # A length, not a time of day: all viewers share the text, whatever their time zone.
         left = labels.age((resume_at - timezone.now()).total_seconds())
-        text += _(" It goes on in %(time)s.") % {"time": left}
+        text += _(" It resumes in %(time)s.") % {"time": left}
     return text

@@ -1,4 +1,4 @@
-"""The pages of the queue in the order in which staff need them, with what each is for."""
+"""The admin's pages in sections, each with its purpose."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _lazy
 
 
 class Page(NamedTuple):
-    """A link to one page; the fields are those of Django's ``app_list``."""
+    """A page: its model from Django's ``app_list``, and its purpose."""
 
     model: Mapping[str, Any]
     about: str
@@ -28,16 +28,16 @@ _SECTIONS: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
         _lazy("Work"),
         {
             "Task": _lazy("find, follow, cancel, retry"),
-            "DeadLetter": _lazy("what was given up: replay or discard it"),
+            "DeadLetter": _lazy("tasks that failed for good: replay or discard them"),
             "Queue": _lazy("pause, limit, order"),
-            "Worker": _lazy("who runs what, and drain"),
+            "Worker": _lazy("what each runs; drain"),
         },
     ),
     (
         _lazy("Rules"),
         {
             "PriorityPolicy": _lazy("retries, timeouts and promotion of each band"),
-            "Limit": _lazy("of task types and concurrency keys"),
+            "Limit": _lazy("limits of task types and concurrency keys"),
             "RuntimeSettings": _lazy("limits over all queues; pause everything"),
         },
     ),
@@ -46,13 +46,13 @@ _SECTIONS: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
         {
             "Operation": _lazy("actions on many tasks or dead letters"),
             "AuditEntry": _lazy("who changed what, and why"),
-            "SavedView": _lazy("lists that staff keep"),
+            "SavedView": _lazy("lists that staff have saved"),
         },
     ),
     (
         _lazy("Machinery"),
         {
-            "QueueStats": _lazy("a snapshot of each queue each minute"),
+            "QueueStats": _lazy("a snapshot of each queue per minute"),
             "MaintenanceJob": _lazy("when each job succeeded last"),
             "IndexGeneration": _lazy("the index in Redis"),
         },
@@ -61,7 +61,7 @@ _SECTIONS: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
 
 
 def sections(models: Sequence[Mapping[str, Any]]) -> list[Section]:
-    """Return the models of Django's ``app_list`` in sections; those that no section names come last."""
+    """Return the models of Django's ``app_list`` in sections; other models come last."""
     rest = {str(model["object_name"]): model for model in models}
     found: list[Section] = []
     for title, names in _SECTIONS:

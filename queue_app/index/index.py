@@ -54,11 +54,12 @@ class Index(Leases):
 
     def push_lanes(self, lanes: Iterable[PackedLane]) -> int:
         """Put queued tasks at their places, packed by the database; return how many were missing or misplaced."""
-        return packed.push_lanes(self._call, lanes)
+        return sum(int(self._call("push", *arguments)) for arguments in packed.calls(lanes))
 
     def misplaced(self, lanes: Iterable[PackedLane]) -> list[uuid.UUID]:
         """Return the queued tasks that are missing or misplaced; repair nothing."""
-        return packed.misplaced(self._call, lanes)
+        found = (self._call("misplaced", *arguments) for arguments in packed.calls(lanes))
+        return [uuid.UUID(bytes=task_id) for reply in found for task_id in reply]
 
     def claim(self, profile: Profile, worker_id: uuid.UUID, want: int, *, register_idle: bool = True) -> Proposal:
         """Lease tasks for up to ``want`` slots of a worker; they are its own once the rows accept them.

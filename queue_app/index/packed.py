@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from queue_app.core.records import Entry, PackedLane
@@ -29,20 +28,8 @@ def pack(entries: Iterable[Entry]) -> list[Any]:
     return arguments
 
 
-def misplaced(call: Callable[..., Any], lanes: Iterable[PackedLane]) -> list[uuid.UUID]:
-    """Return the tasks that are missing or stand at a wrong place; ``call`` runs a script by its name."""
-    found: list[bytes] = []
-    for arguments in _calls(lanes):
-        found += call("misplaced", *arguments)
-    return [uuid.UUID(bytes=task_id) for task_id in found]
-
-
-def push_lanes(call: Callable[..., Any], lanes: Iterable[PackedLane]) -> int:
-    """Put tasks at their places; return how many were missing or misplaced."""
-    return sum(int(call("push", *arguments)) for arguments in _calls(lanes))
-
-
-def _calls(lanes: Iterable[PackedLane]) -> Iterator[list[str | bytes]]:
+def calls(lanes: Iterable[PackedLane]) -> Iterator[list[str | bytes]]:
+    """Yield the arguments of ``lua/push.lua`` or ``lua/misplaced.lua``, for one call after another."""
     arguments: list[str | bytes] = []
     count = 0
     for lane in lanes:

@@ -1,4 +1,4 @@
-"""The rows: PostgreSQL's tables are the truth, everything else can be rebuilt from them."""
+"""The tables, which are the truth; the index can be rebuilt from them."""
 
 from queue_app.models.api_key import ApiKey
 from queue_app.models.audit_entry import AuditEntry

@@ -1,4 +1,4 @@
-"""Who changed what by hand, through which door, and why: the trail of admin, API and commands."""
+"""The audit log: what people changed in the admin, over the API and by commands."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from django.db import models
 from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
 from queue_app.models.fields import IdField
 
-REASON_LENGTH = 200  # of what somebody gives for what he does
+REASON_LENGTH = 200
 
 
 class AuditEntry(models.Model):
-    """One action of a person. Never edited; deleted with its retention."""
+    """One action of a person; it is never edited, and deleted after its retention."""
 
     id = IdField()
     at = models.DateTimeField()
-    by = models.CharField(max_length=USER_LENGTH, blank=True, default="")  # of the application, or of the shell
+    by = models.CharField(max_length=USER_LENGTH, blank=True, default="")  # user of the application, or of the shell
     via = models.CharField(max_length=10, choices=[(name, name) for name in ("admin", "api", "command")])
-    action = models.CharField(max_length=50)  # a verb, as in pause or task.cancel
-    target = models.CharField(max_length=50)  # what kind of thing, as in queue
-    target_id = models.CharField(max_length=TYPE_LENGTH, blank=True, default="")  # empty: many, see details
-    count = models.PositiveIntegerField(default=1)  # how many things it changed
+    action = models.CharField(max_length=50)  # such as pause or task.cancel
+    target = models.CharField(max_length=50)  # kind of object, such as queue
+    target_id = models.CharField(max_length=TYPE_LENGTH, blank=True, default="")  # empty: several objects
+    count = models.PositiveIntegerField(default=1)  # number of changed objects
     before = models.JSONField(default=dict, blank=True)
     after = models.JSONField(default=dict, blank=True)
     reason = models.CharField(max_length=REASON_LENGTH, blank=True, default="")
@@ -32,7 +32,7 @@ class AuditEntry(models.Model):
         verbose_name_plural = "audit log"
         ordering: ClassVar = ["-id"]
         indexes: ClassVar = [
-            # who changed what: the pages of a queue, a worker, a policy
+            # history on the pages of queues, workers and policies
             models.Index(fields=["target", "target_id", "-id"], name="taskqueue_audit_target"),
         ]
 

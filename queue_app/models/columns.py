@@ -1,4 +1,4 @@
-"""What columns of several tables have in common: lengths, bounds and choices."""
+"""Lengths, bounds and choices of columns that several tables share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STATUS_CHOICES: Final = [(status.value, status.value.replace("_", " ")) for stat
 PRIORITY_CHOICES: Final = [(band.value, band.label) for band in Band]
 NAME_LENGTH: Final = 100
 TYPE_LENGTH: Final = 255
-USER_LENGTH: Final = 150  # as long as Django's usernames
+USER_LENGTH: Final = 150  # length of Django's usernames
 KEY_LENGTH: Final = 64
 CONCURRENCY_KEY_LENGTH: Final = 128
 MAX_WEIGHT: Final = 1000

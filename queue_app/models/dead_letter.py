@@ -1,4 +1,4 @@
-"""The record of a task that was given up."""
+"""Records of tasks that were given up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from django.db.models import Q
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import NAME_LENGTH, PRIORITY_CHOICES, TYPE_LENGTH, USER_LENGTH
 from queue_app.models.fields import IdField
+from queue_app.models.querysets import seen_as
 
-#: One that can be replayed: neither replayed nor discarded yet.
+#: Condition of dead letters that can be replayed.
 OPEN = Q(replayed_at__isnull=True, discarded_at__isnull=True)
 OPEN_NAME, REPLAYED_NAME, DISCARDED_NAME = "open", "replayed", "discarded"
 _STATES = {
@@ -23,33 +24,32 @@ STATE_NAMES = tuple(_STATES)
 
 
 def letters_seen_as(user: Any) -> str | None:
-    """Return the name whose dead letters alone ``user`` may see; ``None`` for who may see all."""
-    may_see_all = user.is_active and user.is_staff and user.has_perm("queue_app.view_deadletter")
-    return None if may_see_all else user.get_username()
+    """Return the user name to which ``user``'s view of dead letters is limited; ``None`` if it is not limited."""
+    return seen_as(user, "queue_app.view_deadletter")
 
 
 class DeadLetterQuerySet(models.QuerySet[Any]):
-    """Dead letters, filtered in the words of the field."""
+    """Dead letters."""
 
     def open(self) -> Self:
-        """Keep those that can be replayed."""
+        """Keep dead letters that can be replayed."""
         return self.filter(OPEN)
 
     def in_state(self, name: str) -> Self:
-        """Keep those that are open, replayed or discarded; raise ``KeyError`` for another name."""
+        """Keep dead letters in the state open, replayed or discarded; raise ``KeyError`` for other names."""
         return self.filter(_STATES[name])
 
     def visible_to(self, user: Any) -> Self:
-        """Keep what ``user`` may see: everything for staff who may view dead letters, else their own."""
+        """Keep dead letters that ``user`` may see: all for staff who may view them, else the user's own."""
         name = letters_seen_as(user)
         return self if name is None else self.filter(user=name)
 
 
 class DeadLetter(models.Model):
-    """Why a task was given up, and what became of that; the task row keeps the parameters.
+    """Why a task was given up, and whether it was replayed or discarded; the task row keeps the parameters.
 
-    It stays until it expires, also when it was replayed or discarded: it is the audit of
-    that. A task that dies again after a replay gets another one.
+    A dead letter stays until it expires, even after a replay. A task that is given up again after
+    a replay gets another dead letter.
     """
 
     id = IdField()
@@ -62,15 +62,15 @@ class DeadLetter(models.Model):
     attempts = models.IntegerField()
     exception_class = models.CharField(max_length=TYPE_LENGTH, blank=True, default="")
     message = models.TextField(blank=True, default="")
-    # of what went wrong, see core.fingerprint; empty: not known, of before there were any
+    # see core.fingerprint; empty: unknown
     fingerprint = models.CharField(max_length=16, blank=True, default="", db_default="")
     died_at = models.DateTimeField()
     expires_at = models.DateTimeField()
     replayed_at = models.DateTimeField(null=True, blank=True)
     replayed_by = models.CharField(max_length=USER_LENGTH, blank=True, default="")
-    # Whoever writes a death knows nothing of what follows; so these have defaults in the database.
+    # The statement that inserts a dead letter does not name the following columns, so they have database defaults.
     parameters_edited = models.BooleanField(default=False, db_default=False)
-    operation_id = models.UUIDField(null=True, blank=True)  # what replayed it; may be purged
+    operation_id = models.UUIDField(null=True, blank=True)  # operation that replayed it; it may be purged
     discarded_at = models.DateTimeField(null=True, blank=True)
     discarded_by = models.CharField(max_length=USER_LENGTH, blank=True, default="", db_default="")
     discard_reason = models.CharField(max_length=REASON_LENGTH, blank=True, default="", db_default="")
@@ -81,13 +81,13 @@ class DeadLetter(models.Model):
         ordering: ClassVar = ["-id"]
         indexes: ClassVar = [
             models.Index(fields=["expires_at"], name="taskqueue_dlq_expiry"),  # services.purge
-            # the API's list, and a replay of many on its way through it, oldest first
+            # the API's list, and bulk replays, oldest first
             models.Index(fields=["died_at", "id"], name="taskqueue_dlq_by_death"),
-            # the API's list of one user's own
+            # the API's list of one user's dead letters
             models.Index(fields=["user", "died_at", "id"], condition=~Q(user=""), name="taskqueue_dlq_by_user"),
-            # the groups of what can be replayed, by cause
+            # groups of open dead letters by cause
             models.Index(fields=["fingerprint", "died_at"], condition=OPEN, name="taskqueue_dlq_by_cause"),
-            # the first ones that an operation replayed, whose fate it waits for
+            # the first dead letters that an operation replayed, whose tasks it waits for
             models.Index(
                 fields=["operation_id", "died_at"],
                 condition=Q(operation_id__isnull=False),
@@ -95,7 +95,7 @@ class DeadLetter(models.Model):
             ),
         ]
         constraints: ClassVar = [
-            # a task is in the dead letters once; after a replay it may die again. Serves the lookup by task too.
+            # one dead letter per task until a replay; also serves the lookup by task
             models.UniqueConstraint(
                 fields=["task_id"], condition=Q(replayed_at__isnull=True), name="taskqueue_dlq_once"
             ),
@@ -113,7 +113,7 @@ class DeadLetter(models.Model):
 
     @property
     def state(self) -> str:
-        """Whether it is open, replayed or discarded."""
+        """The state: open, replayed or discarded."""
         if self.replayed_at is not None:
             return REPLAYED_NAME
         return OPEN_NAME if self.discarded_at is None else DISCARDED_NAME

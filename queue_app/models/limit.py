@@ -1,4 +1,4 @@
-"""Limits by task type, or by concurrency key, which staff edit; the index carries a copy for the claim."""
+"""Limits by task type or concurrency key, which staff edit; the index has a copy for claims."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from queue_app.models.limit_columns import Capped, Paced, Pausable, constraints_
 
 
 class Scope(StrEnum):
-    """What a limit is on."""
+    """Kinds of limits."""
 
     TYPE = "type"
     KEY = "key"
 
 
 class Limit(Capped, Paced, Pausable):
-    """The limits of one task type, or of one concurrency key or a family of them.
+    """The limits of one task type, or of one concurrency key or family of keys.
 
-    For the scope ``key`` a name without a colon, such as ``customer``, is also the limit of
-    every key ``customer:…`` that has none of its own, each with its own count.
+    With the scope ``key``, a name without a colon, such as ``customer``, is also the limit of
+    every key ``customer:…`` without a limit of its own. Each key has its own count.
     """
 
     scope = models.CharField(max_length=4, choices=[(scope.value, scope.value) for scope in Scope])
     name = models.CharField(
         max_length=TYPE_LENGTH,
-        help_text="A task type, or a concurrency key. A key without a colon also limits each key that begins"
+        help_text="A task type or a concurrency key. A key without a colon also limits each key that begins"
         " with it and a colon.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
@@ -44,7 +44,7 @@ class Limit(Capped, Paced, Pausable):
             models.UniqueConstraint(
                 fields=["scope", "name"],
                 name="taskqueue_limit_once",
-                violation_error_message="This task type, or key, has limits already: edit those.",
+                violation_error_message="This task type or key already has limits: edit those.",
             ),
             models.CheckConstraint(condition=Q(scope__in=list(Scope)), name="taskqueue_limit_scope"),
             models.CheckConstraint(condition=~Q(name=""), name="taskqueue_limit_name"),
@@ -55,7 +55,7 @@ class Limit(Capped, Paced, Pausable):
         return f"{self.scope} {self.name}"
 
     def clean(self) -> None:
-        """Refuse names that no task can have, and contradictory limits."""
+        """Refuse names that no task can have."""
         super().clean()
         if self.scope == Scope.KEY and len(self.name) > CONCURRENCY_KEY_LENGTH:
             raise ValidationError({"name": f"A concurrency key has at most {CONCURRENCY_KEY_LENGTH} characters."})

@@ -1,9 +1,8 @@
-"""What queues, limits and the runtime settings have in common: caps, rates and pauses."""
+"""Columns that queues, limits and the runtime settings share: caps, rates and pauses."""
 
 from __future__ import annotations
 
 import math
-from datetime import timedelta
 from typing import Any, ClassVar
 
 from django.core.exceptions import ValidationError
@@ -14,45 +13,49 @@ from django.db.models import F, Q
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import USER_LENGTH
 
-#: Larger numbers than these are a slip of the keyboard, and would not limit anything.
+#: Larger values are typing errors and would not limit anything.
 MAX_CAP = 1_000_000
 MAX_RATE_SECONDS = 31 * 86_400.0
-MAX_THROTTLE = timedelta(days=31)
 
 _CAP = (MinValueValidator(1), MaxValueValidator(MAX_CAP))
 _SECONDS = (MinValueValidator(0.001), MaxValueValidator(MAX_RATE_SECONDS))
 
 
+def check_if_set(name: str, **bound: float) -> models.CheckConstraint:
+    """Return the check that a column is null or within ``bound``, a lookup such as ``max_length__gte=1``."""
+    (lookup,) = bound
+    unset = {f"{lookup.partition('__')[0]}__isnull": True}
+    return models.CheckConstraint(condition=Q(**unset) | Q(**bound), name=name)
+
+
 class Capped(models.Model):
-    """A cap on what runs at the same time."""
+    """A cap on tasks that run at the same time."""
 
     max_concurrent = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=_CAP,
-        help_text="How many of its tasks may run at the same time, over all workers. Empty: no limit.",
+        help_text="Maximum number of tasks that run at the same time, over all workers. Empty: no limit.",
     )
 
     class Meta:
         abstract = True
         constraints: ClassVar = [
-            models.CheckConstraint(
-                condition=Q(max_concurrent__isnull=True) | Q(max_concurrent__gte=1), name="taskqueue_%(class)s_cap"
-            ),
+            check_if_set("taskqueue_%(class)s_cap", max_concurrent__gte=1),
         ]
 
 
 class Pausable(models.Model):
-    """Something that staff can pause: nothing of it starts, what runs finishes."""
+    """A pause: no new task starts, running tasks finish."""
 
     paused = models.BooleanField(
-        default=False, db_default=False, help_text="While paused nothing new starts; what runs finishes."
+        default=False, db_default=False, help_text="While paused, no new task starts; running tasks finish."
     )
     paused_reason = models.CharField(max_length=REASON_LENGTH, blank=True, default="", db_default="")
     paused_by = models.CharField(max_length=USER_LENGTH, blank=True, default="", db_default="")
     paused_at = models.DateTimeField(null=True, blank=True)
     resume_at = models.DateTimeField(
-        null=True, blank=True, help_text="When the pause ends by itself. Empty: only when somebody resumes it."
+        null=True, blank=True, help_text="Time at which the pause ends. Empty: it ends when staff resume it."
     )
 
     class Meta:
@@ -64,36 +67,39 @@ class Pausable(models.Model):
             models.CheckConstraint(
                 condition=Q(resume_at__isnull=True) | Q(paused=True),
                 name="taskqueue_%(class)s_resume",
-                violation_error_message="Only what is paused can resume: pause it too, or leave the time empty.",
+                violation_error_message="Only a pause can end: pause it too, or leave the time empty.",
             ),
         ]
 
 
 class Paced(models.Model):
-    """Limits on how often something starts: a token bucket, and a least time between two starts."""
+    """Limits on the rate of starts: a token bucket, and a minimum time between two starts."""
 
     rate_count = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=_CAP,
-        help_text="How many of its tasks may start in each period. Empty: no limit.",
+        help_text="Maximum number of tasks that start in each period. Empty: no limit.",
     )
     rate_seconds = models.FloatField(
-        null=True, blank=True, validators=_SECONDS, help_text="The length of that period in seconds."
+        null=True, blank=True, validators=_SECONDS, help_text="Length of the period in seconds."
     )
     rate_burst = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=_CAP,
-        help_text="How many may start at once after a quiet time. Empty: as many as in one period.",
+        help_text="Maximum number of tasks that start at once after a quiet time. Empty: as many as in one period.",
     )
     min_delay_seconds = models.FloatField(
-        null=True, blank=True, validators=_SECONDS, help_text="The least time between two starts. Empty: none."
+        null=True,
+        blank=True,
+        validators=_SECONDS,
+        help_text="Minimum time between two starts, in seconds. Empty: none.",
     )
     throttled_until = models.DateTimeField(
         null=True,
         blank=True,
-        help_text="Nothing starts before this time: set by task code that was told to slow down.",
+        help_text="No task starts before this time. Task code sets it when another service asks it to slow down.",
     )
 
     class Meta:
@@ -103,26 +109,21 @@ class Paced(models.Model):
                 condition=Q(rate_count__isnull=True, rate_seconds__isnull=True, rate_burst__isnull=True)
                 | Q(rate_count__gte=1, rate_seconds__gt=0),
                 name="taskqueue_%(class)s_rate",
-                violation_error_message="A rate needs both a number of starts and a period.",
+                violation_error_message="A rate needs a number of starts and a period.",
             ),
-            models.CheckConstraint(
-                condition=Q(rate_burst__isnull=True) | Q(rate_burst__gte=1), name="taskqueue_%(class)s_burst"
-            ),
-            models.CheckConstraint(
-                condition=Q(min_delay_seconds__isnull=True) | Q(min_delay_seconds__gt=0),
-                name="taskqueue_%(class)s_delay",
-            ),
+            check_if_set("taskqueue_%(class)s_burst", rate_burst__gte=1),
+            check_if_set("taskqueue_%(class)s_delay", min_delay_seconds__gt=0),
             models.CheckConstraint(
                 condition=Q(min_delay_seconds__isnull=True)
                 | Q(rate_count__isnull=True)
                 | Q(min_delay_seconds__lte=F("rate_seconds") / F("rate_count")),
                 name="taskqueue_%(class)s_pace",
-                violation_error_message="With so long a delay between starts the rate can never be reached.",
+                violation_error_message="The minimum time between starts is too long for the rate.",
             ),
         ]
 
     def clean(self) -> None:
-        """Refuse rates that are incomplete or contradict each other, naming the field."""
+        """Refuse incomplete and contradictory rates, with errors by field."""
         super().clean()
         errors: dict[str, str] = {}
         for name in ("rate_seconds", "min_delay_seconds"):
@@ -130,22 +131,22 @@ class Paced(models.Model):
             if value is not None and not math.isfinite(value):
                 errors[name] = "Enter a finite number of seconds."
         if self.rate_count is None and self.rate_seconds is not None:
-            errors["rate_count"] = "Say how many may start in the period, or leave the period empty."
+            errors["rate_count"] = "Enter how many tasks may start in the period, or leave the period empty."
         if self.rate_count is not None and self.rate_seconds is None:
-            errors["rate_seconds"] = "Say in how many seconds so many may start, or leave the number empty."
+            errors["rate_seconds"] = "Enter the period in seconds, or leave the number of starts empty."
         if self.rate_burst is not None and self.rate_count is None:
-            errors["rate_burst"] = "A burst needs a rate: say how many may start in which period."
+            errors["rate_burst"] = "A burst needs a rate: enter a number of starts and a period."
         if not errors and self.rate_count and self.rate_seconds and self.min_delay_seconds:
             reached = self.rate_seconds / self.min_delay_seconds
             if self.min_delay_seconds > self.rate_seconds / self.rate_count:
                 errors["min_delay_seconds"] = (
-                    f"With this delay at most {reached:.3g} can start in {self.rate_seconds:g} seconds, so the rate of"
-                    f" {self.rate_count} can never be reached: give one of the two, or a shorter delay."
+                    f"With this delay at most {reached:.3g} tasks can start in {self.rate_seconds:g} seconds, so the"
+                    f" rate of {self.rate_count} can never be reached: enter one of the two, or a shorter delay."
                 )
         if errors:
             raise ValidationError(errors)
 
 
 def constraints_of(*bases: type[Any]) -> list[models.BaseConstraint]:
-    """Return the constraints of abstract models, for the ``Meta`` of a model that adds its own."""
+    """Return the constraints of abstract models, for a ``Meta`` that adds its own."""
     return [constraint for base in bases for constraint in base.Meta.constraints]

@@ -1,4 +1,4 @@
-"""The jobs of upkeep, and when each was done last: one row a job."""
+"""Upkeep jobs and their last runs: one row per job."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from django.db import models
 
 
 class MaintenanceJob(models.Model):
-    """When a job ran, whoever ran it: Celery, or the scheduler that saw it overdue."""
+    """The last run of a job, by Celery or by the scheduler."""
 
     name = models.CharField(primary_key=True, max_length=50)
-    started_at = models.DateTimeField(null=True, blank=True)  # of the last run
+    started_at = models.DateTimeField(null=True, blank=True)  # start of the last run
     succeeded_at = models.DateTimeField(null=True, blank=True)  # end of the last run that succeeded
-    seconds = models.FloatField(default=0)  # how long that took
-    done = models.BigIntegerField(default=0)  # rows or tasks that it dealt with
-    error = models.TextField(blank=True, default="")  # of the last run; empty when it succeeded
-    progress = models.JSONField(default=dict)  # how far the job has come, for the next run to go on from
+    seconds = models.FloatField(default=0)  # duration of the last successful run
+    done = models.BigIntegerField(default=0)  # rows or tasks that it handled
+    error = models.TextField(blank=True, default="")  # error of the last run; empty after a success
+    progress = models.JSONField(default=dict)  # position at which the next run continues
 
     class Meta:
         ordering: ClassVar = ["name"]

@@ -1,4 +1,4 @@
-"""An action on many tasks or dead letters, which goes on after whoever asked for it has left."""
+"""Operations: actions on many tasks or dead letters that run in the background."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queue_app.models.fields import IdField
 
 
 class OperationKind(StrEnum):
-    """What is done to each task."""
+    """What an operation does with each task."""
 
     CANCEL = "cancel"
     REPRIORITISE = "reprioritise"
@@ -23,7 +23,7 @@ class OperationKind(StrEnum):
     RUN_NOW = "run_now"
 
 
-#: What whoever begins one of a kind must be allowed to do, and may then do to those of others too.
+#: Permission for starting an operation of each kind, and for managing those of other users.
 PERMISSIONS: Final = {
     OperationKind.CANCEL: "queue_app.cancel_task",
     OperationKind.REPRIORITISE: "queue_app.reprioritise_task",
@@ -34,23 +34,23 @@ PERMISSIONS: Final = {
 
 
 class OperationTarget(StrEnum):
-    """What its filter is one of, and in whose order it goes through them."""
+    """What the operation's filter selects."""
 
     TASKS = "tasks"  # oldest first
-    DEAD_LETTERS = "dead_letters"  # oldest deaths first; replays only
+    DEAD_LETTERS = "dead_letters"  # oldest first; replays only
 
 
 class OperationState(StrEnum):
-    """Where an operation stands."""
+    """The state of an operation."""
 
     RUNNING = "running"
     DONE = "done"
-    STOPPED = "stopped"  # the first tasks that it replayed failed again
-    CANCELLED = "cancelled"  # by somebody; what it has changed stays changed
+    STOPPED = "stopped"  # the first replayed tasks failed again
+    CANCELLED = "cancelled"  # changes made so far remain
 
 
 class Operation(models.Model):
-    """What shall be done to which tasks, how fast, and how far it has come; advanced by ``run_operations``."""
+    """What to do with which tasks, how fast, and the progress so far; advanced by ``run_operations``."""
 
     id = IdField()
     kind = models.CharField(max_length=12, choices=[(kind.value, kind.value) for kind in OperationKind])
@@ -64,23 +64,25 @@ class Operation(models.Model):
         max_length=10, choices=[(state.value, state.value) for state in OperationState], default=OperationState.RUNNING
     )
     filter = models.JSONField(default=dict)  # TaskFilter or DeadLetterFilter of services, as JSON
-    arguments = models.JSONField(default=dict)  # of the kind: {"priority": "high"}
-    rate = models.FloatField(null=True, blank=True)  # per second; null: as fast as it goes
-    limit = models.PositiveIntegerField(null=True, blank=True)  # looks at no more; null: all that match
-    stop_after_failures = models.PositiveSmallIntegerField(default=0, db_default=0)  # of a replay; 0: never
+    arguments = models.JSONField(default=dict)  # arguments of the kind, such as {"priority": "high"}
+    rate = models.FloatField(null=True, blank=True)  # tasks per second; null: as fast as possible
+    limit = models.PositiveIntegerField(null=True, blank=True)  # maximum number of rows; null: all that match
+    stop_after_failures = models.PositiveSmallIntegerField(default=0, db_default=0)  # replays only; 0: never
     by = models.CharField(max_length=USER_LENGTH, blank=True, default="")
     reason = models.CharField(max_length=REASON_LENGTH, blank=True, default="")
-    total = models.PositiveIntegerField()  # what it applied to when it was asked for, at most its limit
-    changed = models.PositiveIntegerField(default=0)  # what it was done to
-    skipped = models.PositiveIntegerField(default=0)  # of the total: ended, claimed, purged or replayed meanwhile
-    failed_again = models.PositiveIntegerField(default=0, db_default=0)  # of what it replayed, when it ended
-    created_at = models.DateTimeField()  # what is stored, or dies, later is left alone
+    total = models.PositiveIntegerField()  # matching rows at the start, at most the limit
+    changed = models.PositiveIntegerField(default=0)  # rows that were changed
+    skipped = models.PositiveIntegerField(default=0)  # rows that ended, or were claimed, purged or replayed, meanwhile
+    failed_again = models.PositiveIntegerField(
+        default=0, db_default=0
+    )  # replayed tasks that failed again by the end of the operation
+    created_at = models.DateTimeField()  # later rows are not touched
     finished_at = models.DateTimeField(null=True, blank=True)
-    ended_by = models.CharField(max_length=USER_LENGTH, blank=True, default="")  # who cancelled it
-    cleared_at = models.DateTimeField(null=True, blank=True)  # one of the first ones did not fail again
-    paced_at = models.DateTimeField(null=True, blank=True)  # up to here the rate has been used
-    after_id = models.UUIDField(null=True, blank=True)  # the last one that was looked at,
-    after_died_at = models.DateTimeField(null=True, blank=True)  # and of a dead letter when it died
+    ended_by = models.CharField(max_length=USER_LENGTH, blank=True, default="")  # user who cancelled it
+    cleared_at = models.DateTimeField(null=True, blank=True)  # time when one of the first tasks did not fail again
+    paced_at = models.DateTimeField(null=True, blank=True)  # time up to which the rate is used up
+    after_id = models.UUIDField(null=True, blank=True)  # last row so far,
+    after_died_at = models.DateTimeField(null=True, blank=True)  # and its died_at, for dead letters
 
     objects: ClassVar[models.Manager[Operation]] = models.Manager()
 
@@ -117,12 +119,12 @@ class Operation(models.Model):
 
     @property
     def remaining(self) -> int:
-        """How many are still to be looked at."""
+        """The number of rows that remain."""
         return max(0, self.total - self.changed - self.skipped) if self.state == OperationState.RUNNING else 0
 
     @property
     def is_waiting_for_the_first(self) -> bool:
-        """Whether it goes on only once one of the first tasks that it replayed has ended well."""
+        """Whether it waits for the first replayed tasks: it continues when one of them has completed."""
         return (
             self.state == OperationState.RUNNING
             and self.cleared_at is None

@@ -1,4 +1,4 @@
-"""Rows of one: settings that staff edit at run time, and the generation of the index."""
+"""Policies of the bands, settings that staff edit at run time, and the generation of the index."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from django.db.models import Q
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import Thresholds
 from queue_app.models.columns import PRIORITY_CHOICES
-from queue_app.models.limit_columns import Capped, Pausable, constraints_of
+from queue_app.models.limit_columns import Capped, Pausable, check_if_set, constraints_of
 
 
 class PriorityPolicy(models.Model):
-    """What holds for the tasks of one band unless the task says otherwise."""
+    """Defaults for the tasks of one band."""
 
     priority = models.SmallIntegerField(primary_key=True, choices=PRIORITY_CHOICES)
     max_retries = models.PositiveSmallIntegerField(default=3)
@@ -24,16 +24,14 @@ class PriorityPolicy(models.Model):
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="Tasks that waited so long are treated as of the next higher band, and move on from there by its"
-        " own value, up to high. Empty: never. Without effect for critical and high.",
+        help_text="Tasks that have waited this long are treated as tasks of the next higher band, then rise by the"
+        " value of that band, up to high. Empty: never. No effect for critical and high.",
     )
-
     target_seconds = models.FloatField(
         null=True,
         blank=True,
         validators=[MinValueValidator(0.001)],
-        help_text="How long a task of this band should wait at most. "
-        "The overview marks what waits longer. Empty: none.",
+        help_text="Longest wait that tasks of this band should have. The overview marks longer waits. Empty: none.",
     )
 
     class Meta:
@@ -49,28 +47,28 @@ class PriorityPolicy(models.Model):
 
     @classmethod
     def thresholds(cls, using: str | None = None) -> Thresholds:
-        """Return how long a task waits in each band until it is treated as of the next higher one."""
+        """Return how long a task waits in each band before it is promoted."""
         found = cls._default_manager.using(using).values_list("priority", "promote_after_seconds")
         return {Band(priority): seconds for priority, seconds in found}
 
 
 class RuntimeSettings(Capped, Pausable):
-    """The one row of limits over all queues."""
+    """Limits over all queues; one row."""
 
     id = models.SmallIntegerField(primary_key=True, default=1, editable=False)
     max_length = models.PositiveIntegerField(
         default=10_000,
         db_default=10_000,
         validators=[MinValueValidator(1)],
-        help_text="How many tasks may wait in a queue that says nothing itself; counts for what comes from outside"
-        " (API, request stream), not for code.",
+        help_text="Maximum number of waiting tasks in a queue that has no value of its own. It applies to tasks from"
+        " the API and the request stream, not to tasks from code.",
     )
     max_pending_per_user = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="How many tasks of one user may be scheduled, queued or executing, where the queue says nothing."
-        " Empty: as the settings of the project say.",
+        help_text="Maximum number of scheduled, queued and executing tasks of one user, if the queue has no value of"
+        " its own. Empty: as in the settings of the project.",
     )
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -80,10 +78,7 @@ class RuntimeSettings(Capped, Pausable):
             *constraints_of(Capped, Pausable),
             models.CheckConstraint(condition=Q(id=1), name="taskqueue_settings_single"),
             models.CheckConstraint(condition=Q(max_length__gte=1), name="taskqueue_settings_length"),
-            models.CheckConstraint(
-                condition=Q(max_pending_per_user__isnull=True) | Q(max_pending_per_user__gte=1),
-                name="taskqueue_settings_user_pending",
-            ),
+            check_if_set("taskqueue_settings_user_pending", max_pending_per_user__gte=1),
         ]
 
     def __str__(self) -> str:
@@ -91,10 +86,10 @@ class RuntimeSettings(Capped, Pausable):
 
 
 class IndexGeneration(models.Model):
-    """The generation of the index that claims must belong to; one row.
+    """The current generation of the index; one row.
 
-    A rebuild raises ``number`` before it reads the rows, so a claim that the old index
-    proposed changes nothing. ``abandoned_until`` does the same for single proposals (``sql.claim``).
+    A rebuild raises ``number`` before it reads the rows, so claims that the old index proposed
+    are refused. ``abandoned_until`` does the same for single proposals (``sql.claim``).
     """
 
     id = models.SmallIntegerField(primary_key=True, default=1, editable=False)

@@ -1,4 +1,4 @@
-"""What a queue looked like at one moment: one row per queue and snapshot."""
+"""Statistics of queues: one row per queue and minute."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class QueueStats(models.Model):
     active = models.PositiveIntegerField(default=0)
     max_concurrent = models.PositiveIntegerField(null=True, blank=True)
     oldest_seconds = models.FloatField(null=True, blank=True)  # age of the oldest queued task
-    enqueued = models.PositiveIntegerField(default=0)  # since the snapshot before
+    enqueued = models.PositiveIntegerField(default=0)  # since the last snapshot
     completed = models.PositiveIntegerField(default=0)
     failed = models.PositiveIntegerField(default=0)
-    # in seconds, of the attempts that ended since the snapshot before; null: none did
+    # percentiles in seconds, of attempts that ended since the last snapshot; null: none
     wait_p50 = models.FloatField(null=True, blank=True)
     wait_p95 = models.FloatField(null=True, blank=True)
     wait_p99 = models.FloatField(null=True, blank=True)
@@ -34,7 +34,7 @@ class QueueStats(models.Model):
         ordering: ClassVar = ["-taken_at", "queue"]
         verbose_name_plural = "queue stats"
         constraints: ClassVar = [
-            # one snapshot per queue and minute, however many runners; serves the charts too
+            # one snapshot per queue and minute; also serves the charts
             models.UniqueConstraint(fields=["queue", "taken_at"], name="taskqueue_stats_once"),
         ]
 

@@ -1,7 +1,7 @@
-"""What attempts say while they run: how far they are, and what they logged.
+"""Progress and log lines of running attempts.
 
-Beside the hot row, like parameters and results, and written without waiting for the disk: a
-line that is lost with the server harms nobody.
+They have tables of their own, like parameters and results, and are written without waiting for
+the disk: losing a line with the server does no harm.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from queue_app.models.task import Task
 
 
 class TaskProgress(models.Model):
-    """How far a task has come; written while an attempt runs, at most about twice a second."""
+    """Progress of a task, written at most about twice a second while an attempt runs."""
 
     task = models.OneToOneField(
         Task, on_delete=models.CASCADE, primary_key=True, db_constraint=False, related_name="progress"
@@ -29,12 +29,12 @@ class TaskProgress(models.Model):
 
 
 class TaskLog(models.Model):
-    """The last lines that one attempt logged."""
+    """The last log lines of one attempt."""
 
     task = models.ForeignKey(Task, on_delete=models.CASCADE, db_constraint=False, related_name="logs", db_index=False)
     attempt = models.IntegerField()
-    lines = models.TextField()  # separated by line feeds; none has one in it
-    dropped = models.IntegerField(default=0)  # earlier lines that were left out
+    lines = models.TextField()  # separated by line feeds
+    dropped = models.IntegerField(default=0)  # number of earlier lines that are not stored
     updated_at = models.DateTimeField()
 
     class Meta:

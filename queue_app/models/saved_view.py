@@ -1,4 +1,4 @@
-"""A list with its filters and search, kept under a name."""
+"""Saved filters and searches of lists in the admin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_QUERY = 1000
 
 
 class SavedView(models.Model):
-    """What stands behind the question mark of a list's address; of one user, or shared with all staff."""
+    """The query string of a list's URL; private, or shared with all staff."""
 
     id = IdField()
     name = models.CharField(max_length=60)

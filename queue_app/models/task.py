@@ -1,10 +1,10 @@
-"""A task: the narrow hot row, and beside it what is wide and never changes with its status.
+"""A task: a narrow hot row, with wide and constant data in tables of their own.
 
-Every status change passes through every index of the table it touches. So ``Task`` holds
-only what the protocol needs, and has few indexes; parameters (written once at enqueue),
-results (written once at the end) and attempts (written on failure) are rows of their own.
-Their links to the task carry no foreign key constraint: they are written and deleted in
-the same statement as the task, and a constraint would cost each enqueue a lookup and a lock.
+Every change of status updates every index of the row's table. So ``Task`` has only the columns
+that the protocol needs, and few indexes. Parameters (written by the enqueue), results (written
+at the end) and attempts (written by failures) have tables of their own. Their foreign keys have
+no constraint: they are written and deleted in the same statement as the task, and a constraint
+would cost each enqueue a lookup and a lock.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from queue_app.models.columns import (
 from queue_app.models.fields import BlockIndex, ContainmentIndex, IdField, NamesField
 from queue_app.models.querysets import TaskQuerySet
 
-#: How a task can end without a result; sorted, as it stands in a migration.
+#: Terminal states without a result; sorted, because migrations compare the list.
 UNSUCCESSFUL = sorted(TERMINAL - {Status.COMPLETED})
-#: How a task can end; PostgreSQL would make an array of a list, anew for every statement, also where none has ended.
+#: Terminal states. PostgreSQL would build an array from a list in every statement, even if no task has ended.
 _TERMINAL_PATTERN = f"^({'|'.join(sorted(TERMINAL))})$"
-#: So many values are expected in 32 pages: 120 bytes to tell them apart.
+#: Expected number of different values in 32 pages; the bloom filter then takes 120 bytes.
 _FEW = "n_distinct_per_range=100"
 
 
 class Task(models.Model):
-    """One unit of work and where it stands."""
+    """One unit of work and its state."""
 
     id = IdField()
     task_type = models.CharField(max_length=TYPE_LENGTH)
@@ -48,20 +48,20 @@ class Task(models.Model):
     capabilities = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)
     user = models.CharField(max_length=USER_LENGTH, default="", blank=True)
     concurrency_key = models.CharField(max_length=CONCURRENCY_KEY_LENGTH, default="", db_default="", blank=True)
-    weight = models.SmallIntegerField(default=1, db_default=1)  # slots of a worker that it takes
-    attempt = models.IntegerField(default=0)  # the fencing token: rises with every claim, never falls
+    weight = models.SmallIntegerField(default=1, db_default=1)  # worker slots that it takes
+    attempt = models.IntegerField(default=0)  # fencing token: rises with every claim, never falls
     failures = models.SmallIntegerField(default=0)  # attempts that count against max_retries
     crashes = models.SmallIntegerField(default=0, db_default=0)  # attempts whose worker died
-    max_retries = models.SmallIntegerField(null=True, blank=True)  # null: by the queue, else the policy of the band
+    max_retries = models.SmallIntegerField(null=True, blank=True)  # null: by the queue, else by the policy of the band
     timeout = models.FloatField(null=True, blank=True)  # seconds; null: as above
     retry_delay = models.FloatField(null=True, blank=True)  # seconds; null: TASKQUEUE RETRY BASE_SECONDS
     created_at = models.DateTimeField()
     run_after = models.DateTimeField(null=True, blank=True)
-    queued_at = models.DateTimeField(null=True, blank=True)  # the place in its lane
+    queued_at = models.DateTimeField(null=True, blank=True)  # position in its lane
     started_at = models.DateTimeField(null=True, blank=True)
     deadline = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
-    worker_id = models.UUIDField(null=True, blank=True)  # who runs it, or ran it last
+    worker_id = models.UUIDField(null=True, blank=True)  # the worker that runs it, or ran it last
     leased_at = models.BigIntegerField(null=True, blank=True)  # stamp of its last lease in the index (µs)
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
     idempotency_key = models.CharField(max_length=KEY_LENGTH, null=True, blank=True)  # noqa: DJ001 - null: no key, so the unique index skips it
@@ -70,24 +70,24 @@ class Task(models.Model):
 
     class Meta:
         indexes: ClassVar = [
-            # services.due: the next tasks whose time has come
+            # services.due: scheduled tasks whose time has come
             models.Index(fields=["run_after"], condition=Q(status=Status.SCHEDULED), name="taskqueue_due"),
             # services.reconcile and rebuild: queued rows by age, in pages
             models.Index(fields=["queued_at", "id"], condition=Q(status=Status.QUEUED), name="taskqueue_waiting"),
-            # services.reap, rebuild (leases) and the worker page: what runs, and where
+            # services.reap, rebuild (leases) and the worker page: running tasks of a worker
             models.Index(fields=["worker_id"], condition=Q(status=Status.EXECUTING), name="taskqueue_executing"),
-            # services.purge (successes) and statistics: what ended when
+            # services.purge (successes) and statistics: tasks by their end
             models.Index(fields=["finished_at"], condition=Q(finished_at__isnull=False), name="taskqueue_finished"),
-            # services.purge: what went wrong, by its end; what completes never enters it
+            # services.purge: unsuccessful tasks by their end; completed tasks never enter it
             models.Index(
                 fields=["finished_at"], condition=Q(status__in=UNSUCCESSFUL), name="taskqueue_unsuccessful_ends"
             ),
-            # the lists of what went wrong, newest first
+            # lists of unsuccessful tasks, newest first
             models.Index(fields=["status", "id"], condition=Q(status__in=UNSUCCESSFUL), name="taskqueue_unsuccessful"),
-            # the API's lists and counts by type: entered once, when the task ends, so that only the finish pays
+            # the API's lists and counts by type: a task enters once, when it ends, so only the finish pays
             models.Index(fields=["task_type", "id"], condition=Q(finished_at__isnull=False), name="taskqueue_by_type"),
-            # lists and counts by what is rare, or missing, among what has ended: which pages need not be read. An entry
-            # stands for 32 pages, so that a finish hardly pays for it, as it would for four indexes of the usual kind
+            # lists and counts of ended tasks by a rare or missing value: PostgreSQL skips pages. An entry covers 32
+            # pages, so a finish costs far less than with four B-tree indexes
             BlockIndex(
                 fields=["created_at", "queue", "worker_id", "priority"],
                 opclasses=[
@@ -100,7 +100,7 @@ class Task(models.Model):
                 condition=Q(finished_at__isnull=False),
                 name="taskqueue_ended_pages",
             ),
-            # the same by capabilities: only tasks that need some are in it
+            # the same by capabilities; contains only tasks that require some
             ContainmentIndex(
                 fields=["capabilities"],
                 condition=Q(finished_at__isnull=False) & ~Q(capabilities=[]),
@@ -108,7 +108,7 @@ class Task(models.Model):
             ),
             # the API's list of one user's own tasks, newest first
             models.Index(fields=["user", "id"], condition=~Q(user=""), name="taskqueue_by_user"),
-            # services.admission: how many wait in a queue, which of them longest, and how many a user has pending
+            # services.admission: length of a queue and its longest waiting tasks; pending tasks of a user
             models.Index(
                 fields=["queue", "queued_at"],
                 condition=Q(status__in=[Status.SCHEDULED, Status.QUEUED]),
@@ -127,8 +127,8 @@ class Task(models.Model):
                 condition=Q(idempotency_key__isnull=False),
                 name="taskqueue_idempotency",
             ),
-            # Two checks, not one for each rule: PostgreSQL reads every check anew for every statement that writes a
-            # row (decision 20).
+            # Two checks instead of one per rule: PostgreSQL prepares every check again in every statement that writes
+            # a row (decision 20).
             models.CheckConstraint(
                 condition=(
                     Q(finished_at__isnull=True)
@@ -152,7 +152,7 @@ class Task(models.Model):
                 condition=Q(priority__gte=min(Band), priority__lte=max(Band))
                 & Q(failures__gte=0, failures__lte=F("attempt"), crashes__gte=0, crashes__lte=F("attempt"))
                 & Q(weight__gte=1, weight__lte=MAX_WEIGHT)
-                & Q(max_retries__gte=0, timeout__gt=0),  # null, of neither, is no violation
+                & Q(max_retries__gte=0, timeout__gt=0),  # null violates neither
                 name="taskqueue_numbers",
             ),
         ]
@@ -173,23 +173,23 @@ class Task(models.Model):
 
     @property
     def effective_band(self) -> Band:
-        """The band that promotion gives it, where ``with_effective_priority`` asked for it; else its own."""
+        """The band after promotion, if ``with_effective_priority`` loaded it; else the task's own band."""
         return Band(getattr(self, "effective_priority", self.priority))
 
 
 class TaskPayload(models.Model):
-    """What the task was called with; written once, with the task."""
+    """Arguments of a task; written once, with the task."""
 
     task = models.OneToOneField(
         Task, on_delete=models.CASCADE, primary_key=True, db_constraint=False, related_name="payload"
     )
     args = models.JSONField(default=list)
     parameters = models.JSONField(default=dict)
-    trace = models.CharField(max_length=55, null=True, blank=True)  # noqa: DJ001 - W3C traceparent; null: in none
+    trace = models.CharField(max_length=55, null=True, blank=True)  # noqa: DJ001 - W3C traceparent; null: no trace
 
     class Meta:
         indexes: ClassVar = [
-            # the API's filter by parameters; the row is written once, so no transition passes through it
+            # the API's filter by parameters; transitions do not touch this table
             ContainmentIndex(fields=["parameters"], opclasses=["jsonb_path_ops"], name="taskqueue_parameters"),
         ]
 
@@ -198,7 +198,7 @@ class TaskPayload(models.Model):
 
 
 class TaskResult(models.Model):
-    """What the task returned; written once, with its completion, and only when it is not null."""
+    """Result of a task; written once, at its completion, unless it is null."""
 
     task = models.OneToOneField(
         Task, on_delete=models.CASCADE, primary_key=True, db_constraint=False, related_name="outcome"
@@ -210,7 +210,7 @@ class TaskResult(models.Model):
 
 
 class TaskAttempt(models.Model):
-    """An attempt that did not complete, and why."""
+    """An attempt that did not complete, with its error."""
 
     task = models.ForeignKey(
         Task, on_delete=models.CASCADE, db_constraint=False, related_name="attempts", db_index=False
@@ -225,7 +225,7 @@ class TaskAttempt(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            # also serves the list of a task's attempts; one record per attempt, whoever reports twice
+            # one record per attempt, even if it is reported twice; also serves the list of a task's attempts
             models.UniqueConstraint(fields=["task", "attempt"], name="taskqueue_attempt_once"),
         ]
 

@@ -1,4 +1,4 @@
-"""A token with which workers that have no access to the servers work over HTTP."""
+"""Tokens of workers that work over HTTP, without access to the servers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from queue_app.models.fields import IdField, NamesField
 
 
 class WorkerToken(models.Model):
-    """Who may work, for which queues and with which capabilities; the secret itself is not stored."""
+    """A token with its queues and capabilities; the secret itself is not stored."""
 
     id = IdField()
     name = models.CharField(max_length=NAME_LENGTH, unique=True)
     digest = models.CharField(max_length=64, unique=True)  # SHA-256 of the secret, in hexadecimal
-    hint = models.CharField(max_length=12)  # how the secret begins, so that people can tell tokens apart
+    hint = models.CharField(max_length=12)  # first characters of the secret, for people to tell tokens apart
     old_digest = models.CharField(max_length=64, null=True, blank=True, unique=True)
-    old_until = models.DateTimeField(null=True, blank=True)  # until when the secret before the last rotation is valid
+    old_until = models.DateTimeField(null=True, blank=True)  # end of validity of the secret before the last rotation
     queues = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)  # empty: all
     capabilities = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)  # empty: none
-    max_in_flight = models.PositiveIntegerField(default=100)  # tasks that its workers may hold together
+    max_in_flight = models.PositiveIntegerField(default=100)  # maximum number of tasks that its workers hold together
     created_at = models.DateTimeField()
     created_by = models.CharField(max_length=USER_LENGTH, blank=True, default="")
     expires_at = models.DateTimeField(null=True, blank=True)

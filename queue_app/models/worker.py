@@ -1,4 +1,4 @@
-"""A worker process: what it can run, and when it was last heard of."""
+"""A worker process, what it can run, and its last heartbeat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queue_app.models.fields import IdField, NamesField
 
 
 class WorkerStatus(StrEnum):
-    """Where a worker stands."""
+    """The state of a worker."""
 
     ACTIVE = "active"
     DRAINING = "draining"
@@ -22,7 +22,7 @@ class WorkerStatus(StrEnum):
 
 
 class Worker(models.Model):
-    """One worker process, from its registration to a while after its end."""
+    """One worker process, from its registration until its retention after its end."""
 
     id = IdField()
     name = models.CharField(max_length=200)
@@ -31,7 +31,7 @@ class Worker(models.Model):
     capabilities = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)
     task_types = NamesField(models.TextField(), default=list, blank=True)
     concurrency = models.PositiveIntegerField()
-    profile = models.CharField(max_length=40)  # the index's name for queues, capabilities and task types together
+    profile = models.CharField(max_length=40)  # name in the index for its queues, capabilities and task types
     host = models.CharField(max_length=255)
     pid = models.PositiveIntegerField()
     process_identity = models.CharField(max_length=255)  # boot id, pid namespace, pid, start time
@@ -41,8 +41,8 @@ class Worker(models.Model):
     heartbeat_seconds = models.FloatField()
     stopped_at = models.DateTimeField(null=True, blank=True)
     tasks_done = models.BigIntegerField(default=0)
-    token_id = models.UUIDField(null=True, blank=True)  # of a worker that works over HTTP
-    # staff asked it to finish what runs and leave
+    token_id = models.UUIDField(null=True, blank=True)  # token of a worker that works over HTTP
+    # staff asked the worker to finish its running tasks and exit
     drain_requested_at = models.DateTimeField(null=True, blank=True)
     drain_requested_by = models.CharField(max_length=USER_LENGTH, blank=True, default="", db_default="")
 

@@ -27,6 +27,7 @@ from queue_app.core.events import EventName, Occasion, Run, accepted
 from queue_app.core.parsing import decode_text, load_json, timestamp
 from queue_app.core.payload import BESIDE_BYTES
 from queue_app.core.priorities import parse_band
+from queue_app.core.records import Enqueued, NewTask
 from queue_app.exceptions import (
     IdempotencyConflict,
     IndexUnavailable,
@@ -37,7 +38,7 @@ from queue_app.exceptions import (
 )
 from queue_app.index import Backlog, Index, Request, Taken, get_index
 from queue_app.services.enqueue.admission import numbers
-from queue_app.services.enqueue.submit import Submission, Submitted, submit
+from queue_app.services.enqueue.submit import submit
 from queue_app.services.enqueue.validate import check_request_id
 from queue_app.services.notify import events, transition_log
 from queue_app.sql.database import connection, fetch_all
@@ -136,7 +137,7 @@ def _try(request: Request) -> Answer:
     except InvalidTaskData as error:
         return _rejected(request, error.code, error.field, aside=True)
     try:
-        submitted = submit(asked.to_submission(), tell=False)
+        submitted = submit(asked.to_new_task(), write_events=False)
     except InvalidTaskData as error:
         return _rejected(request, error.code, error.field)
     except IdempotencyConflict as error:
@@ -151,13 +152,13 @@ def _give_up(request: Request) -> Answer:
     return _rejected(request, "crash_loop", "", aside=True)
 
 
-def _accepted(request: Request, asked: ReadRequest, task: Submitted) -> Answer:
+def _accepted(request: Request, asked: ReadRequest, task: Enqueued) -> Answer:
     details = _identity(request)
     if task.queue_position is not None:
         details += ("queue_position", str(task.queue_position))
-    if task.replayed:
+    if not task.created:
         details += ("replayed", "1")
-    occasion = accepted(task.task_type, task.queue, task.priority, asked.owner, task.status)
+    occasion = accepted(task.spec.task_type, task.spec.queue, task.spec.priority, asked.owner, task.status)
     return Answer(request.id, Run(occasion._replace(details=details), [task.id]))
 
 
@@ -217,7 +218,7 @@ class ReadRequest:
         """Whether the request names an idempotency key beside its id."""
         return "idempotency_key" in self.values
 
-    def to_submission(self) -> Submission:
+    def to_new_task(self) -> NewTask:
         """Return what the request asks for; raise ``InvalidTaskData``. The services check the rest."""
         values = self.values
         for name in values:
@@ -227,7 +228,7 @@ class ReadRequest:
         if "run_after" in values and "delay" in values:
             raise InvalidTaskData("delay", "Give run_after or delay, not both.", code="conflicting_fields")
         capabilities = values.get("capabilities")
-        return Submission(
+        return NewTask(
             task_type=_required(values, "task_type"),
             parameters=values.get("parameters", {}),
             user=self.owner,

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from queue_app.core.records import Enqueued, TaskRow
 from queue_app.sql.database import BY_KEYS_ONLY, execute, fetch_all, fetch_prepared, fetch_together
-from queue_app.sql.insert import Stored, TaskRow, insert_where, stored_as, values
+from queue_app.sql.insert import enqueued, insert_where, values
 
 READ_COMMITTED: Final = "read committed"
 #: Tells these locks from others in the same database.
@@ -170,7 +171,7 @@ def taken_keys(keys: Sequence[tuple[str, str]], seconds: float) -> set[tuple[str
     return {(user, key) for user, key in found}
 
 
-def insert_if_room(row: TaskRow, defaults: Defaults) -> Stored | None:
+def insert_if_room(row: TaskRow, defaults: Defaults) -> Enqueued | None:
     """Store a task under the limits of its queue and user, in a transaction of its own.
 
     Returns ``None`` and stores nothing if there is no room, the idempotency key is taken, or the
@@ -187,4 +188,4 @@ def insert_if_room(row: TaskRow, defaults: Defaults) -> Stored | None:
         (_LOCK_AND_WAIT, [wait, wait, lock_names([spec.queue], users)]),
         (_INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY, values(row, *condition)),
     )
-    return stored_as(row, *found[0]) if found else None
+    return enqueued(row, *found[0]) if found else None

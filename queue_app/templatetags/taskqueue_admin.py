@@ -18,60 +18,41 @@ from queue_app.models import Task
 from queue_app.services.read.stats import QueueSummary
 
 register = template.Library()
+register.filter("tq_age", labels.age_or_dash)
+register.filter("tq_band", labels.band_label)
+register.filter("tq_json", labels.json_html)
+register.filter("tq_status", labels.status_label)
+register.simple_tag(labels.sparkline, name="tq_spark")
+
+
+@register.filter
+def tq_words(text: str) -> list[str]:
+    """Return the words of a text."""
+    return text.split()
 
 
 @register.filter
 def tq_duration(seconds: float | None) -> str:
-    """Return seconds in words; a dash for none."""
+    """Return a length of time in words, or a dash."""
     return "-" if seconds is None else labels.duration(seconds)
 
 
 @register.filter
-def tq_age(seconds: float | None) -> str:
-    """Return for how long something has been going on; a dash for none."""
-    return "-" if seconds is None else labels.age(seconds)
-
-
-@register.filter
 def tq_number(value: float | None) -> str:
-    """Return a number with its thousands apart, as the locale writes it; a dash for none."""
+    """Return a number with the locale's thousands separators, or a dash."""
     return "-" if value is None else formats.number_format(value, use_l10n=True, force_grouping=True)
 
 
 @register.filter
-def tq_words(value: str) -> list[str]:
-    """Return the words of a text, to walk through."""
-    return value.split()
-
-
-@register.filter
 def tq_ago(value: datetime | None) -> SafeString | str:
-    """Return how long ago a time was, with the full time on hover; a dash for none."""
+    """Return how long ago a time was, with the full time on hover, or a dash."""
     return "-" if value is None else labels.ago(value, timezone.now())
 
 
 @register.filter
 def tq_time(value: datetime | None) -> SafeString | str:
-    """Return a time to the second; the page's script writes it in the zone of whoever looks."""
+    """Return a time to the second, or a dash; the page's script writes it in the viewer's time zone."""
     return "-" if value is None else labels.exact_moment(value)
-
-
-@register.filter
-def tq_json(text: str) -> SafeString:
-    """Return JSON text with its names, texts and numbers told apart; everything in it is escaped."""
-    return labels.json_html(text)
-
-
-@register.filter
-def tq_band(band: int) -> SafeString:
-    """Return a band's label."""
-    return labels.band_label(band)
-
-
-@register.filter
-def tq_status(task: Task) -> SafeString:
-    """Return the label of a task's status."""
-    return labels.status_label(task)
 
 
 @register.filter
@@ -82,13 +63,13 @@ def tq_when(task: Task) -> SafeString:
 
 @register.filter
 def tq_bands(summary: QueueSummary | None) -> list[tuple[Band, int]]:
-    """Return (band, queued tasks) of the bands in which something waits."""
+    """Return (band, number of queued tasks) of the bands with queued tasks."""
     return [] if summary is None else [(band, stats.depth) for band, stats in summary.bands.items() if stats.depth]
 
 
 @register.simple_tag(takes_context=True)
 def taskqueue_overview(context: Context) -> dict[str, Any]:
-    """Return the state of queues and workers, as far as the user may see them."""
+    """Return the state of the queues and workers that the user may see."""
     from queue_app.admin.live import overview_context  # noqa: PLC0415 - this library loads without the admin, too
 
     return overview_context(context["request"].user)
@@ -96,17 +77,11 @@ def taskqueue_overview(context: Context) -> dict[str, Any]:
 
 @register.simple_tag
 def taskqueue_sections(app_list: list[dict[str, Any]]) -> list[Section]:
-    """Return the app's pages in groups, as far as the user may see them."""
+    """Return the app's pages in sections."""
     return sections([model for app in app_list for model in app["models"]])
 
 
 @register.simple_tag
 def tq_crumbs_are_list() -> bool:
-    """Say whether this Django marks breadcrumbs up as a list."""
+    """Return whether this Django marks breadcrumbs up as a list."""
     return django.VERSION >= (6, 1)
-
-
-@register.simple_tag
-def tq_spark(values: list[int], title: str = "") -> SafeString:
-    """Return a small line of values, one a minute, as SVG; nothing for fewer than two."""
-    return labels.sparkline(values, title)

@@ -111,10 +111,9 @@ def visit(browser, live_server) -> Iterator:
 @pytest.fixture(autouse=True)
 def fresh_look():
     """Forget what viewers shared in the test before."""
-    from queue_app.dashboard import charts, live  # noqa: PLC0415
+    from queue_app.dashboard import cache  # noqa: PLC0415
 
-    live.forget()
-    charts.forget()
+    cache.forget()
 
 
 @pytest.fixture

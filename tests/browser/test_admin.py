@@ -249,7 +249,7 @@ def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session
     page.wait_for_selector("text=Nothing has been changed yet.")
     page.fill("#tq-reason", "the gateway works again")
     page.click("text=Replay all")
-    page.wait_for_selector("text=see how far it has come")
+    page.wait_for_selector("text=see the progress")
     run_operations()
     replayed = DeadLetter.objects.filter(replayed_by="alice")
     assert 0 < replayed.count() <= 5, "the first ones go ahead"

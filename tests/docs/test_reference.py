@@ -51,6 +51,8 @@ def test_every_code_of_a_field_is_described():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.keyword) and node.arg == "code" and isinstance(node.value, ast.Constant):
                 found.add(node.value.value)
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "choice":  # choice(values, code)
+                found.update(code.value for code in node.args[1:2] if isinstance(code, ast.Constant))
     # those of whole classes of errors, and a default
     own = {"not_json", "payload_too_large", "unknown_task_type", "unknown_queue", "unknown_field"}
     assert set(generate.FIELD_CODES) == found - {None} | own

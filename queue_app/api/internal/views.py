@@ -1,4 +1,4 @@
-"""Endpoints for workers without access to PostgreSQL and Redis; only worker tokens open them."""
+"""Endpoints for workers without access to PostgreSQL and Redis; they require a worker token."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app import conf
-from queue_app.api.base import ApiView
-from queue_app.api.fields import task_id
+from queue_app.api.base import ApiView, parse_id
 from queue_app.api.internal import parsing
-from queue_app.exceptions import InvalidTaskData, TokenRefused, WorkerNotFound
+from queue_app.exceptions import TokenRefused, WorkerNotFound
 from queue_app.models import WorkerToken
 from queue_app.services.repair import remote, tokens
 
 
 class WorkerView(ApiView):
-    """An endpoint for the bearer of a worker token; users, whoever they are, have no business here."""
+    """An endpoint for the bearer of a worker token; users cannot call it."""
 
     authentication_classes = ()
     permission_classes = ()
     token: WorkerToken
 
     def get_authenticators(self) -> list[Any]:
-        """Return none: the token is no user."""
+        """Return none: a worker token does not belong to a user."""
         return []
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Refuse whoever has no token in force, before anything else is read."""
+        """Refuse a request without a valid token before reading anything else."""
         scheme, _, secret = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
         if scheme.lower() != "bearer":
             raise TokenRefused("This needs a worker token: Authorization: Bearer tqw_….")
@@ -38,18 +37,18 @@ class WorkerView(ApiView):
 
     def worker(self, text: str) -> uuid.UUID:
         """Return the worker's id in the address."""
-        try:
-            return task_id(text, "worker_id")
-        except InvalidTaskData:
-            raise WorkerNotFound("This token has no such worker.") from None
+        return parse_id(text, WorkerNotFound("This token has no such worker."))
 
 
 class RegisterView(WorkerView):
-    """Make a worker known."""
+    """Register a worker."""
 
     def post(self, request: Request) -> Response:
-        """Return the id under which it works, and how often it shall say that it lives."""
-        worker = remote.register(self.token, parsing.registration(self.json_body(request)))
+        """Register a worker.
+
+        The answer holds the worker's id and the interval of its heartbeats.
+        """
+        worker = remote.register(self.token, parsing.registration(self.json_body()))
         return Response(
             {
                 "worker_id": worker.id,
@@ -63,38 +62,48 @@ class RegisterView(WorkerView):
 
 
 class PollView(WorkerView):
-    """Give a worker tasks."""
+    """Claim tasks for a worker."""
 
     def post(self, request: Request, worker_id: str) -> Response:
-        """Return up to ``want`` tasks; wait up to ``wait`` seconds for the first."""
-        want, wait, holding = parsing.polling(self.json_body(request, required=False))
+        """Claim tasks for a worker.
+
+        Returns up to ``want`` tasks. If there is none, the request waits up to ``wait`` seconds for the first one.
+        """
+        want, wait, holding = parsing.polling(self.json_body(required=False))
         tasks = remote.poll(self.token, self.worker(worker_id), want=want, wait=wait, holding=holding)
         return Response({"tasks": [parsing.task(task) for task in tasks]})
 
 
 class WaitView(WorkerView):
-    """Let a worker that claims by itself sleep."""
+    """Wait until there may be work for a worker."""
 
     def post(self, request: Request, worker_id: str) -> Response:
-        """Return whether it was called within ``wait`` seconds."""
-        seconds = parsing.seconds_to_wait(self.json_body(request))
+        """Wait until there may be work for a worker.
+
+        Returns whether the queue woke the worker within ``wait`` seconds.
+        """
+        seconds = parsing.seconds_to_wait(self.json_body())
         return Response({"called": remote.wait_for_call(self.token, self.worker(worker_id), seconds)})
 
 
 class ResultView(WorkerView):
-    """Take how attempts ended."""
+    """Report how attempts ended."""
 
     def post(self, request: Request, worker_id: str) -> Response:
-        """Record one outcome (409 when the attempt holds nothing), or ``results``, each answered for itself."""
+        """Report how attempts ended.
+
+        The body holds one outcome, or many in ``results``. A single outcome whose attempt no longer holds the task
+        is answered with 409; of many, the answer lists which were accepted and which were refused.
+        """
         worker = self.worker(worker_id)
-        body = self.json_body(request)
+        body = self.json_body()
         reported = {(item["task_id"], item["attempt"]): item for item in reversed(parsing.results(body))}
         held = {(task.id, task.attempt): task for task in remote.held(self.token, worker, list(reported))}
-        back = [task for key, task in held.items() if reported[key]["status"] == "released"]
-        ended = [task for task in held.values() if task not in back]
+        released = [task for key, task in held.items() if reported[key]["status"] == "released"]
+        ended = [task for task in held.values() if task not in released]
         accepted = remote.report([parsing.outcome(task, reported[task.id, task.attempt]) for task in ended])
-        remote.release(back)
-        accepted |= {task.id for task in back}
+        remote.release(released)
+        accepted |= {task.id for task in released}
         if "results" not in body:
             (only, _attempt) = next(iter(reported))
             if only not in accepted:
@@ -102,28 +111,32 @@ class ResultView(WorkerView):
             return Response({"accepted": True})
         return Response(
             {
-                "accepted": [key[0] for key in reported if key[0] in accepted],
+                "accepted": [task_id for task_id, _ in reported if task_id in accepted],
                 "refused": [
-                    {"task_id": key[0], "attempt": key[1], "code": "stale_lease"}
-                    for key in reported
-                    if key[0] not in accepted
+                    {"task_id": task_id, "attempt": attempt, "code": "stale_lease"}
+                    for task_id, attempt in reported
+                    if task_id not in accepted
                 ],
             }
         )
 
 
 class HeartbeatView(WorkerView):
-    """Hear that a worker lives."""
+    """Receive the heartbeat of a worker."""
 
     def post(self, request: Request, worker_id: str) -> Response:
-        """Return which tasks it shall stop, which are not its own any more, and whether it shall leave."""
+        """Send the heartbeat of a worker.
+
+        The body may report the progress of running tasks. The answer names the tasks to stop, the tasks that the
+        worker has lost, and whether it should drain.
+        """
         worker = self.worker(worker_id)
-        body = self.json_body(request, required=False)
-        notes, draining, done = parsing.pulse(body, worker)
-        types = parsing.learnt(body)
+        body = self.json_body(required=False)
+        reports, draining, done = parsing.heartbeat(body, worker)
+        types = parsing.served_types(body)
         if types is not None:
             remote.change_task_types(self.token, worker, types)
-        found = remote.heartbeat(self.token, worker, notes, draining=draining, tasks_done=done)
+        found = remote.heartbeat(self.token, worker, reports, draining=draining, tasks_done=done)
         return Response(
             {
                 "status": "ok",
@@ -137,10 +150,14 @@ class HeartbeatView(WorkerView):
 
 
 class DeregisterView(WorkerView):
-    """Let a worker leave."""
+    """Deregister a worker."""
 
     def post(self, request: Request, worker_id: str) -> Response:
-        """Give back what it still holds."""
-        _, _, done = parsing.pulse(self.json_body(request, required=False), self.worker(worker_id))
-        remote.deregister(self.token, self.worker(worker_id), tasks_done=done)
+        """Deregister a worker.
+
+        Tasks that the worker still holds return to the queue.
+        """
+        worker = self.worker(worker_id)
+        _, _, done = parsing.heartbeat(self.json_body(required=False), worker)
+        remote.deregister(self.token, worker, tasks_done=done)
         return Response({"status": "ok"})

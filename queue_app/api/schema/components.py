@@ -1,35 +1,63 @@
-"""The shapes of what is sent and answered, as JSON Schema."""
+"""The schemas of requests and answers, as JSON Schema; those of rows are derived from the models."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
+from django.db import models
+
+from queue_app.api import representation
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
+from queue_app.models import DeadLetter, Operation, PriorityPolicy, Task, TaskAttempt, Worker
 from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, MAX_WEIGHT
-from queue_app.models.operation import OperationKind, OperationState, OperationTarget
-from queue_app.models.worker import WorkerStatus
+from queue_app.models.dead_letter import STATE_NAMES
+from queue_app.models.fields import NamesField
 from queue_app.services.enqueue.validate import MAX_RETRIES, MAX_TIMEOUT_SECONDS
 
 Schema = dict[str, Any]
 PROBLEM: Final = "Problem"
+
+
+def enum(values: Iterable[str]) -> Schema:
+    """Return the schema of one of these words."""
+    return {"type": "string", "enum": [str(value) for value in values]}
+
+
+def string(least: int | None, most: int) -> Schema:
+    """Return the schema of text of a bounded length."""
+    return {"type": "string"} | ({"minLength": least} if least else {}) | {"maxLength": most}
+
+
+def whole(least: int, most: int) -> Schema:
+    """Return the schema of a whole number."""
+    return {"type": "integer", "minimum": least, "maximum": most}
+
 
 TEXT: Final[Schema] = {"type": "string"}
 UUID: Final[Schema] = {"type": "string", "format": "uuid"}
 TIME: Final[Schema] = {"type": "string", "format": "date-time"}
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 NUMBER: Final[Schema] = {"type": "number"}
+DURATION: Final[Schema] = {"type": "number", "minimum": 0}
 FLAG: Final[Schema] = {"type": "boolean"}
 OBJECT: Final[Schema] = {"type": "object"}
 ANYTHING: Final[Schema] = {}
-HIDDEN: Final[Schema] = {
-    "type": "boolean",
-    "description": "Whether parameters, args, result, logs, messages and tracebacks are null because the task is"
-    " another user's and the caller lacks queue_app.view_payload.",
-}
-BAND: Final[Schema] = {"type": "string", "enum": [band.label for band in Band]}
-STATUS: Final[Schema] = {"type": "string", "enum": [status.value for status in Status]}
-NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 100, "pattern": r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$"}
+STATUS: Final = enum(Status)
+BAND: Final = enum(band.label for band in Band)
+BANDS: Final = enum([*(band.label for band in Band), "medium"])
+NAME: Final = string(1, 100) | {"pattern": r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$"}
+TYPE_NAME: Final = string(1, 255)
+_COLUMNS: Final[tuple[tuple[type[Any], Schema], ...]] = (
+    (models.UUIDField, UUID),
+    (models.DateTimeField, TIME),
+    (models.BooleanField, FLAG),
+    (models.IntegerField, COUNT),
+    (models.FloatField, NUMBER),
+    (models.CharField, TEXT),
+    (NamesField, {"type": "array", "items": TEXT}),
+)
 
 
 def ref(name: str) -> Schema:
@@ -42,124 +70,90 @@ def maybe(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def listed(schema: Schema) -> Schema:
+def listed(schema: Schema, most: int | None = None) -> Schema:
     """Return the schema of a list."""
-    return {"type": "array", "items": schema}
+    return {"type": "array", "items": schema} | ({} if most is None else {"maxItems": most})
 
 
-def record(properties: dict[str, Schema], *, optional: tuple[str, ...] = (), closed: bool = False) -> Schema:
+def record(properties: dict[str, Schema], *, optional: Iterable[str] = ()) -> Schema:
     """Return the schema of an object; all but the optional properties are always there."""
-    schema: Schema = {
-        "type": "object",
-        "properties": properties,
-        "required": [name for name in properties if name not in optional],
-    }
-    if not schema["required"]:
-        del schema["required"]
-    if closed:
-        schema["additionalProperties"] = False
-    return schema
+    required = [name for name in properties if name not in set(optional)]
+    return {"type": "object", "properties": properties} | ({"required": required} if required else {})
+
+
+def results(schema: Schema, **others: Schema) -> Schema:
+    """Return the schema of a list in an answer."""
+    return record({"results": listed(schema), **others})
 
 
 def page(schema: Schema) -> Schema:
     """Return the schema of a page of a list."""
-    return record({"results": listed(schema), "next_cursor": maybe(TEXT), "next": maybe(TEXT)})
+    return results(schema, next_cursor=maybe(TEXT), next=maybe(TEXT))
 
 
+def columns(model: type[models.Model], names: Iterable[str], **others: Schema) -> dict[str, Schema]:
+    """Return the schemas of columns by their types; ``others`` are names that are not columns, or look different."""
+    return {name: others.get(name) or _column(model._meta.get_field(name)) for name in names}  # noqa: SLF001 - Django's documented way to a model's fields
+
+
+def _column(field: Any) -> Schema:
+    schema = next(schema for kind, schema in _COLUMNS if isinstance(field, kind))
+    if field.choices:
+        schema = enum(value for value, _ in field.choices)
+    return maybe(schema) if field.null else schema
+
+
+_HIDDEN: Final = FLAG | {
+    "description": "Whether parameters, args, result, logs, messages and tracebacks are null because the task belongs"
+    " to another user and the caller lacks queue_app.view_payload."
+}
 _ARGS: Final[Schema] = {
     "anyOf": [listed(ANYTHING), OBJECT],
-    "description": "Positional arguments: a list, or by name, an object, where one of them is secret, and masked.",
+    "description": "Positional arguments: a list, or an object by name if one of them is secret and masked.",
 }
-_SUMMARY: Final = {
-    "task_id": UUID,
-    "task_type": TEXT,
-    "queue": TEXT,
-    "status": STATUS,
-    "priority": BAND,
-    "effective_priority": BAND,
-    "capabilities": listed(TEXT),
-    "user": TEXT,
-    "attempt": COUNT,
-    "failures": COUNT,
-    "worker_id": maybe(UUID),
-    "created_at": TIME,
-    "run_after": maybe(TIME),
-    "queued_at": maybe(TIME),
-    "started_at": maybe(TIME),
-    "deadline": maybe(TIME),
-    "finished_at": maybe(TIME),
-    "cancel_requested_at": maybe(TIME),
-}
+_SUMMARY: Final = columns(Task, representation.summary.names, task_id=UUID, priority=BAND, effective_priority=BAND)
 _ATTEMPT: Final = record(
-    {
-        "attempt": COUNT,
-        "worker_id": maybe(UUID),
-        "started_at": TIME,
-        "finished_at": TIME,
-        "exception_class": TEXT,
-        "message": maybe(TEXT),
-        "traceback": maybe(TEXT),
-    }
+    columns(TaskAttempt, representation.ATTEMPT.names) | {"message": maybe(TEXT), "traceback": maybe(TEXT)}
 )
-_SUBMISSION: Final = record(
-    {
-        "task_type": {"type": "string", "minLength": 1, "maxLength": 255},
-        "parameters": OBJECT,
-        "queue": NAME,
-        "priority": {"type": "string", "enum": [*(band.label for band in Band), "medium"]},
-        "capabilities": {"type": "array", "items": NAME, "maxItems": 20},
-        "run_after": TIME,
-        "delay": {"type": "number", "minimum": 0, "description": "Seconds from now; instead of run_after."},
-        "timeout": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT_SECONDS},
-        "max_retries": {"type": "integer", "minimum": 0, "maximum": MAX_RETRIES},
-        "idempotency_key": {"type": "string", "minLength": 1, "maxLength": 64},
-        "concurrency_key": {"type": "string", "maxLength": CONCURRENCY_KEY_LENGTH},
-        "weight": {"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT, "description": "Slots of a worker."},
-    },
-    optional=(
-        "parameters", "queue", "priority", "capabilities", "run_after", "delay", "timeout", "max_retries",
-        "idempotency_key", "concurrency_key", "weight",
-    ),
-)  # fmt: skip
+_PROGRESS: Final = {"attempt": COUNT, "fraction": NUMBER, "message": maybe(TEXT), "updated_at": TIME}
+_SUBMISSION: Final = {
+    "task_type": TYPE_NAME,
+    "parameters": OBJECT,
+    "queue": NAME,
+    "priority": BANDS,
+    "capabilities": listed(NAME, 20),
+    "run_after": TIME,
+    "delay": DURATION | {"description": "Seconds from now; use it instead of run_after."},
+    "timeout": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT_SECONDS},
+    "max_retries": whole(0, MAX_RETRIES),
+    "idempotency_key": string(1, 64),
+    "concurrency_key": string(None, CONCURRENCY_KEY_LENGTH),
+    "weight": whole(1, MAX_WEIGHT) | {"description": "Number of worker slots that the task occupies."},
+}
 _BANDS: Final = {
     "type": "object",
     "additionalProperties": record({"depth": COUNT, "oldest_seconds": maybe(NUMBER)}),
 }
+_COUNTS: Final = {"type": "object", "additionalProperties": COUNT}
 _QUEUE_NUMBERS: Final = record(
-    {
-        "name": TEXT,
-        "paused": FLAG,
-        "max_concurrent": maybe(COUNT),
-        "active": COUNT,
-        "depth": COUNT,
-        "bands": _BANDS,
-    }
+    {"name": TEXT, "paused": FLAG, "max_concurrent": maybe(COUNT), "active": COUNT, "depth": COUNT, "bands": _BANDS}
 )
-_WORKERS: Final = record({"active": COUNT, "draining": COUNT, "slots": COUNT})
-_LETTER: Final = {
-    "id": UUID,
-    "task_id": UUID,
-    "task_type": TEXT,
-    "queue": TEXT,
-    "priority": BAND,
-    "user": TEXT,
-    "reason": TEXT,
-    "attempts": COUNT,
-    "exception_class": TEXT,
-    "payload_hidden": HIDDEN,
-    "message": maybe(TEXT),
-    "died_at": TIME,
-    "expires_at": TIME,
-    "state": {"type": "string", "enum": ["open", "replayed", "discarded"]},
-    "replayed_at": maybe(TIME),
-    "replayed_by": maybe(TEXT),
-    "parameters_edited": FLAG,
-    "operation_id": maybe(UUID),
-    "discarded_at": maybe(TIME),
-    "discarded_by": maybe(TEXT),
-    "discard_reason": maybe(TEXT),
+_ALL_QUEUES: Final = {
+    "depth": maybe(COUNT),
+    "active": COUNT,
+    "bands": maybe(_BANDS),
+    "queues": maybe(listed(_QUEUE_NUMBERS)),
+    "workers": record({"active": COUNT, "draining": COUNT, "slots": COUNT}),
 }
-
+_LETTER: Final = columns(
+    DeadLetter, representation.LETTER.names, priority=BAND, state=enum(STATE_NAMES), replayed_by=maybe(TEXT),
+    discarded_by=maybe(TEXT), discard_reason=maybe(TEXT),
+) | {"payload_hidden": _HIDDEN, "message": maybe(TEXT)}  # fmt: skip
+_OPERATION: Final = columns(
+    Operation, [name for name in representation.OPERATION.names if name not in {"filter", "arguments", "ended_by"}],
+    operation_id=UUID, remaining=COUNT, waiting_for_the_first=FLAG,
+)  # fmt: skip
+_ERROR: Final = record({"field": TEXT, "code": TEXT, "message": TEXT, "limit": ANYTHING}, optional=["limit"])
 
 COMPONENTS: Final[dict[str, Schema]] = {
     PROBLEM: record(
@@ -168,96 +162,45 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "status": {"type": "integer"},
             "code": {"type": "string", "description": "Stable; see the reference of errors."},
             "detail": TEXT,
-            "errors": listed(
-                record({"field": TEXT, "code": TEXT, "message": TEXT, "limit": ANYTHING}, optional=("limit",))
-            ),
+            "errors": listed(_ERROR),
             "task_status": TEXT,
         },
         optional=("errors", "task_status"),
     ),
-    "Submission": _SUBMISSION,
+    "Submission": record(_SUBMISSION, optional=_SUBMISSION.keys() - {"task_type"}),
     "Submitted": record(
-        {
-            "task_id": UUID,
-            "status": STATUS,
-            "queue_position": maybe(COUNT),
-            "replayed": FLAG,
-            "task_type": TEXT,
-            "queue": TEXT,
-            "priority": BAND,
-            "capabilities": listed(TEXT),
-            "created_at": TIME,
-        }
+        columns(
+            Task,
+            representation.submitted.names,
+            task_id=UUID,
+            priority=BAND,
+            queue_position=maybe(COUNT),
+            replayed=FLAG,
+        )
     ),
-    "Task": record(_SUMMARY, optional=tuple(_SUMMARY)),  # fields= chooses
+    "Task": record(_SUMMARY, optional=_SUMMARY),  # the parameter ``fields`` selects them
     "TaskDetail": record(
         _SUMMARY
         | {
             "queue_position": maybe(COUNT),
             "idempotency_key": maybe(TEXT),
-            "payload_hidden": HIDDEN,
+            "payload_hidden": _HIDDEN,
             "parameters": maybe(OBJECT),
             "args": maybe(_ARGS),
             "options": record({"timeout": NUMBER, "max_retries": COUNT, "retry_delay": NUMBER}),
             "attempts": listed(_ATTEMPT),
-            "progress": maybe(
-                record({"attempt": COUNT, "fraction": NUMBER, "message": maybe(TEXT), "updated_at": TIME})
-            ),
+            "progress": maybe(record(_PROGRESS)),
             "logs": maybe(listed(record({"attempt": COUNT, "lines": listed(TEXT), "dropped": COUNT}))),
             "result": ANYTHING,
         }
     ),
     "QueueNumbers": _QUEUE_NUMBERS,
-    "Stats": record(
-        {
-            "index": TEXT,
-            "depth": maybe(COUNT),
-            "active": COUNT,
-            "bands": maybe(_BANDS),
-            "queues": maybe(listed(_QUEUE_NUMBERS)),
-            "workers": _WORKERS,
-            "throughput": {"type": "object", "additionalProperties": COUNT},
-        }
-    ),
-    "AdminQueue": record(
-        {
-            "depth": maybe(COUNT),
-            "active": COUNT,
-            "cap": maybe(COUNT),
-            "by_priority": maybe({"type": "object", "additionalProperties": COUNT}),
-            "bands": maybe(_BANDS),
-            "queues": maybe(listed(_QUEUE_NUMBERS)),
-            "workers": _WORKERS,
-        }
-    ),
+    "Stats": record({"index": TEXT, **_ALL_QUEUES, "throughput": _COUNTS}),
+    "AdminQueue": record({**_ALL_QUEUES, "cap": maybe(COUNT), "by_priority": maybe(_COUNTS)}),
     "Queue": record({"name": TEXT, "paused": FLAG}),
-    "Policy": record(
-        {"priority": BAND, "max_retries": COUNT, "timeout_seconds": NUMBER, "promote_after_seconds": maybe(NUMBER)}
-    ),
-    "Worker": record(
-        {"worker_id": UUID, "name": TEXT, "status": {"type": "string", "enum": [s.value for s in WorkerStatus]}}
-    ),
-    "Operation": record(
-        {
-            "operation_id": UUID,
-            "kind": {"type": "string", "enum": [kind.value for kind in OperationKind]},
-            "target": {"type": "string", "enum": [target.value for target in OperationTarget]},
-            "state": {"type": "string", "enum": [state.value for state in OperationState]},
-            "rate": maybe(NUMBER),
-            "limit": maybe(COUNT),
-            "stop_after_failures": COUNT,
-            "by": TEXT,
-            "reason": TEXT,
-            "total": COUNT,
-            "changed": COUNT,
-            "skipped": COUNT,
-            "remaining": COUNT,
-            "failed_again": COUNT,
-            "waiting_for_the_first": FLAG,
-            "created_at": TIME,
-            "finished_at": maybe(TIME),
-        }
-    ),
+    "Policy": record(columns(PriorityPolicy, representation.POLICY.names, priority=BAND)),
+    "Worker": record(columns(Worker, ("worker_id", "name", "status"), worker_id=UUID)),
+    "Operation": record(_OPERATION),
     "DeadLetter": record(_LETTER),
     "DeadLetterDetail": record(
         _LETTER | {"task_status": maybe(TEXT), "args": maybe(_ARGS), "parameters": maybe(OBJECT)}

@@ -1,41 +1,62 @@
-"""What an endpoint takes and answers."""
+"""The description of one endpoint: what its view does not say."""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from queue_app.api.schema.components import TEXT, UUID, Schema
+from queue_app.api.schema.components import BANDS, NAME, TEXT, UUID, Schema
 
-Place = Literal["query", "path", "header"]
-Parameter = tuple[str, Schema, Place, bool, str]
+#: Module of a view -> tag of its endpoints; other modules have the name of the tag.
+_TAGS: Final = {"dead_letters": "dead letters", "health": "operations", "views": "remote workers"}
+#: Part of an address -> its schema; other parts are UUIDs.
+_PATH: Final[dict[str, Schema]] = {"name": NAME, "band": BANDS, "limit_id": {"type": "integer", "minimum": 1}}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a request."""
+
+    name: str
+    schema: Schema
+    description: str = ""
+    location: Literal["query", "path", "header"] = "query"
+    required: bool = False
+
+
+def header(name: str, description: str, *, required: bool = False) -> Parameter:
+    """Return a header."""
+    return Parameter(name, TEXT, description, "header", required)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One method of one address."""
+    """One method of a view; its docstring is the summary (first line) and the description (the rest)."""
 
     id: str
-    summary: str
-    tag: str
-    responses: dict[int, Any]
+    answer: Schema
+    status: int = 200
+    also: tuple[int, Schema] | None = None  # another status, and its answer
     parameters: tuple[Parameter, ...] = ()
     request: Schema | None = None
     example: Any = None
-    problems: tuple[int, ...] = ()  # beside those that all have
-    media_type: str | None = "application/json"
+    problems: tuple[int, ...] = ()  # in addition to those that follow from method and address
+    media_type: str = "application/json"
+    tag: str | None = None
 
+    def tag_of(self, view: type[Any]) -> str:
+        """Return the group of the endpoint in the document."""
+        module = view.__module__.rpartition(".")[2]
+        return self.tag or _TAGS.get(module, module)
 
-def query(name: str, schema: Schema, text: str) -> Parameter:
-    """Return a parameter of the query string."""
-    return name, schema, "query", False, text
+    def parameters_of(self, view: type[Any], method: str) -> list[Parameter]:
+        """Return the parts of the address, which are arguments of the view's method, and the other parameters."""
+        _self, _request, *parts = inspect.signature(getattr(view, method.lower())).parameters
+        return [*(Parameter(part, _PATH.get(part, UUID), "", "path", True) for part in parts), *self.parameters]
 
-
-def header(name: str, text: str, schema: Schema = TEXT, *, required: bool = False) -> Parameter:
-    """Return a header."""
-    return name, schema, "header", required, text
-
-
-def within(name: str, schema: Schema = UUID) -> Parameter:
-    """Return a part of the address."""
-    return name, schema, "path", True, ""
+    def problems_of(self, view: type[Any], method: str) -> list[int]:
+        """Return the statuses of errors: of all endpoints, of addresses with parts, and of methods with a body."""
+        in_path = any(parameter.location == "path" for parameter in self.parameters_of(view, method))
+        of_path, of_body = (404,) if in_path else (), () if method == "GET" else (413, 415)
+        return [400, 401, 406, 429, 503, *of_path, *of_body, *self.problems]

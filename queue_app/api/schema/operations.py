@@ -1,13 +1,15 @@
-"""Every endpoint: what it takes and what it answers, one entry each; long because there are so many."""
+"""The endpoints for users and staff, one entry each: requests, answers and errors."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from queue_app.api.operations import ACTIONS
+from queue_app.api import representation
+from queue_app.api.representation import EVERYTHING
 from queue_app.api.schema.components import (
     ANYTHING,
     BAND,
+    BANDS,
     COUNT,
     FLAG,
     NAME,
@@ -16,263 +18,232 @@ from queue_app.api.schema.components import (
     STATUS,
     TEXT,
     TIME,
+    TYPE_NAME,
     UUID,
+    columns,
+    enum,
     listed,
     maybe,
     page,
     record,
     ref,
+    results,
+    string,
+    whole,
 )
-from queue_app.api.schema.endpoint import Endpoint, header, query, within
+from queue_app.api.schema.endpoint import Endpoint, Parameter, header
+from queue_app.api.selection import ACTIONS
 from queue_app.api.task_filters import STATUS_NAMES, TIME_NAMES
-from queue_app.api.views import autoscale, dead_letters, events, health, operations, queues, staff, tasks
-from queue_app.core.priorities import Band
+from queue_app.api.views import dead_letters, events, health, limits, operations, queues, tasks
+from queue_app.models import Limit
 from queue_app.models.dead_letter import STATE_NAMES
+from queue_app.models.limit import Scope
+from queue_app.models.limit_columns import MAX_CAP, MAX_RATE_SECONDS
+from queue_app.services.read.health import PARTS
 
-_BANDS: Final = {"type": "string", "enum": [*(band.label for band in Band), "medium"]}
-_SIZE: Final = query("page_size", {"type": "integer", "minimum": 1, "maximum": 200, "default": 50}, "Rows of a page.")
-_CURSOR: Final = query("cursor", UUID, "next_cursor of the page before.")
-_NEEDS: Final = "Of others' tasks only with queue_app.view_payload, else 403."
+_NEEDS: Final = "For tasks of other users it needs queue_app.view_payload, else the status is 403."
+_TYPE: Final = Parameter("task_type", TYPE_NAME)
 FILTERS: Final = (
-    query("status", {"type": "string", "enum": list(STATUS_NAMES)}, "pending: all that has not ended."),
-    query("priority", _BANDS, "The task's own band."),
-    query("effective_priority", _BANDS, "The band to which it has risen by now."),
-    query("queue", NAME, ""),
-    query("task_type", {"type": "string", "minLength": 1, "maxLength": 255}, ""),
-    query("capability", NAME, "One that it requires."),
-    query("user", {"type": "string", "minLength": 1, "maxLength": 150}, "For those who may see all tasks."),
-    query("worker", UUID, "Who runs it, or ran it last."),
-    query("error", {"type": "string", "minLength": 1, "maxLength": 200}, f"Text in the error of an attempt. {_NEEDS}"),
-    *(query(name, TIME, "At or after." if name.endswith("after") else "Before.") for name in TIME_NAMES),
-)  # fmt: skip
-_FIELDS: Final = query("fields", TEXT, "Names of fields with commas; others are left out.")
-_TASK: Final = within("task_id")
-_QUEUE: Final = within("name", NAME)
-_ETAG: Final = header("If-Match", "The ETag that was read, or *.", required=True)
-_RATE: Final = {"type": "number", "exclusiveMinimum": 0}
-_REASON: Final = {"type": "string", "maxLength": 200}
-_NOTHING: Final = record({}, closed=True)
-_FILTER: Final = {"type": "object", "description": f"As in the query of a list; parameters is an object. {_NEEDS}"}
+    Parameter("status", enum(STATUS_NAMES), "pending: all tasks that have not ended."),
+    Parameter("priority", BANDS, "The band of the task itself."),
+    Parameter("effective_priority", BANDS, "The band to which the task has been promoted by now."),
+    Parameter("queue", NAME),
+    _TYPE,
+    Parameter("capability", NAME, "A capability that the task requires."),
+    Parameter("user", string(1, 150), "For callers who may see the tasks of all users."),
+    Parameter("worker", UUID, "The worker that runs the task or ran it last."),
+    Parameter("error", string(1, 200), f"Text in the error of an attempt. {_NEEDS}"),
+    *(Parameter(name, TIME, "At or after." if name.endswith("after") else "Before.") for name in TIME_NAMES),
+)
 _LETTER_FILTERS: Final = (
-    query("queue", NAME, ""),
-    query("task_type", {"type": "string", "minLength": 1, "maxLength": 255}, ""),
-    query("exception_class", {"type": "string", "minLength": 1, "maxLength": 255}, "With or without its module."),
-    query("user", {"type": "string", "minLength": 1, "maxLength": 150}, ""),
-    query("text", {"type": "string", "minLength": 1, "maxLength": 255}, f"In the message. {_NEEDS}"),
-    query("died_after", TIME, ""),
-    query("died_before", TIME, ""),
+    Parameter("queue", NAME),
+    _TYPE,
+    Parameter("exception_class", TYPE_NAME, "With or without its module."),
+    Parameter("user", string(1, 150)),
+    Parameter("text", TYPE_NAME, f"Text in the message. {_NEEDS}"),
+    Parameter("died_after", TIME),
+    Parameter("died_before", TIME),
 )
-_SELECTION: Final = {
-    "ids": {"type": "array", "items": UUID, "maxItems": 1000},
-    "filter": OBJECT,
-    "limit": {"type": "integer", "minimum": 1},
-    "reason": _REASON,
-    "dry_run": FLAG,
+_FIELDS: Final = Parameter("fields", TEXT, "Names of fields to return, separated by commas.")
+_SIZE: Final = Parameter("page_size", whole(1, 200) | {"default": 50}, "Number of rows in a page.")
+_LIST: Final = (*FILTERS, _FIELDS, _SIZE, Parameter("cursor", UUID, "next_cursor of the previous page."))
+_ETAG: Final = header("If-Match", "The ETag of the version that the edit is based on, or *.", required=True)
+_KEY: Final = header("Idempotency-Key", "A repeated request with the same key stores nothing new.")
+_RATE: Final = {"type": "number", "exclusiveMinimum": 0}
+_REASON: Final = string(None, 200)
+_IDS: Final = listed(UUID, 1000)
+_FILTER: Final = {
+    "type": "object",
+    "description": f"The same names as in the query of a list; parameters is an object. {_NEEDS}",
 }
+_ACTION: Final = {
+    "action": enum(ACTIONS), "priority": BANDS, "ids": _IDS, "filter": _FILTER, "rate": _RATE, "limit": COUNT,
+    "reason": _REASON, "dry_run": FLAG,
+}  # fmt: skip
+_SELECTION: Final = {
+    "ids": _IDS, "filter": OBJECT, "limit": {"type": "integer", "minimum": 1}, "reason": _REASON, "dry_run": FLAG
+}  # fmt: skip
+_REPLAY: Final = _SELECTION | {"rate": _RATE, "stop_after_failures": COUNT}
 _PREVIEW: Final = record({"dry_run": FLAG, "count": COUNT, "sample": listed(UUID)})
-_BULK: Final = record(
-    {
-        "count": COUNT,
-        "tasks": listed(record({"task_id": UUID, "status": STATUS, "replayed": FLAG})),
-    }
-)
+_BULK: Final = record({"count": COUNT, "tasks": listed(record({"task_id": UUID, "status": STATUS, "replayed": FLAG}))})
 _MOVED: Final = record({"task_id": UUID, "status": STATUS, "priority": BAND, "queue_position": maybe(COUNT)})
 _DEMAND: Final = record(
-    {
-        "queue": NAME,
-        "queued": COUNT,
-        "runnable": COUNT,
-        "active_slots": COUNT,
-        "mean_seconds": NUMBER,
-        "backlog_seconds": NUMBER,
-        "desired_slots": COUNT,
-        "desired_workers": COUNT,
-    }
+    {"queue": NAME}
+    | dict.fromkeys(("queued", "runnable", "active_slots", "desired_slots", "desired_workers"), COUNT)
+    | dict.fromkeys(("mean_seconds", "backlog_seconds"), NUMBER)
 )
-_HEALTH: Final = record({"status": TEXT})
+_ANY_SCOPE: Final = enum([EVERYTHING, *Scope])
+_CAP: Final = maybe(whole(1, MAX_CAP))
+_SECONDS: Final = maybe({"type": "number", "minimum": 0.001, "maximum": MAX_RATE_SECONDS})
+_PACE: Final = {
+    **dict.fromkeys(("max_concurrent", "rate_count", "rate_burst"), _CAP),
+    **dict.fromkeys(("rate_seconds", "min_delay_seconds"), _SECONDS),
+    "throttled_until": maybe(TIME),
+}
+_LIMIT: Final = record(columns(Limit, representation.limit.names, **_PACE))
+_PAUSED: Final = columns(Limit, representation.PAUSE.names)
+_PAUSE: Final = record({"scope": _ANY_SCOPE, "name": maybe(TEXT), **_PAUSED})
+_WHAT: Final = {"scope": _ANY_SCOPE, "name": TYPE_NAME}
+_WHY: Final = {"reason": _REASON, "resume_at": TIME}
+_READY: Final = record({"status": TEXT, **dict.fromkeys(PARTS, TEXT), "reasons": listed(TEXT)})
 
 OPERATIONS: Final[dict[tuple[Any, str], Endpoint]] = {
     (tasks.TaskListView, "GET"): Endpoint(
-        id="list_tasks", summary="List tasks, newest first", tag="tasks", problems=(403,),
-        responses={200: page(ref("Task"))},
-        parameters=(*FILTERS, _FIELDS, _SIZE, _CURSOR),
+        id="list_tasks", answer=page(ref("Task")), parameters=_LIST, problems=(403,),
     ),
     (tasks.TaskListView, "POST"): Endpoint(
-        id="submit_task", summary="Submit a task", tag="tasks", problems=(409, 413, 415),
-        responses={201: ref("Submitted"), 200: ref("Submitted")}, request=ref("Submission"),
-        parameters=(header("Idempotency-Key", "Repeating a request with it stores one task."),),
+        id="submit_task", answer=ref("Submitted"), status=201, also=(200, ref("Submitted")), parameters=(_KEY,),
+        request=ref("Submission"), problems=(409,),
         example={"task_type": "shop.tasks.send_receipt", "parameters": {"order_id": 42}, "priority": "high"},
     ),
     (tasks.TaskBulkView, "POST"): Endpoint(
-        id="submit_tasks", summary="Submit many tasks, all or nothing", tag="tasks", problems=(409, 413, 415),
-        responses={201: _BULK, 200: _BULK},
-        request=record({"tasks": {"type": "array", "items": ref("Submission"), "minItems": 1, "maxItems": 1000}}),
-        parameters=(header("Idempotency-Key", "Repeating the request with it stores the tasks once."),),
+        id="submit_tasks", answer=_BULK, status=201, also=(200, _BULK), parameters=(_KEY,), problems=(409,),
+        request=record({"tasks": listed(ref("Submission"), 1000) | {"minItems": 1}}),
         example={"tasks": [{"task_type": "shop.tasks.send_receipt", "parameters": {"order_id": n}} for n in (1, 2)]},
     ),
     (tasks.BulkActionView, "POST"): Endpoint(
-        id="act_on_tasks", summary="Cancel, reprioritise, replay, retry or run many tasks now", tag="tasks",
-        problems=(403, 413, 415),
-        responses={202: ref("Operation"), 200: _PREVIEW},
-        request=record(
-            {
-                "action": {"type": "string", "enum": list(ACTIONS)},
-                "priority": _BANDS,
-                "ids": {"type": "array", "items": UUID, "maxItems": 1000},
-                "filter": _FILTER,
-                "rate": _RATE,
-                "limit": COUNT,
-                "reason": _REASON,
-                "dry_run": FLAG,
-            },
-            optional=("priority", "ids", "filter", "rate", "limit", "reason", "dry_run"),
-        ),
+        id="act_on_tasks", answer=ref("Operation"), status=202, also=(200, _PREVIEW), problems=(403,),
+        request=record(_ACTION, optional=_ACTION.keys() - {"action"}),
         example={"action": "reprioritise", "priority": "high", "filter": {"parameters": {"order_id": 42}}},
     ),
     (tasks.TaskCountView, "GET"): Endpoint(
-        id="count_tasks", summary="Count tasks", tag="tasks", problems=(403,),
-        responses={200: record({"count": COUNT, "capped": FLAG})},
-        parameters=(*FILTERS, query("exact", {"type": "string", "enum": ["true", "false"]}, "Beyond 10 000 as well.")),
+        id="count_tasks", answer=record({"count": COUNT, "capped": FLAG}), problems=(403,),
+        parameters=(*FILTERS, Parameter("exact", enum(["true", "false"]), "true: count beyond 10 000 tasks as well.")),
     ),
     (tasks.TaskExportView, "GET"): Endpoint(
-        id="export_tasks", summary="Stream tasks as NDJSON or CSV", tag="tasks", media_type="application/x-ndjson",
-        problems=(403,), responses={200: {"type": "string"}},
+        id="export_tasks", answer=TEXT, media_type="application/x-ndjson", problems=(403,),
         parameters=(*FILTERS, _FIELDS),
     ),
     (tasks.TaskView, "GET"): Endpoint(
-        id="get_task", summary="Inspect a task, or wait for its end", tag="tasks", problems=(404,),
-        responses={200: ref("TaskDetail")},
-        parameters=(_TASK, query("wait", {"type": "integer", "minimum": 0, "maximum": 60}, "Seconds.")),
+        id="get_task", answer=ref("TaskDetail"),
+        parameters=(Parameter("wait", whole(0, 60), "Maximum seconds to wait for the end of the task."),),
     ),
     (tasks.TaskView, "DELETE"): Endpoint(
-        id="cancel_task", summary="Cancel a task", tag="tasks", problems=(403, 404, 409, 413, 415),
-        responses={200: record({"task_id": UUID, "status": STATUS, "cancel_requested": FLAG})}, parameters=(_TASK,),
+        id="cancel_task", answer=record({"task_id": UUID, "status": STATUS, "cancel_requested": FLAG}),
+        problems=(403, 409),
     ),
-    (tasks.TaskExplainView, "GET"): Endpoint(
-        id="explain_task", summary="Why a task does not run", tag="tasks", problems=(404,),
-        responses={200: OBJECT}, parameters=(_TASK,),
-    ),
+    (tasks.TaskExplainView, "GET"): Endpoint(id="explain_task", answer=OBJECT),
     (tasks.TaskPriorityView, "PUT"): Endpoint(
-        id="reprioritise_task", summary="Move a waiting task to another band", tag="tasks",
-        problems=(403, 404, 409, 413, 415), responses={200: _MOVED}, parameters=(_TASK,),
-        request=record({"priority": _BANDS}), example={"priority": "high"},
+        id="reprioritise_task", answer=_MOVED, request=record({"priority": BANDS}), example={"priority": "high"},
+        problems=(403, 409),
+    ),
+    (tasks.AdminTaskListView, "GET"): Endpoint(
+        id="list_all_tasks", answer=page(ref("Task")), parameters=_LIST, problems=(403,), tag="staff",
+    ),
+    (tasks.AdminTaskPriorityView, "PUT"): Endpoint(
+        id="reprioritise_any_task", answer=_MOVED, request=record({"priority": BANDS}),
+        example={"priority": "critical"}, problems=(403, 409), tag="staff",
     ),
     (events.EventView, "GET"): Endpoint(
-        id="stream_events", summary="Stream what happens to tasks (SSE)", tag="events", problems=(501,),
-        media_type="text/event-stream", responses={200: {"type": "string"}},
-        parameters=(query("queue", NAME, ""), query("task", UUID, ""), header("Last-Event-ID", "Where to go on.")),
-    ),
-    (queues.StatsView, "GET"): Endpoint(
-        id="get_stats", summary="Depth, age, workers and throughput", tag="queues", responses={200: ref("Stats")},
-    ),
-    (queues.QueueListView, "GET"): Endpoint(
-        id="list_queues", summary="List queues", tag="queues",
-        responses={200: record({"results": listed(ref("Queue"))})},
-    ),
-    (queues.QueueView, "GET"): Endpoint(
-        id="get_queue", summary="Inspect a queue", tag="queues", problems=(404,), responses={200: ref("Queue")},
-        parameters=(_QUEUE,),
-    ),
-    (queues.QueueView, "PATCH"): Endpoint(
-        id="edit_queue", summary="Edit a queue", tag="queues", problems=(403, 404, 412, 413, 415, 428),
-        responses={200: ref("Queue")}, parameters=(_QUEUE, _ETAG), request=OBJECT, example={"max_concurrent": 10},
-    ),
-    (queues.QueueStatsView, "GET"): Endpoint(
-        id="get_queue_stats", summary="Depth and age by band of a queue", tag="queues", problems=(404,),
-        responses={200: ref("QueueNumbers")}, parameters=(_QUEUE,),
-    ),
-    (autoscale.AutoscaleView, "GET"): Endpoint(
-        id="get_demand", summary="How many workers a queue could use", tag="queues", problems=(404,),
-        responses={200: _DEMAND},
+        id="stream_events", answer=TEXT, media_type="text/event-stream", problems=(501,),
         parameters=(
-            _QUEUE,
-            query("slots", {"type": "integer", "minimum": 1, "maximum": 1000}, "Of one worker."),
-            query("seconds", {"type": "integer", "minimum": 1, "maximum": 86400, "default": 60}, "To be done within."),
+            Parameter("queue", NAME), Parameter("task", UUID),
+            header("Last-Event-ID", "The id of the last event that the client received."),
+        ),
+    ),
+    (queues.StatsView, "GET"): Endpoint(id="get_stats", answer=ref("Stats")),
+    (queues.QueueListView, "GET"): Endpoint(id="list_queues", answer=results(ref("Queue"))),
+    (queues.QueueView, "GET"): Endpoint(id="get_queue", answer=ref("Queue")),
+    (queues.QueueView, "PATCH"): Endpoint(
+        id="edit_queue", answer=ref("Queue"), parameters=(_ETAG,), request=OBJECT, example={"max_concurrent": 10},
+        problems=(403, 412, 428),
+    ),
+    (queues.QueueStatsView, "GET"): Endpoint(id="get_queue_stats", answer=ref("QueueNumbers")),
+    (queues.AutoscaleView, "GET"): Endpoint(
+        id="get_demand", answer=_DEMAND,
+        parameters=(
+            Parameter("slots", whole(1, 1000), "Number of slots of one worker."),
+            Parameter("seconds", whole(1, 86400) | {"default": 60}, "Time in which the tasks should be finished."),
         ),
     ),
     (queues.PauseView, "POST"): Endpoint(
-        id="pause_queue", summary="Start nothing new from a queue", tag="queues", problems=(403, 404, 413, 415),
-        responses={200: ref("Queue")}, parameters=(_QUEUE,),
-        request=record({"reason": _REASON}, optional=("reason",)), example={"reason": "the printer is out of paper"},
+        id="pause_queue", answer=ref("Queue"), request=record({"reason": _REASON}, optional=["reason"]),
+        example={"reason": "the printer is out of paper"}, problems=(403,),
     ),
-    (queues.ResumeView, "POST"): Endpoint(
-        id="resume_queue", summary="Let a paused queue go on", tag="queues", problems=(403, 404, 413, 415),
-        responses={200: ref("Queue")}, parameters=(_QUEUE,),
-    ),
-    (queues.PolicyListView, "GET"): Endpoint(
-        id="list_policies", summary="What holds for each band", tag="queues",
-        responses={200: record({"results": listed(ref("Policy"))})},
-    ),
-    (queues.PolicyView, "GET"): Endpoint(
-        id="get_policy", summary="What holds for a band", tag="queues", problems=(404,), responses={200: ref("Policy")},
-        parameters=(within("band", _BANDS),),
-    ),
+    (queues.ResumeView, "POST"): Endpoint(id="resume_queue", answer=ref("Queue"), problems=(403,)),
+    (queues.PolicyListView, "GET"): Endpoint(id="list_policies", answer=results(ref("Policy"))),
+    (queues.PolicyView, "GET"): Endpoint(id="get_policy", answer=ref("Policy")),
     (queues.PolicyView, "PATCH"): Endpoint(
-        id="edit_policy", summary="Edit what holds for a band", tag="queues", problems=(403, 404, 412, 413, 415, 428),
-        responses={200: ref("Policy")}, parameters=(within("band", _BANDS), _ETAG), request=OBJECT,
-        example={"max_retries": 5},
+        id="edit_policy", answer=ref("Policy"), parameters=(_ETAG,), request=OBJECT, example={"max_retries": 5},
+        problems=(403, 412, 428),
+    ),
+    (queues.AdminQueueView, "GET"): Endpoint(
+        id="get_whole_queue", answer=ref("AdminQueue"), problems=(403,), tag="staff",
+    ),
+    (queues.WorkerListView, "GET"): Endpoint(
+        id="list_workers", answer=results(ref("Worker")), problems=(403,), tag="staff",
     ),
     (dead_letters.DeadLetterListView, "GET"): Endpoint(
-        id="list_dead_letters", summary="List dead letters, latest death first", tag="dead letters", problems=(403,),
-        responses={200: page(ref("DeadLetter"))},
-        parameters=(*_LETTER_FILTERS, query("state", {"type": "string", "enum": [*STATE_NAMES, "all"]}, ""), _SIZE),
+        id="list_dead_letters", answer=page(ref("DeadLetter")), problems=(403,),
+        parameters=(*_LETTER_FILTERS, Parameter("state", enum([*STATE_NAMES, "all"])), _SIZE),
     ),
-    (dead_letters.DeadLetterView, "GET"): Endpoint(
-        id="get_dead_letter", summary="Inspect a dead letter", tag="dead letters", problems=(404,),
-        responses={200: ref("DeadLetterDetail")}, parameters=(within("letter_id"),),
-    ),
+    (dead_letters.DeadLetterView, "GET"): Endpoint(id="get_dead_letter", answer=ref("DeadLetterDetail")),
     (dead_letters.DeadLetterView, "DELETE"): Endpoint(
-        id="discard_dead_letter", summary="Discard a dead letter", tag="dead letters",
-        problems=(403, 404, 409, 413, 415),
-        responses={200: record({"id": UUID, "task_id": UUID, "state": TEXT})}, parameters=(within("letter_id"),),
+        id="discard_dead_letter", answer=record({"id": UUID, "task_id": UUID, "state": TEXT}), problems=(403, 409),
     ),
     (dead_letters.ReplayView, "POST"): Endpoint(
-        id="replay_dead_letter", summary="Queue the task of a dead letter again", tag="dead letters",
-        problems=(403, 404, 409, 413, 415), parameters=(within("letter_id"),),
-        responses={200: record({"id": UUID, "task_id": UUID, "status": TEXT, "queue_position": maybe(COUNT)})},
+        id="replay_dead_letter", problems=(403, 409),
+        answer=record({"id": UUID, "task_id": UUID, "status": TEXT, "queue_position": maybe(COUNT)}),
         request=record({"parameters": OBJECT, "reason": TEXT}, optional=("parameters", "reason")),
         example={"parameters": {"order_id": 43}, "reason": "the address was wrong"},
     ),
     (dead_letters.ReplayManyView, "POST"): Endpoint(
-        id="replay_dead_letters", summary="Replay many dead letters", tag="dead letters", problems=(403, 413, 415),
-        responses={202: ref("Operation"), 200: _PREVIEW},
-        request=record(
-            _SELECTION | {"rate": _RATE, "stop_after_failures": COUNT},
-            optional=(*_SELECTION, "rate", "stop_after_failures"),
-        ),
-        example={"filter": {"exception_class": "TimeoutError"}, "rate": 10},
+        id="replay_dead_letters", answer=ref("Operation"), status=202, also=(200, _PREVIEW), problems=(403,),
+        request=record(_REPLAY, optional=_REPLAY), example={"filter": {"exception_class": "TimeoutError"}, "rate": 10},
     ),
     (dead_letters.DiscardManyView, "POST"): Endpoint(
-        id="discard_dead_letters", summary="Discard many dead letters", tag="dead letters", problems=(403, 413, 415),
-        responses={200: ANYTHING}, request=record(_SELECTION, optional=tuple(_SELECTION)),
+        id="discard_dead_letters", answer=ANYTHING, request=record(_SELECTION, optional=_SELECTION), problems=(403,),
         example={"filter": {"reason": "crash_loop"}, "dry_run": True},
     ),
-    (operations.OperationView, "GET"): Endpoint(
-        id="get_operation", summary="How far an operation has come", tag="operations", problems=(404,),
-        responses={200: ref("Operation")}, parameters=(within("operation_id"),),
-    ),
+    (operations.OperationView, "GET"): Endpoint(id="get_operation", answer=ref("Operation")),
     (operations.OperationView, "DELETE"): Endpoint(
-        id="cancel_operation", summary="Cancel an operation", tag="operations", problems=(403, 404, 409, 413, 415),
-        responses={200: ref("Operation")}, parameters=(within("operation_id"),),
+        id="cancel_operation", answer=ref("Operation"), problems=(403, 409),
     ),
-    (staff.AdminTaskListView, "GET"): Endpoint(
-        id="list_all_tasks", summary="List everybody's tasks", tag="staff", problems=(403,),
-        responses={200: page(ref("Task"))}, parameters=(*FILTERS, _FIELDS, _SIZE, _CURSOR),
+    (limits.LimitListView, "GET"): Endpoint(id="list_limits", answer=results(_LIMIT), problems=(403,)),
+    (limits.LimitListView, "POST"): Endpoint(
+        id="add_limit", answer=_LIMIT, status=201, problems=(403,),
+        request=record({"scope": enum(Scope), "name": TYPE_NAME, **_PACE}, optional=_PACE),
+        example={"scope": "key", "name": "customer", "max_concurrent": 2},
     ),
-    (staff.AdminTaskPriorityView, "PUT"): Endpoint(
-        id="reprioritise_any_task", summary="Move anybody's waiting task to another band", tag="staff",
-        problems=(403, 404, 409, 413, 415), responses={200: _MOVED}, parameters=(_TASK,),
-        request=record({"priority": _BANDS}), example={"priority": "critical"},
+    (limits.LimitView, "GET"): Endpoint(id="get_limit", answer=_LIMIT, problems=(403,)),
+    (limits.LimitView, "PATCH"): Endpoint(
+        id="edit_limit", answer=_LIMIT, request=record(_PACE, optional=_PACE), problems=(403,),
+        example={"rate_count": 100, "rate_seconds": 60},
     ),
-    (staff.AdminQueueView, "GET"): Endpoint(
-        id="get_whole_queue", summary="Depth, active tasks, cap, by band", tag="staff", problems=(403,),
-        responses={200: ref("AdminQueue")},
+    (limits.LimitView, "DELETE"): Endpoint(
+        id="lift_limit", answer=record({"id": COUNT, "deleted": FLAG}), problems=(403,),
     ),
-    (staff.WorkerListView, "GET"): Endpoint(
-        id="list_workers", summary="List workers", tag="staff", problems=(403,),
-        responses={200: record({"results": listed(ref("Worker"))})},
+    (limits.PauseTypeOrKeyView, "POST"): Endpoint(
+        id="pause", answer=_PAUSE, request=record(_WHAT | _WHY, optional=("name", *_WHY)), problems=(403,),
+        example={"scope": "type", "name": "shop.tasks.send_receipt", "reason": "the mail server is away"},
     ),
-    (health.LiveView, "GET"): Endpoint(
-        id="live", summary="Whether the process lives", tag="operations", responses={200: _HEALTH},
+    (limits.ResumeTypeOrKeyView, "POST"): Endpoint(
+        id="resume", answer=_PAUSE, request=record(_WHAT, optional=["name"]), problems=(403, 404),
+        example={"scope": "type", "name": "shop.tasks.send_receipt"},
+    ),
+    (health.LiveView, "GET"): Endpoint(id="live", answer=record({"status": TEXT})),
+    (health.ReadyView, "GET"): Endpoint(
+        id="ready", answer=_READY, also=(503, _READY),
+        parameters=(Parameter("require", TEXT, f"Parts that must work too, with commas: {', '.join(PARTS[1:])}."),),
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Lifecycle events as server-sent events, while a caller listens."""
+"""Lifecycle events of tasks as a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from rest_framework.request import Request
 from queue_app import conf
 from queue_app.api.base import AnyFormat, ApiView
 from queue_app.api.errors import AsgiRequired, TooManyWaiters
-from queue_app.api.fields import Reader, task_id, text
-from queue_app.api.task_filters import once, several
+from queue_app.api.fields import choice, once, read_query, several, text, uuid_of
 from queue_app.api.waiting import is_asynchronous, streams
 from queue_app.core.events import Event, EventFilter, EventName, is_entry_id
 from queue_app.exceptions import IndexUnavailable, InvalidTaskData
@@ -28,71 +27,64 @@ from queue_app.services.notify.subscribe import hub
 from queue_app.sql.database import connection
 
 HEARTBEAT_SECONDS: Final = 15.0
-#: A stream ends then and is opened again by the client, so that who may not listen any more is found out.
+#: A stream ends after this time and the client opens it again: so a caller who lost permission is refused.
 MAX_SECONDS: Final = 600.0
 RETRY_MS: Final = 3000
-#: A client that is so many events behind has to open the stream again, with Last-Event-ID.
+#: Maximum batches of events queued for a slow client; it must then reopen the stream with Last-Event-ID.
 BACKLOG: Final = 2000
 ID_LENGTH: Final = 40
+_event_name: Final = choice(tuple(event.value for event in EventName), "unknown_event")
 NAMES: Final = ("queue", "task_type", "user", "task", "event", "after")
 
 
 class EventView(ApiView):
-    """What happens to the tasks that the caller may see."""
+    """Events of the tasks that the caller may see."""
 
     content_negotiation_class = AnyFormat
     throttle_scopes = MappingProxyType({"GET": "heavy"})
     key_scopes = MappingProxyType({"GET": "view_task"})
 
     def get(self, request: Request) -> Any:
-        """Stream events (text/event-stream) by ``queue``, ``task_type``, ``user``, ``task``, ``event``.
+        """Stream the events of tasks as server-sent events.
 
-        Goes on after ``Last-Event-ID`` (or ``after``). Needs an ASGI server.
+        Filters by ``queue``, ``task_type``, ``user``, ``task`` and ``event``, and continues after ``Last-Event-ID`` (or
+        ``after``). Needs an ASGI server.
         """
         wanted, after = _parse(request)
-        if not is_asynchronous(request._request):  # noqa: SLF001 - for its kind
-            raise AsgiRequired("Event streams need an ASGI server. Wait for single tasks with ?wait=.")
+        if not is_asynchronous(request._request):  # noqa: SLF001 - tells ASGI from WSGI
+            raise AsgiRequired("Event streams need an ASGI server. Under WSGI, wait for single tasks with ?wait=.")
         if not streams.take(conf.get().api.max_streams):
-            raise TooManyWaiters("As many event streams are open here as may; try again later.")
+            raise TooManyWaiters("This process has the maximum number of event streams open; try again later.")
         try:
             after = after or events.last_id()
         except BaseException:
             streams.leave()
             raise
         if not connection().in_atomic_block:
-            connection().close()  # the thread of this request lives as long as the stream
+            connection().close()  # the stream keeps the thread of this request, but needs no connection
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingHttpResponse(stream(wanted, after), content_type="text/event-stream", headers=headers)
 
 
 def _parse(request: Request) -> tuple[EventFilter, str | None]:
-    values: dict[str, Any] = {name: request.query_params.getlist(name) for name in request.query_params}
-    reader = Reader(values)
-    reader.refuse_others(NAMES, code="unknown_parameter")
-    user = reader.optional("user", once(text))
-    own = seen_as(request.user)
-    wanted = EventFilter(
-        queue=reader.optional("queue", once(text)),
-        task_type=reader.optional("task_type", once(text)),
-        user=user if own is None else own,
-        task_id=reader.optional("task", once(task_id)),
-        names=reader.optional("event", several(_name)) if own is None or user in (None, own) else (),
-    )
-    after = reader.optional("after", once(_entry))
-    header = request.headers.get("Last-Event-ID")
-    if header is not None:
-        try:
-            after = _entry(header, "Last-Event-ID")
-        except InvalidTaskData as error:
-            reader.note(error)
-    reader.finish()
+    with read_query(request.query_params, NAMES, ignore_format=False) as reader:
+        user = reader.optional("user", once(text))
+        own = seen_as(request.user)
+        wanted = EventFilter(
+            queue=reader.optional("queue", once(text)),
+            task_type=reader.optional("task_type", once(text)),
+            user=user if own is None else own,
+            task_id=reader.optional("task", once(uuid_of)),
+            names=reader.optional("event", several(_event_name)) if own is None or user in (None, own) else (),
+        )
+        after = reader.optional("after", once(_entry))
+        header = request.headers.get("Last-Event-ID")
+        if header is not None:
+            try:
+                after = _entry(header, "Last-Event-ID")
+            except InvalidTaskData as error:
+                reader.note(error)
     return wanted, after
-
-
-def _name(value: str, name: str) -> str:
-    if value not in {event.value for event in EventName}:
-        raise InvalidTaskData(name, f"{value!r:.60} is no event; see the reference of events.", code="unknown_event")
-    return value
 
 
 def _entry(value: str, name: str) -> str:
@@ -101,8 +93,8 @@ def _entry(value: str, name: str) -> str:
     return value
 
 
-async def stream(wanted: EventFilter, after: str) -> AsyncIterator[bytes]:  # noqa: C901 - one life of a stream
-    """Yield what is in the stream after an id, and then what comes; gives its place back at the end."""
+async def stream(wanted: EventFilter, after: str) -> AsyncIterator[bytes]:  # noqa: C901 - the whole life of a stream
+    """Yield the stored events after an id, then new ones; give back the place in ``streams`` at the end."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[list[Event] | None] = asyncio.Queue(maxsize=BACKLOG)
     key = id(arrived)
@@ -113,15 +105,15 @@ async def stream(wanted: EventFilter, after: str) -> AsyncIterator[bytes]:  # no
         else:
             _end(arrived)
 
-    def tell(found: list[Event]) -> None:
-        if not loop.is_closed():  # the hub's thread may be a moment late
+    def notify(found: list[Event]) -> None:
+        if not loop.is_closed():  # the hub's thread may call after the stream has ended
             loop.call_soon_threadsafe(put, found)
 
     until = time.monotonic() + MAX_SECONDS
     try:
-        await sync_to_async(hub.add)(key, tell)
+        await sync_to_async(hub.add)(key, notify)
         yield f"retry: {RETRY_MS}\n\n".encode()
-        while True:  # what was written before the hub began to listen for us; it may be told twice, so by id
+        while True:  # events from before hub.add; some arrive again through the hub and are dropped by id below
             found, last = await sync_to_async(events.read)(after, count=events.MAX_COUNT)
             if last == after:
                 break
@@ -139,7 +131,7 @@ async def stream(wanted: EventFilter, after: str) -> AsyncIterator[bytes]:  # no
             after = fresh[-1].id if fresh else after
             yield _lines(fresh, wanted)
     except IndexUnavailable:
-        return  # the client comes again
+        return  # the client reconnects
     finally:
         hub.remove(key)
         streams.leave()
@@ -157,11 +149,11 @@ def _place(entry: str) -> tuple[int, int]:
 
 
 def _lines(found: list[Event], wanted: EventFilter) -> bytes:
-    """Return the events that are wanted; an id stands at the last one of its entry, which may tell of many."""
-    shown = [event for event in found if wanted.matches(event)]
+    """Return the wanted events as text; of the events that share an entry, only the last one carries its id."""
+    matching = [event for event in found if wanted.matches(event)]
     parts: list[str] = []
-    for position, event in enumerate(shown):
-        if position + 1 == len(shown) or shown[position + 1].id != event.id:
+    for position, event in enumerate(matching):
+        if position + 1 == len(matching) or matching[position + 1].id != event.id:
             parts.append(f"id: {event.id}\n")
         data = {name: value for name, value in asdict(event).items() if name != "id"}
         parts.append(f"event: {event.name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n")

@@ -1,40 +1,36 @@
-"""Whether this process lives, and whether it can do its work; nothing else is told, and to anyone."""
+"""Whether this process is alive and ready; public, and without further details."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 from typing import Final
 
-from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from queue_app.api.base import ApiView
+from queue_app.api.base import PublicView
 from queue_app.services.read import health
 
 WITHIN_SECONDS: Final = 2.0
 
 
-class _PublicView(ApiView):
-    authentication_classes = ()
-    permission_classes = (AllowAny,)
-
-
-class LiveView(_PublicView):
+class LiveView(PublicView):
     """Whether the process answers at all."""
 
     def get(self, request: Request) -> Response:
-        """Say ok."""
+        """Report liveness."""
         return Response({"status": "ok"})
 
 
-class ReadyView(_PublicView):
-    """Whether the process can take tasks, and whether they are started."""
+class ReadyView(PublicView):
+    """Whether the process can accept tasks, and whether tasks are started."""
 
     def get(self, request: Request) -> Response:
-        """Say 200 while the database answers: tasks are accepted without the rest, so its absence is only told.
+        """Report readiness.
 
-        With ``?require=index,scheduler`` these have to be well too: for a monitor, or a probe of another process.
+        The status is 200 while the database answers: tasks are accepted without the other parts, so their failures are
+        only listed. With ``?require=index,scheduler`` these parts must work too, for a monitor or for the probe of
+        another process.
         """
         required = {health.DATABASE, *request.query_params.get("require", "").split(",")}
         found = health.check(WITHIN_SECONDS)

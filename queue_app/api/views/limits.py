@@ -1,25 +1,31 @@
-"""Limits of task types and keys, and pauses of them and of everything."""
+"""Limits of task types and keys, and pauses of a task type, a key or everything."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
+from django.db import models
 from rest_framework.exceptions import PermissionDenied
-from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from queue_app.api import limits as representation
+from queue_app.api import representation
 from queue_app.api.base import ApiView
-from queue_app.api.limits import EVERYTHING, PauseOf, parse_limit, parse_new_limit, parse_pause_of
-from queue_app.exceptions import LimitNotFound
+from queue_app.api.fields import Check, Reader, choice, integer, number, text
+from queue_app.api.fields import reason as reason_of
+from queue_app.api.permissions import require_staff
+from queue_app.api.representation import EVERYTHING
+from queue_app.core.parsing import timestamp
+from queue_app.exceptions import InvalidTaskData, LimitNotFound
 from queue_app.models import Limit, RuntimeSettings
 from queue_app.models.limit import Scope
 from queue_app.services.control import audit
-from queue_app.services.control.limits import create_limit, delete_limit, update_limit
+from queue_app.services.control.limits import PACE, create_limit, delete_limit, update_limit
 from queue_app.services.control.pause import (
+    check_resume_at,
     pause_everything,
     pause_key,
     pause_type,
@@ -29,31 +35,36 @@ from queue_app.services.control.pause import (
 )
 from queue_app.sql.database import atomic
 
-#: There are about as many as task types; a list of more would be a mistake somewhere else.
-MAX_LISTED = 1000
-ID_DIGITS = 18
-
-
-def require(request: Request, codename: str) -> None:
-    """Refuse everybody but staff with this permission of the queue."""
-    if not (request.user.is_staff and request.user.has_perm(f"queue_app.{codename}")):
-        raise PermissionDenied(f"This needs the permission queue_app.{codename}.")
+MAX_LISTED: Final = 1000
+ID_DIGITS: Final = 18
+READ_ONLY: Final = ("id", *representation.PAUSE.names, "updated_at")
+#: Kind of a model field -> the check of its value; the first match applies.
+_CHECKS: Final[tuple[tuple[type[models.Field[Any, Any]], Check[Any]], ...]] = (
+    (models.IntegerField, integer),
+    (models.FloatField, number),
+    (models.DateTimeField, timestamp),
+)
 
 
 class LimitListView(ApiView):
     """The limits of task types and of concurrency keys."""
 
-    permission_classes = (IsAuthenticated,)
-
     def get(self, request: Request) -> Response:
         """List the limits of task types and keys."""
-        require(request, "view_limit")
+        require_staff(request, "queue_app.view_limit")
         return Response({"results": [representation.limit(found) for found in Limit.objects.all()[:MAX_LISTED]]})
 
     def post(self, request: Request) -> Response:
-        """Limit a task type or a key: how many run at once, how many start in a period, how far apart."""
-        require(request, "add_limit")
-        scope, name, changes = parse_new_limit(self.json_body(request))
+        """Limit a task type or a key.
+
+        Limits how many tasks run at once, how many start in a period, and the time between two starts.
+        """
+        require_staff(request, "queue_app.add_limit")
+        body = self.json_body()
+        with Reader(body, ("scope", "name", *PACE), READ_ONLY) as reader:
+            scope = reader.required("scope", _scope_of(Scope), "")
+            name = reader.required("name", text, "")
+            changes = _changes(reader, body)
         with atomic():
             found = create_limit(scope, name, changes)
             _record(request, "limit.add", found, changes)
@@ -63,87 +74,118 @@ class LimitListView(ApiView):
 class LimitView(ApiView):
     """The limits of one task type or key."""
 
-    permission_classes = (IsAuthenticated,)
-
     def get(self, request: Request, limit_id: str) -> Response:
-        """Inspect limits."""
-        require(request, "view_limit")
+        """Inspect the limits of a task type or key."""
+        require_staff(request, "queue_app.view_limit")
         found = Limit.objects.filter(pk=_parse_id(limit_id)).first()
         if found is None:
             raise LimitNotFound(limit_id)
         return Response(representation.limit(found))
 
     def patch(self, request: Request, limit_id: str) -> Response:
-        """Change limits; what is left out stays, null lifts. Holds from the next claim on."""
-        require(request, "change_limit")
-        changes = parse_limit(self.json_body(request))
+        """Change the limits of a task type or key.
+
+        A field that is left out keeps its value; null removes the limit. The change applies from the next claim on.
+        """
+        require_staff(request, "queue_app.change_limit")
+        body = self.json_body()
+        with Reader(body, PACE, ("scope", "name", *READ_ONLY)) as reader:
+            changes = _changes(reader, body)
         with atomic():
             found = update_limit(_parse_id(limit_id), changes)
             _record(request, "limit.change", found, changes)
         return Response(representation.limit(found))
 
     def delete(self, request: Request, limit_id: str) -> Response:
-        """Lift all limits of the task type or key; a pause too."""
-        require(request, "delete_limit")
+        """Remove all limits of a task type or key, and its pause."""
+        require_staff(request, "queue_app.delete_limit")
         with atomic():
             found = delete_limit(_parse_id(limit_id))
             _record(request, "limit.delete", found)
         return Response({"id": int(limit_id), "deleted": True})
 
 
-class _PauseOfView(ApiView):
-    permission_classes = (IsAuthenticated,)
-
-    def allowed(self, request: Request, *, resume: bool) -> PauseOf:
-        """Return what the body names, for whoever may pause it."""
+class _PauseView(ApiView):
+    def read(self, request: Request, *others: str) -> tuple[str, str, dict[str, Any]]:
+        """Return scope, name and the other fields of the body, if the caller may pause that scope."""
         if not request.user.is_staff:
-            raise PermissionDenied("This needs the permission queue_app.pause_limit.")
-        asked = parse_pause_of(self.json_body(request), resume=resume)
-        require(request, "pause_queue" if asked.scope == EVERYTHING else "pause_limit")
-        return asked
+            raise PermissionDenied("This needs staff status and the permission queue_app.pause_limit.")
+        with Reader(self.json_body(), ("scope", "name", *others)) as reader:
+            scope = reader.required("scope", _scope_of([EVERYTHING, *Scope]), "")
+            name = reader.optional("name", text) or ""
+            if scope and (scope == EVERYTHING) == bool(name):
+                rule, code = ("takes no name", "conflicting_fields") if name else ("needs a name", "required")
+                reader.note(InvalidTaskData("name", f"The scope {scope} {rule}.", code=code))
+            reason = reader.optional("reason", reason_of) or ""
+            resume_at = reader.optional("resume_at", resume_time)
+        require_staff(request, "queue_app.pause_queue" if scope == EVERYTHING else "queue_app.pause_limit")
+        return scope, name, {"reason": reason, "resume_at": resume_at}
 
 
-class PauseOfView(_PauseOfView):
+class PauseTypeOrKeyView(_PauseView):
     """Pause a task type, a key, or everything."""
 
     def post(self, request: Request) -> Response:
-        """Pause by `scope` (`type`, `key` with a `name`, or `everything`), with `reason` and `resume_at`."""
-        asked = self.allowed(request, resume=False)
-        options: Any = {
-            "by": self.username(request),
-            "reason": asked.pause.reason,
-            "resume_at": asked.pause.resume_at,
-        }
+        """Pause a task type, a key, or everything.
+
+        The body names a ``scope`` (``type`` or ``key`` with a ``name``, or ``everything``) and may give a ``reason``
+        and a time ``resume_at`` at which the pause ends.
+        """
+        scope, name, options = self.read(request, "reason", "resume_at")
+        options["by"] = self.username(request)
         found: Limit | RuntimeSettings
         with atomic():
-            if asked.scope == EVERYTHING:
+            if scope == EVERYTHING:
                 found = pause_everything(**options)
             else:
-                found = (pause_type if asked.scope == Scope.TYPE else pause_key)(asked.name, **options)
-            _record(request, "pause", found, reason=asked.pause.reason)
+                found = (pause_type if scope == Scope.TYPE else pause_key)(name, **options)
+            _record(request, "pause", found, reason=options["reason"])
         return Response(representation.pause(found))
 
 
-class ResumeOfView(_PauseOfView):
+class ResumeTypeOrKeyView(_PauseView):
     """Resume a task type, a key, or everything."""
 
     def post(self, request: Request) -> Response:
-        """Resume by `scope` and `name`, as they were paused."""
-        asked = self.allowed(request, resume=True)
+        """Resume a task type, a key, or everything.
+
+        The body names the ``scope`` and ``name`` that were paused.
+        """
+        scope, name, _ = self.read(request)
         found: Limit | RuntimeSettings | None
         with atomic():
-            if asked.scope == EVERYTHING:
+            if scope == EVERYTHING:
                 found = resume_everything()
             else:
-                found = (resume_type if asked.scope == Scope.TYPE else resume_key)(asked.name)
+                found = (resume_type if scope == Scope.TYPE else resume_key)(name)
             if found is None:
-                raise LimitNotFound(asked.name)
+                raise LimitNotFound(name)
             _record(request, "resume", found)
         return Response(representation.pause(found))
 
 
+def resume_time(value: Any, name: str) -> datetime | None:
+    """Accept the time at which a pause ends."""
+    return check_resume_at(timestamp(value, name))
+
+
+def _scope_of(known: Any) -> Check[str]:
+    check = choice([str(scope) for scope in known], "unknown_choice")
+    return lambda value, name: check(text(value, name), name)
+
+
+def _changes(reader: Reader, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the limits that a body sets; null removes one."""
+    changes: dict[str, Any] = {}
+    for name in PACE:
+        if name in data:
+            field = Limit._meta.get_field(name)  # noqa: SLF001 - Django's documented way to a model's fields
+            changes[name] = reader.optional(name, next(check for kind, check in _CHECKS if isinstance(field, kind)))
+    return changes
+
+
 def _parse_id(text: str) -> int:
-    """Return the id in the address; what is no number is missing."""
+    """Return the id in the address; a text that is not a number is missing."""
     if not (text.isascii() and text.isdigit() and len(text) <= ID_DIGITS):
         raise LimitNotFound(text)
     return int(text)
@@ -153,14 +195,9 @@ def _record(
     request: Request,
     action: str,
     found: Limit | RuntimeSettings,
-    changes: dict[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None,
     reason: str = "",
 ) -> None:
     target, name = ("limit", str(found)) if isinstance(found, Limit) else ("settings", EVERYTHING)
-    by = request.user.get_username()
-    audit.record(action, target, [name], by=by, via=audit.API, after=shown(changes or {}), reason=reason)
-
-
-def shown(changes: dict[str, Any]) -> dict[str, Any]:
-    """Return changes as JSON can hold them."""
-    return {name: str(value) if isinstance(value, datetime) else value for name, value in changes.items()}
+    after = {key: str(value) if isinstance(value, datetime) else value for key, value in (changes or {}).items()}
+    audit.record(action, target, [name], by=request.user.get_username(), via=audit.API, after=after, reason=reason)

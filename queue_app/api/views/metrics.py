@@ -1,4 +1,4 @@
-"""The figures for Prometheus, for whom ``METRICS.ACCESS`` lets in."""
+"""Metrics for Prometheus, for the callers that ``METRICS.ACCESS`` admits."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app import conf
-from queue_app.api.base import ApiView, Negotiation
+from queue_app.api.base import AnyFormat, ApiView
 from queue_app.metrics.text import of_process, of_queue
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK: Final = ("127.", "::1", "::ffff:127.")
-#: A proxy on this machine would lend its own address to the whole world; these tell that there is one.
+#: Headers that reveal a proxy on this machine, which would lend its local address to remote callers.
 FORWARDED: Final = ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED", "HTTP_X_REAL_IP", "HTTP_X_FORWARDED_HOST")
 
 
 class Scraper:
-    """Stands for a program that may read the metrics, and nothing else."""
+    """A program that may read the metrics and nothing else."""
 
     is_authenticated = True
     is_active = True
@@ -32,10 +32,10 @@ class Scraper:
 
 
 class ScraperAuthentication(BaseAuthentication):
-    """Let in who needs no name: by ``METRICS.TOKEN``, from this machine, or anybody, as ``METRICS.ACCESS`` says."""
+    """Admit scrapers without a user: by ``METRICS.TOKEN``, from this machine, or all, as ``METRICS.ACCESS`` says."""
 
     def authenticate(self, request: Request) -> tuple[Any, Any] | None:
-        """Return the scraper, or ``None`` for somebody who has to say who they are."""
+        """Return the scraper, or ``None`` for a caller who must authenticate."""
         settings = conf.get().metrics
         allowed = {"open": lambda _: True, "local": _is_local, "token": _has_token}.get(settings.access)
         return (Scraper(), None) if allowed is not None and allowed(request) else None
@@ -53,46 +53,38 @@ def _has_token(request: Request) -> bool:
 
 
 class MayReadMetrics(BasePermission):
-    """For scrapers and staff."""
+    """Scrapers and staff."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Whether the caller may."""
+        """Return whether the caller is one of them."""
         user: Any = request.user
         return isinstance(user, Scraper) or bool(user.is_active and user.is_staff)
 
 
 class TextRenderer(BaseRenderer):
-    """Text as it is."""
+    """Plain text."""
 
     media_type = "text/plain"
     format = "txt"
     charset = "utf-8"
 
     def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> Any:
-        """Return the text."""
+        """Return the text unchanged."""
         return data
 
 
-class AnyFormat(Negotiation):
-    """There is one format, whatever is asked for; errors are JSON."""
-
-    def select_renderer(self, request: Request, renderers: Any, format_suffix: str | None = None) -> Any:
-        """Return the first, the one of errors."""
-        return renderers[0], renderers[0].media_type
-
-
 class MetricsView(ApiView):
-    """Everything about the queue, and about this process where django-prometheus is installed."""
+    """Metrics of the queue, and of this process if django-prometheus is installed."""
 
     permission_classes: Sequence[type[BasePermission]] = (MayReadMetrics,)
     content_negotiation_class = AnyFormat
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """Look at the scraper's own token before the others do."""
+        """Try the token of scrapers first."""
         return [ScraperAuthentication(), *super().get_authenticators()]
 
     def get(self, request: Request) -> Response:
-        """Return the metrics; what a server that is down would have told is missing, and ``up`` says so."""
+        """Return the metrics; those of an unavailable server are missing, which ``up`` shows."""
         text = of_queue() + (of_process() if apps.is_installed("django_prometheus") else b"")
         request.accepted_renderer = TextRenderer()
         return Response(text, content_type=CONTENT_TYPE, headers={"Cache-Control": "no-store"})

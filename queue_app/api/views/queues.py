@@ -1,59 +1,52 @@
-"""Numbers about all queues; pause and resume one."""
+"""Queues, the policies of priority bands, statistics, and workers: inspect, edit, pause and resume."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any, Final
 
-from rest_framework.exceptions import NotFound, PermissionDenied
-from rest_framework.permissions import BasePermission, IsAuthenticated
+from django.db import models
+from django.utils.http import parse_etags
+from rest_framework.exceptions import NotFound
+from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
 from queue_app.api.base import ApiView
-from queue_app.api.errors import NoSuchQueue
-from queue_app.api.fields import Reader, text
-from queue_app.api.limits import resume_time
-from queue_app.api.versions import expected_version, with_version
+from queue_app.api.errors import NoSuchQueue, PreconditionRequired
+from queue_app.api.fields import Reader, read_query
+from queue_app.api.fields import reason as reason_of
+from queue_app.api.permissions import require_staff, staff_with
+from queue_app.api.views.limits import resume_time
 from queue_app.core.priorities import Band, parse_band
-from queue_app.exceptions import InvalidTaskData, UnknownQueue
-from queue_app.models import PriorityPolicy, Queue
-from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData, UnknownQueue
+from queue_app.models import PriorityPolicy, Queue, Worker
 from queue_app.services import pause, resume
-from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS, edit_policy, edit_queue
+from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS, edit_policy, edit_queue, version_of
 from queue_app.services.enqueue.validate import check_queue_name
-from queue_app.services.read.stats import one_queue_stats, queue_stats
+from queue_app.services.read.autoscale import TARGET_SECONDS, autoscale
+from queue_app.services.read.stats import admin_queue, one_queue_stats, queue_stats
 
 READ_ONLY: Final = (
-    "name",
-    "priority",
-    "paused",
-    "paused_at",
-    "paused_by",
-    "paused_reason",
-    "throttled_until",
-    "created_at",
+    "name", "priority", "paused", "paused_at", "paused_by", "paused_reason", "throttled_until", "created_at",
     "updated_at",
-)
-
-
-class MayPause(BasePermission):
-    """Staff with the permission to pause queues."""
-
-    message = "This needs the permission queue_app.pause_queue."
-
-    def has_permission(self, request: Request, view: Any) -> bool:
-        """Return whether the caller may."""
-        return bool(request.user.is_staff and request.user.has_perm("queue_app.pause_queue"))
+)  # fmt: skip
+MAX_LISTED: Final = 1000
+MAX_LISTED_WORKERS: Final = 200
+MAX_SLOTS: Final = 1000
+MAX_SECONDS: Final = 86_400
 
 
 class StatsView(ApiView):
-    """What waits and runs, over all queues."""
+    """The tasks that wait and run, over all queues."""
 
     def get(self, request: Request) -> Response:
-        """Return depth and oldest age per band, workers, and the throughput of the last minute."""
+        """Return depth, age, workers and throughput of all queues.
+
+        Depth and age of the oldest task are given by band, the throughput for the last minute.
+        """
         return Response(queue_stats())
 
 
@@ -61,37 +54,63 @@ class QueueListView(ApiView):
     """The queues."""
 
     def get(self, request: Request) -> Response:
-        """List all queues with their settings."""
-        return Response({"results": [representation.queue(found) for found in Queue.objects.order_by("name")[:1000]]})
+        """List queues with their settings."""
+        found = Queue.objects.order_by("name")[:MAX_LISTED]
+        return Response({"results": [representation.queue(queue) for queue in found]})
 
 
 class QueueView(ApiView):
     """One queue."""
 
     def get(self, request: Request, name: str) -> Response:
-        """Inspect a queue; the ETag is what an edit has to name."""
+        """Inspect a queue.
+
+        An edit must send the ETag of this answer as ``If-Match``.
+        """
         found = _existing(get_queue, name)
-        return with_version(found, representation.queue(found))
+        return _with_version(found, representation.queue(found))
 
     def patch(self, request: Request, name: str) -> Response:
-        """Edit some settings of a queue; ``If-Match`` carries the ETag that was read."""
-        _require(request, "queue_app.change_queue")
-        changes = changes_in(self.json_body(request), QUEUE_FIELDS)
-        version = expected_version(request._request, _existing(get_queue, name))  # noqa: SLF001 - for its headers
+        """Edit the settings of a queue.
+
+        ``If-Match`` carries the ETag of the version that the edit is based on.
+        """
+        require_staff(request, "queue_app.change_queue")
+        changes = _changes(self.json_body(), QUEUE_FIELDS)
+        version = _expected_version(request, _existing(get_queue, name))
         edited = edit_queue(check_queue_name(name), changes, version=version, by=self.username(request))
-        return with_version(edited, representation.queue(edited))
+        return _with_version(edited, representation.queue(edited))
 
 
 class QueueStatsView(ApiView):
-    """What waits and runs in one queue."""
+    """The tasks that wait and run in one queue."""
 
     def get(self, request: Request, name: str) -> Response:
-        """Return depth and oldest age per band, what runs, and the cap."""
+        """Return depth, age, running tasks and limit of a queue.
+
+        Depth and age of the oldest task are given by band.
+        """
         return Response(one_queue_stats(_existing(get_queue, name)))
 
 
+class AutoscaleView(ApiView):
+    """The demand of one queue, for autoscalers."""
+
+    def get(self, request: Request, name: str) -> Response:
+        """Return how many workers a queue could use.
+
+        Counts the waiting tasks that could run, and the workers with ``slots`` slots each that would finish them
+        within ``seconds``.
+        """
+        with read_query(request.query_params, ("slots", "seconds")) as reader:
+            slots = reader.optional("slots", lambda values, field: _positive(values[-1], field, MAX_SLOTS))
+            seconds = reader.optional("seconds", lambda values, field: _positive(values[-1], field, MAX_SECONDS))
+        found = autoscale(_existing(get_queue, name), slots=slots, seconds=seconds or TARGET_SECONDS)
+        return Response({"queue": name, **asdict(found)})
+
+
 class PolicyListView(ApiView):
-    """What holds for the bands."""
+    """The policies of the bands."""
 
     def get(self, request: Request) -> Response:
         """List the policies of all bands."""
@@ -100,71 +119,97 @@ class PolicyListView(ApiView):
 
 
 class PolicyView(ApiView):
-    """What holds for the tasks of a band, unless the task or its queue says otherwise."""
+    """The defaults of a band's tasks, which a task or its queue can override."""
 
     def get(self, request: Request, band: str) -> Response:
-        """Inspect the policy of a band; the ETag is what an edit has to name."""
+        """Inspect the policy of a band.
+
+        An edit must send the ETag of this answer as ``If-Match``.
+        """
         policy = _policy(band)
-        return with_version(policy, representation.policy(policy))
+        return _with_version(policy, representation.policy(policy))
 
     def patch(self, request: Request, band: str) -> Response:
-        """Edit the policy of a band; ``If-Match`` carries the ETag that was read."""
-        _require(request, "queue_app.change_prioritypolicy")
-        changes = changes_in(self.json_body(request), POLICY_FIELDS)
+        """Edit the policy of a band.
+
+        ``If-Match`` carries the ETag of the version that the edit is based on.
+        """
+        require_staff(request, "queue_app.change_prioritypolicy")
+        changes = _changes(self.json_body(), POLICY_FIELDS)
         policy = _policy(band)
-        version = expected_version(request._request, policy)  # noqa: SLF001 - for its headers
+        version = _expected_version(request, policy)
         policy = edit_policy(Band(policy.priority), changes, version=version, by=self.username(request))
-        return with_version(policy, representation.policy(policy))
+        return _with_version(policy, representation.policy(policy))
 
 
 class PauseView(ApiView):
-    """Stop a queue from starting anything new."""
+    """Pause a queue."""
 
-    permission_classes = (IsAuthenticated, MayPause)
+    permission_classes = (IsAuthenticated, staff_with("queue_app.pause_queue"))
 
     def post(self, request: Request, name: str) -> Response:
-        """Pause the queue; what runs finishes. The body may give a reason, and when it shall `resume_at`."""
-        reader = Reader(self.json_body(request, required=False))
-        reader.refuse_others(("reason", "resume_at"))
-        reason = reader.optional("reason", _reason) or ""
-        stop = partial(pause, resume_at=reader.optional("resume_at", resume_time))
-        reader.finish()
+        """Pause a queue.
+
+        No task starts until it is resumed; running tasks finish. The body may give a ``reason``, and a time
+        ``resume_at`` at which the pause ends.
+        """
+        with Reader(self.json_body(required=False), ("reason", "resume_at")) as reader:
+            reason = reader.optional("reason", reason_of) or ""
+            resume_at = reader.optional("resume_at", resume_time)
         with self.recording(request):
-            queue = _existing(stop, name, by=self.username(request), reason=reason)
+            queue = _existing(pause, name, by=self.username(request), reason=reason, resume_at=resume_at)
         return Response(representation.queue(queue))
 
 
 class ResumeView(ApiView):
-    """Let a paused queue go on."""
+    """Resume a queue."""
 
-    permission_classes = (IsAuthenticated, MayPause)
+    permission_classes = (IsAuthenticated, staff_with("queue_app.pause_queue"))
 
     def post(self, request: Request, name: str) -> Response:
-        """Resume the queue."""
-        reader = Reader(self.json_body(request, required=False))
-        reader.refuse_others(())
-        reader.finish()
+        """Resume a queue."""
+        Reader(self.json_body(required=False), ()).finish()
         with self.recording(request):
             queue = _existing(resume, name)
         return Response(representation.queue(queue))
 
 
-def _existing(service: Any, name: str, **options: str) -> Queue:
-    """Call the service; a name in the address that no queue has is missing, not invalid."""
+class AdminQueueView(ApiView):
+    """All queues together, for staff."""
+
+    permission_classes = (IsAuthenticated, staff_with("queue_app.view_task"))
+
+    def get(self, request: Request) -> Response:
+        """Return depth, running tasks and limit of all queues together."""
+        return Response(admin_queue())
+
+
+class WorkerListView(ApiView):
+    """The workers, for staff."""
+
+    permission_classes = (IsAuthenticated, staff_with("queue_app.view_worker"))
+
+    def get(self, request: Request) -> Response:
+        """List the latest workers, including those that have stopped."""
+        found = Worker.objects.order_by("-id")[:MAX_LISTED_WORKERS]
+        return Response({"results": [representation.worker(worker) for worker in found]})
+
+
+def _existing(service: Callable[..., Queue], name: str, **options: Any) -> Queue:
+    """Call a service with the queue name in the address; an impossible name is missing, not invalid."""
     try:
-        queue: Queue = service(check_queue_name(name), **options)
+        return service(check_queue_name(name), **options)
     except UnknownQueue as error:
         raise NoSuchQueue(error.message) from error
     except InvalidTaskData as error:
         raise NoSuchQueue("There is no such queue.") from error
-    return queue
 
 
 def get_queue(name: str) -> Queue:
     """Return a queue; raise ``UnknownQueue``."""
     found = Queue.objects.filter(pk=name).first()
     if found is None:
-        raise UnknownQueue(name, Queue.objects.values_list("name", flat=True)[:1000])
+        raise UnknownQueue(name, Queue.objects.values_list("name", flat=True)[:MAX_LISTED])
     return found
 
 
@@ -176,27 +221,40 @@ def _policy(name: str) -> PriorityPolicy:
     return PriorityPolicy.objects.filter(pk=band).first() or PriorityPolicy(priority=band)
 
 
-def _require(request: Request, permission: str) -> None:
-    if not (request.user.is_staff and request.user.has_perm(permission)):
-        raise PermissionDenied(f"This needs the permission {permission}.")
-
-
-def changes_in(data: dict[str, Any], fields: Iterable[str]) -> dict[str, Any]:
-    """Return the fields that a body changes; others are errors, and so are none."""
-    reader = Reader(data)
-    reader.refuse_others(tuple(fields), READ_ONLY)
-    if not data:
-        reader.note(InvalidTaskData("body", "Name at least one field to change.", code="body_required"))
-    reader.finish()
+def _changes(data: dict[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+    """Return the fields that a body changes; raise for other fields and for none."""
+    with Reader(data, fields, READ_ONLY) as reader:
+        if not data:
+            reader.note(InvalidTaskData("body", "Name at least one field to change.", code="body_required"))
     return data
 
 
-def _reason(value: Any, name: str) -> str:
-    if value == "":
-        return ""
-    reason = text(value, name)
-    if len(reason) > REASON_LENGTH:
-        raise InvalidTaskData(
-            name, f"{name} has {len(reason)} characters; the limit is {REASON_LENGTH}.", limit=REASON_LENGTH
-        )
-    return reason
+def _with_version(row: models.Model, content: dict[str, Any]) -> Response:
+    """Return an answer with the version of the row as its ETag."""
+    return Response(content, headers={"ETag": f'"{version_of(row)}"'})
+
+
+def _expected_version(request: Request, row: models.Model) -> str | None:
+    """Return the version in ``If-Match``, or ``None`` for any version (``*``).
+
+    Raise ``PreconditionRequired`` without the header, and ``ChangedMeanwhile`` if it does not name the row's version.
+    """
+    header = request.META.get("HTTP_IF_MATCH")
+    if header is None:
+        raise PreconditionRequired("Send the ETag that you read as If-Match, so that you do not undo another change.")
+    tags = parse_etags(header)
+    if tags == ["*"]:
+        return None
+    version = version_of(row)
+    if f'"{version}"' not in tags:
+        raise ChangedMeanwhile("It was changed after you read it; read it again and repeat your change.")
+    return version
+
+
+def _positive(value: str, name: str, most: int) -> int:
+    """Accept digits that mean a whole number from 1 to ``most``."""
+    if not (value.isascii() and value.isdigit() and len(value) < 10 and int(value)):  # noqa: PLR2004
+        raise InvalidTaskData(name, f"{name} must be a whole number above 0.", code="integer_expected")
+    if int(value) > most:
+        raise InvalidTaskData(name, f"{name} is {value}; the limit is {most}.", limit=most)
+    return int(value)

@@ -17,6 +17,7 @@ from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue key create ann --name reports --scope add_task --scope view_task --for 90d"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
+LISTED_FIELDS = ("prefix", "name", "scopes", "expires_at", "revoked_at", "last_used_at")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -68,18 +69,7 @@ def _list(call: Call) -> int:
         state = "revoked" if key.revoked_at else f"until {key.expires_at:%Y-%m-%d}" if key.expires_at else "valid"
         call.write(f"{key.prefix}  {names.get(key.user_id)}  {key.name}  {' '.join(key.scopes) or 'all'}  {state}")
     call.write_json(
-        [
-            {
-                "prefix": key.prefix,
-                "user": names.get(key.user_id),
-                "name": key.name,
-                "scopes": key.scopes,
-                "expires_at": key.expires_at,
-                "revoked_at": key.revoked_at,
-                "last_used_at": key.last_used_at,
-            }
-            for key in found
-        ]
+        [{"user": names.get(key.user_id)} | {field: getattr(key, field) for field in LISTED_FIELDS} for key in found]
     )
     return OK
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from django.utils import timezone
 
 from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
-from queue_app.management.verbs._pausable import add_target, target
 from queue_app.management.verbs._values import duration
 from queue_app.services.control import audit
 from queue_app.services.control.pause import Paused, describe, pause, pause_everything, pause_key, pause_type
@@ -16,6 +15,26 @@ from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue pause mail --reason 'the provider is down' --for 2h"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
+PAUSES: dict[str, Callable[..., Paused]] = {
+    "queue": pause,
+    "type": pause_type,
+    "key": pause_key,
+    "all": pause_everything,
+}
+
+
+def add_target(parser: ArgumentParser) -> None:
+    """Declare what to pause or resume; exactly one must be given."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("queue", nargs="?", metavar="QUEUE")
+    what.add_argument("--type", metavar="TYPE", help="a task type, in all queues")
+    what.add_argument("--key", metavar="KEY", help="a concurrency key")
+    what.add_argument("--all", action="store_true", help="everything")
+
+
+def target(call: Call) -> tuple[str, str]:
+    """Return (kind, name) as the audit trail stores them; "all" has no name."""
+    return next(((kind, call[kind]) for kind in ("queue", "type", "key") if call[kind] is not None), ("all", ""))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -32,25 +51,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(call: Call) -> int:
     """Pause, and record it in the audit trail."""
     kind, name = target(call)
-    by, reason = call.by, call["reason"]
+    names = [name] if name else []
     until = None if call["length"] is None else timezone.now() + call["length"]
-    paused: Paused
     with atomic():
-        if kind == "all":
-            paused = pause_everything(by=by, reason=reason, resume_at=until)
-        else:
-            pauses: dict[str, Callable[..., Paused]] = {"queue": pause, "type": pause_type, "key": pause_key}
-            paused = pauses[kind](name, by=by, reason=reason, resume_at=until)
-        audit.record("pause", kind, [name] if name else [], by=by, via=audit.COMMAND, reason=reason)
+        paused = PAUSES[kind](*names, by=call.by, reason=call["reason"], resume_at=until)
+        audit.record("pause", kind, names, by=call.by, via=audit.COMMAND, reason=call["reason"])
     end = f" until {paused.resume_at:%Y-%m-%d %H:%M:%S %Z}" if paused.resume_at else ""
     call.write(f"{describe(paused)} is paused by {paused.paused_by}{end}")
-    call.write_json(
-        {
-            kind: name or True,
-            "paused": True,
-            "by": paused.paused_by,
-            "reason": paused.paused_reason,
-            "resume_at": paused.resume_at,
-        }
-    )
+    facts = {"by": paused.paused_by, "reason": paused.paused_reason, "resume_at": paused.resume_at}
+    call.write_json({kind: name or True, "paused": True} | facts)
     return OK

@@ -5,12 +5,15 @@ from __future__ import annotations
 from argparse import ArgumentParser
 
 from queue_app.core.priorities import parse_band
+from queue_app.core.records import NewTask
 from queue_app.management.verbs import OK, Call, Needs, add_json
 from queue_app.management.verbs._values import instant, json_object, parameter
-from queue_app.services.enqueue.submit import Submission, submit
+from queue_app.services.enqueue.submit import submit
 
 EXAMPLE = "taskqueue submit shop.tasks.send_receipt --param order_id=7 --priority high --run-after 15m"
 NEEDS = Needs.SETTINGS | Needs.DATABASE | Needs.TASKS
+#: Options that are passed on unchanged.
+PLAIN_OPTIONS = ("queue", "run_after", "timeout", "max_retries", "idempotency_key", "concurrency_key", "weight")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -59,19 +62,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(call: Call) -> int:
     """Enqueue the task; print the id alone on a line, for scripts."""
     submitted = submit(
-        Submission(
+        NewTask(
             task_type=call["task_type"],
             parameters=call["json_params"] | dict(call["param"]),
             user=call.by,
-            queue=call["queue"],
             priority=None if call["priority"] is None else parse_band(call["priority"]),
             capabilities=call["capability"],
-            run_after=call["run_after"],
-            timeout=call["timeout"],
-            max_retries=call["max_retries"],
-            idempotency_key=call["idempotency_key"],
-            concurrency_key=call["concurrency_key"],
-            weight=call["weight"],
+            **{name: call[name] for name in PLAIN_OPTIONS},
         )
     )
     call.write(str(submitted.id))
@@ -79,8 +76,8 @@ def run(call: Call) -> int:
         {
             "task_id": submitted.id,
             "status": submitted.status,
-            "queue": submitted.queue,
-            "priority": submitted.priority.label,
+            "queue": submitted.spec.queue,
+            "priority": submitted.spec.band.label,
             "queue_position": submitted.queue_position,
             "replayed": submitted.replayed,
         }

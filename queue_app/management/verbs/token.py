@@ -14,6 +14,17 @@ from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue token create renderer --queues video --capabilities gpu"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
+FIELDS = (
+    "name",
+    "hint",
+    "queues",
+    "capabilities",
+    "max_in_flight",
+    "created_at",
+    "expires_at",
+    "last_used_at",
+    "revoked_at",
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -45,7 +56,7 @@ def run(call: Call) -> int:
     action, name = call["action"], call["name"]
     if action == "list":
         found = tokens.all_tokens()
-        call.write_json([_form(token) for token in found])
+        call.write_json([_as_dict(token) for token in found])
         for token in found:
             call.write(_line(token))
         return OK
@@ -72,7 +83,7 @@ def run(call: Call) -> int:
         return OK
     call.write(f"{token.name}: {secret}")
     call.write("This secret is shown only once. Give it to the worker as TASKQUEUE_TOKEN, or with --token.")
-    call.write_json(_form(token) | {"secret": secret})
+    call.write_json(_as_dict(token) | {"secret": secret})
     return OK
 
 
@@ -80,18 +91,8 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _form(token: WorkerToken) -> dict[str, Any]:
-    return {
-        "name": token.name,
-        "hint": token.hint,
-        "queues": token.queues,
-        "capabilities": token.capabilities,
-        "max_in_flight": token.max_in_flight,
-        "created_at": token.created_at,
-        "expires_at": token.expires_at,
-        "last_used_at": token.last_used_at,
-        "revoked_at": token.revoked_at,
-    }
+def _as_dict(token: WorkerToken) -> dict[str, Any]:
+    return {field: getattr(token, field) for field in FIELDS}
 
 
 def _line(token: WorkerToken) -> str:

@@ -30,6 +30,7 @@ from typing import Final, Protocol
 
 from queue_app import conf, signals
 from queue_app.core.events import EventName, occasion_of
+from queue_app.core.records import Enqueued, TaskRow
 from queue_app.core.states import Status
 from queue_app.exceptions import IsolationTooStrict, LimitExceeded, QueueFull, UserLimitExceeded
 from queue_app.services.notify import events
@@ -38,7 +39,6 @@ from queue_app.sql import admission as rows
 from queue_app.sql import waiting
 from queue_app.sql.admission import Defaults, QueueLimits, UserScope
 from queue_app.sql.database import atomic, is_in_transaction
-from queue_app.sql.insert import LimitApplies, Place, Stored, TaskRow
 
 #: Maximum length of a queue for tasks from outside, without the row of the runtime settings.
 DEFAULT_LENGTH: Final = 10_000
@@ -61,28 +61,23 @@ class Write[T](Protocol):
         """Store them."""
 
 
-def store_one(row: TaskRow, write: Write[Stored | None], *, outside: bool, write_events: bool = True) -> Stored | None:
-    """Do as ``store`` does for one task: in one round trip if it needs no transaction of others and there is room."""
-    if outside and not is_in_transaction():
+def store_one_if_room(row: TaskRow, write: Write[Enqueued | None], *, write_events: bool = True) -> Enqueued | None:
+    """Do as ``store_if_room`` does for one task from outside, if possible in one round trip."""
+    if not is_in_transaction():
         stored = rows.insert_if_room(row, _defaults(is_own=True, outside=True))
         if stored is not None:
             return stored
-    return store([row], write, outside=outside, write_events=write_events)
+    return store_if_room([row], write, outside=True, write_events=write_events)
 
 
-def store[T](asked: Sequence[Place | TaskRow], write: Write[T], *, outside: bool, write_events: bool = True) -> T:
+def store_if_room[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool, write_events: bool = True) -> T:
     """Store tasks by ``write`` if there is room for all of them, else none; return what ``write`` returns.
 
     Raises ``QueueFull`` and ``UserLimitExceeded``, which become events with ``write_events``, and
     ``IsolationTooStrict`` inside a transaction that cannot see what others commit.
     """
-    if not outside:
-        try:
-            return write()
-        except LimitApplies:
-            pass
     try:
-        return _store_if_room(asked, write, outside=outside)
+        return _store_or_expire(asked, write, outside=outside)
     except LimitExceeded as error:
         if write_events:
             spec = next((row.spec for row in asked if row.spec.queue == error.queue), asked[0].spec)
@@ -95,7 +90,7 @@ def numbers(error: LimitExceeded) -> tuple[str, ...]:
     return ("limit", str(error.limit), "current", str(error.current), "asked", str(error.asked))
 
 
-def _store_if_room[T](asked: Sequence[Place | TaskRow], write: Write[T], *, outside: bool) -> T:
+def _store_or_expire[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool) -> T:
     for sweep in count():
         try:
             return _try(asked, write, outside=outside)
@@ -115,7 +110,7 @@ class _NoRoom(Exception):
         self.stale_after = stale_after
 
 
-def _try[T](asked: Sequence[Place | TaskRow], write: Write[T], *, outside: bool) -> T:
+def _try[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool) -> T:
     """Count and store in one transaction, its own or the caller's; store nothing if a limit is exceeded."""
     is_own = not is_in_transaction()
     defaults = _defaults(is_own=is_own, outside=outside)
@@ -142,7 +137,7 @@ def _defaults(*, is_own: bool, outside: bool) -> Defaults:
     return Defaults(DEFAULT_LENGTH, settings.max_pending_per_user, settings.lock_seconds if is_own else None)
 
 
-def _check(asked: Sequence[Place | TaskRow], defaults: Defaults) -> None:
+def _check(asked: Sequence[TaskRow], defaults: Defaults) -> None:
     """Raise unless there is room for all tasks; no other submitter can take it until the transaction ends."""
     isolation, found = rows.read_limits({row.spec.queue for row in asked}, defaults)
     limits = {each.queue: each for each in found}
@@ -175,13 +170,11 @@ def _check(asked: Sequence[Place | TaskRow], defaults: Defaults) -> None:
             raise _NoRoom(error, default if stale_after is None else stale_after)
 
 
-def _scope(row: Place | TaskRow, limits: dict[str, QueueLimits]) -> UserScope:
+def _scope(row: TaskRow, limits: dict[str, QueueLimits]) -> UserScope:
     return UserScope(row.spec.user, row.spec.queue if limits[row.spec.queue].counts_users_apart else "")
 
 
-def _new_ones(
-    asked: Sequence[Place | TaskRow], lengths: dict[str, int], pendings: dict[UserScope, int]
-) -> list[Place | TaskRow]:
+def _new_ones(asked: Sequence[TaskRow], lengths: dict[str, int], pendings: dict[UserScope, int]) -> list[TaskRow]:
     """Return the tasks that take a place; a taken idempotency key names a task that is there already."""
     keyed = {(row.spec.user, key): row for row in asked if (key := row.spec.idempotency_key) is not None}
     if not keyed:

@@ -1,4 +1,4 @@
-"""Check what a caller asks for, before anything is stored; each error names its field."""
+"""Check new tasks before anything is stored; each error names its field."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.tasks.base import DEFAULT_TASK_QUEUE_NAME
 from django.utils.json import normalize_json
 
 from queue_app import conf
 from queue_app.core.ids import uuid7
 from queue_app.core.lanes import lane_name
-from queue_app.core.payload import PayloadLimits, dump_json
-from queue_app.core.priorities import parse_band
-from queue_app.core.records import NewTask
+from queue_app.core.payload import dump_json
+from queue_app.core.priorities import Band, band_from_django, parse_band
+from queue_app.core.records import NewTask, TaskRow, TaskSpec
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters
 from queue_app.models.columns import (
     CONCURRENCY_KEY_LENGTH,
@@ -26,7 +27,9 @@ from queue_app.models.columns import (
     USER_LENGTH,
 )
 from queue_app.models.queue import NAME_PATTERN
-from queue_app.sql.insert import TaskRow, TaskSpec
+from queue_app.registry import AnyTask
+from queue_app.sql.database import clock
+from queue_app.tasks import QueueTask
 
 MAX_CAPABILITIES = 20
 MAX_RETRIES = 100
@@ -41,28 +44,55 @@ def check_task(new: NewTask) -> TaskRow:
     return check_call(check_spec(new), new.args, new.parameters)
 
 
-def check_spec(new: NewTask) -> TaskSpec:
-    """Return what all calls of a task share, without its parameters; raise ``InvalidTaskData``."""
-    task_type, queue = check_task_type(new.task_type), check_queue_name(new.queue)
-    capabilities = check_capabilities(new.capabilities)
-    key = new.idempotency_key
+def check_spec(new: NewTask, registered: AnyTask | None = None) -> TaskSpec:
+    """Return the options that all calls of a task share; raise ``InvalidTaskData``.
+
+    Options that ``new`` leaves open come from the ``registered`` task, whose type the caller has checked.
+    """
+    options = registered if isinstance(registered, QueueTask) else None
+
+    def option(name: str, default: Any) -> Any:
+        given = getattr(new, name)
+        return getattr(options, name, default) if given is None else given
+
+    queue, priority = new.queue, new.priority
+    if queue is None:
+        queue = DEFAULT_TASK_QUEUE_NAME if registered is None else registered.queue_name
+    if priority is None:
+        priority = Band.NORMAL if registered is None else band_from_django(registered.priority)
+    task_type = check_task_type(new.task_type) if registered is None else new.task_type
+    queue, capabilities = check_queue_name(queue), check_capabilities(option("capabilities", ()))
+    key, retries = option("idempotency_key", None), option("max_retries", None)
     user = _text(new.user, "user", USER_LENGTH, allow_blank=True)
-    concurrency_key, weight = check_concurrency_key(new.concurrency_key), check_weight(new.weight)
+    concurrency_key = _text(option("concurrency_key", ""), "concurrency_key", CONCURRENCY_KEY_LENGTH, allow_blank=True)
+    weight = _integer(option("weight", 1), "weight", 1, MAX_WEIGHT)
     return TaskSpec(
         task_type=task_type,
         queue=queue,
-        priority=int(parse_band(new.priority)),
+        priority=int(parse_band(priority)),
         capabilities=capabilities,
         user=user,
-        max_retries=_integer(new.max_retries, "max_retries", 0, MAX_RETRIES),
-        timeout=_seconds(new.timeout, "timeout"),
-        retry_delay=_seconds(new.retry_delay, "retry_delay"),
-        run_after=check_run_after(new.run_after),
+        max_retries=None if retries is None else _integer(retries, "max_retries", 0, MAX_RETRIES),
+        timeout=_seconds(option("timeout", None), "timeout"),
+        retry_delay=_seconds(option("retry_delay", None), "retry_delay"),
+        run_after=check_run_after(new.run_after if new.delay is None else _after(new.delay)),
         idempotency_key=None if key is None else _text(key, "idempotency_key", KEY_LENGTH),
         concurrency_key=concurrency_key,
         weight=weight,
         lane=lane_name(queue, task_type, capabilities, user, concurrency_key, weight),
     )
+
+
+def _after(delay: float) -> datetime | None:
+    """Return the time ``delay`` seconds from now by PostgreSQL's clock; ``None`` for no delay."""
+    if type(delay) not in (int, float):
+        raise InvalidTaskData("delay", "delay must be a number of seconds.", code="number_expected")
+    limit = int(MAX_DELAY.total_seconds())
+    if not 0 <= delay <= limit:  # false for NaN too
+        raise InvalidTaskData(
+            "delay", f"delay must lie between 0 and {limit} seconds.", code="out_of_range", limit=limit
+        )
+    return clock() + timedelta(seconds=delay) if delay else None
 
 
 def check_call(spec: TaskSpec, args: Sequence[Any], parameters: dict[str, Any]) -> TaskRow:
@@ -71,10 +101,14 @@ def check_call(spec: TaskSpec, args: Sequence[Any], parameters: dict[str, Any]) 
 
 
 def check_payloads(calls: Iterable[tuple[Sequence[Any], dict[str, Any]]]) -> Iterator[tuple[str, str]]:
-    """Yield (args, parameters) of each call as JSON text; raise ``InvalidTaskData`` at one that must not be stored."""
+    """Yield (args, parameters) of each call as JSON text; raise ``InvalidTaskData`` for what must not be stored."""
     limits = conf.get().payload
     for args, parameters in calls:
-        text = _parameters_text(parameters, limits)
+        if type(parameters) is not dict:
+            raise InvalidTaskData(
+                "parameters", "parameters must be an object with string keys.", code="object_expected"
+            )
+        text = dump_json(parameters, field="parameters", limits=limits) if parameters else "{}"
         if type(args) not in (list, tuple):
             raise InvalidTaskData("args", "args must be a list.", code="list_expected")
         yield dump_json(list(args), field="args", limits=limits) if args else "[]", text
@@ -82,21 +116,15 @@ def check_payloads(calls: Iterable[tuple[Sequence[Any], dict[str, Any]]]) -> Ite
 
 def check_parameters(parameters: Any) -> str:
     """Return the parameters as JSON text; raise ``InvalidTaskData`` for what must not be stored."""
-    return _parameters_text(parameters, conf.get().payload)
-
-
-def _parameters_text(parameters: Any, limits: PayloadLimits) -> str:
-    if type(parameters) is not dict:
-        raise InvalidTaskData("parameters", "parameters must be an object with string keys.", code="object_expected")
-    return dump_json(parameters, field="parameters", limits=limits) if parameters else "{}"
+    return next(check_payloads([((), parameters)]))[1]
 
 
 def result_text(value: Any) -> str | None:
-    """Return what a task returned as JSON text, ``None`` for null; raise ``InvalidTaskData`` for what JSON cannot hold.
+    """Return a task's return value as JSON text, ``None`` for null; raise ``InvalidTaskData`` if JSON cannot hold it.
 
-    What is no plain JSON is made so as Django does it: any mapping, any sequence, bytes
-    that are UTF-8. Keys that are no strings are refused at every depth, in results as in
-    parameters: JSON would turn them into strings, and 1 and "1" into one.
+    Any mapping, any sequence and UTF-8 bytes become plain JSON as in Django. Keys that are not
+    strings are refused at every depth, in results as in parameters: JSON would turn them into
+    strings, and 1 and "1" into one key.
     """
     if value is None:
         return None
@@ -112,22 +140,22 @@ def result_text(value: Any) -> str | None:
 
 
 def check_task_type(name: Any) -> str:
-    """Return ``name`` when it can be a task type's name; whether it is one the registry knows."""
+    """Return ``name`` if it can name a task type, known or not."""
     return _text(name, "task_type", TYPE_LENGTH)
 
 
 def check_request_id(value: Any) -> str:
-    """Return ``value`` when it can name a request, and be its idempotency key."""
+    """Return ``value`` if it can name a request, and so be its idempotency key."""
     return _text(value, "request_id", KEY_LENGTH)
 
 
 def check_queue_name(name: Any) -> str:
-    """Return ``name`` when it can be a queue's name."""
+    """Return ``name`` if it can name a queue."""
     return _name(name, "queue")
 
 
 def check_capabilities(names: Any) -> tuple[str, ...]:
-    """Return the capabilities sorted and without repeats, as they name a lane."""
+    """Return the capabilities as a lane names them: sorted and without repeats."""
     if not names:
         return ()
     if isinstance(names, str) or not isinstance(names, list | tuple | set | frozenset):
@@ -140,7 +168,7 @@ def check_capabilities(names: Any) -> tuple[str, ...]:
 
 
 def check_run_after(value: Any) -> datetime | None:
-    """Return ``value`` when it is an aware time between 2000 and ten years ahead."""
+    """Return ``value`` if it is an aware time between the year 2000 and ten years from now."""
     if value is None:
         return None
     if not isinstance(value, datetime):
@@ -154,21 +182,8 @@ def check_run_after(value: Any) -> datetime | None:
     return value
 
 
-def check_concurrency_key(value: Any) -> str:
-    """Return ``value`` when it can be a concurrency key; empty for none."""
-    return _text(value, "concurrency_key", CONCURRENCY_KEY_LENGTH, allow_blank=True)
-
-
-def check_weight(value: Any) -> int:
-    """Return ``value`` when it is a number of slots that a task can take."""
-    weight = _integer(value, "weight", 1, MAX_WEIGHT)
-    if weight is None:
-        raise InvalidTaskData("weight", "weight must be a whole number.", code="integer_expected")
-    return weight
-
-
 def check_reason(value: Any, limit: int) -> str:
-    """Return what staff give as the reason of an action: one line of text, which may be empty."""
+    """Return the reason of a staff action: one line of text, which may be empty."""
     return _text(value, "reason", limit, allow_blank=True)
 
 
@@ -197,9 +212,7 @@ def _text(value: Any, field: str, limit: int, *, allow_blank: bool = False) -> s
     return value
 
 
-def _integer(value: Any, field: str, low: int, high: int) -> int | None:
-    if value is None:
-        return None
+def _integer(value: Any, field: str, low: int, high: int) -> int:
     if type(value) is not int:
         raise InvalidTaskData(field, f"{field} must be a whole number.", code="integer_expected")
     if not low <= value <= high:

@@ -28,14 +28,13 @@ from queue_app.core.events import (
     is_entry_id,
     occasion_of,
 )
-from queue_app.core.records import ClaimedTask, Outcome, TaskRef
+from queue_app.core.records import ClaimedTask, Enqueued, Outcome, TaskRef, TaskSpec
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.index import Index, get_index
 from queue_app.services.notify import index as notify
 from queue_app.services.notify import transition_log
 from queue_app.sql.finish import Attempt
-from queue_app.sql.insert import Stored, TaskSpec
 
 #: Pass this id to read only events that are published from now on.
 FROM_NOW = "$"
@@ -95,7 +94,7 @@ def count(counts: Mapping[str, int]) -> None:
 # -- events of the transitions ---------------------------------------------------------------------
 
 
-def of_stored(stored: Sequence[Stored]) -> list[Run]:
+def of_stored(stored: Sequence[Enqueued]) -> list[Run]:
     """Return the events of tasks that were stored; the events of one call mostly differ only in the task."""
     if not _is_recorded():
         return []
@@ -103,11 +102,11 @@ def of_stored(stored: Sequence[Stored]) -> list[Run]:
     kind: object = None
     status: Status | None = None
     for item in stored:
-        spec = item.row.spec
+        spec = item.spec
         if spec is not kind or item.status is not status:
             kind, status = spec, item.status
             runs.append(Run(accepted(spec.task_type, spec.queue, spec.priority, spec.user, status), []))
-        runs[-1].task_ids.append(item.row.id)
+        runs[-1].task_ids.append(item.id)
     return runs
 
 

@@ -1,6 +1,6 @@
-"""Hear of events in this process: one thread reads the stream for everybody who waits, and for as long as anybody does.
+"""Subscribe to events in this process: one thread reads the stream as long as there are listeners.
 
-A hint like all events: who needs to know asks the rows, before it begins to wait and when it is woken.
+Events may be lost: a waiter must read the rows before it begins to wait and whenever it is woken.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Listener = Callable[[list[Event]], None]
 
 BLOCK_MS: Final = 1000
 RETRY_SECONDS: Final = 1.0
-#: A waiter looks at the row by itself so often, as events are hints; oftener where none are written.
-LOOK_SECONDS: Final = 10.0
-LOOK_WITHOUT_EVENTS: Final = 1.0
+#: Interval at which a waiter reads the row, because an event may be lost; shorter when no events are published.
+CHECK_SECONDS: Final = 10.0
+CHECK_SECONDS_WITHOUT_EVENTS: Final = 1.0
 _ENDS: Final = frozenset(status.value for status in TERMINAL)
 
 
 class Hub:
-    """Hands every event of the stream to all listeners; a listener must not block."""
+    """Passes every event of the stream to all listeners; a listener must not block."""
 
     def __init__(self) -> None:
         self._listeners: dict[int, Listener] = {}
@@ -43,7 +43,7 @@ class Hub:
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:
-        """Hand events to a listener for the time of a block."""
+        """Pass events to a listener while the block runs."""
         key = id(listener)
         self.add(key, listener)
         try:
@@ -52,7 +52,7 @@ class Hub:
             self.remove(key)
 
     def add(self, key: int, listener: Listener) -> None:
-        """Begin to hand events to a listener."""
+        """Start to pass events to a listener."""
         with self._lock:
             self._listeners[key] = listener
             if self._thread is None:
@@ -62,7 +62,7 @@ class Hub:
         self._ready.wait(2.0)
 
     def remove(self, key: int) -> None:
-        """Hand no more events to a listener; the thread ends by itself when there is none left."""
+        """Stop passing events to a listener; without listeners the thread ends."""
         with self._lock:
             self._listeners.pop(key, None)
 
@@ -84,7 +84,7 @@ class Hub:
                     last = events.last_id()
                     self._ready.set()
                 found, last = events.read(last, count=events.MAX_COUNT, block_ms=BLOCK_MS)
-            except Exception as error:  # whatever it is, whoever waits later must find this thread alive
+            except Exception as error:  # the thread must survive any error, or later listeners wait in vain
                 if not isinstance(error, IndexUnavailable):
                     logger.exception("the events could not be read")
                 self._ready.set()
@@ -95,23 +95,23 @@ class Hub:
                 with self._lock:
                     listeners = list(self._listeners.values())
                 for listener in listeners:
-                    self._tell(listener, found)
+                    self._call(listener, found)
 
     @staticmethod
-    def _tell(listener: Listener, found: list[Event]) -> None:
+    def _call(listener: Listener, found: list[Event]) -> None:
         try:
             listener(found)
-        except Exception:  # one that is broken must not make the others deaf
-            logger.exception("a listener to events failed")
+        except Exception:  # a broken listener must not keep events from the others
+            logger.exception("an event listener failed")
 
 
 hub = Hub()
 
 
 def wait_for_end(task_id: uuid.UUID, seconds: float, *, release: bool = True) -> bool:
-    """Wait until a task has ended, at most so long; return whether it has. A task that is gone has ended.
+    """Wait up to ``seconds`` until a task has ended; return whether it has. A task that is gone has ended.
 
-    With ``release`` the database connection of this thread is given back meanwhile.
+    With ``release`` this thread closes its database connection while it waits.
     """
     until = time.monotonic() + seconds
     woken = threading.Event()
@@ -121,7 +121,7 @@ def wait_for_end(task_id: uuid.UUID, seconds: float, *, release: bool = True) ->
         if any(event.task_id == wanted and event.status in _ENDS for event in found):
             woken.set()
 
-    pause = LOOK_SECONDS if events.enabled() else LOOK_WITHOUT_EVENTS
+    pause = CHECK_SECONDS if events.enabled() else CHECK_SECONDS_WITHOUT_EVENTS
     with hub.listening(listen):
         while not _has_ended(task_id):
             left = until - time.monotonic()

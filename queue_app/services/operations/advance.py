@@ -1,15 +1,14 @@
-"""Carry out operations, in bounded steps: cancel, reprioritise, replay, retry or run many tasks now.
+"""Carry out operations in bounded steps: cancel, reprioritise, replay, retry or run many tasks now.
 
-The scheduler advances every operation (``run_operations``); ``advance`` may be called by
-anybody who does not want to wait for that.
+The scheduler advances every operation (``run_operations``). A caller that does not want to wait for
+the scheduler may advance its own.
 
-Each step is one transaction on the locked row of its operation: the tasks, the records of
-dead letters and the progress change together. Whoever finds the row locked leaves it to the
-other.
+Each step is one transaction on the locked row of its operation: the tasks, the dead letters and the
+progress change together. A process that finds the row locked leaves the step to the other process.
 
-Crash points: in the middle of a step nothing of it has happened, and the next one does it.
-Between two steps the row says how far it has come. Between the commit of a step and what
-the index is told, the reconciler repairs the index, as for a single task.
+Crash points: a crash during a step undoes it, and the next step repeats it. Between two steps the row
+records the progress. Between the commit of a step and the index, the reconciler repairs the index, as
+for a single task.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from queue_app.sql.database import atomic, clock
 #: Tasks of one transaction.
 STEP: Final = 500
 STEPS: Final = 10
-#: Operations that are looked at in one round.
+#: Operations that one round advances.
 ROUND: Final = 100
-#: An operation whose rate was not used for a while, as no scheduler ran, makes up for at most so much of it at once.
+#: Unused time that an operation with a rate may make up for at once, after no scheduler ran for a while.
 CATCH_UP_SECONDS: Final = 2.0
 _PROGRESS: Final = [
     "state", "changed", "skipped", "failed_again", "finished_at", "cleared_at", "paced_at", "after_id", "after_died_at"
@@ -49,10 +48,10 @@ _PROGRESS: Final = [
 
 
 def run_operations(*, steps: int = STEPS) -> int:
-    """Advance every running operation by at most ``steps`` steps; return how many tasks were looked at.
+    """Advance every running operation by at most ``steps`` steps; return how many tasks it handled.
 
-    To be called about once a second. Safe to run twice at once, and costs one query when
-    nothing is to be done. The error of one operation is raised once the others had their turn.
+    The scheduler calls it about once a second. It is safe to run twice at once, and costs one query when
+    there is nothing to do. An operation's error is raised after the other operations had their turn.
     """
     handled = 0
     failure: Exception | None = None
@@ -62,7 +61,7 @@ def run_operations(*, steps: int = STEPS) -> int:
         for operation_id in running.values_list("id", flat=True)[:ROUND]:
             try:
                 moved += advance(operation_id)
-            except Exception as error:  # noqa: BLE001 - raised below; it is one operation's, not its neighbours'
+            except Exception as error:  # noqa: BLE001 - raised below, so that the other operations go on
                 failure = failure or error
         handled += moved
         if not moved:
@@ -73,7 +72,7 @@ def run_operations(*, steps: int = STEPS) -> int:
 
 
 def advance_for(operation_id: uuid.UUID, seconds: float) -> Operation:
-    """Advance one operation for so long, so that a small one ends at once; return it as it is then."""
+    """Advance one operation for up to ``seconds``, so that a small one ends at once; return its new state."""
     until = time.monotonic() + seconds
     while advance(operation_id) and time.monotonic() < until:
         pass
@@ -85,8 +84,8 @@ def carry_out(
 ) -> tuple[Operation, set[uuid.UUID]]:
     """Start an operation and take its first step in the same transaction.
 
-    Return the operation with the ids of the tasks (or dead letters) that it changed. A filter of
-    at most ``STEP`` ids is done then. Raises ``InvalidTaskData``.
+    Return the operation with the ids of the tasks (or dead letters) that it changed. An operation on
+    at most ``STEP`` ids has then ended. Raises ``InvalidTaskData``.
     """
     changed: set[uuid.UUID] = set()
     with atomic():
@@ -96,10 +95,10 @@ def carry_out(
 
 
 def advance(operation_id: uuid.UUID, changed: set[uuid.UUID] | None = None) -> int:
-    """Take one step of an operation; return how many tasks it looked at.
+    """Take one step of an operation; return how many tasks it handled.
 
-    0 when it has ended, has to wait, or another process is at it. Adds the ids of the tasks (or
-    dead letters) that the step changed to ``changed``.
+    Returns 0 when the operation has ended, has to wait, or another process advances it. Adds the ids of
+    the tasks (or dead letters) that the step changed to ``changed``.
     """
     with atomic():
         running = Operation.objects.select_for_update(skip_locked=True).filter(state=OperationState.RUNNING)
@@ -124,7 +123,7 @@ def advance(operation_id: uuid.UUID, changed: set[uuid.UUID] | None = None) -> i
 
 
 def _first_ones_failed(operation: Operation, clock: datetime) -> bool:
-    """Look what became of the first ones, until it is known; stop the operation when all of them failed again."""
+    """Stop the operation, and return true, when all of its first tasks have failed again."""
     if not operation.stop_after_failures or operation.cleared_at is not None or not operation.changed:
         return False
     failed, ended_otherwise = rows.outcomes(operation.id, operation.stop_after_failures)
@@ -138,7 +137,7 @@ def _first_ones_failed(operation: Operation, clock: datetime) -> bool:
 
 
 def _allowance(operation: Operation, clock: datetime) -> int:
-    """Return how many may be looked at now."""
+    """Return how many tasks the operation may handle now."""
     allowed = STEP
     if operation.stop_after_failures and operation.cleared_at is None:
         allowed = min(allowed, operation.stop_after_failures - operation.changed)
@@ -148,7 +147,7 @@ def _allowance(operation: Operation, clock: datetime) -> int:
         window = max(CATCH_UP_SECONDS, 1 / operation.rate)
         operation.paced_at = max(operation.paced_at, clock - timedelta(seconds=window))
         seconds = (clock - operation.paced_at).total_seconds()
-        allowed = min(allowed, math.floor(seconds * operation.rate + 1e-6))  # times have microseconds
+        allowed = min(allowed, math.floor(seconds * operation.rate + 1e-6))  # against rounding: times have microseconds
     return max(allowed, 0)
 
 
@@ -156,8 +155,8 @@ def _allowance(operation: Operation, clock: datetime) -> int:
 
 
 def _take_step(operation: Operation, allowed: int, changed_ids: set[uuid.UUID] | None) -> int:
-    """Do it to the next ``allowed`` ones; end the operation when no more are left."""
-    found = _next(operation, allowed + 1) if allowed else []  # one more tells whether it is over
+    """Apply the action to the next ``allowed`` tasks; end the operation when no more are left."""
+    found = _next(operation, allowed + 1) if allowed else []  # one more shows whether this is the last page
     page = found[:allowed]
     if page:
         changed = _APPLY[OperationKind(operation.kind)](operation, [found_id for found_id, _ in page])
@@ -170,14 +169,14 @@ def _take_step(operation: Operation, allowed: int, changed_ids: set[uuid.UUID] |
             operation.paced_at += timedelta(seconds=len(changed) / operation.rate)
     is_at_limit = operation.limit is not None and operation.changed + operation.skipped >= operation.limit
     if is_at_limit or (allowed and len(found) <= allowed):
-        # Also those that no page showed: they were claimed, ended, purged or replayed before it was their turn.
+        # Includes tasks that were on no page, because they were claimed, ended, purged or replayed before their turn.
         operation.skipped = max(0, operation.total - operation.changed)
         operation.state = OperationState.DONE
     return len(page)
 
 
 def _next(operation: Operation, count: int) -> list[tuple[uuid.UUID, datetime | None]]:
-    """Return (id, time of death) of the next ones that were there when the operation was asked for."""
+    """Return (id, time of death) of the next tasks that existed when the operation was requested."""
     if operation.target == OperationTarget.DEAD_LETTERS:
         return _next_letters(operation, count)
     tasks = applicable(_action_of(operation), TaskFilter.from_json(operation.filter))
@@ -212,7 +211,7 @@ def _reprioritise(operation: Operation, ids: Sequence[uuid.UUID]) -> set[uuid.UU
     return reprioritise_many(ids, Band(_action_of(operation).band or 0))
 
 
-#: Do it to those that still allow it; return their ids (of dead letters, where it replays).
+#: Each applies an action to the tasks that still allow it, and returns their ids (of dead letters, for a replay).
 _APPLY: Final[dict[OperationKind, Callable[[Operation, Sequence[uuid.UUID]], Collection[uuid.UUID]]]] = {
     OperationKind.CANCEL: lambda _, ids: cancel_many(ids),
     OperationKind.REPRIORITISE: _reprioritise,

@@ -1,8 +1,7 @@
-"""Ask for an action on many tasks or dead letters; watch it, and cancel it.
+"""Request an operation, an action on many tasks or dead letters; watch it, and cancel it.
 
-An operation is a row, so it goes on when whoever asked for it is gone, survives every
-process, and can be watched and cancelled by anybody who may. ``advance`` carries it out,
-in steps. Nothing here touches the index.
+An operation is a row: it outlives the process that requested it, and anyone with permission can watch
+and cancel it. ``advance`` carries it out in steps. Nothing here touches the index.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from queue_app.sql.database import atomic, clock
 MAX_IDS: Final = 10_000
 SAMPLE: Final = 10
 MAX_STOP_AFTER_FAILURES: Final = 1000
-#: Tasks per second: from one in about a quarter of an hour.
+#: Tasks per second; the minimum is about one in a quarter of an hour.
 MIN_RATE: Final = 0.001
 MAX_RATE: Final = 10_000
 MAX_LIMIT: Final = 2**31 - 1
-#: What the status of a task must be.
+#: The status that a task must have.
 _STATES: Final = {
     OperationKind.REPLAY: (Status.DEAD_LETTER,),
     OperationKind.RETRY: tuple(sorted(RETRIABLE)),
@@ -46,7 +45,7 @@ _STATES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """What shall be done; ``band`` is where ``reprioritise`` moves the tasks to."""
+    """What the operation does; ``band`` is where ``reprioritise`` moves the tasks."""
 
     kind: OperationKind
     band: Band | None = None
@@ -58,15 +57,15 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """To how many it is done, and how fast."""
+    """How many tasks an operation handles, and how fast."""
 
-    rate: float | None = None  # per second; None: as fast as it goes
-    limit: int | None = None  # at most so many; None: all
-    stop_after_failures: int = 0  # of a replay: the first so many go ahead alone, see start_operation; 0: never stop
+    rate: float | None = None  # tasks per second; None: as fast as possible
+    limit: int | None = None  # maximum number of tasks; None: all
+    stop_after_failures: int = 0  # size of the first group of a replay, see start_operation; 0: never stop
 
 
 def preview_operation(action: Action, wanted: TaskFilter | DeadLetterFilter, limit: int | None = None) -> Preview:
-    """Return to how many of a filter, at most ``limit``, an action applies now, and the first of them."""
+    """Return how many tasks of a filter, at most ``limit``, an action applies to now, and the first of them."""
     if isinstance(wanted, DeadLetterFilter):
         return dead_letters.preview(wanted, limit)
     tasks = applicable(action, wanted)
@@ -82,22 +81,21 @@ def start_operation(
     by: str,
     reason: str = "",
 ) -> Operation:
-    """Begin to do something to all that a filter means now, oldest first; return the operation.
+    """Request an action on everything that matches a filter now, oldest first; return the operation.
 
-    What is stored, or dies, after this call is left alone. With ``stop_after_failures`` the
-    first ones that are replayed go ahead alone: the others follow once one of them has ended
-    without failing, and when all of them fail again the operation stops. Who may do what to
-    whose tasks is for the caller to check, and to put into the filter. Raises
-    ``InvalidTaskData``.
+    Tasks that are stored, or die, after this call are left alone. With ``stop_after_failures`` a replay
+    begins with that many tasks: the others follow once one of these has ended without failing, and the
+    operation stops when all of these fail again. The caller checks permissions, and restricts the filter
+    to tasks that the user may change. Raises ``InvalidTaskData``.
     """
     options = options or Options()
     check_reason(reason, REASON_LENGTH)
     check_options(options)
     if options.stop_after_failures and action.kind is not OperationKind.REPLAY:
-        raise InvalidTaskData("stop_after_failures", "stop_after_failures goes with replay only.")
+        raise InvalidTaskData("stop_after_failures", "stop_after_failures goes only with replay.")
     of_letters = isinstance(wanted, DeadLetterFilter)
     if of_letters and action.kind is not OperationKind.REPLAY:
-        raise InvalidTaskData("action", "Dead letters can be replayed only.")
+        raise InvalidTaskData("action", "Dead letters can only be replayed.")
     if wanted.ids is not None and len(wanted.ids) > MAX_IDS:
         raise InvalidTaskData("ids", f"One operation takes at most {MAX_IDS} ids; use a filter.", limit=MAX_IDS)
     now, rate = clock(), options.rate
@@ -113,12 +111,12 @@ def start_operation(
         reason=reason,
         total=preview_operation(action, wanted, options.limit).count,
         created_at=now,
-        paced_at=None if rate is None else now - timedelta(seconds=1 / rate),  # the first one may go at once
+        paced_at=None if rate is None else now - timedelta(seconds=1 / rate),  # allows the first task at once
     )
 
 
 def get_operation(operation_id: uuid.UUID) -> Operation:
-    """Return an operation, with how many of its tasks have failed again by now. Raises ``OperationNotFound``."""
+    """Return an operation with its current number of failed replays. Raises ``OperationNotFound``."""
     operation = Operation.objects.filter(pk=operation_id).first()
     if operation is None:
         raise _not_found(operation_id)
@@ -128,10 +126,10 @@ def get_operation(operation_id: uuid.UUID) -> Operation:
 
 
 def cancel_operation(operation_id: uuid.UUID, *, by: str) -> Operation:
-    """End an operation before its time; what it has changed stays changed.
+    """Cancel an operation; what it has changed stays changed.
 
-    Waits for a step under way, which is short. Raises ``OperationNotFound``, and
-    ``OperationEnded`` when it has ended.
+    Waits for a step under way, which is short. Raises ``OperationNotFound``, and ``OperationEnded``
+    when it has already ended.
     """
     with atomic():
         operation = Operation.objects.select_for_update().filter(pk=operation_id).first()
@@ -147,7 +145,7 @@ def cancel_operation(operation_id: uuid.UUID, *, by: str) -> Operation:
 
 
 def applicable(action: Action, wanted: TaskFilter) -> TaskQuerySet:
-    """Return the tasks of a filter to which an action applies as they are now."""
+    """Return the tasks of a filter to which an action applies now."""
     tasks = matching(wanted)
     if action.kind is OperationKind.CANCEL:
         return tasks.in_status(PENDING_NAME)
@@ -157,9 +155,9 @@ def applicable(action: Action, wanted: TaskFilter) -> TaskQuerySet:
 
 
 def check_options(options: Options) -> None:
-    """Raise ``InvalidTaskData`` for numbers out of their range."""
+    """Raise ``InvalidTaskData`` for numbers out of range."""
     rate, limit, stop = options.rate, options.limit, options.stop_after_failures
-    if rate is not None and not (type(rate) in (int, float) and MIN_RATE <= rate <= MAX_RATE):  # false for NaN too
+    if rate is not None and not (type(rate) in (int, float) and MIN_RATE <= rate <= MAX_RATE):  # also refuses NaN
         raise InvalidTaskData(
             "rate",
             f"rate must be a number of tasks per second, {MIN_RATE:g} to {MAX_RATE}.",
@@ -185,7 +183,7 @@ STOP_AFTER_FAILURES: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions(Options):
-    """How many are replayed, and how fast; when all of the first ones fail again, the others stay dead."""
+    """Options of a replay that stops when all of its first tasks fail again."""
 
     stop_after_failures: int = STOP_AFTER_FAILURES
 
@@ -193,9 +191,8 @@ class ReplayOptions(Options):
 def start_replay(
     wanted: DeadLetterFilter, options: ReplayOptions | None = None, *, by: str, reason: str = ""
 ) -> Operation:
-    """Begin to replay the open dead letters that a filter means now, oldest first; see ``start_operation``.
+    """Request a replay of the open dead letters that match a filter now, oldest first; see ``start_operation``.
 
-    See ``dead_letters.preview`` for a dry run. Raises ``InvalidTaskData``.
+    ``dead_letters.preview`` is its dry run. Raises ``InvalidTaskData``.
     """
-    replay = Action(kind=OperationKind.REPLAY)
-    return start_operation(replay, wanted, options or ReplayOptions(), by=by, reason=reason)
+    return start_operation(Action(kind=OperationKind.REPLAY), wanted, options or ReplayOptions(), by=by, reason=reason)

@@ -14,7 +14,6 @@ from django.db.models import Count, Max, Min, Q, QuerySet
 from django.db.models.functions import TruncHour
 from django.utils import timezone
 
-from queue_app.core.fingerprint import normalise
 from queue_app.core.redaction import Secrets, redact
 from queue_app.core.states import Status
 from queue_app.displayed_payload import displayed_payload
@@ -192,11 +191,6 @@ class Group:
     last: datetime
     latest: DeadLetter
     trend: list[int]  # deaths by hour of the last day, oldest first
-
-    @property
-    def wording(self) -> str:
-        """The latest message without the parts that differ each time."""
-        return normalise(self.latest.message)
 
     @property
     def last_hour(self) -> int:

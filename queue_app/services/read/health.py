@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
@@ -47,18 +48,12 @@ class Probe[T]:
                     self._asker.start()
         return pending
 
-    def answers(self, within: float) -> bool:
-        """Return whether the server answers within ``within`` seconds."""
-        pending = self.ask()
-        return pending.done.wait(within) and pending.succeeded
-
 
 class PendingAnswer[T]:
     """The answer to a question that was asked once."""
 
     def __init__(self, question: Callable[[], T]) -> None:
         self.done = threading.Event()
-        self.succeeded = False
         self._question = question
         self._answer: T | None = None
         self._asked_at = time.monotonic()
@@ -75,11 +70,8 @@ class PendingAnswer[T]:
 
     def fetch(self) -> None:
         """Ask the server; the caller sets ``done``."""
-        try:
+        with suppress(Exception):  # any error means that the server does not answer
             self._answer = self._question()
-            self.succeeded = True
-        except Exception:  # noqa: BLE001, S110 - any error means that the server does not answer
-            pass
 
 
 class _Asker(threading.Thread):

@@ -14,14 +14,13 @@ from django.utils import timezone
 
 @pytest.fixture(autouse=True)
 def rows(db):
-    from queue_app.dashboard import charts, live
+    from queue_app.dashboard import cache
     from queue_app.services.enqueue.store import forget_known_queues
     from queue_app.services.notify.index import breaker
 
     forget_known_queues()  # the rows of the test before are rolled back, and the process remembers them
     breaker.reset()
-    live.forget()  # what viewers share for a moment is of the test before
-    charts.forget()
+    cache.forget()  # the values that viewers share are of the test before
     yield
     forget_known_queues()
     breaker.reset()
@@ -167,4 +166,4 @@ def redis_down(monkeypatch):
         raise IndexUnavailable("depth: Redis at redis://127.0.0.1:1/0 failed: Connection refused.")
 
     monkeypatch.setattr(Index, "_call", fail)
-    monkeypatch.setattr(Index, "post_entries", fail)
+    monkeypatch.setattr(Index, "notify", fail)

@@ -152,7 +152,7 @@ def test_cancel_selected(staff, committed, make_task, run_task, end_task):
     assert position(behind) == before - 1
     assert said(response) == [
         "Cancelled 1 task.",
-        "Asked 1 task to stop that run now.",
+        "Asked the workers of 1 task to stop.",
         "Skipped 1 task (ended already): 1 completed.",
     ]
     log = dict(LogEntry.objects.values_list("object_id", "change_message"))
@@ -170,7 +170,7 @@ def test_reprioritise_selected(staff, committed, make_task, run_task, end_task):
     assert (position(second), position(first)) == (1, 2)
     assert said(response) == [
         "Changed the priority of 1 task to high.",
-        "Skipped 1 task (not waiting any more): 1 executing.",
+        "Skipped 1 task (not waiting any more, or in that band already): 1 executing.",
     ]
     entry = LogEntry.objects.get()
     assert (entry.object_id, entry.change_message) == (str(second.pk), "Priority changed from normal to high.")
@@ -208,7 +208,7 @@ def test_actions_on_all_that_match(staff, make_task):
 
 @pytest.mark.parametrize(("action", "kind"), [("retry_selected", "retry"), ("run_now_selected", "run_now")])
 def test_all_that_match_are_queued_by_an_operation_however_many(action, kind, staff, make_task, end_task, monkeypatch):
-    monkeypatch.setattr("queue_app.admin.task_bulk.COUNT_LIMIT", 2)
+    monkeypatch.setattr("queue_app.admin.bulk.STEP", 2)
     later = timezone.now() + timedelta(hours=1)
     ready = [
         make_task(run_after=later) if kind == "run_now" else end_task(make_task(), Status.FAILED) for _ in range(3)
@@ -222,6 +222,26 @@ def test_all_that_match_are_queued_by_an_operation_however_many(action, kind, st
     assert AuditEntry.objects.get(count=3).action == f"task.{kind}_all"
 
 
+def test_a_large_selection_goes_on_as_an_operation(staff, make_task, monkeypatch):
+    monkeypatch.setattr("queue_app.admin.bulk.STEP", 2)
+    tasks = [make_task() for _ in range(3)]
+    response = select(staff, TASKS, "cancel_selected", tasks, reason="sold out")
+    assert said(response)[0].startswith("3 of 3 tasks done, 0 skipped.")
+    assert {task.status for task in Task.objects.all()} == {"cancelled"}
+    entry = AuditEntry.objects.get(action="task.cancel_all")
+    assert (entry.count, entry.reason, entry.by) == (3, "sold out", "superuser")
+
+
+def test_a_selection_is_an_operation_that_ends_at_once(staff, make_task):
+    tasks = [make_task(), make_task()]
+    select(staff, TASKS, "set_priority_high", tasks, reason="sale")
+    operation = Operation.objects.get()
+    assert (operation.state, operation.changed, operation.by, operation.reason) == ("done", 2, "superuser", "sale")
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.count, entry.reason) == ("task.reprioritise", 2, "sale")
+    assert (entry.before, entry.after["priority"]) == ({"priority": "normal"}, "high")
+
+
 def test_a_purged_task_is_named_in_the_message(staff, make_task, monkeypatch):
     task = make_task()
     real = Task.objects.filter(pk=task.pk)
@@ -230,7 +250,7 @@ def test_a_purged_task_is_named_in_the_message(staff, make_task, monkeypatch):
         real.delete()
         return {}
 
-    monkeypatch.setattr("queue_app.admin.task_bulk.cancel_many", vanish)
+    monkeypatch.setattr("queue_app.services.operations.advance.cancel_many", vanish)
     assert said(select(staff, TASKS, "cancel_selected", [task])) == ["Skipped 1 task (ended already): 1 deleted."]
 
 
@@ -238,7 +258,7 @@ def test_ids_that_are_none_are_answered(staff):
     data = {"action": "cancel_selected", "index": "0", "_selected_action": ["nonsense"]}
     response = staff.post(TASKS, data)
     assert response.status_code == 302
-    assert "no valid value" in said(response)[0]
+    assert "invalid value" in said(response)[0]
 
 
 def test_buttons_of_a_task(staff, committed, make_task):

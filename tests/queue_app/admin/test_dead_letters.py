@@ -241,7 +241,7 @@ def test_many_or_with_a_pace_become_an_operation(staff, dead, how, monkeypatch):
     assert (operation.total, operation.by, operation.reason) == (3, "superuser", "fixed")
     assert operation.rate == (0.5 if how == "pace" else None)
     assert f"{OPERATIONS}{operation.pk}/change/" in said(response)[0]
-    assert log() == ["Began to replay 3 dead letters: fixed"]
+    assert log() == ["Started to replay 3 dead letters: fixed"]
     assert {state(letter) for letter in letters} == {"open"}
     run_operations()
     page = staff.get(f"{OPERATIONS}{operation.pk}/change/").content.decode()
@@ -348,12 +348,13 @@ def test_stop(staff, dead):
     operation, other, ended = (start_replay(DeadLetterFilter(), by="x") for _ in range(3))
     Operation.objects.filter(pk=ended.pk).update(state="done", finished_at=timezone.now())
     page = staff.post(f"{OPERATIONS}{operation.pk}/stop/", follow=True).content.decode()
-    assert "The operation is stopped; what it has done stays done." in page
+    assert "The operation is stopped; what it has changed stays changed." in page
     assert "by superuser" in page
-    assert "ended already" in staff.post(f"{OPERATIONS}{operation.pk}/stop/", follow=True).content.decode()
+    page = staff.post(f"{OPERATIONS}{operation.pk}/stop/", follow=True).content.decode()
+    assert "The operation is cancelled already." in page
     assert said(select(staff, OPERATIONS, "stop_selected", [other, ended]))[-2:] == [
         "Stopped 1 operation.",
-        "Skipped 1 (ended already, or not yours to stop).",
+        "Skipped 1 (ended already, or you may not stop them).",
     ]
     assert log() == ["Stopped."] * 2
     assert staff.post(f"{OPERATIONS}{uuid.uuid4()}/stop/").status_code == 302

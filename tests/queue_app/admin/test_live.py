@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from queue_app.core.priorities import Band
-from queue_app.dashboard import charts, live
+from queue_app.dashboard import cache, charts, live
 from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.reasons import reasons
 from queue_app.models import PriorityPolicy, Queue, QueueStats, Task
@@ -19,8 +19,8 @@ CHARTS = "/admin/queue_app/queue/charts/"
 
 
 def said():
-    live.forget()
-    return " ".join(reason.text for reason in reasons(live.look()))
+    cache.forget()
+    return " ".join(reason.text for reason in reasons(live.current()))
 
 
 def test_a_look_costs_the_same_however_many_tasks_there_are_and_is_shared(make_task, make_worker, monkeypatch):
@@ -31,20 +31,20 @@ def test_a_look_costs_the_same_however_many_tasks_there_are_and_is_shared(make_t
         for _ in range(count):
             make_task()
         make_worker(f"w{count}")
-        live.forget()
+        cache.forget()
         with CaptureQueriesContext(
             connection,
         ) as queries:
-            live.look()
-            live.look()
+            live.current()
+            live.current()
         costs.append(len(queries))
     assert costs[0] == costs[1] <= 6
     assert not any("queue_app_task" in query["sql"] for query in queries)
 
 
 def tiles(staff):
-    live.forget()
-    found = live.look()
+    cache.forget()
+    found = live.current()
     assert staff.get("/admin/queue_app/queue/live/").status_code == 200
     return found.completed, found.failed
 
@@ -98,14 +98,14 @@ def test_it_says_why_nothing_moves(make_task, make_worker, staff):
     text = said()
     assert "No active worker serves it." in text
     assert "No worker is active." in text
-    assert "No scheduler leads" in text
+    assert "No scheduler is running" in text
     make_worker(queues=["other"])
     assert "No active worker serves it." in said()
     make_worker("able", queues=["mail"])
     assert "No active worker" not in said()
     pause("mail", by="ina", reason="new templates", resume_at=timezone.now() + timedelta(hours=1))
     text = said()
-    assert "The queue is paused by ina: new templates It goes on in" in text
+    assert "The queue is paused by ina: new templates It resumes in" in text
     Queue.objects.filter(pk="mail").update(
         throttled_until=timezone.now() + timedelta(minutes=5), rate_count=2, rate_seconds=60
     )
@@ -117,8 +117,8 @@ def test_it_says_why_nothing_moves(make_task, make_worker, staff):
 def test_what_waits_longer_than_its_target_is_marked(make_task, staff):
     PriorityPolicy.objects.filter(pk=Band.NORMAL).update(target_seconds=0.000001)
     make_task()
-    live.forget()
-    [row] = [row for row in live.look().queues if row.depth]
+    cache.forget()
+    [row] = [row for row in live.current().queues if row.depth]
     assert row.is_late
     assert "tq-alert" in staff.get("/admin/queue_app/queue/live/").content.decode()
 
@@ -138,7 +138,7 @@ def test_charts_are_averaged_over_steps_and_end_with_the_present(staff, make_tas
     assert data["values"]["wait_p50"] == [3.0, 3.0, 3.0, None], "the slowest queue"
     one = staff.get(CHARTS, {"range": "15m", "queue": "default"}).json()
     assert one["values"]["wait_p50"][0] == 1.0
-    charts.forget()
+    cache.forget()
     for name in charts.RANGES:
         assert staff.get(CHARTS, {"range": name}).status_code == 200
     assert staff.get(CHARTS, {"range": "1y"}).status_code == 400

@@ -31,10 +31,13 @@ def test_pause_and_resume_buttons(staff):
     name = Queue.objects.create(name="with_under.score").name
     address = reverse("admin:queue_app_queue_pause", args=["with_5Funder.score"])
     page = staff.post(address, {"reason": "r" * 201}, follow=True).content.decode()
-    assert "The reason is too long" in page
+    assert "the limit is 200" in page
+    page = staff.post(address, {"reason": "maintenance", "seconds": "5"}, follow=True).content.decode()
+    assert "the length of the pause is unknown" in page
+    assert not Queue.objects.get(pk=name).paused
     page = staff.post(address, {"reason": "maintenance", "seconds": "3600"}, follow=True).content.decode()
     assert "maintenance" in page
-    assert "goes on" in page
+    assert "resumes" in page
     assert Queue.objects.get(pk=name).resume_at is not None
     assert "Resume" in page
     assert Queue.objects.get(pk=name).paused
@@ -60,7 +63,7 @@ def test_limits_are_edited_in_the_list_and_on_the_page(staff, committed):
     assert "max_concurrent: 7 → None" in page
     assert "quiet days" in page
     bad = staff.post(f"{QUEUES}default/change/", QUEUE_FORM | {"rate_count": "5"}).content.decode()
-    assert "Say in how many seconds so many may start" in bad
+    assert "Enter the period in seconds" in bad
 
 
 def test_an_edit_does_not_undo_a_pause_of_that_moment(staff, monkeypatch):

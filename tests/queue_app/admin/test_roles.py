@@ -56,6 +56,6 @@ def test_nobody_guesses_hidden_values_by_searching(client_of, make_task, staff):
     assert found in staff.get(f"{page}parameters.nested.country:DE user:").content.decode()
     assert found not in staff.get(f"{page}parameters.order:18").content.decode().split("result_list")[-1]
     text = staff.get(f"{page}parameters.password:hunter2").content.decode()
-    assert "Values that are hidden cannot be searched for." in text
+    assert "Hidden values cannot be searched." in text
     text = client_of("viewer").get(f"{page}parameters.order:17").content.decode()
     assert "needs the permission queue_app.view_payload" in text

@@ -143,7 +143,7 @@ def test_values_declared_sensitive_are_masked_everywhere(
     assert "visible-text" in page
     for refused in (f"parameters.cardNumber:{DECLARED}", f"parameters.deep.card_number:{CANARY}"):
         assert (
-            "cannot be searched for"
+            "Hidden values cannot be searched"
             in staff.get("/admin/queue_app/task/", {"q": refused}, follow=True).content.decode()
         )
 

@@ -9,6 +9,7 @@ import pytest
 from django.core.handlers.asgi import ASGIRequest
 from django.test import RequestFactory
 
+from queue_app import conf
 from queue_app.api.body import body_limit
 from queue_app.api.views.tasks import TaskListView
 from queue_app.models import Task
@@ -136,7 +137,7 @@ class TestChunkedBodies:
         stream = Endless()
         status, data = call_view(wsgi_request(stream), alice.user)
         assert (status, data["code"]) == (413, "payload_too_large")
-        assert stream.taken == body_limit() + 1
+        assert stream.taken == body_limit(conf.get().payload) + 1
 
     @pytest.mark.parametrize(
         ("body", "wanted"),

@@ -16,6 +16,7 @@ from django.conf import settings as project
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
+from queue_app import conf
 from queue_app.api.body import body_limit
 from queue_app.api.schema.components import COMPONENTS
 from queue_app.api.views.docs import document
@@ -147,7 +148,7 @@ def test_nothing_comes_of_bad_input(send, stored, plain_type, caplog):
         tries = [(address, json.dumps(body).encode(), JSON, {}) for body in bodies]
         if bodies:
             tries += [(address, *body) for body in BODIES]
-            tries.append((address, b" " * (8 * body_limit() + 1), JSON, {}))
+            tries.append((address, b" " * (8 * body_limit(conf.get().payload) + 1), JSON, {}))
         if address != path:
             place = path[path.index("{") : path.index("}") + 1]
             tries += [(path.replace(place, bad), b"", JSON, {}) for bad in PLACES]

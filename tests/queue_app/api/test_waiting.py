@@ -63,7 +63,7 @@ class TestLongPoll:
         assert alice.get(f"{TASKS}/{told.id}?wait=60").data["status"] == "cancelled"
 
     def test_a_lost_event_delays_it_only(self, told, monkeypatch):
-        monkeypatch.setattr(subscribe, "LOOK_SECONDS", 0.05)
+        monkeypatch.setattr(subscribe, "CHECK_SECONDS", 0.05)
         monkeypatch.setattr(subscribe.events, "read", lambda after, **_: time.sleep(0.01) or ([], after))
         side = Side(lambda: subscribe.wait_for_end(told.id, 30))
         cancel(told.id)

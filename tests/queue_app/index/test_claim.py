@@ -175,7 +175,7 @@ def test_a_paused_queue_proposes_nothing(scene: Scene):
     assert scene.claim(hand, 2) == "x"
 
 
-def test_a_queue_filled_through_other_lanes_stays_full_for_everybody(scene: Scene):
+def test_a_queue_filled_through_other_lanes_stays_full_for_all_workers(scene: Scene):
     """The heads of workers that run other lanes still hold the queue; the claim looks at the limit itself."""
     set_limits(scene.index, "p", max_concurrent=1)
     scene.push(scene.task("a0", 0, queue="p", kind="a"), scene.task("b0", 1, queue="p", kind="b"))
@@ -190,7 +190,7 @@ def test_a_queue_filled_through_other_lanes_stays_full_for_everybody(scene: Scen
 
 @pytest.mark.parametrize("blocked", [1, 2, 3, 7])
 def test_order_is_strict_behind_full_queues(scene: Scene, blocked: int):
-    """However many full queues a claim meets on the way, what it proposes are the first tasks of all."""
+    """A claim proposes the first tasks of all, however many full queues it meets."""
     other, hand = scene.worker("b"), scene.worker("a")
     for n in range(blocked):
         set_limits(scene.index, f"full{n}", max_concurrent=1)
@@ -206,11 +206,11 @@ def test_order_is_strict_behind_full_queues(scene: Scene, blocked: int):
     assert scene.claim(hand, 2) == "third late"
 
 
-# -- copies that lag behind -------------------------------------------------------------
+# -- stale copies ---------------------------------------------------------------------
 
 
 def test_an_id_that_is_leased_is_never_proposed_again(scene: Scene):
-    """A row runs already, and a copy of it waits: as after a lost write. The copy is thrown away."""
+    """A task runs, and a stale copy of it waits, as after a lost write. The claim removes the copy."""
     x = scene.task("x")
     scene.push(x, scene.task("y", 1))
     scene.index.restore_leases([(x.id, x.queue)])
@@ -257,7 +257,7 @@ def test_a_claim_of_hundreds_over_many_lanes(scene: Scene):
     assert scene.claim(hand, 10_000).split() == [f"t{n}" for n in range(500, 700)]
 
 
-# -- who may not claim --------------------------------------------------------------------
+# -- refused claims ----------------------------------------------------------------------
 
 
 def test_nothing_is_proposed_without_a_generation(index: Index):
@@ -273,7 +273,7 @@ def test_nothing_is_proposed_without_a_generation(index: Index):
 
 
 def test_nothing_is_proposed_by_an_index_of_another_server_run(scene: Scene):
-    """A failover, or a snapshot that was loaded: the keys are there, and nobody knows how old they are."""
+    """A failover, or a snapshot that was loaded: the keys exist, and may be old."""
     scene.push(scene.task("x"))
     hand = scene.worker()
     scene.index._client.hset(f"{scene.index.keys.prefix}:generation", "run_id", "f" * 40)

@@ -1,4 +1,4 @@
-"""Fair queues: equal turns whatever the load, nobody waits behind another's backlog, each user first in first out."""
+"""Fair queues: users take equal turns whatever their load, and the tasks of one user start in order."""
 
 from collections import Counter
 from dataclasses import replace
@@ -7,6 +7,7 @@ from itertools import cycle
 import pytest
 
 from queue_app.core.records import TaskRef
+from queue_app.index import Lease
 from tests.support.scene import Hand, Scene, set_limits
 
 USERS = 50
@@ -14,12 +15,12 @@ ROUNDS = 20
 
 
 def jain(shares: list[float]) -> float:
-    """Return Jain's index of fairness: 1 where all shares are equal, 1/n where one has all."""
+    """Return Jain's fairness index: 1 for equal shares, 1/n if one user has everything."""
     return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
 
 
 def load(scene: Scene, user: str, count: int, *, start: int = 0, kinds: str = "a") -> list[TaskRef]:
-    """Push so many tasks of a user, by turns of these types; return them in order."""
+    """Push tasks of a user, cycling through the types; return them in order."""
     kind = cycle(kinds)
     mine = [
         replace(scene.task(f"{user}:{start + number}", start + number, kind=next(kind)), user=user)
@@ -36,7 +37,7 @@ def owners(scene: Scene, hand: Hand, want: int) -> list[str]:
 
 
 def end(scene: Scene, *names: str) -> None:
-    scene.index.release((scene.tasks[name].id, "default") for name in names)
+    scene.index.release(Lease(scene.tasks[name].id, "default") for name in names)
 
 
 @pytest.mark.parametrize("per_user", [None, 2])
@@ -74,7 +75,7 @@ def test_shares_go_by_weight(scene: Scene):
 
 @pytest.mark.parametrize("before", [0, 500])
 def test_a_single_task_starts_within_one_turnover_of_a_slot_whatever_waits_before_it(scene: Scene, before: int):
-    """One user has 10 000 tasks and holds every slot: the next slot that is freed is for the other."""
+    """One user has 10 000 tasks and holds every slot: the next free slot goes to the other user."""
     set_limits(scene.index, "default", fair_by="user", max_concurrent=4)
     hand = scene.worker()
     load(scene, "many", 10_000)

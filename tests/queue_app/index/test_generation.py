@@ -1,4 +1,4 @@
-"""begin_generation.lua, finish_generation.lua, generation.lua, hold.lua: who may claim, who may rebuild."""
+"""begin_generation.lua, wipe.lua, finish_generation.lua and generation.lua: claims are refused during a rebuild."""
 
 import pytest
 
@@ -94,32 +94,3 @@ def test_a_worker_that_registers_during_the_wipe_is_not_half_known(scene: Scene,
     scene.index.finish_generation(2)
     with pytest.raises(UnknownProfile):
         scene.index.claim(hand.profile, hand.id, 1)
-
-
-# -- locks ---------------------------------------------------------------------------------
-
-# calls (token, seconds) -> replies
-HOLDS = {
-    "free": ([("a", 9)], [True]),
-    "renewed": ([("a", 9), ("a", 9)], [True, True]),
-    "taken": ([("a", 9), ("b", 9)], [True, False]),
-    "given up": ([("a", 9), ("a", 0), ("b", 9)], [True, False, True]),
-    "given up by somebody else": ([("a", 9), ("b", 0), ("b", 9)], [True, False, False]),
-    "given up by nobody": ([("a", 0), ("b", 9)], [False, True]),
-}
-
-
-@pytest.mark.parametrize("case", HOLDS)
-def test_hold(index: Index, case: str):
-    calls, replies = HOLDS[case]
-    assert [index.lock("lock", token, seconds) for token, seconds in calls] == replies
-
-
-def test_a_lock_lapses(index: Index):
-    assert index.lock("lock", "a", 9)
-    assert 0 < index._client.pttl(f"{index.keys.prefix}:lock:lock") <= 9000
-
-
-def test_locks_have_names(index: Index):
-    assert index.lock("one", "a", 9)
-    assert index.lock("two", "b", 9)

@@ -246,7 +246,7 @@ class LimitsMachine(RuleBasedStateMachine):
         self._release({self._pick(self.model.leases, choice) for choice in choices})
 
     def _release(self, ended: Collection[TaskRef]) -> None:
-        assert self.index.release([(task.id, task.queue) for task in ended]) == len(ended)
+        assert self.index.release([Lease(task.id, task.queue) for task in ended]) == len(ended)
         for task in ended:
             del self.model.leases[task.id]
 

@@ -204,7 +204,7 @@ class IndexMachine(RuleBasedStateMachine):
     def drain(self, release):
         """Everybody claims until nothing is left that may start: all are idle then. What runs may end before."""
         if release:
-            self.index.release([(task.id, task.queue) for task in self.model.leases.values()])
+            self.index.release([Lease(task.id, task.queue) for task in self.model.leases.values()])
             self.model.leases.clear()
         for hand in self.hands:
             self._claim(hand, 100, idle=True)
@@ -239,7 +239,7 @@ class IndexMachine(RuleBasedStateMachine):
     def release_some(self, choices):
         """The end of several tasks in one call."""
         tasks = {task.id: task for task in (self._pick(self.model.leases, choice) for choice in choices)}
-        assert self.index.release([(task.id, task.queue) for task in tasks.values()]) == len(tasks)
+        assert self.index.release([Lease(task.id, task.queue) for task in tasks.values()]) == len(tasks)
         for task_id in tasks:
             del self.model.leases[task_id]
 
@@ -248,7 +248,7 @@ class IndexMachine(RuleBasedStateMachine):
     def release(self, choice, repeat):
         """The end of a task, perhaps reported twice."""
         task = self._pick(self.model.leases, choice)
-        assert [self.index.release([(task.id, task.queue)]) for _ in range(repeat)] == [1, 0][:repeat]
+        assert [self.index.release([Lease(task.id, task.queue)]) for _ in range(repeat)] == [1, 0][:repeat]
         del self.model.leases[task.id]
 
     @precondition(lambda self: self.model.leases)
@@ -266,7 +266,7 @@ class IndexMachine(RuleBasedStateMachine):
     def give_back(self, choice):
         """A leased task returns to its place."""
         task = self._pick(self.model.leases, choice)
-        self.index.release([(task.id, task.queue)])
+        self.index.release([Lease(task.id, task.queue)])
         del self.model.leases[task.id]
         assert self.index.push([task]) == int(self.model.push(task)) == 1
 

@@ -1,4 +1,4 @@
-"""register.lua, adopt.lua, retire.lua and unserved_types.lua: workers come and go."""
+"""register.lua, build_heads.lua, unregister.lua and unserved_types.lua: workers come and go."""
 
 import uuid
 
@@ -28,7 +28,7 @@ def test_profiles_differ_by_every_part():
 
 
 def test_a_new_profile_finds_the_work_of_many_lanes(scene: Scene):
-    """More lanes than one call of adopt looks at."""
+    """More lanes than one call of build_heads reads."""
     kinds = [f"k{n}" for n in range(1200)]
     scene.push(*(scene.task(kind, n, kind=kind) for n, kind in enumerate(kinds)))
     hand = scene.worker(" ".join(kinds))
@@ -43,8 +43,8 @@ def test_registering_again_changes_nothing(scene: Scene):
     assert scene.check().profile_parts[hand.profile.id]["workers"] == {str(hand.id)}
 
 
-def test_a_worker_that_died_while_it_registered_does_not_leave_its_like_without_work(scene: Scene, monkeypatch):
-    """The profile was made known and its heads were not built: the next one builds them."""
+def test_a_worker_that_died_while_it_registered_leaves_others_of_its_profile_their_work(scene: Scene, monkeypatch):
+    """The profile was registered but its heads were not built: the next worker builds them."""
     scene.push(scene.task("x"))
     profile = Profile.of((), ["a"], ())
     with monkeypatch.context() as patch:
@@ -70,7 +70,7 @@ def test_the_last_worker_takes_its_profile_along(scene: Scene):
     assert (state.profiles, state.heads, state.queue_heads, state.idle) == (set(), {}, {}, {})
 
 
-def test_retiring_twice_or_somebody_unknown_harms_nobody(scene: Scene):
+def test_unregistering_twice_or_an_unknown_worker_is_harmless(scene: Scene):
     one, two = scene.worker(), scene.worker()
     scene.index.unregister(one.profile.id, one.id)
     scene.index.unregister(one.profile.id, one.id)
@@ -80,7 +80,7 @@ def test_retiring_twice_or_somebody_unknown_harms_nobody(scene: Scene):
     assert scene.claim(two) == "x"
 
 
-def test_what_waits_and_nobody_of_the_profile_runs_is_named(scene: Scene):
+def test_waiting_types_that_the_profile_does_not_run(scene: Scene):
     hand = scene.worker("a", queues=["p"])
     assert scene.index.unserved_types(hand.profile) == set()
     scene.push(

@@ -1,4 +1,4 @@
-"""release.lua, withdraw.lua, restore_leases.lua and remove.lua: leases and entries that end."""
+"""release.lua, revoke.lua, restore_leases.lua and remove.lua: how leases and entries end."""
 
 import uuid
 
@@ -44,7 +44,7 @@ def test_a_slot_is_freed_once_however_often_it_is_released(busy: Scene):
 
 
 def test_an_unknown_id_frees_nothing(busy: Scene):
-    assert busy.index.release([(uuid.uuid4(), "default"), (uuid.uuid4(), "never heard of")]) == 0
+    assert busy.index.release([Lease(uuid.uuid4(), "default"), Lease(uuid.uuid4(), "never heard of")]) == 0
     assert busy.leased() == {"x", "y"}
 
 
@@ -55,7 +55,7 @@ def test_more_than_one_batch_of_releases(scene: Scene):
     assert scene.leased() == set()
 
 
-# -- withdraw ------------------------------------------------------------------------
+# -- revoke --------------------------------------------------------------------------
 
 
 def lease(scene: Scene, name: str, leased_at: int | None = None) -> Lease:
@@ -65,13 +65,13 @@ def lease(scene: Scene, name: str, leased_at: int | None = None) -> Lease:
     return Lease(task.id, task.queue, found if leased_at is None else leased_at)
 
 
-def test_withdraw_ends_the_lease_that_was_meant(busy: Scene):
+def test_revoke_ends_the_named_lease(busy: Scene):
     assert busy.index.revoke([lease(busy, "x"), lease(busy, "y")]) == 2
     assert busy.leased() == set()
 
 
-def test_withdraw_leaves_a_lease_that_was_taken_since(busy: Scene):
-    """Read, ended, claimed again by another worker, and only then withdrawn."""
+def test_revoke_leaves_a_later_lease(busy: Scene):
+    """Read, ended, claimed again by another worker, and only then revoked."""
     seen = lease(busy, "x")
     busy.release("x")
     busy.push(busy.tasks["x"])
@@ -81,13 +81,13 @@ def test_withdraw_leaves_a_lease_that_was_taken_since(busy: Scene):
     assert "x" in busy.leased()
 
 
-def test_withdraw_twice_ends_once(busy: Scene):
+def test_revoke_twice_ends_once(busy: Scene):
     seen = lease(busy, "x")
     assert busy.index.revoke([seen, seen]) == 1
     assert busy.index.revoke([seen]) == 0
 
 
-def test_withdraw_brings_a_full_queue_back(busy: Scene):
+def test_revoke_reopens_a_full_queue(busy: Scene):
     set_limits(busy.index, "default", max_concurrent=1)
     hand = busy.worker()
     assert busy.claim(hand) == ""
@@ -104,7 +104,7 @@ def test_leases_are_listed_with_their_instant(busy: Scene):
 # -- restore_leases ------------------------------------------------------------------
 
 
-def test_restore_leases_counts_what_was_missing(busy: Scene):
+def test_restore_leases_counts_the_missing_ones(busy: Scene):
     tasks = [(busy.tasks[name].id, busy.tasks[name].queue) for name in "xyz"]
     assert busy.index.missing_leases(tasks) == [tasks[2]]
     assert busy.index.restore_leases(tasks) == 1
@@ -112,7 +112,7 @@ def test_restore_leases_counts_what_was_missing(busy: Scene):
     assert busy.leased() == {"x", "y", "z"}
 
 
-def test_restore_leases_leaves_the_instant_of_a_living_lease(busy: Scene):
+def test_restore_leases_leaves_the_instant_of_an_existing_lease(busy: Scene):
     before = lease(busy, "x")
     busy.index.restore_leases([(before.id, before.queue)])
     assert lease(busy, "x") == before
@@ -126,7 +126,7 @@ def test_restored_leases_count_for_every_limit(scene: Scene):
 
 
 def test_a_queue_that_only_has_leases_is_known(scene: Scene):
-    """Or nobody would look at its leases, and one that leaked would stay."""
+    """Otherwise the reconciler would skip its leases, and a leaked one would stay."""
     scene.index.restore_leases([(scene.task("x", queue="q").id, "q")])
     assert scene.index.queues() == ["q"]
 

@@ -1,18 +1,19 @@
-"""stats.lua: all queues at once, as depth.lua counts each."""
+"""stats.lua: counts all queues, or one."""
 
 import random
+from datetime import timedelta
 
 from queue_app.core.priorities import Band
-from tests.support.scene import Scene
+from tests.support.scene import START, Scene
 
 
-def test_an_empty_index_is_missing_and_led_by_nobody(index):
+def test_an_empty_index_is_missing_and_has_no_leader(index):
     stats = index.stats()
     assert (stats.generation, stats.state, stats.leader_lapses) == (0, "missing", None)
     assert (stats.counts, stats.queues) == ({}, [])
 
 
-def test_it_counts_what_depth_counts_whatever_bands_a_lane_holds(scene: Scene):
+def test_all_queues_count_as_each_alone_whatever_bands_a_lane_holds(scene: Scene):
     chance = random.Random(5)
     scene.push(
         *(
@@ -35,13 +36,13 @@ def test_it_counts_what_depth_counts_whatever_bands_a_lane_holds(scene: Scene):
     assert sum(queue.active for queue in stats.queues) == 20
 
 
-def test_many_lanes_come_in_several_calls(scene: Scene):
+def test_many_lanes_take_several_calls(scene: Scene):
     scene.index.push(scene.task(f"t{n}", n, kind=f"k{n % 4000}", queue=f"q{n % 3}") for n in range(12_000))
     stats = scene.index.stats()
     assert [(queue.queue, queue.total) for queue in stats.queues] == [("q0", 4000), ("q1", 4000), ("q2", 4000)]
 
 
-def test_it_tells_the_leader_and_the_counts(scene: Scene):
+def test_the_leader_and_the_counters(scene: Scene):
     scene.index.lock("scheduler", "me", 15)
     scene.index.count({"due": 2, "worker:dead": 1})
     scene.index.count({"due": 3})
@@ -53,3 +54,36 @@ def test_it_tells_the_leader_and_the_counts(scene: Scene):
 def test_an_index_of_another_server_run_is_missing(scene: Scene):
     scene.index._client.hset(f"{scene.index.keys.prefix}:generation", "run_id", "f" * 40)
     assert scene.index.stats().state == "missing"
+
+
+def test_depth_counts_by_band_over_all_lanes(scene: Scene):
+    scene.push(
+        scene.task("a", 5, band=Band.HIGH),
+        scene.task("b", 3, band=Band.HIGH, kind="b"),
+        scene.task("c", 9, band=Band.BACKGROUND, needs=["gpu"]),
+        scene.task("elsewhere", 1, queue="q"),
+    )
+    depth = scene.index.depth("default")
+    assert depth.counts == dict.fromkeys(Band, 0) | {Band.HIGH: 2, Band.BACKGROUND: 1}
+    assert depth.oldest == {
+        Band.HIGH: START + timedelta(milliseconds=3),
+        Band.BACKGROUND: START + timedelta(milliseconds=9),
+    }
+    assert (depth.total, depth.active) == (3, 0)
+
+
+def test_depth_counts_leases_as_active(scene: Scene):
+    scene.push(scene.task("a", 1), scene.task("b", 2))
+    assert scene.claim(scene.worker()) == "a"
+    depth = scene.index.depth("default")
+    assert (depth.total, depth.active) == (1, 1)
+
+
+def test_depth_of_an_empty_or_unknown_queue(scene: Scene):
+    depth = scene.index.depth("never heard of")
+    assert (depth.total, depth.active, depth.oldest) == (0, 0, {})
+
+
+def test_depth_over_more_lanes_than_one_call_looks_at(scene: Scene):
+    scene.push(*(scene.task(f"t{n}", n, kind=f"k{n}") for n in range(1234)))
+    assert scene.index.depth("default").total == 1234

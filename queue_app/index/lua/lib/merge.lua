@@ -24,6 +24,7 @@ local function open_queue(q)
   if rooms[q] <= 0 then
     found.shut[#found.shut + 1] = q
   elseif queue_policy(q).fair then
+    if not take_turn then prepare_fair_queues() end
     open[#open + 1] = open_fair_queue(q)
   else
     local list = open_list('lanes', queue_heads_key(profile_of_claim, q), q, '')

@@ -179,6 +179,6 @@ def test_eagerly_in_batches_and_not_without_end(engine, monkeypatch):
 
 
 def test_eagerly_needs_a_limit(rows):
-    with pytest.raises(ValidationError, match="after how many seconds"):
+    with pytest.raises(ValidationError, match="the seconds after which tasks are stale"):
         Queue(name="q", expire_eagerly=True).full_clean()
     Queue(name="q", expire_eagerly=True, stale_after_seconds=5).full_clean()

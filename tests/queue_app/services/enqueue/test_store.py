@@ -37,7 +37,7 @@ def test_a_task_is_stored_and_indexed(engine, history):
     stored = enqueue(new("a", args=[1, "x"], parameters={"k": [True, None]}, user="ann"))
     task = row(stored.id)
     assert (task.status, task.attempt, task.failures, task.user, task.queue) == ("queued", 0, 0, "ann", "default")
-    assert task.created_at == task.queued_at == stored.enqueued_at
+    assert task.created_at == task.queued_at == stored.created_at
     payload = TaskPayload.objects.get(pk=stored.id)
     assert (payload.args, payload.parameters) == ([1, "x"], {"k": [True, None]})
     assert stored.created
@@ -212,7 +212,7 @@ BAD = {
     "queue with a line break at the end": ({"queue": "a\n"}, "queue", "invalid_name"),
     "queue too long": ({"queue": "q" * 101}, "queue", "invalid_name"),
     "queue empty": ({"queue": ""}, "queue", "invalid_name"),
-    "queue is no text": ({"queue": None}, "queue", "invalid_name"),
+    "queue is no text": ({"queue": 7}, "queue", "invalid_name"),
     "priority unknown": ({"priority": "urgent"}, "priority", "unknown_priority"),
     "priority a number": ({"priority": 2}, "priority", "unknown_priority"),
     "priority true": ({"priority": True}, "priority", "unknown_priority"),

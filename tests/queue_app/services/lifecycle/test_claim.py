@@ -9,7 +9,7 @@ from django.db import DatabaseError, connection, transaction
 
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexNotReady, IndexUnavailable
-from queue_app.index import Proposal
+from queue_app.index import Lease, Proposal
 from queue_app.models import PriorityPolicy, Task, TaskPayload
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.services.lifecycle.actions import cancel
@@ -162,7 +162,7 @@ def test_the_lease_of_a_row_that_somebody_else_runs_stays(engine):
     """Its own lease was lost and a copy proposed again: the new lease counts for the row that runs."""
     task_id = put()
     [task] = take(engine.worker())
-    engine.index.release([(task_id, "default")])
+    engine.index.release([Lease(task_id, "default")])
     engine.index.push([task.ref])
     assert take(engine.worker(), 5) == []
     assert_index_agrees()

@@ -322,7 +322,7 @@ def test_who_is_late_does_not_free_the_slot_of_who_was_granted_the_task_meanwhil
     make_due()
     [again] = take(hand)
     late = Lease(task.id, task.queue, task.leased_at)
-    assert engine.index.release_leases([late]) == 0
+    assert engine.index.release([late]) == 0
     assert engine.check().leases == {again.id}
     assert finish([done(again)]) == {again.id}
     assert_index_agrees()

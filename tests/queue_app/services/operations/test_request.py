@@ -198,9 +198,9 @@ def test_a_process_that_is_killed_at_any_point_of_a_step_spoils_nothing(engine, 
 
 def test_a_rate_and_a_limit(engine):
     put_many(5)
-    with pytest.raises(InvalidTaskData, match="replay only"):
+    with pytest.raises(InvalidTaskData, match="only with replay"):
         start_operation(CANCEL, ALL, Options(stop_after_failures=1), by="")
-    with pytest.raises(InvalidTaskData, match="replayed only"):
+    with pytest.raises(InvalidTaskData, match="only be replayed"):
         start_operation(CANCEL, DeadLetterFilter(), by="")
     operation = start_operation(CANCEL, ALL, Options(rate=0.5, limit=2), by="")
     assert preview_operation(CANCEL, ALL, 2).count == operation.total == 2

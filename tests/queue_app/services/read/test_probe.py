@@ -11,24 +11,24 @@ LIMIT = 5.0
 def test_is_put_once_for_all_who_ask():
     release, calls = threading.Event(), []
     probe = Probe(lambda: (calls.append(1), release.wait(LIMIT)))
-    assert [probe.answers(0.01) for _ in range(3)] == [False] * 3
+    assert [probe.ask().result(0.01) for _ in range(3)] == [None] * 3
     assert len(calls) == 1
     release.set()
-    assert probe.answers(LIMIT)
+    assert probe.ask().result(LIMIT) is not None
 
 
 def test_is_given_up_and_put_again(monkeypatch):
     monkeypatch.setattr(probe_module, "ABANDON_SECONDS", 0.0)
     release, calls = threading.Event(), []
     probe = Probe(lambda: (calls.append(1), release.wait(LIMIT)), linger=LIMIT)
-    probe.answers(0.01)
-    probe.answers(0.01)
+    probe.ask().result(0.01)
+    probe.ask().result(0.01)
     assert len(calls) == 2
     release.set()
 
 
 def test_an_error_is_no():
-    assert not Probe(lambda: 1 / 0).answers(LIMIT)
+    assert Probe(lambda: 1 / 0).ask().result(LIMIT) is None
 
 
 def test_one_thread_asks_again_while_it_lingers_and_says_goodbye():

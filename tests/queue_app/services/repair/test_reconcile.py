@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from queue_app import signals
 from queue_app.core.lanes import score
 from queue_app.core.priorities import Band
-from queue_app.index import Profile
+from queue_app.index import Lease, Profile
 from queue_app.metrics.exposition import REPAIRS
 from queue_app.models import Queue, Task
 from queue_app.services.lifecycle.actions import cancel
@@ -46,7 +46,7 @@ def misplace_entry(scene, tasks):
 
 
 def lose_lease(scene, tasks):
-    scene.index.release([(tasks[0].id, "default")])
+    scene.index.release([Lease(tasks[0].id, "default")])
 
 
 def leave_lease_of_ended_row(scene, tasks):

@@ -1,4 +1,4 @@
-"""compare.lua: which queued rows are not where they belong, told without changing anything."""
+"""misplaced.lua: finds the queued rows that are not at their places, and changes nothing."""
 
 import random
 import struct
@@ -33,7 +33,7 @@ COMPARISONS = {
 
 
 @pytest.mark.parametrize("case", COMPARISONS)
-def test_compare(scene: Scene, case: str):
+def test_misplaced(scene: Scene, case: str):
     pushed, leased, rows, wrong = (names.split() for names in COMPARISONS[case])
     tasks = {"x": scene.task("x", 1), "y": scene.task("y", 2.345, queue="q", needs=["gpu"])}
     scene.index.push([tasks[name] for name in pushed])

@@ -1,11 +1,11 @@
-"""The forms of dead letters: a reason and a pace for many, edited parameters for one."""
+"""Forms of the admin: reasons of edits, actions on dead letters, edited parameters."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib.admin.helpers import ActionForm
@@ -18,12 +18,38 @@ from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE, ReplayOptions, check_options
 
+if TYPE_CHECKING:
+    PlainModelForm = forms.ModelForm[Any]
+else:
+    PlainModelForm = forms.ModelForm
+
+
+class NamedFieldsForm(PlainModelForm):
+    """A row that staff edit in a list. Django gives its fields no labels; screen readers need them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for field in self.fields.values():
+            field.widget.attrs["aria-label"] = f"{self.instance}: {field.label}"
+
+
+class ReasonForm(PlainModelForm):
+    """A form that asks for the reason of the change."""
+
+    reason = forms.CharField(
+        label=_lazy("Reason of the change"),
+        required=False,
+        max_length=REASON_LENGTH,
+        widget=forms.TextInput({"class": "vTextField"}),
+        help_text=_lazy("Shown in the history and the audit log."),
+    )
+
 
 class DeadLetterActionForm(ActionForm):
-    """The list's actions with a reason, and a pace for a replay.
+    """The list's actions with a reason, and a rate for replays.
 
-    What is wrong with them is said by ``read_action``: Django answers an invalid form of this
-    kind with "No action selected".
+    ``read_action`` reports invalid values: Django answers an invalid form of this kind with
+    "No action selected".
     """
 
     reason = forms.CharField(
@@ -37,7 +63,7 @@ class DeadLetterActionForm(ActionForm):
 
 
 def read_action(data: Mapping[str, Any]) -> tuple[str, ReplayOptions]:
-    """Return the reason, and how to replay, of a posted action; raise ``InvalidTaskData``."""
+    """Return the reason and the replay options of a posted action. Raises ``InvalidTaskData``."""
     reason, rate = str(data.get("reason", "")).strip(), str(data.get("rate", "")).strip()
     check_reason(reason, REASON_LENGTH)
     try:
@@ -49,14 +75,14 @@ def read_action(data: Mapping[str, Any]) -> tuple[str, ReplayOptions]:
 
 
 class EditForm(forms.Form):
-    """Parameters to replay with, and why."""
+    """Edited parameters of a task that runs again, and the reason."""
 
     parameters = forms.CharField(
         strip=False,
         widget=forms.Textarea(attrs={"class": "vLargeTextField tq-json", "rows": 16, "spellcheck": "false"}),
         label=_lazy("Parameters"),
         help_text=format_lazy(
-            _lazy("A JSON object. Leave a masked value ({mask}) where it is to keep it, or write a new one there."),
+            _lazy("A JSON object. To keep a hidden value, leave its mask ({mask}); to replace it, write a new value."),
             mask=MASK,
         ),
     )
@@ -65,14 +91,13 @@ class EditForm(forms.Form):
     )
 
     def clean_parameters(self) -> dict[str, Any]:
-        """Return the JSON object; what of it may be stored is the service's decision."""
+        """Return the JSON object; the service decides whether it may be stored."""
         try:
             value = json.loads(self.cleaned_data["parameters"], object_pairs_hook=_without_repeats)
         except (ValueError, RecursionError) as error:
             raise forms.ValidationError(_("This is not JSON: %(error)s") % {"error": error}) from None
         if not isinstance(value, dict):
-            text = _("Parameters are a JSON object: names in quotes, with their values, in braces.")
-            raise forms.ValidationError(text)
+            raise forms.ValidationError(_('Parameters are a JSON object, for example {"order": 17}.'))
         return value
 
 

@@ -1,8 +1,7 @@
-"""Wake-up calls: exactly one able idle worker is called for new work, and no work is forgotten.
+"""Wake-up calls (lib/wake.lua, wake_idle.lua): new work wakes exactly one idle worker that can run it.
 
-A worker is idle once a claim gave it less than it wanted. A call takes it out of the idle
-ones, so the next call reaches somebody else; whoever claims passes the call on while work
-is left for somebody who is idle.
+A worker is idle once a claim gave it less than it wanted. A call removes it from the idle workers, so the next call
+reaches another one. A claim passes the call on while there is work for an idle worker.
 """
 
 import pytest
@@ -44,7 +43,7 @@ def test_a_push_calls_a_worker_that_can_run_the_task(scene: Scene):
     assert scene.who_was_called(plain=plain, gpu=gpu, other=other, elsewhere=elsewhere) == "gpu"
 
 
-def test_a_push_that_changes_nothing_calls_nobody(scene: Scene):
+def test_a_push_that_changes_nothing_wakes_no_worker(scene: Scene):
     scene.push(scene.task("x"))
     one = scene.worker()
     assert scene.claim(one, 2) == "x"
@@ -52,7 +51,7 @@ def test_a_push_that_changes_nothing_calls_nobody(scene: Scene):
     assert not scene.called(one)
 
 
-def test_a_push_into_a_queue_that_may_not_start_anything_calls_nobody(scene: Scene):
+def test_a_push_into_a_queue_that_may_not_start_anything_wakes_no_worker(scene: Scene):
     one = idle(scene)
     set_limits(scene.index, "p", max_concurrent=None, paused=True)
     scene.push(scene.task("x", queue="p"))
@@ -87,7 +86,7 @@ def test_a_claim_takes_back_the_call_that_it_answers(scene: Scene):
     assert scene.who_was_called(one=one, two=two) == "two"
 
 
-# -- the baton --------------------------------------------------------------------------
+# -- passing on --------------------------------------------------------------------------
 
 
 def test_a_claim_that_leaves_work_behind_calls_the_next(scene: Scene):
@@ -103,7 +102,7 @@ def test_a_claim_that_leaves_work_behind_calls_the_next(scene: Scene):
 
 
 def test_a_call_that_was_answered_with_other_work_is_passed_on(scene: Scene):
-    """The call for X reached a worker that found a more urgent Y: who runs only X must still hear of it."""
+    """The call for X reached a worker that found a more urgent Y: a worker that only runs X must still be called."""
     both, only_x = idle(scene, "x y"), idle(scene, "x")
     scene.push(*(scene.task(f"x{n}", n, kind="x") for n in range(2)))
     assert scene.who_was_called(both=both, only_x=only_x) == "both"
@@ -120,7 +119,7 @@ def test_a_claim_that_takes_all_its_own_work_calls_for_the_work_of_others(scene:
     assert scene.called(other)
 
 
-def test_the_baton_is_not_lost_at_a_full_queue(scene: Scene):
+def test_the_call_is_not_lost_at_a_full_queue(scene: Scene):
     """Next in the claimer's heads is a queue that others have filled, and behind it is work."""
     set_limits(scene.index, "full", max_concurrent=1)
     filler, one, two = scene.worker("b"), scene.worker("a"), scene.worker("a")
@@ -165,7 +164,7 @@ def test_a_freed_slot_under_the_cap_over_everything_calls_one_worker(scene: Scen
     assert scene.called(one)
 
 
-def test_a_release_that_frees_nothing_calls_nobody(scene: Scene):
+def test_a_release_that_frees_nothing_wakes_no_worker(scene: Scene):
     set_limits(scene.index, "default", max_concurrent=1)
     scene.push(scene.task("x", 0), scene.task("y", 1))
     busy, one = scene.worker(), scene.worker()
@@ -180,7 +179,7 @@ def test_a_release_that_frees_nothing_calls_nobody(scene: Scene):
 
 
 def test_a_call_is_not_spent_on_a_worker_that_has_nothing_to_do(scene: Scene):
-    """The heads of a worker still hold a queue that others filled; the call must reach whom it helps."""
+    """The heads of a worker still hold a queue that others filled; the call must reach a worker that it helps."""
     set_limits(scene.index, "full", max_concurrent=1)
     set_limits(scene.index, "q", max_concurrent=1)
     useless, filler, useful, busy = (scene.worker(kind) for kind in "abcc")
@@ -198,7 +197,7 @@ def test_a_call_is_not_spent_on_a_worker_that_has_nothing_to_do(scene: Scene):
     assert scene.who_was_called(useless=useless, useful=useful) == "useful"
 
 
-def test_tick_spends_no_call_on_a_worker_that_has_nothing_to_do(scene: Scene):
+def test_wake_idle_spends_no_call_on_a_worker_that_has_nothing_to_do(scene: Scene):
     set_limits(scene.index, "full", max_concurrent=1)
     useless, filler = scene.worker("a"), scene.worker("b")
     scene.push(scene.task("b0", 0, queue="full", kind="b"), scene.task("a0", 3, queue="full"))
@@ -212,7 +211,7 @@ def test_tick_spends_no_call_on_a_worker_that_has_nothing_to_do(scene: Scene):
 
 
 def test_resuming_a_queue_reaches_every_kind_of_worker_that_has_work_in_it(scene: Scene):
-    """One is called; its claim passes the call on to the other, although nothing is left for itself."""
+    """One worker is called; its claim passes the call on to the other, although no work is left for itself."""
     set_limits(scene.index, "default", max_concurrent=None, paused=True)
     scene.push(scene.task("x", kind="x"), scene.task("y", kind="y"))
     hands = {"x": idle(scene, "x"), "y": idle(scene, "y")}
@@ -235,8 +234,8 @@ def test_opening_a_generation_calls_a_worker(scene: Scene):
     assert scene.called(one)
 
 
-def test_tick_finds_work_whose_call_was_lost(scene: Scene):
-    """The called worker died: its call is gone. The fallback calls one of each profile that has work."""
+def test_wake_idle_finds_work_whose_call_was_lost(scene: Scene):
+    """The called worker died: its call is gone. The fallback calls one worker of each profile that has work."""
     died, one, two, other = idle(scene), idle(scene), idle(scene), idle(scene, "b")
     scene.push(scene.task("x"))
     assert scene.called(died)
@@ -244,7 +243,7 @@ def test_tick_finds_work_whose_call_was_lost(scene: Scene):
     assert scene.who_was_called(one=one, two=two, other=other) == "one"
 
 
-def test_tick_has_nothing_to_do_when_nothing_can_start(scene: Scene):
+def test_wake_idle_does_nothing_when_nothing_can_start(scene: Scene):
     one = idle(scene)
     assert scene.index.wake_idle() == 0
     set_limits(scene.index, "default", max_concurrent=None, paused=True)
@@ -253,7 +252,7 @@ def test_tick_has_nothing_to_do_when_nothing_can_start(scene: Scene):
     assert not scene.called(one)
 
 
-def test_retiring_with_a_call_in_hand_passes_it_on(scene: Scene):
+def test_unregistering_with_an_unread_call_passes_it_on(scene: Scene):
     one, two = idle(scene), idle(scene)
     scene.push(scene.task("x"))
     scene.index.unregister(one.profile.id, one.id)
@@ -261,7 +260,7 @@ def test_retiring_with_a_call_in_hand_passes_it_on(scene: Scene):
     assert scene.called(two)
 
 
-def test_retiring_without_a_call_calls_nobody(scene: Scene):
+def test_unregistering_without_a_call_wakes_no_worker(scene: Scene):
     one, two = idle(scene), idle(scene)
     scene.index.unregister(one.profile.id, one.id)
     assert not scene.called(two)

@@ -1,8 +1,8 @@
-"""Every address of the API as a page for people: what it is for, what it answers, and forms with an example.
+"""The HTML page of an address of the API: its purpose, its answer, and forms with example bodies.
 
-The framework's own pages need inline scripts and styles, which a strict Content Security
-Policy forbids, and serializers for their forms. This one is a template, a script and a style
-sheet. A form sends JSON as any other client does, and shows the answer.
+The pages of the framework need inline scripts and styles, which a strict Content Security Policy forbids, and
+serializers for their forms. This page is a template, a script and a style sheet. Its forms send JSON and show the
+answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.urls import resolve
 from rest_framework.renderers import BaseRenderer
 from rest_framework.utils.encoders import JSONEncoder
 
-#: Name of an address -> the ends of those below it whose methods its page offers too.
+#: Name of an address -> addresses below it whose methods its page offers too.
 RELATED: Final = {"task": ("priority",), "queue": ("pause", "resume"), "dead-letter": ("replay",)}
 ROOT: Final = "/api/v1/"
 PLACES: Final = (
@@ -28,14 +28,14 @@ METHODS: Final = ("POST", "PUT", "PATCH", "DELETE")
 
 
 class PageRenderer(BaseRenderer):
-    """HTML, for whoever prefers it: a browser."""
+    """HTML, for browsers."""
 
     media_type = "text/html"
     format = "html"
     charset = "utf-8"
 
     def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> str:
-        """Return the page of an answer."""
+        """Return the page that shows an answer."""
         view, request, response = (renderer_context[name] for name in ("view", "request", "response"))
         root = request.path.partition(ROOT)[0] + ROOT
         return render_to_string(
@@ -52,12 +52,12 @@ class PageRenderer(BaseRenderer):
                 "docs": root.removesuffix("v1/") + "docs",
                 "forms": _forms(view, request),
             },
-            request=request._request,  # noqa: SLF001 - for the token of the session
+            request=request._request,  # noqa: SLF001 - for the CSRF token
         )
 
 
 def _forms(view: Any, request: Any) -> list[dict[str, Any]]:
-    """Return a form for each method that changes something, here and at what belongs to it."""
+    """Return a form for each changing method of this address and of its related addresses."""
     path = request.path.rstrip("/")
     found = [(path, view)]
     name = request.resolver_match.url_name if request.resolver_match else ""
@@ -81,7 +81,7 @@ def _about(view: Any, method: str) -> str:
 
 
 def _example(view: Any, method: str) -> str | None:
-    """Return the body that the document gives as an example; ``None`` where there is none to send."""
+    """Return the example body in the OpenAPI document; ``None`` for a method without a body."""
     if not apps.is_installed("drf_spectacular"):
         return None if method == "DELETE" else "{}"
     from queue_app.api.schema import OPERATIONS  # noqa: PLC0415 - needs the extra

@@ -1,0 +1,257 @@
+"""Actions on many tasks: a confirmation page first, then an operation.
+
+A selection of up to ``STEP`` tasks is done within the request, and each task's history gets an
+entry. A larger selection, or all tasks that match the list, goes on in the background.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import ADDITION, LogEntry
+from django.db.models import Count, Model, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
+
+from queue_app.admin.columns import permission
+from queue_app.admin.mixins import TOOLS_IN_CONTENT, QueueAppAdmin
+from queue_app.admin.task_search import Ambiguous, NotAllowed, read_address
+from queue_app.core.priorities import Band
+from queue_app.core.states import PENDING, WAITING, Status
+from queue_app.exceptions import InvalidTaskData
+from queue_app.models import Operation, Task
+from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.models.operation import OperationKind, OperationState
+from queue_app.services.control import audit
+from queue_app.services.enqueue.validate import check_reason
+from queue_app.services.lifecycle.actions import RETRIABLE
+from queue_app.services.operations.advance import STEP, advance_for, carry_out
+from queue_app.services.operations.request import Action, Options, start_operation
+from queue_app.services.read.dead_letters import DeadLetterFilter
+from queue_app.services.read.task_filter import TaskFilter
+from queue_app.sql.database import atomic
+
+SAMPLE: Final = 10
+#: Seconds that the request waits for an operation to end.
+PATIENCE_SECONDS: Final = 1.0
+#: Kind -> (states that it applies to, why a task was skipped, name in the history).
+_KINDS: Final[Mapping[OperationKind, tuple[frozenset[Status], str, str]]] = {
+    OperationKind.CANCEL: (PENDING, "ended already", "Cancelled."),
+    OperationKind.RETRY: (RETRIABLE, "waiting, running or completed", "Queued again."),
+    OperationKind.RUN_NOW: (frozenset({Status.SCHEDULED}), "not scheduled", "Queued before its time."),
+    OperationKind.REPRIORITISE: (WAITING, "not waiting any more, or in that band already", "Priority changed"),
+}
+
+
+class Change(NamedTuple):
+    """Tasks that one bulk action changed alike, with the texts for the history and for the user."""
+
+    tasks: list[Task]
+    logged: str
+    done: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+
+class OperationsMixin[M: Model](QueueAppAdmin[M]):
+    """Starts operations from a list."""
+
+    def start(  # noqa: PLR0913 - an operation, and its name in the audit log
+        self,
+        request: HttpRequest,
+        action: Action,
+        wanted: TaskFilter | DeadLetterFilter,
+        options: Options | None = None,
+        *,
+        reason: str,
+        name: str,
+    ) -> Operation:
+        """Start an operation that goes on in the background, and record it."""
+        by = request.user.get_username()
+        with atomic():
+            operation = start_operation(action, wanted, options, by=by, reason=reason)
+            text = f"Started to {action.kind.replace('_', ' ')} {operation.total} {operation.target.replace('_', ' ')}"
+            text += f": {reason}" if reason else "."
+            LogEntry.objects.log_actions(request.user.pk, [operation], ADDITION, text)  # type: ignore[arg-type]
+            details = {"filter": operation.filter, **operation.arguments}
+            details |= {"rate": options.rate} if options else {}
+            audit.record(
+                name, "operation", [operation.pk], by=by, via=audit.ADMIN, after=details, reason=reason,
+                count=operation.total,
+            )  # fmt: skip
+        return operation
+
+
+class TaskBulkMixin(OperationsMixin[Task]):
+    """Actions on a selection of tasks, or on all that match the list."""
+
+    has_cancel_permission = permission("cancel_task")
+    has_reprioritise_permission = permission("reprioritise_task")
+    has_retry_permission = permission("retry_task")
+
+    @admin.action(description=_lazy("Cancel…"), permissions=["cancel"])
+    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
+        """Cancel pending tasks; ask the workers of running ones to stop them."""
+        return self.act_on_many(request, queryset, _("Cancel"), Action(kind=OperationKind.CANCEL))
+
+    @admin.action(description=_lazy("Retry…"), permissions=["retry"])
+    def retry_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
+        """Queue tasks again that ended without success."""
+        return self.act_on_many(request, queryset, _("Retry"), Action(kind=OperationKind.RETRY))
+
+    @admin.action(description=_lazy("Run now…"), permissions=["retry"])
+    def run_now_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
+        """Queue scheduled tasks without waiting for their time."""
+        return self.act_on_many(request, queryset, _("Run now"), Action(kind=OperationKind.RUN_NOW))
+
+    def act_on_many(
+        self, request: HttpRequest, queryset: QuerySet[Task], verb: str, action: Action
+    ) -> HttpResponse | None:
+        """Ask for confirmation first; then act on the selection, or on all tasks that match the list."""
+        if not request.POST.get("confirmed"):
+            return self._ask(request, queryset, verb, _KINDS[action.kind][0])
+        try:
+            reason = check_reason(request.POST.get("reason", "").strip(), REASON_LENGTH)
+            if request.POST.get("select_across") == "1":
+                self._start(request, action, self._matching(request), reason)
+                return None
+            selected = {task.id: task for task in queryset.order_by("-pk")}
+            if len(selected) > STEP:
+                self._start(request, action, TaskFilter(ids=list(selected)), reason)
+            else:
+                self._act_at_once(request, action, selected, reason)
+        except (InvalidTaskData, NotAllowed, Ambiguous, ValueError, KeyError) as error:
+            self.refuse(request, error)
+        return None
+
+    def _ask(
+        self, request: HttpRequest, queryset: QuerySet[Task], verb: str, applies_to: frozenset[Status]
+    ) -> HttpResponse:
+        across = request.POST.get("select_across") == "1"
+        counts = dict(queryset.order_by().values_list("status").annotate(Count("pk")))
+        skipped = {status: count for status, count in sorted(counts.items()) if status not in applies_to}
+        context = self.admin_site.each_context(request) | {
+            "title": verb,
+            "opts": self.opts,
+            "crumbs_as_list": not TOOLS_IN_CONTENT,
+            "media": self.media,
+            "verb": verb,
+            "action": request.POST.get("action", ""),
+            "across": across,
+            "selected": [] if across else request.POST.getlist(ACTION_CHECKBOX_NAME),
+            "checkbox": ACTION_CHECKBOX_NAME,
+            "done": sum(counts.get(status, 0) for status in applies_to),
+            "skipped": [(_words(status), count) for status, count in skipped.items()],
+            "applies_to": ", ".join(sorted(_words(status) for status in applies_to)),
+            "running": counts.get(Status.EXECUTING, 0) if Status.EXECUTING in applies_to else 0,
+            "sample": list(queryset.filter(status__in=sorted(applies_to)).order_by("-pk")[:SAMPLE]),
+            "reason_length": REASON_LENGTH,
+        }
+        return TemplateResponse(request, "admin/queue_app/task/confirm.html", context)
+
+    # -- all that match, or a large selection ------------------------------------------
+
+    def _matching(self, request: HttpRequest) -> TaskFilter:
+        may_view = request.user.has_perm("queue_app.view_payload")
+        return read_address(request.GET.dict(), timezone.now(), may_view_payload=may_view)
+
+    def _start(self, request: HttpRequest, action: Action, wanted: TaskFilter, reason: str) -> None:
+        """Start an operation, and wait a moment for its end."""
+        operation = self.start(request, action, wanted, reason=reason, name=f"task.{action.kind}_all")
+        operation = advance_for(operation.pk, PATIENCE_SECONDS)
+        numbers = {"changed": operation.changed, "total": operation.total, "skipped": operation.skipped}
+        text = (
+            _("%(changed)s of %(total)s tasks done, %(skipped)s skipped.")
+            if operation.state == OperationState.DONE
+            else _("%(changed)s of %(total)s tasks done; the rest follows in the background.")
+        ) % numbers
+        link = self.url_of_model("operation", "change", operation.pk)
+        text = format_html('{} <a href="{}">{}</a>', text, link, _("See the operation."))
+        self.message_user(request, text, messages.SUCCESS)
+
+    # -- a selection -------------------------------------------------------------------
+
+    def _act_at_once(self, request: HttpRequest, action: Action, selected: dict[uuid.UUID, Task], reason: str) -> None:
+        """Carry out an operation on a selection in one transaction with its records, and report each outcome."""
+        with atomic():
+            wanted = TaskFilter(ids=list(selected))
+            _operation, changed = carry_out(action, wanted, by=request.user.get_username(), reason=reason)
+            status_now = dict(Task.objects.filter(pk__in=selected).values_list("pk", "status"))
+            changes = list(_changes(action, [selected[task_id] for task_id in changed], status_now))
+            for change in changes:
+                self.audit(
+                    request, change.tasks, change.logged, action=action.kind, reason=reason, before=change.before,
+                    after=change.after,
+                )  # fmt: skip
+        for text, count in _counted(changes).items():
+            self.message_user(request, text % tasks_text(count), messages.SUCCESS)
+        skipped = [status_now.get(task_id, "deleted") for task_id in selected if task_id not in changed]
+        if skipped:
+            found = ", ".join(f"{count} {_words(status)}" for status, count in Counter(skipped).most_common())
+            why = _KINDS[action.kind][1]
+            self.message_user(request, f"Skipped {tasks_text(len(skipped))} ({why}): {found}.", messages.WARNING)
+
+
+def _changes(action: Action, tasks: list[Task], status_now: Mapping[uuid.UUID, str]) -> Iterator[Change]:
+    logged = _KINDS[action.kind][2]
+    match action.kind:
+        case OperationKind.CANCEL:
+            running = [task for task in tasks if status_now[task.id] == Status.EXECUTING]
+            yield Change([task for task in tasks if task not in running], logged, "Cancelled %s.", {}, {})
+            yield Change(running, "Asked to stop while executing.", "Asked the workers of %s to stop.", {}, {})
+        case OperationKind.REPRIORITISE:
+            assert action.band is not None  # noqa: S101 - for mypy: Action refuses this kind without a band
+            new = action.band.label
+            for old in sorted({task.band for task in tasks}):
+                moved, text = [task for task in tasks if task.band is old], priority_changed(old.label, new)
+                done = f"Changed the priority of %s to {new}."
+                yield Change(moved, text, done, {"priority": old.label}, {"priority": new})
+        case _:
+            before = {"status": sorted({task.status for task in tasks})}
+            yield Change(tasks, logged, "Queued %s.", before, {"status": "queued"})
+
+
+def _counted(changes: list[Change]) -> Counter[str]:
+    counts = Counter[str]()
+    for change in changes:
+        if change.tasks:
+            counts[change.done] += len(change.tasks)
+    return counts
+
+
+def _to_band(band: Band) -> Any:
+    """Return the action that moves the selection to ``band``."""
+
+    @admin.action(description=f"Change priority to {band.label}…", permissions=["reprioritise"])
+    def action(modeladmin: TaskBulkMixin, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
+        verb = _("Change priority to %(band)s") % {"band": band.label}
+        return modeladmin.act_on_many(request, queryset, verb, Action(kind=OperationKind.REPRIORITISE, band=band))
+
+    action.__name__ = f"set_priority_{band.label}"
+    return action
+
+
+def priority_changed(old: str, new: str) -> str:
+    """Return the text of a changed priority for the history."""
+    return f"Priority changed from {old} to {new}."
+
+
+def tasks_text(count: int) -> str:
+    """Return a number of tasks in words."""
+    return f"{count:,} task" if count == 1 else f"{count:,} tasks"
+
+
+def _words(status: str) -> str:
+    return status.replace("_", " ")
+
+
+PRIORITY_ACTIONS = [_to_band(band) for band in Band]

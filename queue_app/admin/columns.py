@@ -1,0 +1,78 @@
+"""Short definitions of columns and permissions for the admin's pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from queue_app.admin.task_detail import pretty
+from queue_app.dashboard import labels
+from queue_app.models import AuditEntry
+
+
+def permission(codename: str) -> Callable[[Any, HttpRequest], bool]:
+    """Return a method of a ``ModelAdmin`` that checks whether the user has a permission."""
+
+    def has_permission(_admin: Any, request: HttpRequest) -> bool:
+        return request.user.has_perm(f"queue_app.{codename}")
+
+    return has_permission
+
+
+def changes_text(entry: AuditEntry) -> str:
+    """Return the change of an audit entry in short."""
+    before, after = entry.before, entry.after
+    names = [*before, *(name for name in after if name not in before and name != "ids")]
+    parts = [
+        f"{name}: {before[name]} → {after[name]}"
+        if name in before and name in after
+        else f"{name}: {before.get(name, after.get(name))}"
+        for name in names[:6]
+    ]
+    return "; ".join(part[:120] for part in parts)
+
+
+def column(title: Any, text: Callable[[Any], Any], **options: Any) -> Callable[[Any, Any], Any]:
+    """Return a column of a list (or a field of a page) that shows ``text(object)``; options as ``admin.display``."""
+
+    def show(_admin: Any, found: Any) -> Any:
+        return text(found)
+
+    admin.display(show, description=title, **options)
+    return show
+
+
+def time_column(name: str, title: Any) -> Callable[[Any, Any], Any]:
+    """Return a column for the time in the field ``name``, written in the viewer's time zone."""
+
+    def text(found: Any) -> Any:
+        value = getattr(found, name)
+        return None if value is None else labels.exact_moment(value)
+
+    return column(title, text, ordering=name)
+
+
+def two_lines(first: Any, second: Any) -> SafeString:
+    """Return a cell with a small second line."""
+    return format_html('{}<small class="tq-below">{}</small>', first, second)
+
+
+def preformatted(text: str) -> SafeString:
+    """Return a text with its line breaks and spaces."""
+    return format_html('<pre class="tq-pre">{}</pre>', text)
+
+
+def json_block(value: Any) -> SafeString | str:
+    """Return a JSON value, indented; "none" for an empty one."""
+    return preformatted(pretty(value)) if value else _("none")
+
+
+def queue_and_user(found: Any) -> SafeString | str:
+    """Return the queue of a task or dead letter, with its user below."""
+    return two_lines(found.queue, found.user) if found.user else str(found.queue)

@@ -1,0 +1,37 @@
+"""Permissions that only staff can have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+
+
+def is_staff_with(request: Request, *permissions: str) -> bool:
+    """Return whether the caller is staff and has all of the permissions."""
+    return bool(request.user.is_staff and request.user.has_perms(permissions))
+
+
+def require_staff(request: Request, *permissions: str) -> None:
+    """Raise ``PermissionDenied`` unless the caller is staff and has all of the permissions."""
+    if not is_staff_with(request, *permissions):
+        raise PermissionDenied(_message(permissions))
+
+
+def staff_with(*permissions: str) -> type[BasePermission]:
+    """Return a permission class for staff with all of the permissions."""
+
+    class StaffWith(BasePermission):
+        message = _message(permissions)
+
+        def has_permission(self, request: Request, view: Any) -> bool:
+            return is_staff_with(request, *permissions)
+
+    return StaffWith
+
+
+def _message(permissions: tuple[str, ...]) -> str:
+    noun = "permission" if len(permissions) == 1 else "permissions"
+    return f"This needs staff status and the {noun} {' and '.join(permissions)}."
