@@ -139,8 +139,8 @@ class Reconciler:
     def _end_leases(self, index: Index) -> int:
         """End the leases that no executing row names; return how many.
 
-        A row that names the lease and has ended since was granted under it, so no grant can follow: only the release
-        was lost. Any other lease may be about to be granted. It is abandoned when the next step finds it still there.
+        No grant can follow where the row is gone, or names the lease and has ended since: only the release was lost.
+        Any other lease may be about to be granted. It is abandoned when the next step finds it still there.
         """
         leases = [lease for queue in index.queues() for lease in index.leases(queue)]
         leases += index.incomplete_leases({lease.id for lease in leases})
@@ -148,14 +148,17 @@ class Reconciler:
         ended, unconfirmed = [], []
         for lease in leases:
             status, granted = found.get(lease.id, (None, None))
-            if granted is None or granted.leased_at != lease.leased_at:
+            if granted is not None and granted.leased_at != lease.leased_at:
                 unconfirmed.append(lease)
             elif status is not Status.EXECUTING:
                 ended.append(lease)
         abandoned = [lease for lease in unconfirmed if lease in self.unconfirmed]
         self.unconfirmed = set(unconfirmed)
         abandon(abandoned)
-        return index.release(ended) + len(abandoned)
+        if ended:
+            index.release(ended)
+            index.push(snapshot.refs([lease.id for lease in ended]))  # one may be queued again since
+        return len(ended) + len(abandoned)
 
     def _leave_gates(self, index: Index) -> int:
         """Take members out of gates that no lease stands behind, from a part of the gates; return how many."""
