@@ -131,7 +131,13 @@ FIELD_CODES = {
     "unknown_task_type": "No registered task has this type; `near_matches` lists similar names.",
 }
 
-COMMANDS = {"runworker": "queue_app", "runscheduler": "queue_app", "quickstart": "taskqueue_project", "demo": "demo"}
+#: Command -> module of its app.
+COMMANDS = {
+    "runworker": "queue_app",
+    "runscheduler": "queue_app",
+    "quickstart": "taskqueue_project",
+    "demo": "taskqueue_project.demo",
+}
 
 
 def set_up_django() -> None:
@@ -170,18 +176,20 @@ def comments_of(kind: type) -> dict[str, str]:
     return dict(found)
 
 
-def setting_rows(kind: type, section: str = "") -> Iterable[tuple[str, str, str, str, str]]:
-    """Yield (key, environment, type, default, meaning) of every setting that is not a section."""
+def setting_table(kind: type, section: str = "") -> str:
+    """Return the table of the settings of a dataclass, without its sections."""
     hints = typing.get_type_hints(kind)
     comments = comments_of(kind)
+    rows = []
     for field in dataclasses.fields(kind):
         if dataclasses.is_dataclass(hints[field.name]):
             continue
         name = field.name.upper()
-        key = f"{section}.{name}" if section else name
         default = field.default if field.default is not dataclasses.MISSING else field.default_factory()
-        variable = "__".join(["TASKQUEUE", *([section] if section else []), name])
-        yield key, variable, type_name(hints[field.name]), literal(default), comments.get(field.name, "")
+        variable = "__".join(filter(None, ["TASKQUEUE", section, name]))
+        meaning = comments.get(field.name, "")
+        rows.append((code(name), code(variable), type_name(hints[field.name]), literal(default), meaning))
+    return table(("key", "environment", "type", "default", "meaning"), rows)
 
 
 def type_name(hint: object) -> str:
@@ -199,22 +207,11 @@ def settings() -> str:
     """Return the tables of all settings."""
     from queue_app import conf  # noqa: PLC0415 - needs Django
 
-    heads = ("key", "environment", "type", "default", "meaning")
-
-    def rows(kind: type, section: str = "") -> str:
-        return table(
-            heads,
-            (
-                (code(key.rpartition(".")[2]), code(variable), kind_, default, meaning)
-                for key, variable, kind_, default, meaning in setting_rows(kind, section)
-            ),
-        )
-
-    parts = [rows(conf.TaskQueueSettings)]
-    for field in dataclasses.fields(conf.TaskQueueSettings):
-        kind = typing.get_type_hints(conf.TaskQueueSettings)[field.name]
+    parts = [setting_table(conf.TaskQueueSettings)]
+    for name, kind in typing.get_type_hints(conf.TaskQueueSettings).items():
         if dataclasses.is_dataclass(kind):
-            parts.append(f"## {code(field.name.upper())}\n\n{summary_of(kind)}\n\n{rows(kind, field.name.upper())}")
+            head = f"## {code(name.upper())}\n\n{summary_of(kind)}"
+            parts.append(f"{head}\n\n{setting_table(typing.cast('type', kind), name.upper())}")
     return "\n\n".join(parts)
 
 
@@ -226,15 +223,10 @@ def states() -> str:
     from queue_app.core.states import PENDING, Status  # noqa: PLC0415
     from queue_app.results import RESULT_STATUS  # noqa: PLC0415 - needs Django
 
-    rows = (
-        (
-            code(status.value),
-            MEANS[status.value],
-            "yes" if status in PENDING else "no",
-            code(RESULT_STATUS[status].value),
-        )
-        for status in Status
-    )
+    rows = []
+    for status in Status:
+        pending = "yes" if status in PENDING else "no"
+        rows.append((code(status.value), MEANS[status.value], pending, code(RESULT_STATUS[status].value)))
     return table(("state", "meaning", "pending", "`django.tasks`"), rows)
 
 
@@ -254,64 +246,36 @@ def transitions() -> str:
 # -- commands ------------------------------------------------------------------------------------
 
 
-def options_of(command: str) -> list[tuple[str, str]]:
-    """Return (option with its value, help) of a command, without the options that every command has."""
-    from django.core.management import load_command_class  # noqa: PLC0415 - needs Django
-
-    command_class = load_command_class(app_of(command), command)
-    parser = argparse.ArgumentParser()
-    command_class.add_arguments(parser)
-    found = []
-    for action in parser._actions[1:]:  # noqa: SLF001 - the first is --help; argparse publishes no list
-        metavar = action.metavar or action.dest.upper().replace("_", "-")
-        value = "" if action.nargs == 0 else f" {metavar}"
-        defaults = {"default": action.default}
-        found.append((f"{action.option_strings[-1]}{value}", (action.help or "") % defaults))
-    return found
-
-
-def app_of(command: str) -> str:
-    """Return the module of the app that has the command."""
-    return {"demo": "taskqueue_project.demo"}.get(COMMANDS[command], COMMANDS[command])
+def options(add_arguments: Callable[[argparse.ArgumentParser], None]) -> str:
+    """Return the table of options that a function adds to a parser."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_arguments(parser)
+    rows = []
+    for action in parser._actions:  # noqa: SLF001 - argparse publishes no list
+        value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper().replace("_", "-"))
+        names = [*action.option_strings[-1:], value]
+        rows.append((code(" ".join(filter(None, names))), (action.help or "") % {"default": action.default}))
+    return table(("option", "meaning"), rows)
 
 
 def command(name: str) -> str:
     """Return the help of a command and the table of its options."""
     from django.core.management import load_command_class  # noqa: PLC0415 - needs Django
 
-    summary = load_command_class(app_of(name), name).help.partition(" Exit codes:")[0]
-    rows = [(code(option), text) for option, text in options_of(name)]
-    return f"{summary}\n\n{table(('option', 'meaning'), rows)}"
+    found = load_command_class(COMMANDS[name], name)
+    return f"{found.help.partition(' Exit codes:')[0]}\n\n{options(found.add_arguments)}"
 
 
 def verbs() -> str:
-    """Return a section for each verb of `manage.py taskqueue`: what it does, its options, an example."""
+    """Return a section for each verb of `manage.py taskqueue`: what it does, an example, its options."""
     from queue_app.management import verbs as found  # noqa: PLC0415 - needs Django
 
-    parts = []
-    for name in found.names():
-        verb = found.load(name)
-        parser = argparse.ArgumentParser(add_help=False)
-        verb.add_arguments(parser)
-        rows = [
-            (
-                code(" ".join(filter(None, [*action.option_strings[-1:], value_of(action)]))),
-                (action.help or "").replace("%%", "%"),
-            )
-            for action in parser._actions  # noqa: SLF001 - argparse publishes no list
-        ]
-        parts.append(
-            f"### `taskqueue {name}`\n\n{found.summary(verb)}\n\n```console\n$ python manage.py {verb.EXAMPLE}\n```\n\n"
-            + table(("option", "meaning"), rows)
-        )
-    return "\n\n".join(parts)
-
-
-def value_of(action: argparse.Action) -> str:
-    """Return the placeholder for the value of an option; nothing for a switch."""
-    if action.nargs == 0:
-        return ""
-    return str(action.metavar or action.dest.upper())
+    verbs_by_name = {name: found.load(name) for name in found.names()}
+    return "\n\n".join(
+        f"### `taskqueue {name}`\n\n{found.summary(verb)}\n\n```console\n$ python manage.py {verb.EXAMPLE}\n```\n\n"
+        f"{options(verb.add_arguments)}"
+        for name, verb in verbs_by_name.items()
+    )
 
 
 # -- metrics -------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 ``TASKS = {"default": {"BACKEND": "queue_app.backend.TaskQueueBackend"}}`` makes Django's
 own ``@task`` and ``.enqueue()`` store tasks in this queue, in the caller's transaction.
 
-A decorator imports this module, maybe while the apps are still loading (a third-party app
-may define tasks beside its models). So what needs models is imported when it is used.
+A decorator imports this module, perhaps while the apps are still loading (a third-party app
+may define tasks beside its models), so functions import modules with models when they need them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from queue_app.core.ids import as_texts
 from queue_app.core.records import Enqueued, NewTask, TaskSpec
 from queue_app.exceptions import UnserializableParameters
 from queue_app.registry import AnyTask
-from queue_app.results import new_result, stored_result
+from queue_app.results import load_result, new_result
 from queue_app.tasks import AnyResult, QueueTask
 
 _django_log = logging.getLogger("django.tasks")
 
 type Call = tuple[Sequence[Any], dict[str, Any]]
 
-#: So many checked tasks are remembered; a project that makes new ones all the time begins anew then.
+#: Maximum number of cached specs. The cache is then emptied, for projects that keep making new task objects.
 MAX_SPECS: Final = 512
 
 
 class TaskQueueBackend(BaseTaskBackend):
-    """Store tasks as rows, from which the workers of this queue take them."""
+    """Store tasks as rows for the workers of this queue."""
 
     task_class = QueueTask
     supports_defer = True
@@ -50,7 +50,7 @@ class TaskQueueBackend(BaseTaskBackend):
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
         self._given_queues = params.get("QUEUES")
-        self._specs: dict[int, tuple[AnyTask, TaskSpec]] = {}  # by identity, which holds as long as the task is kept
+        self._specs: dict[int, tuple[AnyTask, TaskSpec]] = {}  # by id(task); the entry keeps the task alive
 
     @property
     def stores_tasks_in(self) -> str:
@@ -58,10 +58,10 @@ class TaskQueueBackend(BaseTaskBackend):
         return conf.get().database_alias
 
     def validate_task(self, task: AnyTask) -> None:
-        """Raise ``InvalidTask`` for a task that this backend cannot take; called when it is made and when enqueued."""
+        """Raise ``InvalidTask`` for a task that this backend cannot take; called when it is made and enqueued."""
         super().validate_task(task)
         if registry.is_stand_in(task.func):
-            raise InvalidTask(f"The function {task.module_path!r} does not exist any more; its tasks can only be read.")
+            raise InvalidTask(f"The function {task.module_path!r} no longer exists; its tasks can only be read.")
 
     def enqueue(  # type: ignore[override] # the stubs tie the result to the parameters of the function
         self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any]
@@ -69,9 +69,9 @@ class TaskQueueBackend(BaseTaskBackend):
         """Store one task in the caller's transaction and return its result, not yet finished.
 
         Raises ``InvalidTask`` for a task that this backend cannot take, ``InvalidTaskData``
-        for parameters that must not be stored, ``IdempotencyConflict`` for a reused key.
+        for parameters that must not be stored, and ``IdempotencyConflict`` for a reused key.
         """
-        from queue_app.services.enqueue.store import enqueue_call  # noqa: PLC0415 - it needs the models
+        from queue_app.services.enqueue.store import enqueue_call  # noqa: PLC0415 - needs models
 
         spec = self._spec_of(task)
         try:
@@ -79,7 +79,7 @@ class TaskQueueBackend(BaseTaskBackend):
         except UnserializableParameters as refused:
             args, kwargs = _normalised((args, kwargs), refused)
             stored = enqueue_call(spec, args, kwargs)
-        if not stored.created:  # a replayed idempotency key: what became of the first one
+        if not stored.created:  # a replayed idempotency key: the result of the first task
             return self.get_result(str(stored.id))
         result = new_result(task, (args, kwargs), stored, str(stored.id), self.alias)
         if has_audience(task_enqueued, logging.DEBUG):
@@ -91,7 +91,7 @@ class TaskQueueBackend(BaseTaskBackend):
 
         One COPY and one push, in the caller's transaction. Raises as ``enqueue`` does.
         """
-        from queue_app.services.enqueue.store import enqueue_calls  # noqa: PLC0415 - it needs the models
+        from queue_app.services.enqueue.store import enqueue_calls  # noqa: PLC0415 - needs models
 
         spec = self._spec_of(task)
         calls = list(calls)
@@ -103,7 +103,7 @@ class TaskQueueBackend(BaseTaskBackend):
                 if item.created:
                     found.append(new_result(task, call, item, text, self.alias))
                     created.append(found[-1])
-                else:  # a replayed idempotency key: what became of the first one
+                else:  # a replayed idempotency key: the result of the first task
                     found.append(self.get_result(text))
             return found
 
@@ -118,15 +118,15 @@ class TaskQueueBackend(BaseTaskBackend):
         return made
 
     def _spec_of(self, task: AnyTask) -> TaskSpec:
-        """Return what all calls of a task share, checked when it is enqueued for the first time; raise as ``enqueue``.
+        """Return the options that all calls of a task share; raise as ``enqueue`` does.
 
-        Whatever can change from one call to the next is checked each time: a time to run at, options
-        that are lists.
+        They are checked when the task is first enqueued. A task with options that can change from one call to the
+        next (``run_after``, options that are lists) is checked each time.
         """
         known = self._specs.get(id(task))
         if known is not None and known[0] is task:
             return known[1]
-        from queue_app.services.enqueue.validate import check_spec, check_task_type  # noqa: PLC0415 - needs the models
+        from queue_app.services.enqueue.validate import check_spec, check_task_type  # noqa: PLC0415 - needs models
 
         self.validate_task(task)
         user = task.user if isinstance(task, QueueTask) else ""
@@ -139,38 +139,31 @@ class TaskQueueBackend(BaseTaskBackend):
         return spec
 
     async def aenqueue_many(self, task: AnyTask, calls: Iterable[Call]) -> list[AnyResult]:
-        """Do what ``enqueue_many`` does, from a coroutine."""
+        """Do as ``enqueue_many`` does, from a coroutine."""
         return await sync_to_async(self.enqueue_many)(task, calls)
 
     def get_result(self, result_id: str) -> AnyResult:
-        """Return what is known of a task; raise ``TaskResultDoesNotExist`` for an unknown id.
-
-        A task whose function or queue is gone can be read as well: its ``task`` then bears the
-        name of the function, and cannot be enqueued.
-        """
-        from queue_app.services.read.results import load_result  # noqa: PLC0415 - it needs the models
-
+        """Return the result of a task (``load_result``); raise ``TaskResultDoesNotExist`` for an unknown id."""
         try:
             task_id = uuid.UUID(result_id)
         except (ValueError, AttributeError, TypeError) as error:
             raise TaskResultDoesNotExist(result_id) from error
-        found = load_result(task_id)
+        found = load_result(task_id, self.alias)
         if found is None:
             raise TaskResultDoesNotExist(result_id)
-        return stored_result(found, self.alias)
+        return found
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """Return what is wrong with this entry of ``TASKS``."""
+        """Return the problems of this entry of ``TASKS``."""
         from queue_app.checks import entry_problems  # noqa: PLC0415 - it imports the driver
 
         return [*super().check(**kwargs), *entry_problems(self.alias, self.options, self._given_queues)]
 
 
 def _normalised(call: Call, refused: UnserializableParameters) -> Call:
-    """Return a call with what Django, too, turns into JSON: any mapping, any sequence, bytes that are UTF-8.
+    """Return a call with any mapping, any sequence and UTF-8 bytes turned into plain JSON, as Django does.
 
-    Only asked for what was refused, so that plain parameters cost nothing. Raises ``refused``
-    when that does not help.
+    Only refused calls come here, so plain parameters cost nothing. Raises ``refused`` if that does not help.
     """
     args, kwargs = call
     try:
@@ -180,9 +173,9 @@ def _normalised(call: Call, refused: UnserializableParameters) -> Call:
 
 
 def has_audience(signal: Signal, level: int) -> bool:
-    """Whether anybody but Django's own log listens to a signal of tasks, or that log was asked for.
+    """Return whether a signal of tasks has a receiver besides Django's own, or the project wants Django's log.
 
-    Django connects one receiver of its own to each, which writes to the logger
-    ``django.tasks``. It counts once the project gives that logger a level.
+    Django connects one receiver to each of these signals, which writes to the logger
+    ``django.tasks``. That receiver counts if the project gives the logger a level.
     """
     return len(signal.receivers) > 1 or (_django_log.level != logging.NOTSET and _django_log.isEnabledFor(level))

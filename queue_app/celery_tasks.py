@@ -18,28 +18,16 @@ from queue_app.services.upkeep import maintenance
 SENT_AT = "taskqueue_sent_at"
 
 
-@shared_task(name="queue_app.promote", ignore_result=True)  # type: ignore[untyped-decorator]
-def promote() -> None:
-    """Let aged tasks rise to higher bands."""
-    maintenance.promote()
+def _upkeep(name: str) -> Any:
+    """Return the Celery task that runs an upkeep job."""
+
+    def run() -> None:
+        maintenance.JOBS[name]()
+
+    return shared_task(run, name=f"queue_app.{name}", ignore_result=True)
 
 
-@shared_task(name="queue_app.expire", ignore_result=True)  # type: ignore[untyped-decorator]
-def expire() -> None:
-    """Expire stale tasks of the queues that expire eagerly."""
-    maintenance.expire()
-
-
-@shared_task(name="queue_app.snapshot", ignore_result=True)  # type: ignore[untyped-decorator]
-def snapshot() -> None:
-    """Write the statistics of this minute."""
-    maintenance.snapshot()
-
-
-@shared_task(name="queue_app.purge", ignore_result=True)  # type: ignore[untyped-decorator]
-def purge() -> None:
-    """Delete ended tasks past their retention."""
-    maintenance.purge()
+promote, expire, snapshot, purge = map(_upkeep, ("promote", "expire", "snapshot", "purge"))
 
 
 @shared_task(name="queue_app.submit", bind=True, ignore_result=True)  # type: ignore[untyped-decorator]

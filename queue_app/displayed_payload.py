@@ -1,4 +1,4 @@
-"""What a task was called with, without its secrets: for every page and answer that shows it."""
+"""The payload of a task without its secrets, for every page and answer that displays it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queue_app.core.redaction import Secrets, redact_value, secrets_of
 
 
 class Payload(Protocol):
-    """What a task was called with: a ``TaskPayload``, or the same without the cost of a model."""
+    """Arguments and parameters of a task: a ``TaskPayload``, or the same without the cost of a model."""
 
     @property
     def args(self) -> Any:
@@ -25,7 +25,7 @@ class Payload(Protocol):
 
 
 def displayed_payload(task_type: str, payload: Payload | None) -> tuple[Secrets, Any, dict[str, Any]]:
-    """Return the secrets of a task, to be hidden in its texts, and its arguments and parameters without them."""
+    """Return the secrets of a task, to redact its texts, and its arguments and parameters without them."""
     names = registry.sensitive_names(task_type)
     if payload is None:
         return Secrets((), names), [], {}
@@ -35,7 +35,7 @@ def displayed_payload(task_type: str, payload: Payload | None) -> tuple[Secrets,
 
 
 def secrets_of_call(task: ClaimedTask) -> Secrets:
-    """Return what must not be said of a task that a worker holds; never raises."""
+    """Return the secrets of a task that a worker holds; never raises."""
     names = registry.sensitive_names(task.task_type)
     try:
         return secrets_of([json.loads(task.parameters), _named(task.task_type, json.loads(task.args), names)], names)
@@ -44,13 +44,13 @@ def secrets_of_call(task: ClaimedTask) -> Secrets:
 
 
 def _named(task_type: str, args: list[Any], sensitive: frozenset[str]) -> Any:
-    """Return positional arguments by name where a name says that one is secret, else as they are."""
+    """Return positional arguments by name if one of them has a secret name, else unchanged."""
     if not args:
         return args
     try:
         task = registry.get(task_type)
         names = list(inspect.signature(task.func).parameters)[int(task.takes_context) :]
-    except Exception:  # noqa: BLE001 - it imports the project's task modules; a broken one must not take this page away
+    except Exception:  # noqa: BLE001 - a broken task module of the project must not break the page
         return args
     if not any(is_secret(name, sensitive) for name in names[: len(args)]):
         return args

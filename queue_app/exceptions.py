@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 from difflib import get_close_matches
+from typing import Any
 
 
 def near_matches(name: str, known: Iterable[str]) -> list[str]:
@@ -26,11 +27,13 @@ class TaskQueueError(Exception):
 
     code = "task_queue_error"
 
+    def __init_subclass__(cls, *, code: str = "", **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.code = code or cls.code
 
-class InvalidTaskData(TaskQueueError, ValueError):
+
+class InvalidTaskData(TaskQueueError, ValueError, code="invalid"):
     """The task is invalid and was not stored; ``field`` names the invalid part."""
-
-    code = "invalid"
 
     def __init__(self, field: str, message: str, *, code: str | None = None, limit: int | None = None) -> None:
         super().__init__(message)
@@ -40,22 +43,16 @@ class InvalidTaskData(TaskQueueError, ValueError):
         self.code = code or type(self).code
 
 
-class UnserializableParameters(InvalidTaskData, TypeError):
+class UnserializableParameters(InvalidTaskData, TypeError, code="not_json"):
     """The parameters are not plain JSON values."""
 
-    code = "not_json"
 
-
-class PayloadTooLarge(InvalidTaskData):
+class PayloadTooLarge(InvalidTaskData, code="payload_too_large"):
     """The parameters are larger than the configured limit."""
 
-    code = "payload_too_large"
 
-
-class UnknownTaskType(InvalidTaskData):
+class UnknownTaskType(InvalidTaskData, code="unknown_task_type"):
     """No function is registered for the task type."""
-
-    code = "unknown_task_type"
 
     def __init__(self, task_type: str, known: Iterable[str]) -> None:
         known = sorted(known)
@@ -63,10 +60,8 @@ class UnknownTaskType(InvalidTaskData):
         self.near_matches = near_matches(task_type, known)
 
 
-class UnknownQueue(InvalidTaskData):
+class UnknownQueue(InvalidTaskData, code="unknown_queue"):
     """The queue does not exist."""
-
-    code = "unknown_queue"
 
     def __init__(self, queue: str, known: Iterable[str]) -> None:
         known = sorted(known)
@@ -74,14 +69,13 @@ class UnknownQueue(InvalidTaskData):
         self.near_matches = near_matches(queue, known)
 
 
-class LimitExceeded(TaskQueueError):
+class LimitExceeded(TaskQueueError, code="limit_exceeded"):
     """There is no room for ``asked`` more tasks: ``limit`` is the limit, ``current`` the present number.
 
     ``current`` is counted only up to the limit. There may be more tasks if the limit was lowered
     or code enqueued without a limit. ``retry_after`` is in seconds.
     """
 
-    code = "limit_exceeded"
     retry_after = 10
 
     def __init__(self, message: str, *, queue: str, limit: int, current: int, asked: int = 1) -> None:
@@ -92,10 +86,8 @@ class LimitExceeded(TaskQueueError):
         self.asked = asked
 
 
-class QueueFull(LimitExceeded):
+class QueueFull(LimitExceeded, code="queue_full"):
     """The queue has ``max_length`` waiting tasks."""
-
-    code = "queue_full"
 
     def __init__(self, queue: str, *, limit: int, current: int, asked: int = 1) -> None:
         room = "no more fit" if asked == 1 else f"{asked} more do not fit"
@@ -109,10 +101,8 @@ class QueueFull(LimitExceeded):
         )
 
 
-class UserLimitExceeded(LimitExceeded):
+class UserLimitExceeded(LimitExceeded, code="user_limit_exceeded"):
     """The user has ``max_pending_per_user`` pending tasks; ``queue`` is empty for the limit over all queues."""
-
-    code = "user_limit_exceeded"
 
     def __init__(self, user: str, *, queue: str, limit: int, current: int, asked: int = 1) -> None:
         where = f" in the queue {queue!r}" if queue else ""
@@ -128,86 +118,61 @@ class UserLimitExceeded(LimitExceeded):
         self.user = user
 
 
-class LimitNotFound(TaskQueueError, LookupError):
+class LimitNotFound(TaskQueueError, LookupError, code="limit_not_found"):
     """No limit has this id, or it was deleted."""
 
-    code = "limit_not_found"
 
-
-class IsolationTooStrict(TaskQueueError):
+class IsolationTooStrict(TaskQueueError, code="isolation_too_strict"):
     """An admission limit cannot be checked, because the transaction sees an old snapshot."""
 
-    code = "isolation_too_strict"
 
-
-class IdempotencyConflict(TaskQueueError):
+class IdempotencyConflict(TaskQueueError, code="idempotency_conflict"):
     """The idempotency key was used before with another task or other parameters."""
 
-    code = "idempotency_conflict"
 
-
-class TaskNotFound(TaskQueueError, LookupError):
+class TaskNotFound(TaskQueueError, LookupError, code="task_not_found"):
     """No task has this id, or it was purged."""
 
-    code = "task_not_found"
 
-
-class DeadLetterNotFound(TaskQueueError, LookupError):
+class DeadLetterNotFound(TaskQueueError, LookupError, code="dead_letter_not_found"):
     """No dead letter has this id, or it was purged."""
 
-    code = "dead_letter_not_found"
 
-
-class OperationNotFound(TaskQueueError, LookupError):
+class OperationNotFound(TaskQueueError, LookupError, code="operation_not_found"):
     """No operation has this id, or it was purged."""
 
-    code = "operation_not_found"
 
-
-class OperationEnded(TaskQueueError):
+class OperationEnded(TaskQueueError, code="operation_ended"):
     """The operation has ended; there is nothing left to cancel."""
 
-    code = "operation_ended"
 
-
-class ChangedMeanwhile(TaskQueueError):
+class ChangedMeanwhile(TaskQueueError, code="changed_meanwhile"):
     """The object was changed after the caller read it."""
 
-    code = "changed_meanwhile"
 
-
-class InvalidTransition(TaskQueueError):
+class InvalidTransition(TaskQueueError, code="invalid_transition"):
     """The task's state, ``status``, does not allow the change."""
-
-    code = "invalid_transition"
 
     def __init__(self, message: str, *, status: str) -> None:
         super().__init__(message)
         self.status = status
 
 
-class IndexUnavailable(TaskQueueError):
+class IndexUnavailable(TaskQueueError, code="index_unavailable"):
     """Redis cannot be reached or refuses to work; the rows are not affected."""
 
-    code = "index_unavailable"
 
-
-class IndexNotReady(TaskQueueError):
+class IndexNotReady(TaskQueueError, code="index_not_ready"):
     """The index has no valid generation and must be rebuilt from the rows before it proposes tasks."""
 
-    code = "index_not_ready"
 
-
-class UnknownProfile(TaskQueueError):
+class UnknownProfile(TaskQueueError, code="unknown_profile"):
     """The index does not know the worker's profile, because it was rebuilt; register again."""
 
-    code = "unknown_profile"
 
-
-class TokenRefused(TaskQueueError):
+class TokenRefused(TaskQueueError, code="invalid_token"):
     """The worker token is missing, unknown, expired or revoked; the error does not say which."""
 
-    code = "invalid_token"
     auth_header = "Bearer"
 
 
@@ -219,22 +184,16 @@ class OutOfScope(TaskQueueError):
         self.code = code
 
 
-class WorkerNotFound(TaskQueueError, LookupError):
+class WorkerNotFound(TaskQueueError, LookupError, code="worker_not_found"):
     """No worker of this token has this id."""
 
-    code = "worker_not_found"
 
-
-class WorkerLost(TaskQueueError):
+class WorkerLost(TaskQueueError, code="worker_lost"):
     """The worker was declared dead or has left; it must register again."""
 
-    code = "worker_lost"
 
-
-class StaleLease(TaskQueueError):
+class StaleLease(TaskQueueError, code="stale_lease"):
     """The attempt no longer holds its task; ``status`` is the task's present state."""
-
-    code = "stale_lease"
 
     def __init__(self, message: str, *, status: str | None) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
-"""Enqueue a task once per tick, whoever ticks: cron on several machines, two beats, a message delivered twice.
+"""Enqueue a task once per tick, even if cron runs on several machines or a message is delivered twice.
 
-A tick is a time rounded down to a multiple of an interval, counted in UTC from the year 1970. Its
-name is part of an idempotency key, so the database lets one task of each tick through.
+A tick is a time rounded down to a multiple of an interval, counted in UTC from the year 1970. The tick is
+part of the idempotency key, so PostgreSQL accepts one task per tick.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from queue_app import registry
 from queue_app.registry import AnyTask
 from queue_app.tasks import AnyResult, QueueTask
 
-#: What a key of 64 characters has left beside the sign and the time.
+#: Characters left for the name in a key of 64 characters.
 _NAME_LENGTH = 64 - len("@20260101T000000Z")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def tick(every: float | timedelta, at: datetime | None = None) -> datetime:
-    """Return the beginning of the interval in which ``at`` (aware; default: now) lies.
+    """Return the start of the interval that contains ``at`` (aware; default: now).
 
-    ``every`` is an interval in seconds, or a timedelta. Raises ``ValueError`` when it is less
+    ``every`` is an interval in seconds, or a timedelta. Raises ``ValueError`` if it is less
     than a second or ``at`` is naive.
     """
     interval = every if isinstance(every, timedelta) else timedelta(seconds=every)
@@ -37,9 +37,9 @@ def tick(every: float | timedelta, at: datetime | None = None) -> datetime:
 
 
 def tick_key(name: str, every: float | timedelta, at: datetime | None = None) -> str:
-    """Return the idempotency key of a tick of what is called ``name``; raises as ``tick`` does.
+    """Return the idempotency key of a tick of ``name``; raises as ``tick`` does.
 
-    A long name is shortened to its end and a digest of the whole, as keys have 64 characters.
+    Keys have 64 characters, so a long name is shortened to a digest of the whole and its end.
     """
     if len(name) > _NAME_LENGTH:
         digest = hashlib.sha256(name.encode()).hexdigest()[:12]
@@ -50,13 +50,13 @@ def tick_key(name: str, every: float | timedelta, at: datetime | None = None) ->
 def enqueue_tick(
     task: AnyTask, *args: Any, every: float | timedelta, at: datetime | None = None, **kwargs: Any
 ) -> AnyResult:
-    """Enqueue ``task`` unless this tick of it was enqueued before; return the result of the one task.
+    """Enqueue ``task`` unless it was enqueued for this tick before; return the result of the one task.
 
-    The parameters are part of the tick: two schedules of one function with different
-    parameters need names of their own, so use ``tick_key`` for them. The key holds for
+    Two schedules of one function with different parameters need different keys: give each a
+    name and use ``tick_key``. The key is valid for
     ``TASKQUEUE["RETENTION"]["IDEMPOTENCY_SECONDS"]``. Raises ``ValueError`` as ``tick`` does.
     """
     if not isinstance(task, QueueTask):
-        raise TypeError("enqueue_tick() needs a task of this queue: one whose backend is TaskQueueBackend.")
+        raise TypeError("enqueue_tick() needs a task whose backend is TaskQueueBackend.")
     key = tick_key(registry.type_of(task), every, at)
     return task.using(idempotency_key=key).enqueue(*args, **kwargs)

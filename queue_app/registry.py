@@ -1,9 +1,9 @@
 """Task types: the names under which this process knows task functions.
 
-A type is the dotted path of its function. Tasks register as their modules are imported;
-``discover`` imports the ``tasks`` modules of all installed apps. A name that comes from
-outside is only ever looked up here: it never decides what is imported, except that a
-worker may look into modules of installed apps for a type that it was asked to run.
+A type is the dotted path of its function. Tasks register when their modules are imported;
+``discover`` imports the ``tasks`` modules of all installed apps. A name from outside is only
+looked up here and never decides what is imported, with one exception: for a type that it was
+asked to run, a worker may import modules of installed apps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _stand_ins: WeakSet[Callable[..., Any]] = WeakSet()
 
 
 def type_of(task: AnyTask) -> str:
-    """Return the type of ``task``; a script run with ``python -m`` counts under its module's name."""
+    """Return the type of ``task``; a script run with ``python -m`` has its module's name."""
     module = task.func.__module__
     if module == "__main__":
         spec = getattr(sys.modules["__main__"], "__spec__", None)
@@ -40,7 +40,7 @@ def type_of(task: AnyTask) -> str:
 
 
 def register(task: AnyTask) -> None:
-    """Make the task's function known; of several variants of one function the first stands."""
+    """Register the task's function; of several variants of one function the first is kept."""
     name = type_of(task)
     known = _tasks.get(name)
     if known is None or known.func is not task.func:  # new, or its module was reloaded
@@ -59,7 +59,7 @@ def known_types() -> tuple[str, ...]:
 
 
 def get(task_type: str) -> AnyTask:
-    """Return the task of this type; raise ``UnknownTaskType``, which lists near matches."""
+    """Return the task of this type; raise ``UnknownTaskType``, which lists similar names."""
     task = _tasks.get(task_type)
     if task is None:
         discover()
@@ -70,12 +70,12 @@ def get(task_type: str) -> AnyTask:
 
 
 def known(task_type: str) -> AnyTask | None:
-    """Return the task of this type if it is registered now; nothing is imported."""
+    """Return the task of this type if it is registered; import nothing."""
     return _tasks.get(task_type)
 
 
 def find(task_type: str) -> AnyTask | None:
-    """Return the task of this type, or ``None`` when neither the task modules nor an installed app has it."""
+    """Return the task of this type, or ``None`` if neither the task modules nor an installed app have it."""
     if task_type not in _tasks:
         discover()
         learn(task_type)
@@ -83,29 +83,29 @@ def find(task_type: str) -> AnyTask | None:
 
 
 def sensitive_names(task_type: str) -> frozenset[str]:
-    """Return the names under which values of tasks of this type must not be shown: declared by it, or for all.
+    """Return the names of parameters whose values must not be displayed for this type.
 
-    A type that no code here knows may have declared anything, so what any type declares counts for it.
+    The type or the project declares them. An unknown type may have declared anything, so the names of all types apply.
     """
     try:
         task = find(task_type)
-    except Exception:  # noqa: BLE001 - it imports the project's task modules; a broken one must not show a secret
+    except Exception:  # noqa: BLE001 - a broken task module of the project must not reveal a secret
         task = None
     return all_sensitive_names() if task is None else _for_all() | _declared_by(task)
 
 
 def all_sensitive_names() -> frozenset[str]:
-    """Return the names that the project or any known task declares sensitive: for what belongs to no one task."""
+    """Return the names that the project or any known task declares sensitive, for values of no particular task."""
     return _for_all().union(*(_declared_by(task) for task in list(_tasks.values())))
 
 
 def sensitive_names_of(task_types: Collection[str]) -> frozenset[str]:
-    """Return the names that are sensitive for tasks of any of these types, of all types when there is none.
+    """Return the names that are sensitive for any of these types, or without types, for all.
 
-    For types that a caller names: nothing but the task modules is imported for them.
+    A caller names the types, so nothing but the task modules is imported.
     """
     if not task_types or any(task_type not in _tasks for task_type in task_types):
-        with suppress(Exception):  # a broken task module takes away neither the search nor what is known to be secret
+        with suppress(Exception):  # a broken task module must neither stop the search nor reveal a secret
             discover()
     tasks = [_tasks.get(task_type) for task_type in task_types] or [None]
     return frozenset[str]().union(
@@ -122,7 +122,7 @@ def _declared_by(task: AnyTask) -> frozenset[str]:
 
 
 def stand_in(task_type: str) -> Callable[..., Any]:
-    """Return a function that bears the name of one that is gone; calling it raises ``UnknownTaskType``."""
+    """Return a function with the name of one that is gone; calling it raises ``UnknownTaskType``."""
 
     def gone(*_args: Any, **_kwargs: Any) -> Any:
         raise UnknownTaskType(task_type, _tasks)
@@ -134,12 +134,12 @@ def stand_in(task_type: str) -> Callable[..., Any]:
 
 
 def is_stand_in(function: Callable[..., Any]) -> bool:
-    """Whether the function is one that ``stand_in`` made."""
+    """Return whether ``stand_in`` made the function."""
     return function in _stand_ins
 
 
 def learn(task_type: str) -> bool:
-    """Look for a type in the modules of installed apps; return whether it is known now."""
+    """Look for a type in the modules of installed apps; return whether it is registered now."""
     if task_type in _tasks:
         return True
     module, _, _ = task_type.rpartition(".")

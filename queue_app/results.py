@@ -1,18 +1,19 @@
-"""How a stored task is shown to callers of ``django.tasks``: as a ``TaskResult``, new or read again.
+"""Make the ``TaskResult`` that callers of ``django.tasks`` see, of a new task or of a stored one.
 
-A decorator imports this module by way of the backend, maybe while the apps are still loading:
-nothing here touches models.
+A decorator imports this module by way of the backend, perhaps while the apps are still loading, so
+functions import models when they need them.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import timedelta
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
-from django.tasks.base import TaskResult, TaskResultStatus
+from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 from django.utils.json import normalize_json
 
 from queue_app import registry
@@ -23,9 +24,9 @@ from queue_app.registry import AnyTask
 from queue_app.tasks import AnyResult, QueueTask
 
 if TYPE_CHECKING:
-    from queue_app.services.read.results import StoredResult
+    from queue_app.models import Task
 
-RESULT_STATUS: dict[Status, TaskResultStatus] = {
+RESULT_STATUS: Final[dict[Status, TaskResultStatus]] = {
     Status.SCHEDULED: TaskResultStatus.READY,
     Status.QUEUED: TaskResultStatus.READY,
     Status.EXECUTING: TaskResultStatus.RUNNING,
@@ -36,7 +37,7 @@ RESULT_STATUS: dict[Status, TaskResultStatus] = {
     Status.EXPIRED: TaskResultStatus.FAILED,
 }
 
-# A new result is made of its slots: Django's constructor takes three times as long, for each task of a bulk.
+# A new result is filled slot by slot, because Django's constructor takes three times as long for each task of a bulk.
 _IN_NEW_RESULT: Final = ("task", "id", "status", "enqueued_at", "args", "kwargs", "backend", "errors", "worker_ids")
 (
     _put_task, _put_id, _put_status, _put_enqueued_at, _put_args, _put_kwargs, _put_backend, _put_errors,
@@ -51,9 +52,9 @@ _SCALARS: Final = frozenset({str, int, float, bool, NoneType})
 def new_result(
     task: AnyTask, call: tuple[Sequence[Any], dict[str, Any]], stored: Enqueued, text: str, alias: str
 ) -> AnyResult:
-    """Return the result of a call that has just been stored; ``text`` is its id, ``alias`` its entry of ``TASKS``."""
+    """Return the result of a new task; ``text`` is its id, ``alias`` its entry in ``TASKS``."""
     args, kwargs = call
-    # Django walks through all values again; it is spared what was found plain when it was stored.
+    # ``normalize_json`` walks through all values, which scalars do not need.
     plain = _SCALARS.issuperset(map(type, kwargs.values()))
     result: AnyResult = object.__new__(TaskResult)
     for put in _PUT_NOTHING:
@@ -70,49 +71,72 @@ def new_result(
     return result
 
 
-def stored_result(found: StoredResult, alias: str) -> AnyResult:
-    """Return what is known of a stored task.
+def load_result(task_id: uuid.UUID, alias: str) -> AnyResult | None:
+    """Return the result of a stored task, or ``None`` when there is no such task.
 
-    A task whose function or queue is gone can be shown as well: its ``task`` then bears the
-    name of the function, and cannot be enqueued.
+    If the function or queue of the task is gone, the result can still be read: its ``task`` then has the name
+    of the function, and cannot be enqueued.
     """
-    status = RESULT_STATUS[found.status]
+    from queue_app import models  # noqa: PLC0415 - needs the apps
+
+    row = models.Task.objects.filter(pk=task_id).first()
+    if row is None:
+        return None
+    payload = models.TaskPayload.objects.filter(pk=task_id).first()
+    attempts = list(row.attempts.order_by("attempt"))
+    workers = [str(attempt.worker_id) for attempt in attempts if attempt.worker_id]
+    if row.worker_id is not None and row.attempt not in {attempt.attempt for attempt in attempts}:
+        workers.append(str(row.worker_id))
+    status = RESULT_STATUS[Status(row.status)]
     result: AnyResult = TaskResult(
-        task=_restored(found, alias),
-        id=str(found.id),
+        task=_restored(row, alias),
+        id=str(task_id),
         status=status,
-        enqueued_at=found.created_at,
-        started_at=found.first_started_at,
-        finished_at=found.finished_at,
-        last_attempted_at=found.started_at,
-        args=found.args,
-        kwargs=found.parameters,
+        enqueued_at=row.created_at,
+        started_at=attempts[0].started_at if attempts else row.started_at,
+        finished_at=row.finished_at,
+        last_attempted_at=row.started_at,
+        args=payload.args if payload else [],
+        kwargs=payload.parameters if payload else {},
         backend=alias,
-        errors=found.errors,
-        worker_ids=found.worker_ids,
+        errors=[_error(attempt.exception_class, attempt.traceback) for attempt in attempts],
+        worker_ids=workers,
     )
     if status is TaskResultStatus.SUCCESSFUL:
-        object.__setattr__(result, "_return_value", found.value)  # as Django's own backends do
+        value = models.TaskResult.objects.filter(pk=task_id).values_list("value", flat=True).first()
+        object.__setattr__(result, "_return_value", value)  # as Django's own backends do
     return result
 
 
-def _restored(found: StoredResult, alias: str) -> AnyTask:
+def earlier_attempts(task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
+    """Return the errors of the attempts recorded so far, and their workers, in order."""
+    from queue_app.models import TaskAttempt  # noqa: PLC0415 - needs the apps
+
+    found = TaskAttempt.objects.filter(task_id=task_id).order_by("attempt")
+    rows = list(found.values_list("exception_class", "traceback", "worker_id"))
+    return [_error(*row[:2]) for row in rows], [str(row[2]) for row in rows if row[2]]
+
+
+def _error(exception_class: str, traceback: str) -> TaskError:
+    return TaskError(exception_class_path=exception_class, traceback=traceback)
+
+
+def _restored(row: Task, alias: str) -> AnyTask:
     """Return the task of a stored call: the registered one with the options of the row.
 
-    Nothing is validated, so that what was stored can be read whatever has changed since. A row
-    knows bands: the number of the priority is the registered one while it lies in the row's
-    band, else the one that stands for the band.
+    Nothing is validated, so a stored call can be read whatever has changed since. A row only has
+    a band: the priority is the registered one if it lies in that band, else the number that
+    stands for the band.
     """
-    registered = registry.find(found.task_type)
-    own: dict[str, Any] = {}
-    if registered is None:
-        own = {"func": registry.stand_in(found.task_type), "takes_context": False}
-    else:
+    registered = registry.find(row.task_type)
+    own: dict[str, Any] = {"func": registry.stand_in(row.task_type), "takes_context": False}
+    if registered is not None:
         own = {field.name: getattr(registered, field.name) for field in fields(registered)}
-    if registered is None or band_from_django(registered.priority) is not found.band:
-        own["priority"] = django_priority(found.band)
-    own |= {"queue_name": found.queue, "run_after": found.run_after, "backend": alias}
-    for name, value in found.options.items():
+    if registered is None or band_from_django(registered.priority) is not row.band:
+        own["priority"] = django_priority(row.band)
+    own |= {"queue_name": row.queue, "run_after": row.run_after, "backend": alias}
+    for name in ("capabilities", "timeout", "max_retries", "retry_delay", "idempotency_key", "user"):
+        value = _plain_option(getattr(row, name))
         if name not in own or _plain_option(own[name]) != value:
             own[name] = value
     retries = own["max_retries"]
@@ -125,7 +149,7 @@ def _restored(found: StoredResult, alias: str) -> AnyTask:
 
 
 def _plain_option(value: Any) -> Any:
-    """Return an option as a row holds it."""
+    """Return an option in the form in which a row stores it."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, list | tuple | set | frozenset):

@@ -1,11 +1,10 @@
 """Django's ``@task`` with the options of this queue, typed.
 
-``from queue_app import task`` does what ``from django.tasks import task`` does, and takes our
-options too: on Django 6.0, whose own decorator takes none, and under a strict type checker.
-A task made with it works on every backend of ``django.tasks``; backends other than ours
-ignore the options.
+``from queue_app import task`` does what ``from django.tasks import task`` does, and accepts the
+options of this queue, also on Django 6.0, whose own decorator accepts none, and under a strict type
+checker. Its tasks work on every backend of ``django.tasks``; other backends ignore the options.
 
-Nothing here touches models, so a module of tasks may be imported while the apps are loading.
+This module uses no models, so a module of tasks may be imported while the apps are loading.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ else:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class _Base(Task):
-        """Django's class, which is generic in the stubs only."""
+        """Django's class, which is only generic in the stubs."""
 
         def __class_getitem__(cls, _parameters: object) -> type:
             return cls
@@ -47,14 +46,14 @@ type Seconds = float | timedelta
 
 
 class Backoff(Protocol):
-    """Says when a failed task is tried again: after so many seconds, or never (``None``)."""
+    """Decides when a failed task is retried: after some seconds, or never (``None``)."""
 
     def __call__(self, exception: BaseException, task_result: AnyResult) -> Seconds | None:
-        """Return the wait before the next try; ``task_result`` includes the attempt that has just failed."""
+        """Return the wait before the retry; ``task_result`` includes the attempt that has just failed."""
 
 
 class TaskOptions(TypedDict, total=False):
-    """The options of this queue; what is left out is decided by the queue's or the band's policy."""
+    """The options of this queue; the policy of the queue or of the band decides the missing ones."""
 
     capabilities: Sequence[str]
     timeout: Seconds | None
@@ -75,19 +74,19 @@ class QueueTask[**P, R](_Base[P, R]):
 
     Set them in the decorator or with ``.using(...)``:
 
-    - ``capabilities``: names that a worker must offer to run it;
+    - ``capabilities``: names that a worker must offer to run the task;
     - ``timeout``: seconds until an attempt is overdue; ``None``: by the band's policy;
     - ``max_retries``: retries after the first attempt; ``None``: by the band's policy;
-    - ``max_attempts``: the same, counted with the first attempt;
-    - ``retry_delay``: seconds before the first retry, doubled for each further one;
+    - ``max_attempts``: the same, including the first attempt;
+    - ``retry_delay``: seconds before the first retry, doubled for each further retry;
     - ``backoff``: a function of (exception, task_result) that returns the seconds before the
-      next try, or ``None`` to give up; in the decorator only, as it is not stored with a task;
-    - ``idempotency_key``: of the same key and user only one task is stored;
-    - ``user``: on whose behalf it runs;
-    - ``concurrency_key``: what its limits go by, such as ``customer:42``;
-    - ``weight``: how many slots of a worker it takes;
+      retry, or ``None`` to give up; only in the decorator, as it is not stored with a task;
+    - ``idempotency_key``: only one task is stored for the same key and user;
+    - ``user``: the user on whose behalf the task runs;
+    - ``concurrency_key``: limits count tasks with the same key together, such as ``customer:42``;
+    - ``weight``: number of a worker's slots that the task takes;
     - ``sensitive``: names of parameters, at any depth, whose values are masked wherever they
-      are shown; in the decorator only, as it holds for all tasks of the function.
+      are displayed; only in the decorator, as it applies to all tasks of the function.
     """
 
     capabilities: Sequence[str] = ()
@@ -116,7 +115,7 @@ class QueueTask[**P, R](_Base[P, R]):
                 "backoff must be a function of (exception, task_result); for a number of seconds use retry_delay."
             )
         if isinstance(self.capabilities, list | set | frozenset):
-            object.__setattr__(self, "capabilities", tuple(self.capabilities))  # which nobody can change any more
+            object.__setattr__(self, "capabilities", tuple(self.capabilities))  # immutable
         object.__setattr__(self, "sensitive", _names(self.sensitive))
         Task.__post_init__(self)
         registry.register(self)
@@ -131,22 +130,13 @@ class QueueTask[**P, R](_Base[P, R]):
         **options: Unpack[TaskOptions],
     ) -> Self:
         """Return a copy with other defaults; raise ``TypeError`` for an unknown option."""
-        if "backoff" in options:
-            raise TypeError("backoff can be set in the decorator only: a stored task knows its function, not its copy.")
-        if "sensitive" in options:
-            raise TypeError(
-                "sensitive can be set in the decorator only: a stored task knows its function, not its copy."
-            )
-        given: dict[str, Any] = {
-            name: value
-            for name, value in (
-                ("priority", priority),
-                ("queue_name", queue_name),
-                ("run_after", run_after),
-                ("backend", backend),
-            )
-            if value is not None
-        }
+        for name in ("backoff", "sensitive"):
+            if name in options:
+                raise TypeError(
+                    f"{name} can be set in the decorator only: a stored task knows its function, not its copy."
+                )
+        named = {"priority": priority, "queue_name": queue_name, "run_after": run_after, "backend": backend}
+        given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
         if "max_attempts" in options and "max_retries" not in options:
             given["max_retries"] = None
         elif "max_retries" in options and "max_attempts" not in options:
@@ -156,10 +146,9 @@ class QueueTask[**P, R](_Base[P, R]):
     def enqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Enqueue once the transaction on the default database has committed, and never if it is rolled back.
 
-        Where the rows of this queue lie in that database, the task is simply stored in the
-        transaction: both are committed together, or neither. Otherwise a hook enqueues it after
-        the commit, and is lost if the process dies in between. Bad parameters raise at once in
-        the first case, in the hook in the second.
+        If this queue uses that database, the task is stored in the transaction and commits with it.
+        Otherwise a hook enqueues the task after the commit, and the task is lost if the process dies in
+        between. Bad parameters raise at once in the first case, and in the hook in the second.
         """
         if getattr(self.get_backend(), "stores_tasks_in", None) == DEFAULT_DB_ALIAS:
             self.enqueue(*args, **kwargs)
@@ -231,10 +220,10 @@ def task(
 ) -> Any:
     """Make a task of a function, like Django's decorator, with the options of ``QueueTask``.
 
-    Raises ``InvalidTask`` where the function or an option cannot be used, and ``TypeError``
+    Raises ``InvalidTask`` for a function or an option that cannot be used, and ``TypeError``
     for an unknown option.
     """
-    if "run_after" in options:  # a mistake that Django's decorator answers in the same way
+    if "run_after" in options:  # as Django's decorator does
         raise TypeError("run_after cannot be set in the decorator; use .using(run_after=...).")
 
     def wrap(wrapped: Callable[..., Any]) -> QueueTask[..., Any]:
@@ -252,10 +241,10 @@ def task(
 
 
 def next_try(failed: Any, error: BaseException, result: AnyResult) -> float | None:
-    """Return the seconds that the task's own ``backoff`` names; ``None`` when it gives up.
+    """Return the seconds that the task's own ``backoff`` returns; ``None`` to give up.
 
-    Raises ``LookupError`` when the task has none, ``ValueError`` or ``TypeError`` when it
-    returns something else than a time between 0 s and ten years, and whatever it raises.
+    Raises ``LookupError`` if the task has no ``backoff``, ``ValueError`` or ``TypeError`` if the function
+    does not return a time between 0 s and ten years, and any error of the function.
     """
     backoff = getattr(failed, "backoff", None)
     if backoff is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from django.dispatch import receiver
+from django.dispatch import Signal, receiver
 
 from queue_app import signals
 from queue_app.core import trace
@@ -19,21 +19,37 @@ logger = logging.getLogger("taskqueue")
 
 _FROM_ROWS: Final = "the reconciler will repair it from the rows"
 _NOTHING: Final = "they are lost, and no task depends on them"
-#: Failed operation -> (what the index did not learn, how it will be repaired).
+#: Failed operation -> (what it notifies the index of, how the loss is repaired).
 _LOST: Final = {
     "push": ("that tasks are queued", "the reconciler will push them from the rows"),
     "remove": ("that tasks no longer wait", "the rows will refuse them, and the reconciler will remove them"),
     "release": ("that slots are free", "the reconciler will end their leases"),
     "reap": ("that tasks of a dead worker are queued again", "the reconciler will push them from the rows"),
-    "withdraw": ("to end the leases of a dead worker's last proposal", "the reconciler will end them"),
+    "withdraw": ("of leases of a dead worker to end", "the reconciler will end them"),
     "register": ("of a new worker", "it will register again with its first claim"),
     "retire": ("that a worker is gone", "the reconciler will retire it"),
-    "tell": ("to wake workers for new instructions", "they read them with every heartbeat"),
+    "tell": ("of workers to wake", "they read their instructions with every heartbeat"),
     "set_limits": ("of changed limits", "the reconciler will copy them from the rows"),
     "set_thresholds": ("of changed thresholds of promotion", "the reconciler will copy them from the rows"),
     "publish": ("of events", _NOTHING),
     "count": ("of counts", _NOTHING),
-    "position": ("to look up a position", "the answer leaves it out"),
+    "position": ("of a position to look up", "the answer leaves it out"),
+}
+#: Signal -> level and text of its line; texts may use the signal's values.
+_LINES: Final[dict[Signal, tuple[int, str]]] = {
+    signals.index_rebuilt: (
+        logging.INFO,
+        "index rebuilt: generation %(generation)d, %(tasks)d queued, %(leases)d executing, %(seconds).2f s",
+    ),
+    signals.index_repaired: (logging.INFO, "index repaired: %(count)d %(kind)s"),
+    signals.worker_reaped: (
+        logging.WARNING,
+        "worker %(worker_id)s is silent and was declared dead; its tasks are queued again",
+    ),
+    signals.resumed_by_itself: (logging.INFO, "resumed: the pause of %(what)s ended at its time"),
+    signals.dead_letters_replayed: (logging.INFO, "dead letters replayed by %(by)s: %(count)d"),
+    signals.dead_letters_discarded: (logging.INFO, "dead letters discarded by %(by)s: %(count)d (%(reason)s)"),
+    signals.tasks_expired: (logging.WARNING, "stale tasks of queue %(queue)s expired: %(count)d"),
 }
 _FINAL: Final = frozenset({Status.FAILED, Status.DEAD_LETTER})
 
@@ -41,44 +57,20 @@ _FINAL: Final = frozenset({Status.FAILED, Status.DEAD_LETTER})
 @receiver(signals.index_unreachable, dispatch_uid="queue_app.telemetry.unreachable")
 def index_unreachable(operation: str, error: Exception, **_: Any) -> None:
     """Log that a notification of the index was lost, and how it will be repaired."""
-    what, repair = _LOST.get(operation, (operation, _FROM_ROWS))
-    logger.warning("the index could not be told %s; %s: %s", what, repair, error)
+    what, repair = _LOST.get(operation, (f"of {operation}", _FROM_ROWS))
+    logger.warning("the index was not notified %s; %s: %s", what, repair, error)
 
 
-@receiver(signals.index_rebuilt, dispatch_uid="queue_app.telemetry.rebuilt")
-def index_rebuilt(generation: int, tasks: int, leases: int, seconds: float, **_: Any) -> None:
-    """Log that the index was rebuilt."""
-    logger.info("index rebuilt: generation %d, %d queued, %d executing, %.2f s", generation, tasks, leases, seconds)
-
-
-@receiver(signals.index_repaired, dispatch_uid="queue_app.telemetry.repaired")
-def index_repaired(kind: str, count: int, **_: Any) -> None:
-    """Log what the reconciler repaired."""
-    logger.info("index repaired: %d %s", count, kind.replace("_", " "))
-
-
-@receiver(signals.worker_reaped, dispatch_uid="queue_app.telemetry.reaped")
-def worker_reaped(worker_id: Any, **_: Any) -> None:
-    """Log that a worker was declared dead."""
-    logger.warning("worker %s is silent and was declared dead; its tasks are queued again", worker_id)
-
-
-@receiver(signals.resumed_by_itself, dispatch_uid="queue_app.telemetry.resumed")
-def resumed_by_itself(what: str, **_: Any) -> None:
-    """Log that a pause ended at its set time."""
-    logger.info("resumed: the pause of %s ended at its time", printable(what))
-
-
-@receiver(signals.dead_letters_replayed, dispatch_uid="queue_app.telemetry.replayed")
-def dead_letters_replayed(count: int, by: str, **_: Any) -> None:
-    """Log who replayed dead letters."""
-    logger.info("%d dead letters replayed by %s", count, printable(by) or "a program")
-
-
-@receiver(signals.dead_letters_discarded, dispatch_uid="queue_app.telemetry.discarded")
-def dead_letters_discarded(count: int, by: str, reason: str, **_: Any) -> None:
-    """Log who discarded dead letters, and why."""
-    logger.info("%d dead letters discarded by %s: %s", count, printable(by) or "a program", printable(reason))
+@receiver(list(_LINES), dispatch_uid="queue_app.telemetry.line")
+def log_line(signal: Signal, **values: Any) -> None:
+    """Log the line of a signal."""
+    level, text = _LINES[signal]
+    texts = {name: printable(value) for name, value in values.items() if isinstance(value, str)}
+    if "kind" in texts:
+        texts["kind"] = texts["kind"].replace("_", " ")
+    if "by" in texts:
+        texts["by"] = texts["by"] or "a program"
+    logger.log(level, text, values | texts)
 
 
 @receiver(signals.operation_ended, dispatch_uid="queue_app.telemetry.operation_ended")
@@ -172,9 +164,3 @@ def tasks_promoted(steps: dict[tuple[Band, Band], int], *, complete: bool, **_: 
     """Log how many tasks were promoted, and whether more follow."""
     text = ", ".join(f"{count} from {one.label} to {other.label}" for (one, other), count in sorted(steps.items()))
     logger.info("promoted: %s%s", text, "" if complete else "; more at the next run")
-
-
-@receiver(signals.tasks_expired, dispatch_uid="queue_app.telemetry.expired")
-def tasks_expired(queue: str, count: int, **_: Any) -> None:
-    """Log how many tasks expired."""
-    logger.warning("expired: %d stale tasks of queue %s", count, queue)

@@ -23,7 +23,7 @@ app_name = "queue_app"
 urlpatterns = [
     _route("api/v1/tasks", tasks.TaskListView, "task-list"),
     _route("api/v1/tasks/bulk", tasks.TaskBulkView, "task-bulk"),
-    _route("api/v1/tasks/bulk-actions", tasks.BulkActionView, "task-bulk-actions"),
+    _route("api/v1/tasks/bulk-actions", operations.BulkActionView, "task-bulk-actions"),
     _route("api/v1/tasks/count", tasks.TaskCountView, "task-count"),
     _route("api/v1/tasks/export", tasks.TaskExportView, "task-export"),
     _route("api/v1/tasks/<task_id>", tasks.TaskView, "task"),

@@ -1,4 +1,4 @@
-"""Whose log lines these are: those of an attempt go on its reports, with its task and trace in each record."""
+"""Capture what an attempt logs, and add its task and trace to every log record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queue_app.core import trace
 from queue_app.workers.context import ClaimedAttempt, ProgressSink
 
 _running: Final[ContextVar[tuple[ClaimedAttempt, ProgressSink] | None]] = ContextVar("taskqueue_attempt", default=None)
-_OWN: Final = "taskqueue"  # what the runtime says about a task is not said by the task
+_OWN: Final = "taskqueue"  # the runtime's own logger; its lines do not belong to the task
 _FORMAT: Final = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 _plain_factory = logging.getLogRecordFactory()
 
@@ -20,26 +20,26 @@ type Tokens = tuple[Token[tuple[ClaimedAttempt, ProgressSink] | None], Token[str
 
 
 class Capture(logging.Handler):
-    """Puts the lines that an attempt logs on its reports, as far as its context is known where they are logged.
+    """Reports the lines that an attempt logs.
 
-    It is known in the function itself, in coroutines that it awaits and in what ``asyncio``
-    and ``asgiref`` start for it; not in threads that it starts by itself.
+    A line belongs to an attempt if the task's function logs it, or a coroutine that it awaits, or code that
+    ``asyncio`` or ``asgiref`` start for it. Threads that the task starts itself are not captured.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take one record."""
+        """Report one record."""
         found = _running.get()
         if found is None or record.name.partition(".")[0] == _OWN:
             return
         held, reports = found
-        with suppress(Exception):  # a record that cannot be formatted is for the other handlers to complain about
+        with suppress(Exception):  # the other handlers complain about a record that cannot be formatted
             reports.log(held, _FORMAT.format(record))
 
 
 def _make_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
-    """Make a record that knows its task and its trace; empty outside of attempts.
+    """Make a record with the attributes of the attempt's task and trace; they are empty outside of attempts.
 
-    The names are such as no task takes for its own: logging refuses an ``extra`` that a record has already.
+    The names have a prefix because logging refuses an ``extra`` that a record already has.
     """
     record = _plain_factory(*args, **kwargs)
     found = _running.get()
@@ -51,7 +51,7 @@ def _make_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
 
 
 def install() -> None:
-    """Capture from now on in this process; again, it changes nothing."""
+    """Start to capture in this process, unless it does already."""
     global _plain_factory  # noqa: PLW0603 - a process has one factory of records
     limits = conf.get().task_logs
     root = logging.getLogger()
@@ -63,7 +63,7 @@ def install() -> None:
 
 
 def enter(held: ClaimedAttempt, reports: ProgressSink) -> Tokens:
-    """Let what is logged from here on count as logged by the attempt, and belong to its trace."""
+    """Attribute what is logged from here on to the attempt, and to its trace."""
     parent = held.task.trace
     return _running.set((held, reports)), trace.current.set(parent and trace.child(parent))
 

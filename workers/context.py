@@ -1,20 +1,22 @@
-"""What a task sees of its own run, and what a worker holds of it."""
+"""A claimed attempt as its worker knows it, and as the task sees it: ``QueueTaskContext``."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from django.tasks.base import TaskContext
+from django.tasks.base import TaskContext, TaskError
 
 from queue_app.core import trace
-from queue_app.core.records import ClaimedTask
+from queue_app.core.records import ClaimedTask, Outcome
 from queue_app.exceptions import Interruption, TaskCancelled
+from queue_app.results import earlier_attempts
 
 if TYPE_CHECKING:
     _TaskContext = TaskContext[..., Any]  # generic in the stubs only
@@ -22,71 +24,73 @@ else:
     _TaskContext = TaskContext
 
 MESSAGE_LENGTH: Final = 200
-#: An attempt may run for at most a year, however often it asks for more.
+#: Maximum run time of an attempt in seconds, with all its extensions: a year.
 MAX_EXTENSION: Final = 365 * 86_400.0
 
-#: Shields are rare and short to enter: one lock for all of them spares one for each attempt.
+#: Guards ``ClaimedAttempt.shielded`` of all attempts. Shields are rare and entered quickly, so one lock is enough.
 shields = threading.Lock()
 
-
-class ProgressSink(Protocol):
-    """Takes what attempts say while they run; the worker's loop stores it."""
-
-    def progress(self, held: ClaimedAttempt, fraction: float, message: str) -> None:
-        """Take how far the attempt has come."""
-
-    def extend(self, held: ClaimedAttempt, seconds: float) -> None:
-        """Take that the attempt needs so many more seconds."""
-
-    def log(self, held: ClaimedAttempt, line: str) -> None:
-        """Take a line that the attempt logged."""
+#: A task id and an attempt number. One worker may run two attempts of the same task.
+type AttemptKey = tuple[uuid.UUID, int]
+#: Returns the errors and the worker ids of a task's earlier attempts.
+type History = Callable[[uuid.UUID], tuple[list[TaskError], list[str]]]
 
 
-class _Deaf:
-    """A reports that takes no notice, for executors in tests."""
+class ProgressSink:
+    """Receives what running attempts report; this base class drops it."""
 
     def progress(self, held: ClaimedAttempt, fraction: float, message: str) -> None:
-        """Drop it."""
+        """Record how far the attempt has come."""
 
     def extend(self, held: ClaimedAttempt, seconds: float) -> None:
-        """Drop it."""
+        """Record that the attempt needs more time."""
 
     def log(self, held: ClaimedAttempt, line: str) -> None:
-        """Drop it."""
+        """Record a line that the attempt logged."""
 
 
-NO_REPORTS: Final[ProgressSink] = _Deaf()
+NO_REPORTS: Final = ProgressSink()
 
 
 @dataclass(slots=True, eq=False)
 class ClaimedAttempt:
-    """A task in this worker's in_flight, and when the claim's answer arrived (monotonic, s)."""
+    """A task that this worker holds; ``claimed_at`` is when the claim's answer arrived (monotonic, s)."""
 
     task: ClaimedTask
     claimed_at: float
+    history: History = field(default=earlier_attempts, repr=False)
     extended: float = 0.0  # seconds beyond the timeout of the claim
-    interruption: type[Interruption] | None = None  # why it was asked to end
+    interruption: type[Interruption] | None = None  # why the attempt was asked to end
     interrupted_at: float = 0.0  # monotonic
-    shielded: int = 0  # depth of shields around what runs now
+    shielded: int = 0  # depth of the shields that the attempt is inside of
+
+    @property
+    def key(self) -> AttemptKey:
+        """The task id and attempt number."""
+        return self.task.id, self.task.attempt
 
     def row_time(self, at: float) -> Any:
-        """Return the monotonic time ``at`` by the database's clock, as far as the claim tells it."""
+        """Return the monotonic time ``at`` by the database's clock."""
         return self.task.started_at + timedelta(seconds=at - self.claimed_at)
+
+    def outcome(self, began: float, result: str | None = None, **fields: Any) -> Outcome:
+        """Return the outcome of this attempt, which began at ``began`` (monotonic) and ends now."""
+        return Outcome(self.task, self.row_time(began), self.row_time(time.monotonic()), result, **fields)
 
     @property
     def timeout(self) -> float:
-        """Seconds that the attempt may take, with what it asked for."""
+        """Maximum run time of the attempt in seconds, with its extensions."""
         return self.task.timeout + self.extended
 
 
 def note_interruption(held: ClaimedAttempt, interruption: type[Interruption]) -> None:
-    """Note why and when an attempt is asked to end."""
+    """Record why and when an attempt is asked to end."""
     held.interruption, held.interrupted_at = interruption, time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, not in its stubs
-    """What a task sees of its own run, when it takes a ``context``."""
+    """What a task that takes a ``context`` sees of its own run."""
 
     attempt_number: int = field(default=1)
     held: ClaimedAttempt | None = field(default=None, repr=False)
@@ -94,24 +98,24 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
 
     @property
     def attempt(self) -> int:
-        """The number of this try: 1 for the first, one more after each failure."""
+        """The number of this attempt: 1 for the first, 1 more after each failure."""
         return self.attempt_number
 
     @property
     def cancelled(self) -> bool:
-        """Whether the task was asked to stop."""
+        """Whether the task was cancelled while it runs."""
         return self.held is not None and self.held.interruption is TaskCancelled
 
     @property
     def traceparent(self) -> str | None:
-        """The W3C trace context that this attempt belongs to; tasks that it enqueues carry it on."""
+        """The W3C trace context of this attempt; tasks that it enqueues continue the trace."""
         return trace.current.get()
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Say how far the task has come, from 0 to 1, and what it does now.
+        """Report how far the task has come, from 0 to 1, and what it does now.
 
-        Call it as often as you like: it costs microseconds, and of what comes within half a
-        second the last is stored. Raises ``ValueError`` for a fraction outside of its bounds.
+        Call it as often as you like: a call costs microseconds, and the worker stores the last
+        report of each half second. Raises ``ValueError`` for a fraction out of bounds.
         """
         fraction = float(fraction)
         if not 0.0 <= fraction <= 1.0:  # false for NaN too
@@ -120,7 +124,7 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
             self.reports.progress(self.held, fraction, str(message)[:MESSAGE_LENGTH])
 
     def extend(self, seconds: float | timedelta) -> None:
-        """Move the deadline of this attempt by so many seconds. Raises ``ValueError`` unless it is above 0."""
+        """Move the deadline of this attempt by ``seconds``. Raises ``ValueError`` unless they are above 0."""
         more = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
         if not 0 < more <= MAX_EXTENSION:
             raise ValueError(f"seconds must lie between 0 and {MAX_EXTENSION:.0f}, not {seconds!r}.")
@@ -131,10 +135,10 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
 
     @contextmanager
     def shield(self) -> Iterator[None]:
-        """Put an interruption off to the end of a block, which must not be left half done.
+        """Delay an interruption to the end of the block.
 
-        In it, ``cancelled`` says whether there is one. A block that goes on for too long
-        after its timeout is given up all the same.
+        Inside the block, ``cancelled`` tells whether the task was cancelled. If the block runs for too long
+        after the timeout, the worker gives the attempt up all the same.
         """
         held = self.held
         if held is None:
@@ -147,6 +151,6 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
         finally:
             with shields:
                 held.shielded -= 1
-                wanted = held.interruption if not held.shielded else None
-        if wanted is not None:
-            raise wanted
+                delayed = held.interruption if not held.shielded else None
+        if delayed is not None:
+            raise delayed

@@ -1,4 +1,4 @@
-"""End attempts that are past their timeout, or that were cancelled."""
+"""End attempts that are past their timeout, or whose task was cancelled."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from queue_app.workers.pools.base import Pool
 
 logger = logging.getLogger("taskqueue")
 
-#: An attempt that does not end so many seconds after its timeout blocks outside of Python.
+#: Time after the timeout at which an attempt that has not ended is given up: it blocks outside of Python.
 STUCK_SECONDS = 5.0
-#: The loop looks no more often than this.
-LEAST_SECONDS = 0.05
+#: Minimum time between two checks.
+MIN_CHECK_SECONDS = 0.05
 
 
 def enforce(pool: Pool, cancelled: AbstractSet[uuid.UUID]) -> list[Outcome]:
-    """Interrupt what must end now; return the outcomes of attempts that had to be ended by force."""
+    """Interrupt the attempts that must end; return the outcomes of those that had to be ended by force."""
     outcomes: list[Outcome] = []
     for held, seconds in pool.running():
         if held.interruption is not None:
@@ -35,24 +35,24 @@ def enforce(pool: Pool, cancelled: AbstractSet[uuid.UUID]) -> list[Outcome]:
         if _seconds_left(pool, held, seconds) <= 0:
             outcome = pool.abandon(held, TaskCancelled() if held.interruption is TaskCancelled else TaskTimeout())
             if outcome is not None:
-                logger.error("%s does not end; its slot is taken from it", held.task.task_type)
+                logger.error("%s does not end; the worker gives the attempt up", held.task.task_type)
                 outcomes.append(outcome)
     return outcomes
 
 
 def next_due(pool: Pool) -> float | None:
-    """Return the seconds until ``enforce`` may have something to do; ``None`` while nothing runs."""
+    """Return the seconds until ``enforce`` may have something to do; ``None`` if nothing runs."""
     times = [
         held.timeout - seconds
         if seconds <= held.timeout and held.interruption is None
         else min(_seconds_left(pool, held, seconds), _seconds_to_repeat(pool, held))
         for held, seconds in pool.running()
     ]
-    return max(LEAST_SECONDS, min(times)) if times else None
+    return max(MIN_CHECK_SECONDS, min(times)) if times else None
 
 
 def _seconds_left(pool: Pool, held: ClaimedAttempt, seconds: float) -> float:
-    """Return how long an attempt may still run before it is ended by force."""
+    """Return how long an attempt may still run before the pool ends it by force."""
     left = held.timeout + STUCK_SECONDS - seconds
     if pool.kill_after is None or held.interruption is None:
         return left

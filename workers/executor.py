@@ -25,18 +25,18 @@ from queue_app.services.enqueue.validate import result_text
 from queue_app.tasks import AnyResult
 from queue_app.workers import capture
 from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, ProgressSink, QueueTaskContext
-from queue_app.workers.outcomes import describe, ended, has_backoff, note_failure, seen_result
+from queue_app.workers.outcomes import describe, ended, has_backoff, set_failed, visible_result
 
 
 class Executor:
-    """Runs attempts on behalf of one worker; used by all its slots at once."""
+    """Runs attempts for one worker; all its slots share it."""
 
     def __init__(self, worker_id: uuid.UUID | None, reports: ProgressSink = NO_REPORTS) -> None:
         self.worker_id = worker_id
         self.reports = reports
 
     def run(self, held: ClaimedAttempt) -> Outcome:
-        """Run one attempt and return how it ended; never raises."""
+        """Run one attempt and return its outcome; never raise."""
         began = time.monotonic()
         tokens = capture.enter(held, self.reports)
         try:
@@ -47,37 +47,37 @@ class Executor:
             return ended(held, began, error)
         finally:
             capture.leave(tokens)
-        return Outcome(held.task, held.row_time(began), held.row_time(time.monotonic()), result)
+        return held.outcome(began, result)
 
     async def arun(self, held: ClaimedAttempt) -> Outcome:
-        """Run one attempt of a coroutine function on the running loop; as ``run``, in a task of its own.
+        """Run one attempt of a coroutine function on the running loop, in an asyncio task of its own.
 
-        What may block (the look-up of earlier attempts, listeners, a backoff of the project)
-        is called in the thread that asgiref gives to calls from coroutines.
+        Code that may block (the look-up of earlier attempts, listeners, a backoff of the project)
+        runs in the thread that asgiref uses for calls from coroutines.
         """
         began = time.monotonic()
-        capture.enter(held, self.reports)  # for this asyncio task, whose context nobody else sees
+        capture.enter(held, self.reports)  # in the context of this asyncio task only
         try:
             with tracing.attempt(held.task):
                 may_block = held.task.failures > 0 or has_audience(task_started, logging.INFO)
                 call = await _aside(may_block, self._prepare, held)
                 text = await self._acomplete(held, call)
-        except GeneratorExit:  # the loop is gone
+        except GeneratorExit:  # the loop was closed
             raise
         except asyncio.CancelledError as error:
             # Without an interruption the task has cancelled itself.
             return await _end_aside(held, began, held.interruption() if held.interruption else error)
         except BaseException as error:  # noqa: BLE001 - as in ``run``
             return await _end_aside(held, began, error)
-        return Outcome(held.task, held.row_time(began), held.row_time(time.monotonic()), text)
+        return held.outcome(began, text)
 
     def _prepare(self, held: ClaimedAttempt) -> _Call:
-        """Find the function and decode what it is called with; tell listeners that it starts."""
+        """Find the function, decode its arguments, and tell listeners that the attempt starts."""
         claimed = held.task
         task = registry.get(claimed.task_type)
         args: list[Any] = json.loads(claimed.args)
         kwargs: dict[str, Any] = json.loads(claimed.parameters)
-        seen = seen_result(task, claimed, args, kwargs, self.worker_id) if _wants_result(task) else None
+        seen = visible_result(task, held, args, kwargs, self.worker_id) if _wants_result(task) else None
         _send(task_started, task, seen)
         if task.takes_context and seen is not None:
             number = claimed.failures + 1
@@ -88,33 +88,33 @@ class Executor:
         """Call the function; return its result as JSON text, ``None`` for null."""
         try:
             text = result_text(function())
-        except (Snooze, Throttle):  # not finished: it comes back
+        except (Snooze, Throttle):  # the task is put off, not finished
             raise
         except BaseException as error:
-            self._tell_failed(held, call, error)
+            self._notify_failed(held, call, error)
             raise
-        self._tell_completed(held, call, text)
+        self._notify_completed(held, call, text)
         return text
 
     async def _acomplete(self, held: ClaimedAttempt, call: _Call) -> str | None:
-        """As ``_complete``, for a coroutine function."""
+        """Do the same as ``_complete`` for a coroutine function."""
         may_block = call.seen is not None and has_audience(task_finished, logging.INFO)
         try:
             text = result_text(await call.task.func(*call.args, **call.kwargs))
         except (Snooze, Throttle, GeneratorExit):
             raise
         except BaseException as error:
-            await _aside(may_block, self._tell_failed, held, call, error)
+            await _aside(may_block, self._notify_failed, held, call, error)
             raise
-        await _aside(may_block, self._tell_completed, held, call, text)
+        await _aside(may_block, self._notify_completed, held, call, text)
         return text
 
-    def _tell_failed(self, held: ClaimedAttempt, call: _Call, error: BaseException) -> None:
+    def _notify_failed(self, held: ClaimedAttempt, call: _Call, error: BaseException) -> None:
         if call.seen is not None:
-            note_failure(call.seen, describe(error), held.row_time(time.monotonic()))
+            set_failed(call.seen, describe(error), held.row_time(time.monotonic()))
             _send(task_finished, call.task, call.seen)
 
-    def _tell_completed(self, held: ClaimedAttempt, call: _Call, text: str | None) -> None:
+    def _notify_completed(self, held: ClaimedAttempt, call: _Call, text: str | None) -> None:
         if call.seen is not None:
             object.__setattr__(call.seen, "status", TaskResultStatus.SUCCESSFUL)
             object.__setattr__(call.seen, "finished_at", held.row_time(time.monotonic()))
@@ -123,7 +123,7 @@ class Executor:
 
 
 class _Call(NamedTuple):
-    """A function, what it is called with, and what listeners see of it (``None``: there are none)."""
+    """A function, its arguments, and the result that listeners see (``None`` if there are no listeners)."""
 
     task: AnyTask
     args: list[Any]
@@ -137,17 +137,17 @@ def _wants_result(task: AnyTask) -> bool:
 
 def _send(signal: Signal, task: AnyTask, result: AnyResult | None) -> None:
     if result is not None and has_audience(signal, logging.INFO):
-        # robust: whoever listens has no say in how the attempt ended
+        # robust: an error of a listener must not change the outcome
         signal.send_robust(type(task.get_backend()), task_result=result)
 
 
 async def _aside[**P, T](blocks: object, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function: here, or, if it may block, in the thread for such calls."""
+    """Call a function: here, or in asgiref's thread if it may block."""
     return await sync_to_async(function)(*args, **kwargs) if blocks else function(*args, **kwargs)
 
 
 async def _end_aside(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
-    """As ``ended``; an interruption that comes now is too late, and must not keep the outcome from the pool."""
+    """Do the same as ``ended``; ignore an interruption that arrives now, because the pool needs the outcome."""
     if not has_backoff(held):
         return ended(held, began, error)
     ending = asyncio.ensure_future(sync_to_async(ended)(held, began, error))

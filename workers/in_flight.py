@@ -1,4 +1,4 @@
-"""What a worker has in hand: every claim, until its outcome is written or it is given back."""
+"""The tasks that a worker holds, from the claim until the outcome is stored or the task is given back."""
 
 from __future__ import annotations
 
@@ -8,37 +8,31 @@ from dataclasses import replace
 
 from django.db import DataError, IntegrityError
 
-from queue_app.core.records import ClaimedTask, Outcome
+from queue_app.core.records import Outcome
 from queue_app.index import MAX_CLAIM
-from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.context import AttemptKey, ClaimedAttempt
 from queue_app.workers.outcomes import describe
-from queue_app.workers.transport import finish, give_back, give_back_unacknowledged
-from queue_app.workers.transport.base import OutcomesRefused
+from queue_app.workers.transport.base import OutcomesRefused, Transport
 
 logger = logging.getLogger("taskqueue")
 
-#: Raised for outcomes that will not be stored, however often they are told.
+#: Errors of outcomes that can never be stored, however often the worker tries.
 REFUSED = (DataError, IntegrityError, OutcomesRefused)
-
-type Attempt = tuple[uuid.UUID, int]
-
-
-def _attempt(task: ClaimedTask) -> Attempt:
-    return task.id, task.attempt
 
 
 class InFlight:
-    """Claims are members of a set, not a count, so that none is lost or counted twice after an error.
+    """Attempts, outcomes to report and tasks to give back.
 
-    What has to be written stays here until its rows are committed; every method can be
-    called again after it failed.
+    Attempts are members of a set, not a count, so that an error cannot lose or double one. An outcome stays here
+    until its transaction is committed. Every method can be called again after it failed.
     """
 
-    def __init__(self) -> None:
-        self._held: dict[Attempt, ClaimedAttempt] = {}
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._held: dict[AttemptKey, ClaimedAttempt] = {}
         self._unreported: list[Outcome] = []
-        self._returning: dict[Attempt, ClaimedAttempt] = {}
-        self.claimed = 0  # and not given back, since the start
+        self._returning: dict[AttemptKey, ClaimedAttempt] = {}
+        self.claimed = 0  # tasks since the start, without those given back
         self.done = 0
 
     def __len__(self) -> int:
@@ -46,75 +40,71 @@ class InFlight:
 
     @property
     def slots(self) -> int:
-        """How many slots the tasks in hand take."""
+        """Number of slots that the held tasks take."""
         return sum(item.task.weight for item in self._held.values())
 
     @property
     def is_pending(self) -> bool:
-        """Whether something has to be written."""
+        """Whether there is something to write."""
         return bool(self._unreported or self._returning)
 
-    def take(self, held: list[ClaimedAttempt]) -> None:
-        """Take what was claimed."""
-        for item in held:
-            self._held[_attempt(item.task)] = item
+    def add(self, held: list[ClaimedAttempt]) -> None:
+        """Add claimed tasks."""
+        self._held.update((item.key, item) for item in held)
         self.claimed += len(held)
 
-    def note(self, outcome: Outcome) -> None:
-        """Take an outcome, to be written."""
+    def record(self, outcome: Outcome) -> None:
+        """Add an outcome to report."""
         self._unreported.append(outcome)
 
     def put_back(self, held: list[ClaimedAttempt]) -> None:
         """Mark tasks to be given back."""
-        self._returning.update((_attempt(item.task), item) for item in held)
+        self._returning.update((item.key, item) for item in held)
 
     def running(self) -> list[ClaimedAttempt]:
-        """Return what has neither ended nor is to be given back."""
-        ended = {_attempt(outcome.task) for outcome in self._unreported}
+        """Return the attempts that have not ended and are not to be given back."""
+        ended = {(outcome.task.id, outcome.task.attempt) for outcome in self._unreported}
         return [item for key, item in self._held.items() if key not in ended and key not in self._returning]
 
     def report(self) -> bool:
-        """Write the outcomes; return whether there were any."""
+        """Store the outcomes; return whether there were any."""
         if not self._unreported:
             return False
         while self._unreported:
             batch = self._unreported[:MAX_CLAIM]
             try:
-                held = finish(batch)
-            except REFUSED:  # the rows refuse one of them, and with it the others
+                accepted = self._transport.finish(batch)
+            except REFUSED:  # one outcome cannot be stored, and the whole batch was rolled back
                 batch = batch[:1]
-                held = _finish_one(batch[0])
+                accepted = self._finish_one(batch[0])
             del self._unreported[: len(batch)]
-            self.done += len(held)
+            self.done += len(accepted)
             for outcome in batch:
-                self._held.pop(_attempt(outcome.task), None)
-                if outcome.task.id not in held:
-                    logger.warning(
-                        "the outcome of %s attempt %d came too late and was refused",
-                        outcome.task.id,
-                        outcome.task.attempt,
-                    )
+                key = outcome.task.id, outcome.task.attempt
+                self._held.pop(key, None)
+                if outcome.task.id not in accepted:
+                    logger.warning("the outcome of %s attempt %d came too late and was refused", *key)
         return True
 
+    def _finish_one(self, outcome: Outcome) -> set[uuid.UUID]:
+        """Store one outcome; if it is refused, store a failure that gives the reason."""
+        try:
+            return self._transport.finish([outcome])
+        except REFUSED as error:
+            failure = describe(error)
+            return self._transport.finish([replace(outcome, result=None, snooze=None, throttle=None, failure=failure)])
+
     def give_back(self) -> None:
-        """Return to the queue what was put back."""
+        """Return the tasks that were put back to the queue."""
         if not self._returning:
             return
         keys = list(self._returning)
-        give_back([self._returning[key].task for key in keys])
+        self._transport.give_back([self._returning[key].task for key in keys])
         for key in keys:
             del self._returning[key]
             if self._held.pop(key, None) is not None:
                 self.claimed -= 1
 
     def give_back_unacknowledged(self, worker_id: uuid.UUID) -> None:
-        """Return to the queue what the rows say this worker runs, but it does not."""
-        give_back_unacknowledged(worker_id, [task_id for task_id, _ in self._held])
-
-
-def _finish_one(outcome: Outcome) -> set[uuid.UUID]:
-    """Write one outcome; one that the rows refuse becomes a failure that says why."""
-    try:
-        return finish([outcome])
-    except REFUSED as error:
-        return finish([replace(outcome, result=None, snooze=None, throttle=None, failure=describe(error))])
+        """Return the tasks that this worker runs according to PostgreSQL, but not in fact."""
+        self._transport.give_back_unacknowledged(worker_id, [task_id for task_id, _ in self._held])

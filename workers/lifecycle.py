@@ -1,4 +1,4 @@
-"""Signals and exit codes."""
+"""A process of the runtime: its exit, signals, wake-ups, forks, and a dump of what runs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,19 @@ from django.db.backends.signals import connection_created
 
 from queue_app.workers.context import ClaimedAttempt
 
-#: What a supervisor sends its children in place of a second SIGTERM: service managers send
-#: SIGTERM to every process of a group, and that and the supervisor's own would make two.
+#: The supervisor sends this to its children in place of a second SIGTERM. A service manager sends SIGTERM to every
+#: process of a group; together with the supervisor's own, a child would count two.
 HURRY = signal.SIGQUIT
 #: Asks for a list of what runs, with stacks.
 DUMP = signal.SIGUSR1
-#: Asks to claim nothing more, without leaving.
+#: Asks a worker to claim nothing more and to stay.
 QUIET = signal.SIGUSR2
 _OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, HURRY, DUMP, QUIET)
+#: Maximum length of one sleep. Python runs a signal handler between two steps of the main thread. If the signal
+#: arrives after the last step before the thread sleeps, the handler runs when the sleep is over.
+PIECE_SECONDS = 1.0
+MAX_STACK = 30  # frames of each thread in a dump
+STDERR = 2
 
 
 class Exit(IntEnum):
@@ -39,14 +44,59 @@ class Exit(IntEnum):
     OK = 0
     CRASHED = 1
     USAGE = 2
-    LOST = 3  # declared dead, or its supervisor is gone
+    LOST = 3  # the worker was declared dead, or its supervisor is gone
     UNREACHABLE = 4  # PostgreSQL or Redis at start
-    GAVE_BACK = 5  # tasks were still running when it had to leave; they are queued again
+    GAVE_BACK = 5  # tasks still ran when the worker had to exit; they are queued again
+
+
+class Shutdown:
+    """Set by signals and by other threads, read by the loop."""
+
+    def __init__(self, grace_seconds: float) -> None:
+        self.lost = ""  # why the worker lost its tasks: it was declared dead, or its supervisor is gone
+        self.draining = False  # claims nothing more, and exits when its tasks have ended
+        self.quiet = False  # claims nothing more, and stays
+        self._hurried = False
+        self._grace = grace_seconds
+        self._at: float | None = None  # monotonic time at which the grace period ends
+
+    def drain(self) -> None:
+        """Exit when the running tasks have ended, or when the grace period, counted from the first call, is over."""
+        self.draining = True
+        if self._at is None:
+            self._at = time.monotonic() + self._grace
+
+    def hurry(self) -> None:
+        """Exit with the next turn of the loop."""
+        self.draining = self._hurried = True
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the worker exits soon."""
+        return self.draining or bool(self.lost)
+
+    @property
+    def is_now(self) -> bool:
+        """Whether the worker exits now, even if tasks still run."""
+        return bool(self.lost) or self._hurried or self.remaining == 0
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until the grace period is over; ``None`` if the worker does not drain."""
+        return None if self._at is None else max(0.0, self._at - time.monotonic())
+
+    def code(self, *, failed: bool, gave_back: bool) -> Exit:
+        """Return the exit code: an outcome that could not be written comes first, then the reason to exit."""
+        if failed:
+            return Exit.CRASHED
+        if self.lost:
+            return Exit.LOST
+        return Exit.GAVE_BACK if gave_back else Exit.OK
 
 
 @contextmanager
 def on_signals(handlers: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
-    """Call these handlers for the length of a block; deliver what ``signals_held`` kept back."""
+    """Call these handlers inside the block; deliver the signals that ``signals_held`` kept back."""
 
     def handle(number: int, _frame: FrameType | None) -> None:
         handlers[signal.Signals(number)]()
@@ -62,7 +112,7 @@ def on_signals(handlers: Mapping[signal.Signals, Callable[[], None]]) -> Iterato
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Keep signals back for the length of a block; a process forked in it does until ``on_signals``."""
+    """Keep signals back inside the block; a process forked in it keeps them back until ``on_signals``."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
     try:
         yield
@@ -71,45 +121,38 @@ def signals_held() -> Iterator[None]:
 
 
 def leave_group_of_parent() -> None:
-    """Make this forked process deaf to the terminal: a Ctrl-C reaches the supervisor only, which passes it on."""
+    """Shield this forked process from Ctrl-C, which then reaches the supervisor only."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that came between fork and setpgid is dropped
-
-
-#: A wait is made of pieces no longer than this. Python runs a signal's handler between two
-#: steps of the main thread: for one that arrives after the last of these and before the
-#: thread sleeps, the handler runs, and rings, only when the sleep is over.
-PIECE_SECONDS = 1.0
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # drops one that came between fork and setpgid
 
 
 class Wakeup:
-    """Wakes the one thread that waits for it; rings before the wait count.
+    """Wakes the one thread that waits for it, also if it was set before the wait.
 
-    Not an Event: setting one takes a lock, and a signal handler runs between any two steps
-    of the main thread, also while that thread itself holds the lock. ``SimpleQueue.put`` is
-    made to be called from there.
+    This is not an Event because ``Event.set`` takes a lock, and a signal handler may run while the main thread
+    holds that lock. ``SimpleQueue.put`` may be called from a signal handler.
     """
 
     def __init__(self) -> None:
-        self._rings: SimpleQueue[None] = SimpleQueue()
+        self._calls: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """Wake the waiter, now or when it next waits; safe in a signal handler."""
-        self._rings.put(None)
+        """Wake the thread, now or when it next waits; safe in a signal handler."""
+        self._calls.put(None)
 
     def wait(self, seconds: float | None) -> None:
-        """Sleep until the wakeup has rung since the last wait, at most ``seconds``."""
+        """Sleep until ``set`` was called since the last wait, for at most ``seconds``."""
         deadline = math.inf if seconds is None else time.monotonic() + seconds
-        while self._rings.empty() and (left := deadline - time.monotonic()) > 0:
+        while self._calls.empty() and (left := deadline - time.monotonic()) > 0:
             with suppress(Empty):
-                self._rings.get(timeout=min(left, PIECE_SECONDS))
+                self._calls.get(timeout=min(left, PIECE_SECONDS))
                 break
-        while not self._rings.empty():
-            self._rings.get_nowait()
+        while not self._calls.empty():
+            self._calls.get_nowait()
 
 
-#: The driver's connections that this process has open, in all its threads.
+#: The open connections of this process, in all its threads, as the driver's objects.
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -119,9 +162,9 @@ def _remember(connection: Any, **_: Any) -> None:
 
 
 def forget_connections() -> None:
-    """Let go of every connection that a fork inherited, without a word to the server: they are its parent's.
+    """Drop the connections that a fork inherited without telling the server: they belong to the parent.
 
-    Their sockets are replaced, so that not even a bug can write to them.
+    Their sockets are replaced, so that no code can write to them by mistake.
     """
     nowhere = os.open(os.devnull, os.O_RDWR)
     try:
@@ -139,8 +182,8 @@ def forget_connections() -> None:
 
 
 @cache
-def guard() -> None:
-    """See to it, from now on, that processes forked from this one begin without connections."""
+def guard_forks() -> None:
+    """Let processes that are forked from this one start without connections."""
     connection_created.connect(_remember, dispatch_uid="queue_app.workers.lifecycle")
     for connection in connections.all(initialized_only=True):
         if connection.connection is not None:
@@ -148,19 +191,16 @@ def guard() -> None:
     os.register_at_fork(after_in_child=forget_connections)
 
 
-STDERR = 2
-
-
 def dump(name: str, running: Sequence[tuple[ClaimedAttempt, float]], unstarted: int) -> None:
-    """Write what runs, and the stack of each thread, to the standard error; safe in a signal handler."""
+    """Write what runs and the stack of each thread to the standard error; safe in a signal handler."""
     lines = [f"worker {name} (pid {os.getpid()}): {len(running)} run, {unstarted} wait for a slot"]
     for held, seconds in running:
         task = held.task
         asked = f", asked to end: {held.interruption.__name__}" if held.interruption else ""
         lines.append(f"  {task.task_type} {task.id} attempt {task.attempt}, {seconds:.1f} of {held.timeout:g} s{asked}")
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    for ident, frame in sys._current_frames().items():  # noqa: SLF001 - there is no other way to see them
+    for ident, frame in sys._current_frames().items():  # noqa: SLF001 - the only way to see other threads
         lines.append(f"thread {names.get(ident, ident)}:")
-        lines += [line.rstrip() for line in traceback.format_stack(frame)[-30:]]
+        lines += [line.rstrip() for line in traceback.format_stack(frame)[-MAX_STACK:]]
     with suppress(OSError):
         os.write(STDERR, ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"))

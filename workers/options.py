@@ -1,15 +1,20 @@
-"""What a worker was asked to be, checked."""
+"""The options of a worker, validated, and the identity under which it registers."""
 
 from __future__ import annotations
 
 import os
 import socket
+import uuid
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 
+from queue_app.core.process import process_identity
 from queue_app.exceptions import InvalidTaskData
 from queue_app.services.enqueue.validate import check_capabilities, check_queue_name
+from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.workers.rlimits import ResourceLimits
 
+DISTRIBUTION = "django-priority-taskqueue"
 MAX_CONCURRENCY = 1000
 MAX_PROCESSES = 256
 MAX_NAME = 200
@@ -18,31 +23,31 @@ POOLS = ("threads", "processes", "async")
 
 
 def default_name() -> str:
-    """Return host and process id, which staff will recognise."""
+    """Return the host name and process id."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def numbered_name(name: str, number: int) -> str:
-    """Return the name of one of several processes, no longer than a name may be."""
+    """Return the name of one of several processes, cut to the maximum length."""
     suffix = f"/{number}"
     return name[: MAX_NAME - len(suffix)] + suffix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """Options of one worker process; raises ``InvalidTaskData`` for values that make no sense."""
+    """Options of one worker process. Raises ``InvalidTaskData`` for values out of range."""
 
-    queues: tuple[str, ...] = ()  # none: all
+    queues: tuple[str, ...] = ()  # empty: all queues
     capabilities: tuple[str, ...] = ()
     concurrency: int = 5
     name: str = field(default_factory=default_name)
-    max_tasks: int | None = None  # leave after so many
-    burst: bool = False  # leave when nothing can start, now or soon
+    max_tasks: int | None = None  # number of tasks after which the worker exits
+    burst: bool = False  # exit when nothing can start, now or soon
     grace_seconds: float = 30.0
     heartbeat_seconds: float = 10.0
     look_ahead_ms: float = 20.0
     pool: str = "threads"
-    limits: ResourceLimits = field(default_factory=ResourceLimits)  # of each process of the pool of processes
+    limits: ResourceLimits = field(default_factory=ResourceLimits)  # of each process of the process pool
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "queues", tuple(sorted({check_queue_name(name) for name in self.queues})))
@@ -61,12 +66,28 @@ class WorkerOptions:
 
 
 def _check_range(field_name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:  # NaN does not either
+    if not low <= value <= high:  # refuses NaN too
         message = f"{field_name} must lie between {low} and {high:.0f}, not {value}."
         raise InvalidTaskData(field_name, message, limit=int(high))
 
 
 def check_processes(value: int) -> int:
-    """Return a sensible number of processes, or raise ``InvalidTaskData``."""
+    """Return the number of processes; raise ``InvalidTaskData`` if it is out of range."""
     _check_range("processes", value, 1, MAX_PROCESSES)
     return value
+
+
+def identify(worker_id: uuid.UUID, name: str) -> WorkerIdentity:
+    """Return the identity under which this process registers."""
+    try:
+        release = version(DISTRIBUTION)
+    except PackageNotFoundError:  # run from a checkout
+        release = "development"
+    return WorkerIdentity(
+        id=worker_id,
+        name=name,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        process_identity=process_identity(os.getpid()),
+        version=release,
+    )

@@ -1,4 +1,4 @@
-"""How an attempt ended, as a record that the rows can hold; and what code sees of it meanwhile."""
+"""The outcome of an attempt as PostgreSQL stores it, and the result that code sees while the attempt runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import logging
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from traceback import TracebackException
 from typing import Any
@@ -13,25 +14,29 @@ from typing import Any
 from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 
 from queue_app import registry
-from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, Throttling
+from queue_app.core.records import Outcome, TaskFailure, Throttling
 from queue_app.exceptions import Discard, Retry, Snooze, TaskCancelled, TaskTimeout, Throttle
 from queue_app.registry import AnyTask
 from queue_app.tasks import AnyResult, next_try
 from queue_app.workers.context import ClaimedAttempt
-from queue_app.workers.transport import earlier_attempts
 
 _log = logging.getLogger("taskqueue")
 
 MAX_MESSAGE = 2_000  # characters
-MAX_TRACEBACK = 20_000  # characters; the end of it is kept
+MAX_TRACEBACK = 20_000  # characters; the end is kept
 MAX_FRAMES = 60
 
 
-def seen_result(
-    task: AnyTask, claimed: ClaimedTask, args: list[Any], kwargs: dict[str, Any], worker_id: uuid.UUID | None
+def visible_result(
+    task: AnyTask, held: ClaimedAttempt, args: list[Any], kwargs: dict[str, Any], worker_id: uuid.UUID | None
 ) -> AnyResult:
     """Return the result that task code and listeners see while an attempt runs, with its earlier attempts."""
-    errors, workers = _history(claimed)
+    claimed = held.task
+    errors: list[TaskError] = []
+    workers: list[str] = []
+    if claimed.failures:
+        with suppress(Exception):  # without a database, or on an event loop, the attempt runs without its history
+            errors, workers = held.history(claimed.id)
     return TaskResult(
         task=task,
         id=str(claimed.id),
@@ -48,31 +53,20 @@ def seen_result(
     )
 
 
-def _history(claimed: ClaimedTask) -> tuple[list[TaskError], list[str]]:
-    """Return errors and workers of earlier attempts; of a first try there are none, and nothing is asked for."""
-    if claimed.failures == 0:
-        return [], []
-    try:
-        return earlier_attempts(claimed.id)
-    except Exception:  # noqa: BLE001 - no database now, or not from an event loop: the attempt runs all the same
-        return [], []
-
-
-def note_failure(result: AnyResult, failure: TaskFailure, finished_at: Any) -> None:
-    """Let the result that code sees say that the attempt failed."""
+def set_failed(result: AnyResult, failure: TaskFailure, finished_at: Any) -> None:
+    """Turn the result that code sees into that of a failed attempt."""
     result.errors.append(TaskError(exception_class_path=failure.exception_class, traceback=failure.traceback))
     object.__setattr__(result, "status", TaskResultStatus.FAILED)
     object.__setattr__(result, "finished_at", finished_at)
 
 
 def ended(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
-    """Return the outcome of an attempt that raised ``error``, which may have put it off."""
+    """Return the outcome of an attempt that raised ``error``: a failure, or a request to run again later."""
     if isinstance(error, Snooze):
-        return Outcome(held.task, held.row_time(began), held.row_time(time.monotonic()), snooze=error.seconds)
+        return held.outcome(began, snooze=error.seconds)
     if isinstance(error, Throttle):
         if error.scope != "key" or held.task.concurrency_key:
-            throttle = Throttling(error.scope, error.seconds)
-            return Outcome(held.task, held.row_time(began), held.row_time(time.monotonic()), throttle=throttle)
+            return held.outcome(began, throttle=Throttling(error.scope, error.seconds))
         error = ValueError(
             "The task raised Throttle for its key, but has none: enqueue it with a concurrency_key, or name another"
             " scope (queue, type)."
@@ -93,24 +87,18 @@ def failed(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
             failure = replace(failure, reason="timeout", message=message)
         case TaskCancelled():
             failure = replace(failure, reason="cancelled", message="The task was cancelled while it ran.")
-    failure = _by_own_backoff(held, failure, error)
+    failure = _apply_backoff(held, failure, error)
     is_last = not failure.retriable or held.task.failures >= held.task.max_retries
-    return Outcome(
-        held.task,
-        held.row_time(began),
-        held.row_time(time.monotonic()),
-        failure=failure,
-        error=error if is_last else None,
-    )
+    return held.outcome(began, failure=failure, error=error if is_last else None)
 
 
 def has_backoff(held: ClaimedAttempt) -> bool:
-    """Return whether the task has a function of the project that says when it is tried again."""
+    """Return whether the task has a ``backoff`` function of the project, which decides when it runs again."""
     return getattr(registry.known(held.task.task_type), "backoff", None) is not None
 
 
-def _by_own_backoff(held: ClaimedAttempt, failure: TaskFailure, error: BaseException) -> TaskFailure:
-    """Let the task's ``backoff`` say when it is tried again; what the attempt itself said comes before it."""
+def _apply_backoff(held: ClaimedAttempt, failure: TaskFailure, error: BaseException) -> TaskFailure:
+    """Let the task's ``backoff`` decide when the task runs again, unless the attempt itself has decided."""
     claimed = held.task
     task = registry.known(claimed.task_type)
     decided = not failure.retriable or failure.retry_after is not None or failure.reason == "cancelled"
@@ -118,8 +106,9 @@ def _by_own_backoff(held: ClaimedAttempt, failure: TaskFailure, error: BaseExcep
         return failure
     try:
         assert task is not None  # noqa: S101 - for the type checker: it has a backoff
-        result = seen_result(task, claimed, json.loads(claimed.args), json.loads(claimed.parameters), claimed.worker_id)
-        note_failure(result, failure, held.row_time(time.monotonic()))
+        args, kwargs = json.loads(claimed.args), json.loads(claimed.parameters)
+        result = visible_result(task, held, args, kwargs, claimed.worker_id)
+        set_failed(result, failure, held.row_time(time.monotonic()))
         wait = next_try(task, error, result)
     except Exception:  # noqa: BLE001 - whatever the project's function raises, the attempt has ended
         _log.exception("The backoff of %s failed; the usual one applies.", claimed.task_type)
@@ -128,7 +117,7 @@ def _by_own_backoff(held: ClaimedAttempt, failure: TaskFailure, error: BaseExcep
 
 
 def describe(error: BaseException) -> TaskFailure:
-    """Return what an attempt raised, bounded in size and storable in PostgreSQL."""
+    """Return the failure that an exception stands for, bounded in size and storable in PostgreSQL."""
     kind = type(error)
     try:
         message = str(error)
@@ -139,11 +128,12 @@ def describe(error: BaseException) -> TaskFailure:
     except BaseException:  # noqa: BLE001
         text = "(the traceback cannot be formatted)"
     return TaskFailure(
-        exception_class=_storable(f"{kind.__module__}.{kind.__qualname__}")[:255],
-        message=_storable(message[:MAX_MESSAGE])[:MAX_MESSAGE],
-        traceback=_storable(text[-MAX_TRACEBACK:])[-MAX_TRACEBACK:],
+        exception_class=storable(f"{kind.__module__}.{kind.__qualname__}")[:255],
+        message=storable(message[:MAX_MESSAGE])[:MAX_MESSAGE],
+        traceback=storable(text[-MAX_TRACEBACK:])[-MAX_TRACEBACK:],
     )
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
+    """Return the text without what PostgreSQL refuses: null characters and lone surrogates."""
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

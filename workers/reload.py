@@ -1,4 +1,4 @@
-"""Start again when the code has changed: for development."""
+"""Restart the worker when the code has changed, for development."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from django.utils.autoreload import iter_all_python_module_files
 
 logger = logging.getLogger("taskqueue")
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 
 
 class Reloader:
-    """Calls ``on_change`` once when a module's file differs from what it was, and compiles."""
+    """Calls ``on_change`` once when the file of a module has changed and compiles."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
@@ -25,12 +25,12 @@ class Reloader:
         self.changed = False
 
     def start(self) -> None:
-        """Begin to look."""
-        self.look()
+        """Start to watch the files."""
+        self.check()
         threading.Thread(target=self._run, name="reload", daemon=True).start()
 
-    def look(self) -> bool:
-        """Look once; return whether the code has changed for something that compiles."""
+    def check(self) -> bool:
+        """Return whether files have changed and all of these compile."""
         changed: list[Path] = []
         for path in iter_all_python_module_files():
             try:
@@ -51,14 +51,14 @@ class Reloader:
 
     def _run(self) -> None:
         tick = threading.Event()
-        while not tick.wait(LOOK_SECONDS):
-            if self.look():
+        while not tick.wait(CHECK_SECONDS):
+            if self.check():
                 self.changed = True
                 self._on_change()
                 return
 
 
-def start_again() -> None:
+def restart() -> None:
     """Replace this process by one with the same command line."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What a slot that is a process may use before it is replaced, or refused more."""
+"""Limits of a slot that is a process: when it is replaced, when it is killed, and what the system refuses it."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Final
 
 from queue_app.exceptions import InvalidTaskData, near_matches
 
-#: Names of limits that a system may have, as in ``ulimit`` and setrlimit(2).
+#: Names of the system's limits, as in ``ulimit`` and setrlimit(2).
 RESOURCES: Final = {
     name.removeprefix("RLIMIT_").lower(): getattr(resource, name)
     for name in dir(resource)
     if name.startswith("RLIMIT_")
 }
 _UNITS: Final = {"k": 1024, "m": 1024**2, "g": 1024**3}
-#: From this share of ``max_memory`` on a process is replaced after its task, before the next one pays for it.
+#: Share of ``max_memory`` above which a process is replaced after its task, before the next task exceeds the limit.
 REPLACE_SHARE: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceLimits:
-    """ResourceLimits of each process of ``--pool processes``."""
+    """Limits of each process of ``--pool processes``."""
 
-    max_tasks: int | None = None  # it is replaced after so many
-    max_memory: int | None = None  # bytes of resident memory; above, it is killed
+    max_tasks: int | None = None  # number of tasks after which the process is replaced
+    max_memory: int | None = None  # bytes of resident memory above which the process is killed
     rlimits: tuple[tuple[str, int], ...] = ()  # (name, value) for setrlimit(2)
 
     def apply(self) -> None:
         """Set the resource limits of this process, soft and hard."""
         for name, value in self.rlimits:
             _, hard = resource.getrlimit(RESOURCES[name])
-            most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(RESOURCES[name], (most, most))
+            limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(RESOURCES[name], (limit, limit))
 
     @property
     def any(self) -> bool:
-        """Whether anything is limited."""
+        """Whether there is any limit."""
         return self != ResourceLimits()
 
 
@@ -48,7 +48,7 @@ def parse_rlimit(text: str) -> tuple[str, int]:
         near = near_matches(name, RESOURCES)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         known = ", ".join(sorted(RESOURCES))
-        raise InvalidTaskData("rlimit", f"there is no limit {name!r} here.{hint} Known: {known}.")
+        raise InvalidTaskData("rlimit", f"this system has no limit {name!r}.{hint} Known: {known}.")
     unit = _UNITS.get(value[-1:], 1)
     digits = value[:-1] if unit > 1 else value
     if not digits.isascii() or not digits.isdigit() or len(digits) > 15:  # noqa: PLR2004
@@ -57,9 +57,9 @@ def parse_rlimit(text: str) -> tuple[str, int]:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Return the resident memory of a process; ``None`` where the system does not tell it like Linux."""
+    """Return the resident memory of a process; ``None`` on systems without Linux's /proc."""
     try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123 - every second, for every process
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123 - called often, for every process
             return int(file.read().split()[1]) * resource.getpagesize()
     except (OSError, IndexError, ValueError):
         return None

@@ -1,12 +1,11 @@
-"""The scheduler: due tasks, fallback wake-up calls, dead workers, repair of the index.
+"""The scheduler: queue due tasks, repeat wake-up calls, find dead workers, repair the index.
 
-Several may run; one leads by a lock that lapses. Every job is idempotent and safe twice at
-once, so leadership only spares work: while Redis is away there is no lock to hold, and the
-jobs on the rows go on. The lock is renewed a few times before it would lapse; a leader that
-lost it goes on until then, beside another, which costs work and nothing else.
+Several schedulers may run; the one that holds a lock in Redis leads. Every job is idempotent and may run twice at
+the same time, so the lock only saves work. While Redis is away no scheduler can hold the lock, and every scheduler
+runs the jobs that need only PostgreSQL. A leader renews the lock several times before it expires.
 
-Jobs that are due at about the same time have one turn. Most find nothing most of the time, and
-one look at the rows says so for all of them (``services.look``).
+Jobs that are due at about the same time run in one turn. Most jobs find no work most of the time; one query
+(``look``) finds that out for all of them.
 """
 
 from __future__ import annotations
@@ -38,28 +37,28 @@ from queue_app.workers.lifecycle import Exit, Wakeup, on_signals
 
 logger = logging.getLogger("taskqueue")
 
-#: So long, at least, jobs that need the index wait after it could not be reached.
+#: Minimum time that jobs which need the index wait after it could not be reached.
 INDEX_RETRY_SECONDS = 0.5
-#: A loop that has not turned for so long hangs. Jobs are bounded; a rebuild of millions of rows takes the longest.
+#: Time after which a loop that has not turned counts as stuck. The longest job is a rebuild of millions of rows.
 STALE_SECONDS = 900.0
-#: So long the scheduler queues what is due in one turn: dead workers, and a lost index, do not wait for millions.
+#: Maximum time per turn to queue due tasks, so that dead workers and a lost index do not wait for millions of them.
 DUE_SECONDS = 1.0
-#: So long the scheduler deletes in one turn: what is due meanwhile waits.
+#: Maximum time per turn to delete old rows. Due tasks wait for it.
 PURGE_SECONDS = 0.3
-#: So long a new leader leaves upkeep alone: it reads much, and a start or a failover has more urgent work.
+#: Time after which a new leader starts with upkeep, which reads much. Other work is more urgent after a failover.
 UPKEEP_AFTER_SECONDS = 10.0
-#: What is due so soon has its turn now: one look for many, and no turn for each.
+#: Jobs that are due within this time run now, so that they share a turn and a query.
 TOGETHER_SECONDS = 0.1
-#: So often the leader renews its lock in the time after which it would lapse.
+#: Number of times that the leader renews its lock before the lock would expire.
 RENEWALS = 5
 
 
 @dataclass(slots=True)
 class Job:
-    """Something to do every ``interval`` seconds; ``due_at`` is monotonic time.
+    """An action that runs every ``interval`` seconds; ``due_at`` is monotonic time.
 
-    An action that returns ``True`` has left work, and has its next turn once the others had theirs.
-    One that would find nothing, by the answers to what the job asks of a look, is not called.
+    If the action returns ``True``, it has left work, and runs again in the next turn. It is skipped if the answers
+    to the job's questions say that it would find nothing.
     """
 
     name: str
@@ -67,32 +66,29 @@ class Job:
     action: Callable[[], object]
     due_at: float = 0.0
     failing: bool = field(default=False)
-    needs_index: bool = False  # nothing can be done without Redis
+    needs_index: bool = False  # the job can do nothing without Redis
     has_more: bool = field(default=False)
-    asks: tuple[str, ...] = ()  # questions of a look; the action is called when one is answered with yes,
-    is_wanted: Callable[[Answers], bool] | None = None  # or by what this makes of the answers
+    asks: tuple[str, ...] = ()  # questions for ``look``
+    is_wanted: Callable[[Answers], bool] | None = None  # judges the answers; ``None``: one yes is enough
 
     def run_once(self, answers: Answers | None = None) -> bool:
-        """Run the job, without answers in any case; return whether the index answered, as far as it was asked.
+        """Run the job if there is work, or if there are no answers; return false if the index is unreachable.
 
         A failure is logged once, and the job is tried again at its next turn.
         """
         self.has_more = False
         try:
             self.has_more = self._may_find_work(answers) and self.action() is True
-        except (IndexUnavailable, DatabaseError) as error:
-            if not self.failing:
-                logger.warning("%s failed: %s", self.name, " ".join(str(error).split()))
-            self.failing = True
-            if isinstance(error, IndexUnavailable):
-                return False
-            connections.close_all()
-        except Exception:
-            if not self.failing:
+        except Exception as error:
+            if not self.failing and isinstance(error, IndexUnavailable | DatabaseError):
+                logger.warning("%s failed: %s", self.name, _line(error))
+            elif not self.failing:
                 logger.exception("%s failed", self.name)
             self.failing = True
-        else:
-            self.failing = False
+            if isinstance(error, DatabaseError):
+                connections.close_all()
+            return not isinstance(error, IndexUnavailable)
+        self.failing = False
         return True
 
     def _may_find_work(self, answers: Answers | None) -> bool:
@@ -102,7 +98,7 @@ class Job:
 
 
 class Scheduler:
-    """Runs the jobs while it leads."""
+    """Runs the jobs while it is the leader."""
 
     def __init__(self, *, with_maintenance: bool = False) -> None:
         settings = conf.get().scheduler
@@ -113,11 +109,11 @@ class Scheduler:
         self._purging = False
         self._stopping = False
         self._index_is_away = False
-        self._index_back_at = 0.0  # monotonic time before which nothing is asked of the index
-        self._renew_at = 0.0  # monotonic time at which the lock is to be renewed
-        self._answers: Answers | None = None  # of the look of this turn
+        self._index_back_at = 0.0  # monotonic time until which the scheduler does not use the index
+        self._renew_at = 0.0  # monotonic time at which to renew the lock
+        self._answers: Answers | None = None  # what this turn's query found
         self._questions: set[str] = set()
-        self._look = Job("look", 0.0, self._look_around)  # never due by itself
+        self._query = Job("look", 0.0, self._find_pending_work)  # for its error handling; never due
         self._wakeup = Wakeup()
         self.loop_heartbeat = LoopHeartbeat()
         reconciler, reaper = Reconciler(), Reaper()
@@ -157,7 +153,7 @@ class Scheduler:
         return Exit.OK
 
     def stop(self) -> None:
-        """Leave after the job under way."""
+        """Exit after the current job."""
         self._stopping = True
         self._wakeup.set()
 
@@ -170,7 +166,7 @@ class Scheduler:
         due = [job for job in self.jobs if job.due_at <= soon]
         self._questions = {name for job in due for name in job.asks}
         self._answers = None
-        self._look.run_once()  # where it fails nothing is known, and every job looks for itself
+        self._query.run_once()  # if it fails there are no answers, and every due job runs
         for job in due:
             began = time.monotonic()
             if self._stopping:
@@ -185,19 +181,19 @@ class Scheduler:
             ran.append(job.name)
         return ran
 
-    def _look_around(self) -> None:
+    def _find_pending_work(self) -> None:
         if self._questions:
             self._answers = pending_work(self._questions)
 
     def _rebuild(self) -> None:
         rebuild_if_needed()
-        self._renew_at = 0.0  # an index that was lost had the lock in it
+        self._renew_at = 0.0  # the lock was lost with the index
 
     def _maintain(self) -> None:
         run_overdue("promote", "expire", "snapshot", every=self._with_maintenance)
 
     def _purge(self) -> bool:
-        """Delete for a moment; where that was not enough, go on at the next turn, or after a failure in its time."""
+        """Delete old rows for a moment; return whether to go on in the next turn."""
         if self._purging or self._with_maintenance or is_overdue("purge"):
             self._purging, began = False, time.monotonic()
             purge(seconds=PURGE_SECONDS)
@@ -205,13 +201,13 @@ class Scheduler:
         return self._purging
 
     def _miss_index(self, since: float) -> None:
-        """Ask nothing of the index for a while, so that the jobs on the rows have their turns.
+        """Do not use the index for a while, so that the jobs which need only PostgreSQL get their turns.
 
-        One that does not answer costs ``SOCKET_SECONDS`` each time: a third of the time at most.
+        Each try costs up to ``SOCKET_SECONDS``; the pause is twice as long as the try.
         """
         now = time.monotonic()
         self._index_back_at = now + max(INDEX_RETRY_SECONDS, 2 * (now - since))
-        self._renew_at = 0.0  # who leads may be another by then, and is the first question
+        self._renew_at = 0.0  # another scheduler may lead by then
 
     def _next_at(self) -> float:
         if not self.leads:
@@ -226,7 +222,7 @@ class Scheduler:
             leads = take_lead(self.token, self.leader_seconds)
         except IndexUnavailable as error:
             if not self._index_is_away:
-                logger.warning("the jobs on the rows go on without the index: %s", " ".join(str(error).split()))
+                logger.warning("jobs that need only PostgreSQL go on without the index: %s", _line(error))
             self._index_is_away = True
             self._miss_index(began)
             leads = True
@@ -244,13 +240,17 @@ class Scheduler:
         try:
             resign(self.token)
         except IndexUnavailable:
-            logger.info("the leadership lapses by itself")
+            logger.info("cannot release the leader's lock; it expires by itself")
 
 
 def _make_all_due() -> bool:
-    """Queue what is due, for a moment; return whether there may be more."""
+    """Queue due tasks for a moment; return whether there may be more."""
     until = time.monotonic() + DUE_SECONDS
     while make_due() == DUE_BATCH:
         if time.monotonic() >= until:
             return True
     return False
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

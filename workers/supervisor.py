@@ -1,7 +1,7 @@
-"""Several worker processes under one: start, restart, stop, and give back what a dead one held.
+"""Several worker processes under one: start, restart and stop them, and give back the tasks of a dead one.
 
-Signal handlers only count and ring; the loop does the rest, so that it never acts on a
-child that it is just starting or has just collected.
+Signal handlers only count and wake the loop. The loop does the rest, so that no handler acts on a
+child that the loop is just starting or has just collected.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from typing import NoReturn
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from queue_app.services.repair.reap import mark_dead
-from queue_app.workers import transport
-from queue_app.workers.health import HealthMonitor, LoopHeartbeat, notify
+from queue_app.workers.health import HealthMonitor, LoopHeartbeat, notify_systemd
 from queue_app.workers.lifecycle import (
     DUMP,
     HURRY,
@@ -34,22 +32,23 @@ from queue_app.workers.lifecycle import (
     signals_held,
 )
 from queue_app.workers.options import WorkerOptions, numbered_name
-from queue_app.workers.reload import Reloader, start_again
+from queue_app.workers.reload import Reloader, restart
+from queue_app.workers.transport.base import Transport
 from queue_app.workers.worker import Worker
 
 logger = logging.getLogger("taskqueue")
 
-#: A child that dies sooner than this after its start is restarted ever more slowly.
+#: Minimum life of a child that is restarted at once; the restart of others is delayed more each time.
 STABLE_SECONDS = 10.0
 MIN_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
-#: A loop that has not turned for three heartbeats and so long is stuck.
+#: Time beyond three heartbeats after which a loop that has not turned counts as stuck.
 STALE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
 class Child:
-    """One worker process; ``backoff`` is how long its start was put off."""
+    """A worker process; ``backoff`` is how long its start was delayed."""
 
     number: int
     worker_id: uuid.UUID
@@ -61,18 +60,19 @@ class Child:
 class Supervisor:
     """Runs ``processes`` workers with the same options."""
 
-    def __init__(self, options: WorkerOptions, processes: int) -> None:
+    def __init__(self, options: WorkerOptions, transport: Transport, processes: int) -> None:
         self.options = options
         self.processes = processes
+        self.loop_heartbeats = [LoopHeartbeat() for _ in range(processes)]
+        self._transport = transport
         self._children: dict[int, Child] = {}
         self._restarts: list[tuple[float, Child]] = []
-        self._stops = 0  # stop signals so far
-        self._passed_on = 0  # of these
+        self._stops = 0  # stop signals received
+        self._forwarded_stops = 0
+        self._to_forward: deque[signal.Signals] = deque()  # other signals
         self._worst = Exit.OK
         self._wakeup = Wakeup()
-        self._told: deque[signal.Signals] = deque()  # signals to pass on, beside those that stop
         self._quiet = False
-        self.loop_heartbeats = [LoopHeartbeat() for _ in range(processes)]
 
     def run(self) -> Exit:
         """Keep the workers running until a signal; return the worst exit code."""
@@ -81,7 +81,7 @@ class Supervisor:
             signal.SIGINT: self.stop,
             HURRY: self.stop,
             signal.SIGCHLD: self._wakeup.set,
-            DUMP: lambda: self._tell(DUMP),
+            DUMP: lambda: self._forward(DUMP),
             QUIET: self.quiet,
         }
         with on_signals(handlers):
@@ -95,17 +95,16 @@ class Supervisor:
                 self._wakeup.wait(self._patience())
 
     def run_once(self) -> None:
-        """Collect the children that ended, pass signals on, and start the successors that are due."""
-        for pid, status in _ended_children(list(self._children)):
-            self._ended(self._children.pop(pid), os.waitstatus_to_exitcode(status))
-        while self._passed_on < self._stops:
-            self._passed_on += 1
-            for pid in self._children:
-                os.kill(pid, signal.SIGTERM if self._passed_on == 1 else HURRY)
-        while self._told:
-            number = self._told.popleft()
-            for pid in self._children:
-                os.kill(pid, number)
+        """Collect the children that ended, forward signals, and start the replacements that are due."""
+        for pid in list(self._children):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                self._on_ended(self._children.pop(pid), os.waitstatus_to_exitcode(status))
+        while self._forwarded_stops < self._stops:
+            self._forwarded_stops += 1
+            self._send(signal.SIGTERM if self._forwarded_stops == 1 else HURRY)
+        while self._to_forward:
+            self._send(self._to_forward.popleft())
         now = time.monotonic()
         due = [child for at, child in self._restarts if at <= now]
         self._restarts = [(at, child) for at, child in self._restarts if at > now]
@@ -114,32 +113,36 @@ class Supervisor:
                 self._start(child.number, child.backoff)
 
     def quiet(self) -> None:
-        """Let the workers, and those that will take their place, claim nothing more."""
+        """Let the workers and their replacements claim nothing more."""
         self._quiet = True
-        self._tell(QUIET)
-
-    def _tell(self, number: signal.Signals) -> None:
-        self._told.append(number)
-        self._wakeup.set()
+        self._forward(QUIET)
 
     def stop(self) -> None:
-        """Let the workers drain; the second time, leave at once."""
+        """Let the workers drain; when called again, let them exit at once."""
         self._stops += 1
         self._wakeup.set()
 
+    def _forward(self, number: signal.Signals) -> None:
+        self._to_forward.append(number)
+        self._wakeup.set()
+
+    def _send(self, number: signal.Signals) -> None:
+        for pid in self._children:
+            os.kill(pid, number)
+
     def _start(self, number: int, backoff: float) -> None:
-        """Fork a worker; no connection may be open, or parent and child would share it."""
+        """Fork a worker. Close all connections first, or parent and child would share them."""
         connections.close_all()
         worker_id, supervisor = uuid.uuid4(), os.getpid()
         self.loop_heartbeats[number - 1].reset()
-        with signals_held():  # the child inherits handlers that are not its own, until it has some
+        with signals_held():  # until the child has replaced the handlers that it inherits
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # the thread of the health holds no lock of ours
+                warnings.simplefilter("ignore", DeprecationWarning)  # the health monitor's thread holds no lock of ours
                 try:
                     pid = os.fork()
-                except OSError as error:  # no memory, or too many processes: the others work on
+                except OSError as error:  # no memory, or too many processes; the other workers go on
                     logger.error("worker process %d cannot be started: %s", number, error)  # noqa: TRY400
-                    self._put_off(Child(number, worker_id, 0, time.monotonic(), backoff))
+                    self._schedule_restart(Child(number, worker_id, 0, time.monotonic(), backoff))
                     return
             if pid == 0:
                 self._run_child(number, worker_id, supervisor)
@@ -150,7 +153,7 @@ class Supervisor:
         try:
             leave_group_of_parent()
             options = replace(self.options, name=numbered_name(self.options.name, number))
-            worker = Worker(options, worker_id, supervisor)
+            worker = Worker(options, self._transport, worker_id, supervisor)
             worker.loop_heartbeat = self.loop_heartbeats[number - 1]
             if self._quiet:
                 worker.quiet()
@@ -160,23 +163,32 @@ class Supervisor:
         finally:
             os._exit(code)
 
-    def _ended(self, child: Child, code: int) -> None:
-        """Note how a child ended; one that did not say goodbye leaves tasks behind."""
+    def _on_ended(self, child: Child, code: int) -> None:
+        """Record how a child ended, and give back its tasks unless it did so itself."""
         if code == Exit.OK:
             return
         if code not in (Exit.LOST, Exit.GAVE_BACK):
             logger.error("worker process %d (pid %d) died with code %d", child.number, child.pid, code)
-            _give_back(child.worker_id)
+            self._mark_dead(child.worker_id)
         if self._stops:
             self._worst = max(self._worst, Exit(code) if code in list(Exit) else Exit.CRASHED)
             return
-        self._put_off(child)
+        self._schedule_restart(child)
 
-    def _put_off(self, child: Child) -> None:
-        """Start a successor: at once, or the later the more often a child has died young."""
+    def _mark_dead(self, worker_id: uuid.UUID) -> None:
+        try:
+            self._transport.mark_dead(worker_id)
+        except DatabaseError as error:
+            reason = " ".join(str(error).split())
+            logger.warning("the tasks of worker %s wait for the scheduler to return them: %s", worker_id, reason)
+        finally:
+            connections.close_all()
+
+    def _schedule_restart(self, child: Child) -> None:
+        """Schedule a replacement: at once, or after a delay that doubles each time a child dies young."""
         lived = time.monotonic() - child.started_at
-        slower = max(MIN_BACKOFF_SECONDS, 2 * child.backoff)
-        child.backoff = 0.0 if lived >= STABLE_SECONDS else min(MAX_BACKOFF_SECONDS, slower)
+        delay = max(MIN_BACKOFF_SECONDS, 2 * child.backoff)
+        child.backoff = 0.0 if lived >= STABLE_SECONDS else min(MAX_BACKOFF_SECONDS, delay)
         self._restarts.append((time.monotonic() + child.backoff, child))
 
     def _patience(self) -> float | None:
@@ -185,42 +197,25 @@ class Supervisor:
         return max(0.0, min(at for at, _ in self._restarts) - time.monotonic())
 
 
-def _ended_children(pids: list[int]) -> list[tuple[int, int]]:
-    ended: list[tuple[int, int]] = []
-    for pid in pids:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            ended.append((pid, status))
-    return ended
-
-
-def _give_back(worker_id: uuid.UUID) -> None:
-    if not transport.is_direct():
-        return  # the server will notice
-    try:
-        mark_dead(worker_id)
-    except DatabaseError as error:
-        reason = " ".join(str(error).split())
-        logger.warning("the scheduler will have to return the tasks of worker %s: %s", worker_id, reason)
-    finally:
-        connections.close_all()
-
-
 def run_workers(
-    options: WorkerOptions, processes: int, *, health_port: int | None = None, reload: bool = False
+    options: WorkerOptions, transport: Transport, processes: int, *, health_port: int | None, reload: bool
 ) -> Exit:
-    """Run one worker in this process, or several under a supervisor; raise ``OSError`` for a port that is taken."""
+    """Run one worker in this process, or several under a supervisor. Raises ``OSError`` for a port in use."""
     runner: Worker | Supervisor
-    runner = Worker(options) if processes == 1 else Supervisor(options, processes)
-    loop_heartbeats = [runner.loop_heartbeat] if isinstance(runner, Worker) else runner.loop_heartbeats
+    if processes == 1:
+        runner = Worker(options, transport)
+        loop_heartbeats = [runner.loop_heartbeat]
+    else:
+        runner = Supervisor(options, transport, processes)
+        loop_heartbeats = runner.loop_heartbeats
     HealthMonitor(loop_heartbeats, 3 * options.heartbeat_seconds + STALE_SECONDS, health_port).start()
     reloader = Reloader(lambda: os.kill(os.getpid(), signal.SIGTERM))
     if reload:
         reloader.start()
     gc.collect()
-    gc.freeze()  # pages of what exists by now stay shared with the workers
+    gc.freeze()  # the collector no longer touches existing objects, so their pages stay shared with the workers
     code = runner.run()
-    notify("STOPPING=1")
+    notify_systemd("STOPPING=1")
     if reloader.changed:
-        start_again()
+        restart()
     return code

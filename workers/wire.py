@@ -1,4 +1,4 @@
-"""Tasks and outcomes as JSON, for slots in other processes."""
+"""Messages between a worker and the slots of its process pool: tasks and outcomes as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IDS: Final = ("id", "worker_id")
 
 def task_form(task: ClaimedTask) -> dict[str, Any]:
     """Return a task as JSON values."""
-    form = {field.name: getattr(task, field.name) for field in fields(task)}
+    form = {field.name: getattr(task, field.name) for field in fields(task)}  # not ``asdict``, which copies deeply
     for name in _TIMES:
         form[name] = form[name].isoformat()
     for name in _IDS:
@@ -40,27 +40,24 @@ def task_of(form: dict[str, Any]) -> ClaimedTask:
 
 
 def outcome_form(outcome: Outcome) -> dict[str, Any]:
-    """Return how an attempt ended as JSON values; which attempt, and when, the reader knows."""
+    """Return an outcome as JSON values, without the task and the times, which the reader knows."""
     return {
         "result": outcome.result,
-        "failure": None if outcome.failure is None else asdict(outcome.failure),
+        "failure": outcome.failure and asdict(outcome.failure),
         "snooze": outcome.snooze,
         "throttle": outcome.throttle,
     }
 
 
-def outcome_of(form: dict[str, Any], held: ClaimedAttempt, began: float, ended: float) -> Outcome:
-    """Return the outcome that ``outcome_form`` described, of an attempt between two monotonic times."""
-    failure = None if form["failure"] is None else TaskFailure(**form["failure"])
-    throttle = form.get("throttle")
-    return Outcome(
-        held.task,
-        held.row_time(began),
-        held.row_time(ended),
+def outcome_of(form: dict[str, Any], held: ClaimedAttempt, began: float) -> Outcome:
+    """Return the outcome that ``outcome_form`` described, of an attempt that began at ``began`` and ends now."""
+    failure, throttle = form["failure"], form["throttle"]
+    return held.outcome(
+        began,
         form["result"],
-        failure=failure,
+        failure=failure and TaskFailure(**failure),
         snooze=form["snooze"],
-        throttle=None if throttle is None else Throttling(*throttle),
+        throttle=throttle and Throttling(*throttle),
     )
 
 
@@ -71,16 +68,16 @@ def send(to: socket.socket, message: dict[str, Any]) -> None:
 
 
 class Reader:
-    """Cuts what arrives on a socket into messages."""
+    """Splits the data that arrives on a socket into messages."""
 
     def __init__(self, source: socket.socket) -> None:
         self._source = source
         self._buffer = bytearray()
 
     def receive(self, flags: int = 0) -> list[dict[str, Any]] | None:
-        """Wait for more and return the messages that are complete; ``None`` at the end.
+        """Wait for data and return the messages that are complete; ``None`` if the other side hung up.
 
-        Raises ``BlockingIOError`` with the flag MSG_DONTWAIT when there is nothing yet.
+        Raises ``BlockingIOError`` with the flag MSG_DONTWAIT if no data has arrived.
         """
         try:
             data = self._source.recv(65536, flags)

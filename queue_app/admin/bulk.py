@@ -16,14 +16,13 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import ADDITION, LogEntry
 from django.db.models import Count, Model, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.columns import permission
-from queue_app.admin.mixins import TOOLS_IN_CONTENT, QueueAppAdmin
+from queue_app.admin.mixins import QueueAppAdmin
 from queue_app.admin.task_search import Ambiguous, NotAllowed, read_address
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING, WAITING, Status
@@ -139,11 +138,7 @@ class TaskBulkMixin(OperationsMixin[Task]):
         across = request.POST.get("select_across") == "1"
         counts = dict(queryset.order_by().values_list("status").annotate(Count("pk")))
         skipped = {status: count for status, count in sorted(counts.items()) if status not in applies_to}
-        context = self.admin_site.each_context(request) | {
-            "title": verb,
-            "opts": self.opts,
-            "crumbs_as_list": not TOOLS_IN_CONTENT,
-            "media": self.media,
+        context = {
             "verb": verb,
             "action": request.POST.get("action", ""),
             "across": across,
@@ -154,9 +149,8 @@ class TaskBulkMixin(OperationsMixin[Task]):
             "applies_to": ", ".join(sorted(_words(status) for status in applies_to)),
             "running": counts.get(Status.EXECUTING, 0) if Status.EXECUTING in applies_to else 0,
             "sample": list(queryset.filter(status__in=sorted(applies_to)).order_by("-pk")[:SAMPLE]),
-            "reason_length": REASON_LENGTH,
         }
-        return TemplateResponse(request, "admin/queue_app/task/confirm.html", context)
+        return self.own_page(request, "task/confirm.html", verb, **context)
 
     # -- all that match, or a large selection ------------------------------------------
 

@@ -18,7 +18,7 @@ from django.utils.translation import ngettext
 
 from queue_app.admin.columns import column, json_block, preformatted, queue_and_user, two_lines
 from queue_app.admin.dead_letter_actions import DeadLetterActionsMixin
-from queue_app.admin.filters import LETTER_SEARCH_HELP, BandFilter, ChoiceFilter, QueueFilter, search
+from queue_app.admin.filters import LETTER_SEARCH_HELP, BandFilter, QueueFilter, choice_filter, search
 from queue_app.admin.forms import DeadLetterActionForm
 from queue_app.admin.mixins import ReadOnlyAdmin
 from queue_app.admin.saved_views import SavedViewsMixin
@@ -28,20 +28,9 @@ from queue_app.displayed_payload import displayed_payload
 from queue_app.models import DeadLetter, TaskPayload
 from queue_app.models.dead_letter import STATE_NAMES, DeadLetterQuerySet
 
-
-class StateFilter(ChoiceFilter):
-    """Dead letters by state; open ones can be replayed."""
-
-    title = _lazy("state")
-    parameter_name = "state"
-
-    def names(self) -> list[str]:
-        """Return the states."""
-        return list(STATE_NAMES)
-
-    def keep(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        """Keep the dead letters in a state."""
-        return cast("DeadLetterQuerySet", queryset).in_state(value)
+StateFilter = choice_filter(
+    _lazy("state"), "state", lambda: STATE_NAMES, lambda rows, value: cast("DeadLetterQuerySet", rows).in_state(value)
+)
 
 
 class DeadLetterChangeList(ChangeList):
@@ -65,6 +54,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     """Tasks whose retries are exhausted, and whether staff replayed or discarded them."""
 
     action_form = DeadLetterActionForm
+    changelist_class = DeadLetterChangeList
     empty_text = _lazy("No dead letter. Tasks come here when their retries are exhausted.")
     actions = ("replay_selected", "discard_selected")
     exact_lookups = ("operation_id", "fingerprint")
@@ -87,10 +77,6 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     masked_parameters = column(_lazy("parameters"), lambda letter: json_block(_displayed(letter)[2]))
     died = column(_lazy("died"), lambda letter: labels.ago(letter.died_at, timezone.now()))
     expires = column(_lazy("expires"), lambda letter: labels.ago(letter.expires_at, timezone.now()))
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[DeadLetterChangeList]:
-        """Return the list that hides secrets."""
-        return DeadLetterChangeList
 
     def get_fields(self, request: HttpRequest, obj: DeadLetter | None = None) -> Any:
         """Leave out what the user may not read."""

@@ -10,7 +10,6 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
@@ -25,7 +24,6 @@ from queue_app.core.redaction import redact
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import DeadLetter, TaskPayload
-from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.dead_letter import OPEN_NAME
 from queue_app.models.operation import OperationKind
 from queue_app.services.control.audit import ADMIN, record
@@ -172,19 +170,14 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         self.message_user(request, f"There is no dead letter {pk}, or its task was purged.", messages.WARNING)
         return HttpResponseRedirect(self.url_of("changelist"))
 
-    def render_change_form(
-        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> HttpResponse:
-        """Show the buttons that the user may press above the record."""
-        letter: DeadLetter | None = kwargs.get("obj")
-        if letter is not None:
-            may_replay = letter.state == OPEN_NAME and self.has_replay_permission(request)
-            context |= {
-                "may_replay": may_replay,
-                "may_edit": may_replay and request.user.has_perm("queue_app.view_payload"),
-                "may_discard": letter.state == OPEN_NAME and self.has_discard_permission(request),
-            }
-        return super().render_change_form(request, context, *args, **kwargs)
+    def page_context(self, request: HttpRequest, found: DeadLetter) -> dict[str, Any]:
+        """Return the buttons that the user may press."""
+        may_replay = found.state == OPEN_NAME and self.has_replay_permission(request)
+        return {
+            "may_replay": may_replay,
+            "may_edit": may_replay and request.user.has_perm("queue_app.view_payload"),
+            "may_discard": found.state == OPEN_NAME and self.has_discard_permission(request),
+        }
 
     # -- by cause, or by filter -------------------------------------------------------
 
@@ -199,14 +192,8 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         for group in found:
             secrets = displayed_payload(group.latest.task_type, payloads.get(group.latest.task_id))[0]
             rows.append((group, redact(group.latest.message, secrets)[:200] if may_view else ""))
-        context = self.admin_site.each_context(request) | {
-            "title": _("Dead letters by cause"),
-            "opts": self.opts,
-            "media": self.media,
-            "rows": rows,
-            "may_act": self.has_replay_permission(request) or self.has_discard_permission(request),
-        }
-        return TemplateResponse(request, "admin/queue_app/deadletter/groups.html", context)
+        may_act = self.has_replay_permission(request) or self.has_discard_permission(request)
+        return self.own_page(request, "deadletter/groups.html", _("Dead letters by cause"), rows=rows, may_act=may_act)
 
     def matching_view(self, request: HttpRequest) -> HttpResponse:
         """Show what a filter matches now; replay or discard all of it once the user confirms."""
@@ -224,19 +211,17 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         if act in {"replay", "discard"} and self._act_on_all(request, act, wanted):
             return HttpResponseRedirect(self.url_of("groups"))
         dry_run = preview(wanted)
-        context = self.admin_site.each_context(request) | {
-            "title": _("Replay or discard all that match"),
-            "opts": self.opts,
-            "media": self.media,
-            "values": values,
-            "count": dry_run.count,
-            "sample": DeadLetter.objects.filter(pk__in=dry_run.sample).order_by("died_at"),
-            "may_replay": self.has_replay_permission(request),
-            "may_discard": self.has_discard_permission(request),
-            "reason_length": REASON_LENGTH,
-            "rates": (MIN_RATE, MAX_RATE),
-        }
-        return TemplateResponse(request, "admin/queue_app/deadletter/matching.html", context)
+        return self.own_page(
+            request,
+            "deadletter/matching.html",
+            _("Replay or discard all that match"),
+            values=values,
+            count=dry_run.count,
+            sample=DeadLetter.objects.filter(pk__in=dry_run.sample).order_by("died_at"),
+            may_replay=self.has_replay_permission(request),
+            may_discard=self.has_discard_permission(request),
+            rates=(MIN_RATE, MAX_RATE),
+        )
 
     def _act_on_all(self, request: HttpRequest, act: str, wanted: DeadLetterFilter) -> bool:
         """Replay or discard what a filter matches; return false, with a message, if the form is invalid."""

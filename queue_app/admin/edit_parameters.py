@@ -9,7 +9,6 @@ from typing import Any
 from django.contrib import messages
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 
 from queue_app.admin.forms import EditForm
 from queue_app.admin.mixins import QueueAppAdmin
@@ -58,14 +57,5 @@ class EditParametersMixin[M: Model](QueueAppAdmin[M]):
             else:
                 self.message_user(request, done, messages.SUCCESS)
                 return HttpResponseRedirect(self.url_of("change", target))
-        context = self.admin_site.each_context(request) | {
-            "title": title,
-            "opts": self.opts,
-            "original": found,
-            "form": form,
-            "args": pretty(args) if args else "",
-            "media": self.media,
-            "submit": submit,
-            "explanation": explanation,
-        }
-        return TemplateResponse(request, "admin/queue_app/deadletter/edit.html", context)
+        context = {"original": found, "form": form, "submit": submit, "explanation": explanation}
+        return self.own_page(request, "deadletter/edit.html", title, args=pretty(args) if args else "", **context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from django.contrib import admin
@@ -27,118 +28,77 @@ _NAME = re.compile(NAME_PATTERN)
 _BANDS = {band.label: band.value for band in Band}
 
 
-class ChoiceFilter(admin.SimpleListFilter):
-    """A filter by one of some names; an unknown name leads back to the unfiltered list."""
+def choice_filter(
+    title: Any,
+    parameter: str,
+    choices: Callable[[], Iterable[str]],
+    keep: Callable[[QuerySet[Any], str], QuerySet[Any]],
+    label: Callable[[str], str] = lambda name: name.replace("_", " "),
+) -> type[admin.SimpleListFilter]:
+    """Return a filter by one of ``choices()``.
 
-    def names(self) -> list[str]:
-        """Return the names to offer."""
-        raise NotImplementedError
+    ``keep(rows, value)`` raises ``LookupError`` or ``ValueError`` for an invalid value, which leads
+    back to the unfiltered list. A valid value need not be among the choices.
+    """
 
-    def keep(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        """Keep the rows of a name. Raises ``LookupError`` or ``ValueError`` for an unknown name."""
-        raise NotImplementedError
+    class ChoiceFilter(admin.SimpleListFilter):
+        def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+            return [(name, label(name)) for name in choices()]
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the names, each with its label."""
-        return [(name, name.replace("_", " ")) for name in self.names()]
+        def has_output(self) -> bool:
+            # Without choices, Django would ignore the value and list everything.
+            return super().has_output() or bool(self.value())
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep the rows of the chosen name."""
-        value = self.value()
-        if not value:
-            return queryset
-        try:
-            return self.keep(queryset, value)
-        except (LookupError, ValueError) as error:
-            raise IncorrectLookupParameters from error
+        def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+            value = self.value()
+            try:
+                return keep(queryset, value) if value else queryset
+            except (LookupError, ValueError) as error:
+                raise IncorrectLookupParameters from error
 
-
-class OpenFilter(ChoiceFilter):
-    """A filter by a name that may be missing from the menu. Django would ignore it if the menu were empty."""
-
-    def has_output(self) -> bool:
-        """Whether the filter is applied and shown."""
-        return super().has_output() or bool(self.value())
+    ChoiceFilter.title, ChoiceFilter.parameter_name = title, parameter
+    return ChoiceFilter
 
 
-class StatusFilter(ChoiceFilter):
-    """Tasks by status; ``pending`` means scheduled, queued or executing."""
-
-    title = _("status")
-    parameter_name = "status"
-
-    def names(self) -> list[str]:
-        """Return all states, ``pending`` first."""
-        return [PENDING_NAME, *Status]
-
-    def keep(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        """Keep the tasks in a status."""
-        return cast("TaskQuerySet", queryset).in_status(value)
+def _of_queue(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
+    if not _NAME.match(name):
+        raise ValueError(name)
+    return rows.filter(queue=name)
 
 
-class BandFilter(ChoiceFilter):
-    """Rows by priority band."""
-
-    title = _("priority")
-    parameter_name = "priority"
-
-    def names(self) -> list[str]:
-        """Return the bands, most urgent first."""
-        return list(_BANDS)
-
-    def keep(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        """Keep the rows of a band."""
-        return queryset.filter(priority=_BANDS[value])
+def _since(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
+    since = timezone.now() - SINCE[name]
+    # Ids begin with their time, so the primary key bounds the scan. The minute allows for clocks that differ.
+    first = uuid.UUID(int=max(0, int((since.timestamp() - 60) * 1000)) << 80)
+    return rows.filter(created_at__gte=since, id__gte=first)
 
 
-class QueueFilter(OpenFilter):
-    """Rows by queue. The names come from the table of queues; distinct names of all tasks would cost a scan."""
-
-    title = _("queue")
-    parameter_name = "queue"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the known queues."""
-        return [(name, name) for name in Queue.objects.order_by("name").values_list("name", flat=True)[:MAX_QUEUES]]
-
-    def keep(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        """Keep the rows of a queue, which may be deleted."""
-        if not _NAME.match(value):
-            raise ValueError(value)
-        return queryset.filter(queue=value)
-
-
-class TypeFilter(OpenFilter):
-    """Tasks by type. The names come from the code and the live workers."""
-
-    title = _("task type")
-    parameter_name = "task_type"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the known types, each by the name of its function."""
-        return [(name, name.rpartition(".")[2]) for name in known_types()[:MAX_TYPES]]
-
-    def keep(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        """Keep the tasks of a type, which may be unknown."""
-        return queryset.filter(task_type=value)
-
-
-class SinceFilter(ChoiceFilter):
-    """Tasks by age."""
-
-    title = _("created in the last")
-    parameter_name = "since"
-
-    def names(self) -> list[str]:
-        """Return the lengths of time."""
-        return list(SINCE)
-
-    def keep(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        """Keep the tasks created since then."""
-        since = timezone.now() - SINCE[value]
-        # Ids begin with their time, so the primary key bounds the scan. The minute allows for clocks that differ.
-        first = uuid.UUID(int=max(0, int((since.timestamp() - 60) * 1000)) << 80)
-        return queryset.filter(created_at__gte=since, id__gte=first)
+StatusFilter = choice_filter(
+    _("status"),
+    "status",
+    lambda: [PENDING_NAME, *Status],
+    lambda rows, value: cast("TaskQuerySet", rows).in_status(value),
+)
+BandFilter = choice_filter(
+    _("priority"), "priority", lambda: _BANDS, lambda rows, value: rows.filter(priority=_BANDS[value])
+)
+#: The names come from the table of queues; distinct names of all tasks would cost a scan.
+QueueFilter = choice_filter(
+    _("queue"),
+    "queue",
+    lambda: Queue.objects.order_by("name").values_list("name", flat=True)[:MAX_QUEUES],
+    _of_queue,
+    label=str,
+)
+#: The names come from the code and the live workers.
+TypeFilter = choice_filter(
+    _("task type"),
+    "task_type",
+    lambda: known_types()[:MAX_TYPES],
+    lambda rows, value: rows.filter(task_type=value),
+    label=lambda name: name.rpartition(".")[2],
+)
+SinceFilter = choice_filter(_("created in the last"), "since", lambda: SINCE, _since)
 
 
 def search[M: Model](queryset: QuerySet[M], term: str, *, id_field: str = "pk") -> QuerySet[M]:

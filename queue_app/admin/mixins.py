@@ -17,6 +17,7 @@ from django.core.paginator import Paginator
 from django.db.models import Model
 from django.forms.widgets import Script
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
@@ -78,6 +79,7 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
     #: Fields that a list's address may filter by, exactly, besides the parameters of its filters.
     exact_lookups: tuple[str, ...] = ()
     empty_text: Any = _("Nothing here yet.")
+    changelist_class: type[ChangeList] = ChangeList
     #: Whether an object's page shows its latest entries of the audit log.
     shows_changes = False
     #: (route, method, end of the URL's name) of the pages beside Django's own; each class lists its own.
@@ -144,6 +146,10 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
         """Report an error that stopped an action before it changed anything."""
         self.message_user(request, _("%(error)s Nothing was changed.") % {"error": error}, messages.ERROR)
 
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """Return the class of the list."""
+        return self.changelist_class
+
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Show each filter as a menu above the list, which needs the room beside it."""
         changes = super().get_changelist_instance(request)
@@ -162,15 +168,27 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Show an object's page, with its latest changes where ``shows_changes`` is set."""
+        """Show an object's page with its ``page_context``."""
         found: M | None = kwargs.get("obj")
-        if found is not None and self.shows_changes:
-            entries = AuditEntry.objects.filter(target=self.opts.model_name, target_id=str(found.pk))[:RECENT]
-            context |= {
-                "history": [(entry, changes_text(entry)) for entry in entries],
-                "may_view_audit": request.user.has_perm("queue_app.view_auditentry"),
-            }
+        if found is not None:
+            context |= {"tools_in_content": TOOLS_IN_CONTENT} | self.page_context(request, found)
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def page_context(self, request: HttpRequest, found: M) -> dict[str, Any]:
+        """Return what the template of an object's page needs besides Django's context."""
+        if not self.shows_changes:
+            return {}
+        entries = AuditEntry.objects.filter(target=self.opts.model_name, target_id=str(found.pk))[:RECENT]
+        return {
+            "history": [(entry, changes_text(entry)) for entry in entries],
+            "may_view_audit": request.user.has_perm("queue_app.view_auditentry"),
+        }
+
+    def own_page(self, request: HttpRequest, template: str, title: str, **context: Any) -> HttpResponse:
+        """Return a page of this model that Django does not have."""
+        common = {"title": title, "opts": self.opts, "media": self.media, "reason_length": REASON_LENGTH}
+        context = self.admin_site.each_context(request) | common | context
+        return TemplateResponse(request, f"admin/queue_app/{template}", context)
 
     # -- actions on one object ------------------------------------------------------
 

@@ -141,15 +141,10 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
         ended = cancel_operation(operation.pk, by=request.user.get_username())
         self.audit(request, [operation], "Stopped.", action="stop", after={"changed": ended.changed})
 
-    def render_change_form(
-        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> HttpResponse:
-        """Show the stop button above the record, if the user may press it."""
-        operation: Operation | None = kwargs.get("obj")
-        if operation is not None:
-            running = operation.state == OperationState.RUNNING
-            context |= {"is_running": running, "may_stop": running and _may_stop(request, operation)}
-        return super().render_change_form(request, context, *args, **kwargs)
+    def page_context(self, request: HttpRequest, found: Operation) -> dict[str, Any]:
+        """Return whether the operation is running, and whether the user may stop it."""
+        running = found.state == OperationState.RUNNING
+        return {"is_running": running, "may_stop": running and _may_stop(request, found)}
 
 
 def _may_stop(request: HttpRequest, operation: Operation) -> bool:

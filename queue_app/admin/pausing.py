@@ -40,8 +40,8 @@ LENGTHS = (
 class PauseForm(forms.Form):
     """The reason of a pause, and its length."""
 
-    reason = forms.CharField(required=False, max_length=REASON_LENGTH)
-    seconds = forms.ChoiceField(choices=LENGTHS, required=False)
+    reason = forms.CharField(label=_lazy("Reason:"), required=False, max_length=REASON_LENGTH)
+    seconds = forms.ChoiceField(label=_lazy("A pause lasts:"), choices=LENGTHS, required=False)
 
     @property
     def resume_at(self) -> datetime | None:
@@ -50,11 +50,8 @@ class PauseForm(forms.Form):
         return timezone.now() + timedelta(seconds=int(seconds)) if seconds else None
 
 
-class PauseActionForm(ActionForm):
+class PauseActionForm(PauseForm, ActionForm):
     """The list's actions with the reason of a pause, and its length."""
-
-    reason = forms.CharField(label=_lazy("Reason:"), required=False, max_length=REASON_LENGTH)
-    seconds = forms.ChoiceField(label=_lazy("A pause lasts:"), choices=LENGTHS, required=False)
 
 
 class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
@@ -64,6 +61,8 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
     actions: Any = ("pause_selected", "resume_selected")
     pause_permission = "queue_app.pause_limit"
     change_form_template = "admin/queue_app/includes/pausable.html"
+    #: Fields that staff cannot change once the object exists.
+    fixed_fields: tuple[str, ...] = ()
     own_urls: ClassVar[Routes] = (
         ("<path:object_id>/pause/", "pause_view", "pause"),
         ("<path:object_id>/resume/", "resume_view", "resume"),
@@ -73,6 +72,10 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
     def has_pause_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may pause and resume."""
         return request.user.has_perm(self.pause_permission)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
+        """Fix ``fixed_fields`` once the object exists."""
+        return [*super().get_readonly_fields(request, obj), *(self.fixed_fields if obj else ())]
 
     def save_model(self, request: HttpRequest, obj: M, form: Any, change: Any) -> None:
         """Write only edited fields, so that the form does not undo a pause made meanwhile."""
@@ -167,23 +170,16 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
                 reason=reason,
             )
 
-    def render_change_form(
-        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> HttpResponse:
-        """Show the state and the buttons above the form."""
-        found: M | None = kwargs.get("obj")
-        if found is not None:
-            quoted = quote(found.pk)
-            context |= {
-                "state": self.state(found),
-                "is_paused": found.paused,
-                "may_pause": self.has_pause_permission(request),
-                "pause_url": self.url_of("pause", quoted),
-                "resume_url": self.url_of("resume", quoted),
-                "lengths": LENGTHS,
-                "reason_length": REASON_LENGTH,
-            }
-        return super().render_change_form(request, context, *args, **kwargs)
+    def page_context(self, request: HttpRequest, found: M) -> dict[str, Any]:
+        """Return the state and the buttons."""
+        return super().page_context(request, found) | {
+            "state": self.state(found),
+            "is_paused": found.paused,
+            "may_pause": self.has_pause_permission(request),
+            "toggle_url": self.url_of("resume" if found.paused else "pause", quote(found.pk)),
+            "lengths": LENGTHS,
+            "reason_length": REASON_LENGTH,
+        }
 
 
 def _posted(request: HttpRequest) -> PauseForm:

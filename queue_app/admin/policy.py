@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
@@ -68,6 +67,7 @@ class LimitAdmin(PausingAdmin[Limit]):
         ),
         (None, {"fields": ("reason",)}),
     )
+    fixed_fields = ("scope", "name")
     form = ReasonForm
     list_display = ("name", "scope", "state", "max_concurrent", "rate_count", "rate_seconds")
     list_editable = ("max_concurrent", "rate_count", "rate_seconds")
@@ -76,10 +76,6 @@ class LimitAdmin(PausingAdmin[Limit]):
     ordering = ("scope", "name")
     search_fields = ("name",)
     sortable_by = ("name", "scope")
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Limit | None = None) -> tuple[str, ...]:
-        """Fix the type or key once the limit exists; another type or key needs another limit."""
-        return ("scope", "name") if obj else ()
 
 
 @admin.register(RuntimeSettings)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
-from django.http import HttpRequest, HttpResponse
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
@@ -16,11 +18,12 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.columns import column
 from queue_app.admin.forms import ReasonForm
-from queue_app.admin.live import LiveMixin
+from queue_app.admin.mixins import Routes
 from queue_app.admin.pausing import LIMITS_NOTE, PausingAdmin
 from queue_app.core.states import PENDING
-from queue_app.dashboard import labels
+from queue_app.dashboard import charts, labels
 from queue_app.dashboard.queues import oldest_seconds, summaries
+from queue_app.dashboard.reasons import overview_context
 from queue_app.models import Queue, Task
 from queue_app.services.read.stats import QueueSummary
 
@@ -43,10 +46,11 @@ class QueueChangeList(ChangeList):
 
 
 @admin.register(Queue)
-class QueueAdmin(LiveMixin, PausingAdmin[Queue]):
+class QueueAdmin(PausingAdmin[Queue]):
     """The queues."""
 
     change_form_template = "admin/queue_app/queue/change_form.html"
+    changelist_class = QueueChangeList
     empty_text = _lazy("No queue yet. The first enqueued task creates one.")
     fieldsets = (
         (None, {"fields": ("name", "description")}),
@@ -67,32 +71,26 @@ class QueueAdmin(LiveMixin, PausingAdmin[Queue]):
         (_lazy("Expiry"), {"fields": (("stale_after_seconds", "expire_eagerly"),)}),
         (None, {"fields": ("reason",)}),
     )
+    fixed_fields = ("name",)  # tasks refer to it
     form = ReasonForm
     list_display = ("named", "state", "depth", "running", "oldest", "max_concurrent", "rate_count", "rate_seconds")
     list_display_links = ("named",)
     list_editable = ("max_concurrent", "rate_count", "rate_seconds")
     list_per_page = 50
     ordering = ("name",)
+    own_urls: ClassVar[Routes] = (("live/", "live_view", "live"), ("charts/", "charts_view", "charts"))
     pause_permission = "queue_app.pause_queue"
     search_fields = ("name", "description")
     sortable_by = ("named", "max_concurrent")
 
     running = column(_lazy("running"), lambda queue: summary.active if (summary := _summary(queue)) else "-")
-    oldest = column(_lazy("oldest waits"), lambda queue: labels.age_or_dash(oldest_seconds(_summary(queue))))
+    oldest = column(_lazy("oldest wait"), lambda queue: labels.age_or_dash(oldest_seconds(_summary(queue))))
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         """Make the fields for short texts small."""
         if db_field.name in {"description", "fair_weights"}:
             kwargs["widget"] = forms.Textarea({"rows": 2, "cols": 60})
         return super().formfield_for_dbfield(db_field, request, **kwargs)
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[QueueChangeList]:
-        """Return the list with depths."""
-        return QueueChangeList
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> tuple[str, ...]:
-        """Fix the name once the queue exists, because tasks refer to it."""
-        return ("name",) if obj else ()
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Protect queues with pending tasks."""
@@ -116,21 +114,39 @@ class QueueAdmin(LiveMixin, PausingAdmin[Queue]):
         waiting = [(labels.band_label(band), stats.depth) for band, stats in summary.bands.items() if stats.depth]
         return format_html_join(" ", '<span class="tq-count">{} {}</span>', waiting) if waiting else "0"
 
-    def render_change_form(
-        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> HttpResponse:
-        """Show queued and running tasks above the form."""
-        queue: Queue | None = kwargs.get("obj")
-        if queue is not None:
-            found, error = summaries([queue])
-            summary = found.get(queue.name)
-            context |= {
-                "summary": summary,
-                "oldest_seconds": oldest_seconds(summary),
-                "unreachable": UNREACHABLE if error else "",
-                "may_view_tasks": request.user.has_perm("queue_app.view_task"),
-            }
-        return super().render_change_form(request, context, *args, **kwargs)
+    def page_context(self, request: HttpRequest, found: Queue) -> dict[str, Any]:
+        """Return the queued and running tasks."""
+        known, error = summaries([found])
+        summary = known.get(found.name)
+        return super().page_context(request, found) | {
+            "summary": summary,
+            "oldest_seconds": oldest_seconds(summary),
+            "unreachable": UNREACHABLE if error else "",
+            "may_view_tasks": request.user.has_perm("queue_app.view_task"),
+        }
+
+    # -- the overview -------------------------------------------------------------
+
+    def live_view(self, request: HttpRequest) -> HttpResponse:
+        """Return the live part of the overview as HTML, for the overview's script."""
+        _check(request)
+        response = render(request, "admin/queue_app/includes/live.html", overview_context(request.user))
+        response["Cache-Control"] = "no-store"
+        return response
+
+    def charts_view(self, request: HttpRequest) -> HttpResponse:
+        """Return the series of the charts as JSON."""
+        _check(request)
+        try:
+            data = charts.chart_data(request.GET.get("range", charts.DEFAULT), request.GET.get("queue", "")[:100])
+        except KeyError:
+            return JsonResponse({"error": f"range must be one of {', '.join(charts.RANGES)}."}, status=400)
+        return JsonResponse(data, headers={"Cache-Control": "no-store"})
+
+
+def _check(request: HttpRequest) -> None:
+    if not request.user.has_perm("queue_app.view_queue"):
+        raise PermissionDenied
 
 
 def _summary(queue: Queue) -> QueueSummary | None:

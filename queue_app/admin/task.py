@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from queue_app.admin.bulk import PRIORITY_ACTIONS
 from queue_app.admin.columns import column, queue_and_user, two_lines
 from queue_app.admin.filters import BandFilter, QueueFilter, SinceFilter, StatusFilter, TypeFilter, search
-from queue_app.admin.mixins import TOOLS_IN_CONTENT, ReadOnlyAdmin, Routes
+from queue_app.admin.mixins import ReadOnlyAdmin, Routes
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.task_actions import TaskActionsMixin
 from queue_app.admin.task_detail import load_detail, progress_and_logs
@@ -59,6 +59,7 @@ class TaskChangeList(ChangeList):
 class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
     """The tasks, newest first."""
 
+    changelist_class = TaskChangeList
     empty_text = _lazy("No task yet. Code enqueues tasks with .enqueue(), other programs with the API.")
     actions = ("cancel_selected", "retry_selected", "run_now_selected", *PRIORITY_ACTIONS)
     exact_lookups = ("user", "worker_id")
@@ -76,10 +77,6 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
 
     class Media:
         js = (Script("queue_app/task_live.js", defer=True),)
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
-        """Return the list with bands and workers."""
-        return TaskChangeList
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
@@ -121,24 +118,18 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
         url = self.url_of_model("worker", "change", task.worker_id)
         return two_lines(text, format_html('<a href="{}">{}</a>', url, name))
 
-    def render_change_form(
-        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> HttpResponse:
-        """Show the task's page."""
-        task: Task | None = kwargs.get("obj")
-        if task is not None:
-            context |= {
-                "title": _("Task"),
-                "reason_length": REASON_LENGTH,
-                "tools_in_content": TOOLS_IN_CONTENT,
-                "detail": load_detail(task, timezone.now(), may_view_payload=self.may_view_payload(request)),
-                "bands": [(band.label, band.value == task.priority) for band in Band],
-                **self.buttons(request, task),
-                "may_view_workers": request.user.has_perm("queue_app.view_worker"),
-                "may_view_queues": request.user.has_perm("queue_app.view_queue"),
-                "may_view_letters": request.user.has_perm("queue_app.view_deadletter"),
-            }
-        return super().render_change_form(request, context, *args, **kwargs)
+    def page_context(self, request: HttpRequest, found: Task) -> dict[str, Any]:
+        """Return everything about the task."""
+        return {
+            "title": _("Task"),
+            "reason_length": REASON_LENGTH,
+            "detail": load_detail(found, timezone.now(), may_view_payload=self.may_view_payload(request)),
+            "bands": [(band.label, band.value == found.priority) for band in Band],
+            **self.buttons(request, found),
+            "may_view_workers": request.user.has_perm("queue_app.view_worker"),
+            "may_view_queues": request.user.has_perm("queue_app.view_queue"),
+            "may_view_letters": request.user.has_perm("queue_app.view_deadletter"),
+        }
 
     def live_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         """Return a task's progress and log lines as HTML, and its status in a header, for the page's script."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
@@ -17,9 +16,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.columns import column, permission, two_lines
-from queue_app.admin.mixins import TOOLS_IN_CONTENT, ReadOnlyAdmin, Routes
+from queue_app.admin.mixins import ReadOnlyAdmin, Routes
 from queue_app.core.states import Status
 from queue_app.dashboard import labels
+from queue_app.dashboard.live import LIVE_STATUSES, is_late
 from queue_app.exceptions import InvalidTransition
 from queue_app.models import Task, Worker
 from queue_app.models.worker import WorkerStatus
@@ -27,13 +27,6 @@ from queue_app.services.repair.workers import request_drain
 from queue_app.sql.database import atomic
 
 MAX_RUNNING = 200
-LIVE = (WorkerStatus.ACTIVE, WorkerStatus.DRAINING)
-
-
-def is_late(worker: Worker, now: datetime) -> bool:
-    """Return whether a live worker missed more than one heartbeat."""
-    silent = (now - worker.last_heartbeat_at).total_seconds()
-    return worker.status in LIVE and silent > 2 * worker.heartbeat_seconds
 
 
 class WorkerChangeList(ChangeList):
@@ -43,7 +36,7 @@ class WorkerChangeList(ChangeList):
         """Read the page, then count the running tasks of its workers."""
         super().get_results(request)
         workers: list[Worker] = list(self.result_list)
-        live = [worker.id for worker in workers if worker.status in LIVE]
+        live = [worker.id for worker in workers if worker.status in LIVE_STATUSES]
         running = Task.objects.filter(status=Status.EXECUTING, worker_id__in=live).values_list("worker_id")
         busy = dict(running.annotate(Count("id"))) if live else {}
         for worker in workers:
@@ -55,6 +48,7 @@ class WorkerChangeList(ChangeList):
 class WorkerAdmin(ReadOnlyAdmin[Worker]):
     """The workers, newest first."""
 
+    changelist_class = WorkerChangeList
     empty_text = _lazy("No worker has registered yet. Start one with manage.py runworker.")
     actions = ("drain_selected",)
     list_display = ("name", "state", "heartbeat", "slots", "served", "offers", "tasks_done", "process")
@@ -108,10 +102,6 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             before={"status": worker.status}, after={"drain_requested": True},
         )  # fmt: skip
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[WorkerChangeList]:
-        """Return the list with the running tasks."""
-        return WorkerChangeList
-
     @admin.display(description=_lazy("status"))
     def state(self, worker: Worker) -> SafeString:
         """Return the status, and who asked an active worker to drain."""
@@ -127,24 +117,18 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         age = labels.ago(worker.last_heartbeat_at, now)
         return format_html('<span class="tq-alert">{} ({})</span>', age, _("late")) if is_late(worker, now) else age
 
-    def render_change_form(
-        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> HttpResponse:
-        """Show the worker's page, with its running tasks if the user may see tasks."""
-        worker: Worker | None = kwargs.get("obj")
-        if worker is not None:
-            executing = Task.objects.filter(status=Status.EXECUTING, worker_id=worker.id)
-            may_view_tasks = request.user.has_perm("queue_app.view_task")
-            context |= {
-                "title": _("Worker"),
-                "tools_in_content": TOOLS_IN_CONTENT,
-                "state": self.state(worker),
-                "heartbeat": self.heartbeat(worker),
-                "busy": executing.count(),
-                "may_view_tasks": may_view_tasks,
-                "may_drain": self.has_drain_permission(request)
-                and worker.status == WorkerStatus.ACTIVE
-                and worker.drain_requested_at is None,
-                "running": list(executing.order_by("started_at")[:MAX_RUNNING]) if may_view_tasks else [],
-            }
-        return super().render_change_form(request, context, *args, **kwargs)
+    def page_context(self, request: HttpRequest, found: Worker) -> dict[str, Any]:
+        """Return the worker's state, with its running tasks if the user may see tasks."""
+        executing = Task.objects.filter(status=Status.EXECUTING, worker_id=found.id)
+        may_view_tasks = request.user.has_perm("queue_app.view_task")
+        return super().page_context(request, found) | {
+            "title": _("Worker"),
+            "state": self.state(found),
+            "heartbeat": self.heartbeat(found),
+            "busy": executing.count(),
+            "may_view_tasks": may_view_tasks,
+            "may_drain": self.has_drain_permission(request)
+            and found.status == WorkerStatus.ACTIVE
+            and found.drain_requested_at is None,
+            "running": list(executing.order_by("started_at")[:MAX_RUNNING]) if may_view_tasks else [],
+        }

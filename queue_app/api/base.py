@@ -123,12 +123,11 @@ class ApiView(APIView):
 
     def get_authenticators(self) -> list[BaseAuthentication]:
         """Add keys, and tokens if their app is installed, first: the first one names the scheme in a 401."""
-        classes = list(self.authentication_classes)
-        if classes and apps.is_installed("rest_framework.authtoken"):
-            classes.insert(0, TokenAuthentication)
-        if classes:
-            classes.insert(0, KeyAuthentication)
-        return [authentication() for authentication in classes]
+        if not self.authentication_classes:
+            return []
+        installed = apps.is_installed("rest_framework.authtoken")
+        tokens = [KeyAuthentication(), *([TokenAuthentication()] if installed else [])]
+        return [*tokens, *super().get_authenticators()]
 
     def get_renderers(self) -> list[Any]:
         """Return JSON, and for a GET that needs authentication also an HTML page."""
@@ -152,7 +151,7 @@ class ApiView(APIView):
             audit.begin()
         super().initial(request, *args, **kwargs)
         scope = self.key_scopes.get(request.method or "")
-        if scope is not None:
+        if scope is not None and request.auth is not None:
             check_scope(request, scope)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:

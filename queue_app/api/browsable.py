@@ -84,9 +84,9 @@ def _example(view: Any, method: str) -> str | None:
     """Return the example body in the OpenAPI document; ``None`` for a method without a body."""
     if not apps.is_installed("drf_spectacular"):
         return None if method == "DELETE" else "{}"
-    from queue_app.api.schema import OPERATIONS  # noqa: PLC0415 - needs the extra
+    from queue_app.api.schema.endpoints import ENDPOINTS  # noqa: PLC0415 - its package needs the extra
 
-    found = OPERATIONS.get((view if isinstance(view, type) else type(view), method))
+    found = ENDPOINTS.get((view if isinstance(view, type) else type(view), method))
     if found is None or found.request is None:
         return None
     return json.dumps(found.example or {}, indent=2, ensure_ascii=False)

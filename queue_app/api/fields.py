@@ -167,7 +167,7 @@ def json_object(value: Any, name: str) -> dict[str, Any]:
     return value
 
 
-def list_of(most: int) -> Check[list[Any]]:
+def list_of(most: int, code: str = "too_many") -> Check[list[Any]]:
     """Return a check for a list of at most ``most`` items."""
 
     def check(value: Any, name: str) -> list[Any]:
@@ -175,7 +175,7 @@ def list_of(most: int) -> Check[list[Any]]:
             raise InvalidTaskData(name, f"{name} must be a list.", code="list_expected")
         if len(value) > most:
             message = f"{name} has {len(value)} items; the limit is {most}."
-            raise InvalidTaskData(name, message, code="too_many", limit=most)
+            raise InvalidTaskData(name, message, code=code, limit=most)
         return value
 
     return check

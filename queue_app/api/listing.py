@@ -37,31 +37,20 @@ _DEATH_CURSOR: Final = re.compile(r"[0-9a-f]{14}[0-9a-f]{32}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """One page of a list of tasks; no ``fields`` means all."""
+class Listing[W, C]:
+    """One page of a list."""
 
-    wanted: TaskFilter
-    fields: Sequence[str]
+    wanted: W
     page_size: int
-    before: uuid.UUID | None
+    before: C | None
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterListing:
-    """One page of a list of dead letters; ``state`` is ``None`` for all states."""
-
-    wanted: DeadLetterFilter
-    state: str | None
-    page_size: int
-    before: DeathCursor | None
-
-
-def parse_listing(query: QueryDict) -> Listing:
-    """Return the page of tasks that a query string describes; raise all its errors together."""
+def parse_listing(query: QueryDict) -> tuple[Listing[TaskFilter, uuid.UUID], Sequence[str]]:
+    """Return the page of tasks that a query string describes, and their fields; raise all its errors together."""
     with _task_reader(query, ("fields", "page_size", "cursor")) as reader:
         wanted = read_filter(reader, query)
         fields = reader.optional("fields", several(_field)) or ()
-        return Listing(wanted, fields, _page_size(reader), reader.optional("cursor", once(_task_cursor)))
+        return Listing(wanted, _page_size(reader), reader.optional("cursor", once(_task_cursor))), fields
 
 
 def parse_counting(query: QueryDict) -> tuple[TaskFilter, bool]:
@@ -78,15 +67,15 @@ def parse_export(query: QueryDict) -> tuple[TaskFilter, Sequence[str], str]:
         return wanted, fields, reader.optional("format", once(choice(FORMATS, "unknown_format"))) or FORMATS[0]
 
 
-def parse_letter_listing(query: QueryDict) -> DeadLetterListing:
-    """Return the page of dead letters that a query string describes; raise all its errors together."""
+def parse_letter_listing(query: QueryDict) -> tuple[Listing[DeadLetterFilter, DeathCursor], str]:
+    """Return the page of dead letters that a query string describes, and their state; raise all its errors together."""
     with read_query(query, (*LETTER_FILTERS, "state", "page_size", "cursor")) as reader:
         wanted = DeadLetterFilter(
             **{name: reader.optional(name, once(check)) for name, check in LETTER_FILTERS.items()}
         )
         state = reader.optional("state", once(choice((*STATE_NAMES, ALL), "unknown_status"))) or OPEN_NAME
         before = reader.optional("cursor", once(_death_cursor))
-        return DeadLetterListing(wanted, None if state == ALL else state, _page_size(reader), before)
+        return Listing(wanted, _page_size(reader), before), state
 
 
 def cursor_of(before: uuid.UUID | DeathCursor | None) -> str | None:

@@ -55,6 +55,8 @@ POLICY: Final = Shape("priority", *POLICY_FIELDS)
 PAUSE: Final = Shape("paused", "paused_at", "paused_by", "paused_reason", "resume_at")
 limit: Final = Shape("id", "scope", "name", *PACE, *PAUSE.names)
 ATTEMPT: Final = Shape("attempt", "worker_id", "started_at", "finished_at", "exception_class")
+OPTIONS: Final = Shape("timeout", "max_retries", "retry_delay")
+PROGRESS: Final = Shape("attempt", "fraction", "message", "updated_at")
 LETTER: Final = Shape(
     "id", "task_id", "task_type", "queue", "priority", "user", "reason", "attempts", "exception_class", "died_at",
     "expires_at", "state", "replayed_at", "replayed_by", "parameters_edited", "operation_id", "discarded_at",
@@ -75,18 +77,13 @@ def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
     visible = may_view_payload(user, found.task.user)
     inside = visible and user.is_staff
     secrets, args, parameters = displayed_payload(found.task.task_type, found)
-    options = found.options
     return summary(found.task) | {
         "queue_position": found.queue_position,
         "idempotency_key": found.task.idempotency_key,
         "payload_hidden": not visible,
         "parameters": parameters if visible else None,
         "args": args if visible else None,
-        "options": {
-            "timeout": options.timeout,
-            "max_retries": options.max_retries,
-            "retry_delay": options.retry_delay,
-        },
+        "options": OPTIONS(found.options),
         "attempts": [
             ATTEMPT(attempt)
             | {
@@ -109,12 +106,7 @@ def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
 def _progress(found: TaskProgress | None, secrets: frozenset[str], *, visible: bool) -> dict[str, Any] | None:
     if found is None:
         return None
-    return {
-        "attempt": found.attempt,
-        "fraction": found.fraction,
-        "message": redact(found.message, secrets) if visible else None,
-        "updated_at": found.updated_at,
-    }
+    return PROGRESS(found) | {"message": redact(found.message, secrets) if visible else None}
 
 
 def policy(found: PriorityPolicy) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from queue_app.api.fields import Reader, choice, reason, switch, text, uuid_of
+from queue_app.api.fields import Reader, choice, list_of, reason, switch, text, uuid_of
 from queue_app.api.listing import LETTER_FILTERS
 from queue_app.api.submission import priority
 from queue_app.api.task_filters import read_body_filter
@@ -22,39 +22,28 @@ ACTIONS: Final = tuple(kind.value for kind in OperationKind)
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSelection:
-    """An action and the tasks that it applies to."""
+class Selection[W, O: Options]:
+    """The rows that an action applies to, and how it proceeds."""
 
-    action: Action
-    wanted: TaskFilter
-    options: Options
+    wanted: W
+    options: O
     reason: str
     dry_run: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterSelection:
-    """The dead letters to replay or discard."""
-
-    wanted: DeadLetterFilter
-    options: ReplayOptions
-    reason: str
-    dry_run: bool
-
-
-def parse_task_selection(data: Mapping[str, Any]) -> TaskSelection:
-    """Return the action that the body asks for; raise all its errors together."""
+def parse_task_selection(data: Mapping[str, Any]) -> tuple[Action, Selection[TaskFilter, Options]]:
+    """Return the action that the body asks for and its tasks; raise all errors together."""
     with Reader(data, ("action", "priority", "ids", "filter", "rate", "limit", "reason", "dry_run")) as reader:
         kind = reader.required("action", _kind, OperationKind.CANCEL)
         band = reader.optional("priority", priority)
         ids = reader.optional("ids", _ids)
         wanted = reader.optional("filter", lambda value, _: read_body_filter(value))
         _check_ids_or_filter(reader, data)
-        options, why, dry_run = _options(reader, data, Options())
-    return TaskSelection(Action(kind=kind, band=band), wanted or TaskFilter(ids=ids), options, why, dry_run)
+        selection = Selection(wanted or TaskFilter(ids=ids), *_options(reader, data, Options()))
+    return Action(kind=kind, band=band), selection
 
 
-def parse_letter_selection(data: Mapping[str, Any], *, replay: bool) -> DeadLetterSelection:
+def parse_letter_selection(data: Mapping[str, Any], *, replay: bool) -> Selection[DeadLetterFilter, ReplayOptions]:
     """Return the dead letters that the body asks for; raise all its errors together."""
     given = data.get("filter")
     inner = {f"filter.{name}": value for name, value in given.items()} if isinstance(given, dict) else {}
@@ -69,7 +58,7 @@ def parse_letter_selection(data: Mapping[str, Any], *, replay: bool) -> DeadLett
             reader.note(InvalidTaskData("filter", "filter must be an object.", code="object_expected"))
         else:
             _check_ids_or_filter(reader, data)
-        return DeadLetterSelection(wanted, *_options(reader, data, ReplayOptions()))
+        return Selection(wanted, *_options(reader, data, ReplayOptions()))
 
 
 def _check_ids_or_filter(reader: Reader, data: Mapping[str, Any]) -> None:
@@ -93,13 +82,7 @@ def _options[O: Options](reader: Reader, data: Mapping[str, Any], options: O) ->
 
 
 def _ids(value: Any, name: str) -> list[uuid.UUID]:
-    """Accept a bounded list of ids."""
-    if not isinstance(value, list):
-        raise InvalidTaskData(name, f"{name} must be a list of ids.", code="list_expected")
-    if len(value) > MAX_IDS:
-        message = f"{name} takes at most {MAX_IDS} values; use a filter for more."
-        raise InvalidTaskData(name, message, code="too_many", limit=MAX_IDS)
-    return [uuid_of(item, f"{name}[{position}]") for position, item in enumerate(value)]
+    return [uuid_of(item, f"{name}[{position}]") for position, item in enumerate(list_of(MAX_IDS)(value, name))]
 
 
 def _kind(value: Any, name: str) -> OperationKind:

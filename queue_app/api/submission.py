@@ -6,7 +6,7 @@ import hashlib
 from typing import Any, Final
 
 from queue_app.api.errors import InvalidInput
-from queue_app.api.fields import Reader, json_object, text
+from queue_app.api.fields import Reader, json_object, list_of, text
 from queue_app.core.parsing import timestamp
 from queue_app.core.priorities import Band, parse_band
 from queue_app.core.records import NewTask
@@ -92,14 +92,10 @@ def parse_many(data: dict[str, Any], *, user: str, key_header: str | None) -> li
 
 
 def _items(value: Any, name: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise InvalidTaskData(name, f"{name} must be a list of tasks.", code="list_expected")
-    if not value:
+    items = list_of(MAX_TASKS, "batch_too_large")(value, name)
+    if not items:
         raise InvalidTaskData(name, f"{name} must not be empty.", code="blank")
-    if len(value) > MAX_TASKS:
-        message = f"{name} has {len(value)} items; the limit is {MAX_TASKS}."
-        raise InvalidTaskData(name, message, code="batch_too_large", limit=MAX_TASKS)
-    return value
+    return items
 
 
 def priority(value: Any, name: str) -> Band:

@@ -271,11 +271,6 @@ class Outcome:
     #: The exception itself, if this process raised it in a last attempt; for the log, never stored.
     error: BaseException | None = field(default=None, compare=False, repr=False)
 
-    @property
-    def is_completed(self) -> bool:
-        """Whether the function returned."""
-        return self.failure is None and self.snooze is None and self.throttle is None
-
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport:

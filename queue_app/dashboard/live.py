@@ -34,18 +34,9 @@ CURRENT: Final = timedelta(minutes=3)
 MAX_WORKERS: Final = 2000
 #: Number of dead letters at which counting stops.
 MAX_DEAD: Final = 1000
-#: Number of missed heartbeats that a worker may have without being late.
+#: Heartbeat intervals of silence after which a worker is late.
 LATE_BEATS: Final = 2
-
-
-@dataclass(slots=True)
-class LiveWorker:
-    """A worker that has not ended."""
-
-    status: str
-    queues: Sequence[str]
-    concurrency: int
-    is_late: bool
+LIVE_STATUSES: Final = (WorkerStatus.ACTIVE, WorkerStatus.DRAINING)
 
 
 @dataclass(slots=True)
@@ -57,71 +48,51 @@ class Live:
     has_leader: bool | None  # None: unknown
     settings: RuntimeSettings
     queues: list[QueueRow]
-    workers: list[LiveWorker]
-    dead_letters: int
+    depth: int  # queued tasks
+    active: int  # running tasks
+    completed: int  # in the last known minute
+    failed: int
+    active_workers: int
+    late_workers: int
+    slots: int  # of the active workers
+    dead_letters: str  # open ones; "1000+" if counting stopped, empty for none
 
-    @property
-    def depth(self) -> int:
-        """Number of queued tasks."""
-        return sum(row.depth for row in self.queues)
 
-    @property
-    def active(self) -> int:
-        """Number of running tasks."""
-        return sum(row.active or 0 for row in self.queues)
-
-    @property
-    def completed(self) -> int:
-        """Tasks completed in the last known minute."""
-        return sum(row.completed or 0 for row in self.queues)
-
-    @property
-    def failed(self) -> int:
-        """Tasks that failed for good in that minute."""
-        return sum(row.failed or 0 for row in self.queues)
-
-    @property
-    def slots(self) -> int:
-        """Slots of the active workers."""
-        return sum(worker.concurrency for worker in self.workers if worker.status == WorkerStatus.ACTIVE)
-
-    @property
-    def active_workers(self) -> int:
-        """Number of workers that take tasks."""
-        return sum(worker.status == WorkerStatus.ACTIVE for worker in self.workers)
-
-    @property
-    def late_workers(self) -> int:
-        """Number of workers that missed heartbeats."""
-        return sum(worker.is_late for worker in self.workers)
-
-    @property
-    def dead_letters_text(self) -> str:
-        """Number of open dead letters; ``1000+`` if counting stopped."""
-        return f"{MAX_DEAD}+" if self.dead_letters >= MAX_DEAD else str(self.dead_letters)
+def is_late(worker: Worker, now: datetime) -> bool:
+    """Return whether a live worker missed more than one heartbeat."""
+    silent = (now - worker.last_heartbeat_at).total_seconds()
+    return worker.status in LIVE_STATUSES and silent > LATE_BEATS * worker.heartbeat_seconds
 
 
 def _read(_key: str) -> Live:
     now = timezone.now()
-    queues = list(Queue.objects.order_by("name"))
     targets = dict(PriorityPolicy.objects.values_list("priority", "target_seconds"))
     stats = _stats()
     depths = {} if stats is None else {depth.queue: depth for depth in stats.queues}
-    workers = _workers(now)
+    live_workers = Worker.objects.filter(status__in=LIVE_STATUSES).order_by("name")
+    workers = list(live_workers.defer("task_types")[:MAX_WORKERS])
+    active = [worker for worker in workers if worker.status == WorkerStatus.ACTIVE]
     found = []
-    for queue in queues:
+    for queue in Queue.objects.order_by("name"):
         # The index may not know a queue in which nothing ever waited.
         unknown = None if stats is None else QueueDepth(queue.name, 0, dict.fromkeys(Band, 0), {})
-        found.append(_row(queue, depths.get(queue.name, unknown), targets, workers, now))
+        found.append(_row(queue, depths.get(queue.name, unknown), targets, active, now))
     _add_history(found, now)
+    dead_letters = DeadLetter.objects.open().values("pk")[:MAX_DEAD].count()
     return Live(
         at=now,
         index="unreachable" if stats is None else stats.state,
         has_leader=None if stats is None else stats.leader_lapses is not None,
         settings=RuntimeSettings.objects.first() or RuntimeSettings(),
         queues=found,
-        workers=workers,
-        dead_letters=DeadLetter.objects.open().values("pk")[:MAX_DEAD].count(),
+        depth=sum(row.depth for row in found),
+        active=sum(row.active or 0 for row in found),
+        completed=sum(row.completed or 0 for row in found),
+        failed=sum(row.failed or 0 for row in found),
+        active_workers=len(active),
+        late_workers=sum(is_late(worker, now) for worker in workers),
+        slots=sum(worker.concurrency for worker in active),
+        dead_letters=f"{MAX_DEAD}+" if dead_letters >= MAX_DEAD else str(dead_letters or ""),
     )
 
 
@@ -132,40 +103,18 @@ def _stats() -> IndexStats | None:
         return None
 
 
-def _workers(now: datetime) -> list[LiveWorker]:
-    found = Worker.objects.filter(status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING]).order_by("name")
-    return [
-        LiveWorker(
-            worker.status,
-            worker.queues,
-            worker.concurrency,
-            (now - worker.last_heartbeat_at).total_seconds() > LATE_BEATS * worker.heartbeat_seconds,
-        )
-        for worker in found.defer("task_types")[:MAX_WORKERS]
-    ]
-
-
 def _row(
-    queue: Queue,
-    depth: QueueDepth | None,
-    targets: dict[int, float | None],
-    workers: Sequence[LiveWorker],
-    now: datetime,
+    queue: Queue, depth: QueueDepth | None, targets: dict[int, float | None], workers: Sequence[Worker], now: datetime
 ) -> QueueRow:
     row = QueueRow(queue, None if depth is None else depth.active)
     if depth is not None:
-        row.bands = [
-            BandRow(band, count, _age(depth.oldest.get(band), now), targets.get(band.value))
-            for band, count in depth.counts.items()
-            if count
-        ]
-    serving = [w for w in workers if w.status == WorkerStatus.ACTIVE and (not w.queues or queue.name in w.queues)]
+        for band, count in depth.counts.items():
+            since = depth.oldest.get(band)
+            age = None if since is None else max(0.0, (now - since).total_seconds())
+            row.bands += [BandRow(band, count, age, targets.get(band.value))] if count else []
+    serving = [worker for worker in workers if not worker.queues or queue.name in worker.queues]
     row.workers, row.slots = len(serving), sum(worker.concurrency for worker in serving)
     return row
-
-
-def _age(since: datetime | None, now: datetime) -> float | None:
-    return None if since is None else max(0.0, (now - since).total_seconds())
 
 
 def _read_history(names: str) -> dict[str, list[rows.Recent]]:

@@ -1,17 +1,18 @@
-"""The likely reasons why tasks wait, most general first, each with a remedy."""
+"""The overview, with the likely reasons why tasks wait: most general first, each with a remedy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from queue_app.dashboard import labels
-from queue_app.dashboard.live import Live
+from queue_app.dashboard.live import Live, current
 from queue_app.dashboard.queues import QueueRow
 
 
@@ -22,6 +23,24 @@ class Reason:
     text: str
     queue: str = ""
     severe: bool = False
+
+
+def overview_context(user: Any) -> dict[str, Any]:
+    """Return the overview, without queues and workers that the user may not see."""
+    if not user.has_perm("queue_app.view_queue"):
+        return {"live": None}
+    now = current()
+    by_queue: dict[str, list[Reason]] = {}
+    for reason in reasons(now):
+        by_queue.setdefault(reason.queue, []).append(reason)
+    return {
+        "live": now,
+        "general": by_queue.pop("", []),
+        "rows": [(row, by_queue.get(row.queue.name, [])) for row in now.queues],
+        "may_view_workers": user.has_perm("queue_app.view_worker"),
+        "may_view_tasks": user.has_perm("queue_app.view_task"),
+        "may_view_letters": user.has_perm("queue_app.view_deadletter"),
+    }
 
 
 def reasons(live: Live) -> list[Reason]:

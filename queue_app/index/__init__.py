@@ -1,16 +1,13 @@
-"""The Redis side: a fast, disposable index of what may run next. The only importer of redis."""
+"""The Redis side: a fast, disposable index of the tasks that may run next. The only importer of redis."""
 
 from __future__ import annotations
 
-from functools import cache
-
-from queue_app import conf
 from queue_app.core.records import Lease, Proposal
-from queue_app.index.client import hide_password, server_url
-from queue_app.index.index import MAX_CLAIM, Generation, Index
+from queue_app.index.client import hide_password
+from queue_app.index.index import MAX_CLAIM, Generation, Index, get_index
 from queue_app.index.profile import Profile
 from queue_app.index.requests import Backlog, Request, Taken
-from queue_app.index.stats import IndexStats, QueueDepth
+from queue_app.index.stats import IndexStats
 
 __all__ = [
     "MAX_CLAIM",
@@ -21,18 +18,8 @@ __all__ = [
     "Lease",
     "Profile",
     "Proposal",
-    "QueueDepth",
     "Request",
     "Taken",
     "get_index",
     "hide_password",
-    "server_url",
 ]
-
-_build = cache(Index)
-
-
-def get_index() -> Index:
-    """Return this process's index under the settings in force."""
-    settings = conf.get()
-    return _build(settings.redis_alias, settings.key_prefix)

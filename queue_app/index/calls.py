@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from queue_app.index import scripts
-from queue_app.index.client import connect, in_one_write, translated
+from queue_app.index.client import connect, in_one_write, unavailable
 from queue_app.index.keys import Keys
 from queue_app.index.lazy import redis
 from queue_app.index.notifier import Notifier
@@ -30,10 +30,12 @@ class Calls:
 
     def _call(self, name: str, *args: Any) -> Any:
         """Run a script; return its reply."""
-        with translated(name, self.alias):
+        try:
             if self._notifier.has_unconfirmed_entries:  # they go first, so that this process sees its own writes
                 return self._notifier.call(self._script(name), args)
             return self._script(name)(keys=[self.keys.prefix], args=args)
+        except redis.RedisError as error:
+            raise unavailable(name, self.alias, error) from error
 
     def _call_fast(self, name: str, *args: Any) -> Any:
         """Run a script as ``_call``, without the overhead of the client, which doubles the time of a short call."""

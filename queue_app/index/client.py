@@ -25,7 +25,7 @@ def hide_password(url: str) -> str:
     return _PASSWORD.sub(r"\1\2***", url)
 
 
-def server_url(alias: str) -> str:
+def _server_url(alias: str) -> str:
     """Return the address of the cache ``alias`` without its password, for messages."""
     location = settings.CACHES.get(alias, {}).get("LOCATION", "")
     return hide_password(", ".join(location) if isinstance(location, list | tuple) else str(location))
@@ -58,19 +58,24 @@ def longest_wait(client: redis.Redis) -> float:
     return math.inf if limit is None else 0.8 * float(limit)
 
 
-@contextmanager
-def translated(operation: str, alias: str) -> Iterator[None]:
-    """Turn every error of the client library into ``IndexUnavailable``.
+def unavailable(operation: str, alias: str, error: Exception) -> IndexUnavailable:
+    """Return the error to raise for an error of the client library.
 
     When the server is a replica now, the connections lead to the former primary, which may live on: they are closed,
     and the next command looks the primary up again.
     """
+    if isinstance(error, redis.ReadOnlyError):
+        connect(alias).connection_pool.disconnect(inuse_connections=False)
+    return IndexUnavailable(f"{operation}: Redis at {_server_url(alias)} failed: {describe(error)}")
+
+
+@contextmanager
+def translated(operation: str, alias: str) -> Iterator[None]:
+    """Turn every error of the client library into ``IndexUnavailable``."""
     try:
         yield
     except redis.RedisError as error:
-        if isinstance(error, redis.ReadOnlyError):
-            connect(alias).connection_pool.disconnect(inuse_connections=False)
-        raise IndexUnavailable(f"{operation}: Redis at {server_url(alias)} failed: {describe(error)}") from error
+        raise unavailable(operation, alias, error) from error
 
 
 def in_one_write(client: redis.Redis, *commands: Sequence[Any]) -> list[Any]:
@@ -85,6 +90,11 @@ def in_one_write(client: redis.Redis, *commands: Sequence[Any]) -> list[Any]:
         raise
     finally:
         pool.release(connection)
+
+
+def text(value: bytes | str) -> str:
+    """Return a reply as text, whatever bytes it holds."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def describe(error: Exception) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from queue_app import conf
 from queue_app.core.events import COUNTED, Event, Occasion, Run, counted
 from queue_app.core.ids import as_texts
+from queue_app.index.client import text
 from queue_app.index.lazy import redis
 
 #: Maximum number of tasks per entry. One entry per task would cost a busy worker a sixth of its speed, most of it in
@@ -95,15 +96,11 @@ def read_events(client: redis.Redis, key: str, after_id: str, *, count: int, blo
     return [
         event
         for entry_id, fields in entries
-        for event in Event.from_fields(_text(entry_id), {_text(name): _text(value) for name, value in fields.items()})
+        for event in Event.from_fields(text(entry_id), {text(name): text(value) for name, value in fields.items()})
     ]
 
 
 def last_event_id(client: redis.Redis, key: str) -> str:
     """Return the id of the newest event."""
     newest: Any = client.xrevrange(key, count=1)
-    return _text(newest[0][0]) if newest else "0-0"
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+    return text(newest[0][0]) if newest else "0-0"

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import batched
 from typing import Any, NamedTuple
 
+from queue_app import conf
 from queue_app.core.events import Event, Run, counted
 from queue_app.core.limit_values import Limits, Scope, gate_of
 from queue_app.core.priorities import Band
@@ -19,7 +21,7 @@ from queue_app.core.records import Entry, PackedLane, Proposal, TaskRef
 from queue_app.exceptions import IndexNotReady, UnknownProfile
 from queue_app.index import events as stream
 from queue_app.index import packed
-from queue_app.index.client import in_one_write, longest_wait, translated
+from queue_app.index.client import in_one_write, longest_wait, text, translated, unavailable
 from queue_app.index.lazy import redis
 from queue_app.index.leases import BATCH, Leases
 from queue_app.index.placement import Placement
@@ -100,22 +102,25 @@ class Index(Leases):
 
     def notify(self, entries: Sequence[Entry], events: Sequence[Run] = ()) -> None:
         """Publish events and push entries without waiting for the reply; the next call raises an error of this one."""
-        with translated("push", self.alias):
+        try:
             self._notifier.notify(entries, events)
+        except redis.RedisError as error:
+            raise unavailable("push", self.alias, error) from error
 
     def notify_and_locate(self, entry: Entry, events: Sequence[Run] = ()) -> int | None:
         """Publish events, push one entry and return its ``position``, in one round trip."""
-        with translated("push", self.alias):
-            script, arguments = self._script("position"), (entry.lane, entry.id.bytes)
+        script, arguments = self._script("position"), (entry.lane, entry.id.bytes)
+        try:
             return _int_or_none(self._notifier.call(script, arguments, (entry,), events))
+        except redis.RedisError as error:
+            raise unavailable("push", self.alias, error) from error
 
     def notify_many(self, entries: Sequence[Entry], events: Sequence[Run]) -> None:
         """Publish events and push entries as ``notify`` does, in parts: the server works while the next is written."""
-        with translated("push", self.alias):
-            for part in stream.split(events, NOTIFY_BATCH):
-                self._notifier.notify((), part)
-            for batch in batched(entries, NOTIFY_BATCH):
-                self._notifier.notify(batch)
+        for part in stream.split(events, NOTIFY_BATCH):
+            self.notify((), part)
+        for batch in batched(entries, NOTIFY_BATCH):
+            self.notify(batch)
 
     def flush(self) -> None:
         """Wait for the replies to all notifications."""
@@ -265,7 +270,7 @@ class Index(Leases):
     def queues(self) -> list[str]:
         """Return the queues that have, or had, tasks in the index."""
         with translated("queues", self.alias):
-            return sorted(_text(name) for name in self._client.smembers(self.keys.queues))
+            return sorted(text(name) for name in self._client.smembers(self.keys.queues))
 
     def position(self, task: TaskRef) -> int | None:
         """Return the position of a task in its queue, from 1; ``None`` when it does not wait here."""
@@ -308,9 +313,14 @@ class Index(Leases):
             self._client.ping()
 
 
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
 def _int_or_none(reply: Any) -> int | None:
     return None if reply is None else int(reply)
+
+
+_build = cache(Index)
+
+
+def get_index() -> Index:
+    """Return the index of this process under the current settings."""
+    settings = conf.get()
+    return _build(settings.redis_alias, settings.key_prefix)

@@ -41,6 +41,10 @@ class Keys:
         """The list on which a worker is notified that one of its rows changed."""
         return f"{self.prefix}:tell:{worker_id}"
 
+    def lock(self, name: str) -> str:
+        """The token of the holder of a lock, with expiry."""
+        return f"{self.prefix}:lock:{name}"
+
     def throttle(self, name: str) -> str:
         """The number of API calls of one caller in one window."""
         return f"{self.prefix}:throttle:{name}"

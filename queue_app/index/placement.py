@@ -70,14 +70,8 @@ class Placement:
     def from_reply(cls, reply: Sequence[Any]) -> Self:
         """Return the placement that ``lua/explain.lua`` replied."""
         state, _number_of_it, place, leased, turns, own_ahead, *gates = reply
-        return cls(
-            state.decode(),
-            place != b"",
-            leased != b"",
-            turns.decode(),
-            own_ahead,
-            tuple(map(GateState.from_reply, gates)),
-        )
+        states = tuple(map(GateState.from_reply, gates))
+        return cls(state.decode(), place != b"", leased != b"", turns.decode(), own_ahead, states)
 
 
 def _number(part: Any) -> int | None:

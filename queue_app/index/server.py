@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from queue_app.index.client import translated
+from queue_app.core.lanes import parse_lane
+from queue_app.index.client import text, translated
 from queue_app.index.index import Index
 from queue_app.index.lazy import redis
 
@@ -61,8 +62,7 @@ def _snapshots(client: redis.Redis) -> str | None:
         found = client.config_get("save")
     except redis.RedisError:
         return None
-    value = next(iter(found.values()), "")
-    return _text(value)
+    return text(next(iter(found.values()), "") or "")
 
 
 class IndexHealth(NamedTuple):
@@ -77,20 +77,11 @@ def index_health(index: Index) -> IndexHealth:
     """Return the health of the index, at a cost that does not grow with it. Raises ``IndexUnavailable``."""
     number, state = index.generation()
     with translated("health", index.alias):
-        has_leader = bool(index._client.exists(f"{index.keys.prefix}:lock:scheduler"))  # noqa: SLF001 - of the same package
+        has_leader = bool(index._client.exists(index.keys.lock("scheduler")))  # noqa: SLF001 - of the same package
     return IndexHealth(number, state, has_leader)
 
 
 def waiting_kinds(index: Index, queue: str) -> set[tuple[str, tuple[str, ...]]]:
     """Return the (task type, capabilities) of the tasks that wait in a queue. Raises ``IndexUnavailable``."""
-    with translated("lanes", index.alias):
-        lanes = index._client.smembers(f"{index.keys.prefix}:lanes:{queue}")  # noqa: SLF001 - of the same package
-    kinds = set()
-    for lane in lanes:
-        _queue, task_type, capabilities, *_ = _text(lane).split("\x1f")
-        kinds.add((task_type, tuple(name for name in capabilities.split(",") if name)))
-    return kinds
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    lanes = (parse_lane(name) for name, _size in index.lane_sizes(queue))
+    return {(lane.task_type, lane.capabilities) for lane in lanes}

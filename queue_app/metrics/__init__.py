@@ -1,1 +1,0 @@
-"""Metrics for Prometheus: what is shown (``names``), from which figures, and as which text."""

@@ -1,4 +1,4 @@
-"""The metrics for a registry of ``prometheus_client``, for projects that serve their own ``/metrics``."""
+"""Metrics for a registry of ``prometheus_client``, for projects that serve their own ``/metrics``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from queue_app.services.read.metrics import collect
 
 
 class QueueCollector:
-    """Reads the servers at each scrape, and holds nothing: every web process shows the same."""
+    """Reads the servers at each scrape and keeps no state, so every web process returns the same values."""
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics that can be known now."""
+        """Yield all metrics that are available now."""
         return (_converted(family) for family in families(collect()))
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing, so that registering asks no server."""
+        """Return nothing, so that registration queries no server."""
         return ()
 
 

@@ -1,7 +1,7 @@
-"""The figures as metrics: name, labels, value.
+"""Turn the values read from the servers into metrics: name, labels, value.
 
-Labels are bounded: bands, states and reasons are fixed sets, and beyond
-``METRICS.MAX_QUEUES`` queues the rest is shown together as ``other``.
+Labels are bounded: bands, states and reasons are fixed sets, and queues beyond
+``METRICS.MAX_QUEUES`` share the label ``other``.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from queue_app.sql.stats import RowStats
 
 OTHER: Final = "other"
 FAILURES: Final = {EventName.FAILED.value: "error", EventName.TIMED_OUT.value: "timeout"}
-#: Reasons are shown from the beginning, at 0: a rise from nothing would not be seen as one.
+#: Counters of all reasons start at 0: Prometheus does not see the first rise of a counter that was absent.
 RETRY_REASONS: Final = ("error", "timeout", "worker_died")
 FAILURE_REASONS: Final = ("error", "timeout")
 CRASH_LOOP: Final = "crash_loop"
 DEATH_REASONS: Final = ("retries_exhausted", "timeout", CRASH_LOOP)
 REPAIRS: Final = ("missing", "leases_ended", "leases_restored", "entries_ended", "workers_retired", "limits")
-#: Events after which the task is in the state it was in.
+#: Events that do not change the state of the task.
 NO_CHANGE: Final = {EventName.PROMOTED.value, EventName.REJECTED.value}
 
 
@@ -40,7 +40,7 @@ Labels = tuple[str, ...]
 
 
 class Times(NamedTuple):
-    """A histogram of one set of labels: how many took at most each of ``BOUNDS``, and the sum of all, in seconds."""
+    """A histogram for one set of labels: the number of values up to each of ``BOUNDS``, and their sum in seconds."""
 
     buckets: list[int]
     total: float
@@ -53,38 +53,38 @@ class Family(NamedTuple):
     samples: Mapping[Labels, float | Times]
 
 
-def families(figures: Metrics) -> Iterator[Family]:
-    """Yield the metrics of what the servers told; of one that does not answer, only that."""
-    index, rows = figures.index, figures.rows
+def families(metrics: Metrics) -> Iterator[Family]:
+    """Yield all metrics, but not those of a server that does not answer."""
+    index, rows = metrics.index, metrics.rows
     answers = {"redis": index, "postgresql": rows}
     yield _family("up", {(name,): float(answer is not None) for name, answer in answers.items()})
-    shown: dict[str, str] = {}
+    labels: dict[str, str] = {}
     if index is not None:
-        counts = _sorted_out(index.counts)
-        shown = _shown(index, counts)
-        yield from _of_index(index, counts, shown)
+        counts = _parse(index.counts)
+        labels = _queue_labels(index, counts)
+        yield from _of_index(index, counts, labels)
         yield _family("scheduler_leading", {(): float(index.leader_lapses is not None)})
-        if figures.leader_age is not None:
-            yield _family("scheduler_leader_age_seconds", {(): figures.leader_age})
+        if metrics.leader_age is not None:
+            yield _family("scheduler_leader_age_seconds", {(): metrics.leader_age})
     if rows is not None:
         yield from _of_rows(rows)
     if index is not None and rows is not None:
         active = sum(queue.active for queue in index.queues)
         yield _family("worker_capacity_used_ratio", {(): active / rows.slots if rows.slots else 0.0})
-        yield _family("index_ready", {(): float(bool(figures.ready))})
-        paused = {(name,): float(value) for name, value in rows.paused.items() if shown.get(name) == name}
+        yield _family("index_ready", {(): float(bool(metrics.ready))})
+        paused = {(name,): float(value) for name, value in rows.paused.items() if labels.get(name) == name}
         yield _family("queue_paused", paused)
 
 
 class _Counts(NamedTuple):
-    """The counts with their names taken apart: all but the kind, and how often."""
+    """Counters with parsed names; the parts of each name follow its kind."""
 
     events: list[tuple[list[str], int]]  # [event, queue, band, status, reason]
     times: dict[str, list[tuple[list[str], int]]]  # wait or run -> [queue, band, status, place]
 
 
-def _sorted_out(counts: Mapping[str, int]) -> _Counts:
-    """Take the names apart, once for all metrics: there are thousands."""
+def _parse(counts: Mapping[str, int]) -> _Counts:
+    """Parse the names of counters, once for all metrics: there are thousands."""
     found: dict[str, list[tuple[list[str], int]]] = {"event": [], WAIT: [], RUN: []}
     for field, count in counts.items():
         kind, *parts = field.split(":", 5)
@@ -93,8 +93,8 @@ def _sorted_out(counts: Mapping[str, int]) -> _Counts:
     return _Counts(found.pop("event"), found)
 
 
-def _shown(index: IndexStats, counts: _Counts) -> dict[str, str]:
-    """Return the label of each queue: its name for as many as allowed, those with most tasks first."""
+def _queue_labels(index: IndexStats, counts: _Counts) -> dict[str, str]:
+    """Return the label of each queue: the name for the queues with most tasks, ``other`` for the rest."""
     weight = {queue.queue: queue.total + queue.active for queue in index.queues}
     counted = {parts[1] for parts, _ in counts.events}
     counted.update(parts[0] for each in counts.times.values() for parts, _ in each)
@@ -103,13 +103,13 @@ def _shown(index: IndexStats, counts: _Counts) -> dict[str, str]:
     return {name: name if name in first else OTHER for name in weight}
 
 
-def _of_index(index: IndexStats, sorted_out: _Counts, shown: dict[str, str]) -> Iterator[Family]:
+def _of_index(index: IndexStats, parsed: _Counts, queue_labels: dict[str, str]) -> Iterator[Family]:
     now = datetime.now(UTC)
     depth: Counter[Labels] = Counter()
     ages: dict[Labels, float] = {}
     active: Counter[Labels] = Counter()
     for queue in index.queues:
-        name = shown[queue.queue]
+        name = queue_labels[queue.queue]
         active[name,] += queue.active
         for band, count in queue.counts.items():
             labels = (name, band.label)
@@ -121,9 +121,9 @@ def _of_index(index: IndexStats, sorted_out: _Counts, shown: dict[str, str]) -> 
     yield _family("queue_oldest_age_seconds", ages)
     yield _family("queue_active", active)
     counts = index.counts
-    yield from _of_events(sorted_out, counts.get("due", 0), shown)
-    yield from _of_failures(sorted_out, counts.get("retry:worker_died", 0))
-    yield from _of_times(sorted_out, shown)
+    yield from _of_events(parsed, counts.get("due", 0), queue_labels)
+    yield from _of_failures(parsed, counts.get("retry:worker_died", 0))
+    yield from _of_times(parsed, queue_labels)
     yield _family(
         "tasks_promoted_total",
         {(band.label, Band(band - 1).label): counts.get(f"promoted:{band.label}:{Band(band - 1).label}", 0)
@@ -133,15 +133,15 @@ def _of_index(index: IndexStats, sorted_out: _Counts, shown: dict[str, str]) -> 
     yield _family("index_repairs_total", {(kind,): counts.get(f"repair:{kind}", 0) for kind in REPAIRS})
 
 
-def _of_events(counts: _Counts, due: int, shown: dict[str, str]) -> Iterator[Family]:
-    names = sorted(set(shown.values()))
+def _of_events(counts: _Counts, due: int, queue_labels: dict[str, str]) -> Iterator[Family]:
+    names = sorted(set(queue_labels.values()))
     nothing: dict[Labels, int] = {(name, band.label): 0 for name in names for band in Band}
     enqueued = Counter(nothing)
     scheduled = Counter(nothing)
     started = Counter(nothing)
     states = Counter({(status.value,): 0 for status in Status})
     for (event, queue, band, status, reason), count in counts.events:
-        labels = (shown[queue], band)
+        labels = (queue_labels[queue], band)
         if event not in NO_CHANGE and _is_change(event, reason):
             states[status,] += count
         if event == EventName.ACCEPTED:
@@ -158,7 +158,7 @@ def _of_events(counts: _Counts, due: int, shown: dict[str, str]) -> Iterator[Fam
 
 
 def _is_change(event: str, reason: str) -> bool:
-    """Whether the event is the only one that tells of the new state: most deaths are told by the failure before."""
+    """Whether the event is the first one of the new state: most dead letters already counted as a failure."""
     return event != EventName.DEAD_LETTERED or reason == CRASH_LOOP
 
 
@@ -179,11 +179,11 @@ def _of_failures(counts: _Counts, died: int) -> Iterator[Family]:
     yield _family("tasks_dlq_total", dead)
 
 
-def _of_times(counts: _Counts, shown: dict[str, str]) -> Iterator[Family]:
+def _of_times(counts: _Counts, queue_labels: dict[str, str]) -> Iterator[Family]:
     for kind, name in ((WAIT, "queue_wait_seconds"), (RUN, "task_duration_seconds")):
         found: dict[Labels, list[int]] = defaultdict(_no_times)
         for (queue, band, status, place), count in counts.times[kind]:
-            found[shown[queue], band, status][-1 if place == SUM else int(place)] += count
+            found[queue_labels[queue], band, status][-1 if place == SUM else int(place)] += count
         yield _family(
             name,
             {
@@ -198,7 +198,7 @@ BOUNDS: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
 
 
 def _no_times() -> list[int]:
-    """Return a count for each bucket and, last, the sum in µs."""
+    """Return an empty histogram: a count for each bucket and, last, the sum in µs."""
     return [0] * (len(BOUNDS) + 1)
 
 

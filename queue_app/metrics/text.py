@@ -1,7 +1,6 @@
-"""The metrics in Prometheus' text format.
+"""Write metrics in Prometheus' text format.
 
-Written here rather than by ``prometheus_client``, which takes five times as long and with
-it most of the time of a scrape.
+``prometheus_client`` would take five times as long, which is most of the duration of a scrape.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ def of_queue() -> bytes:
     return render(families(collect()))
 
 
-def render(shown: Iterable[Family]) -> bytes:
+def render(metrics: Iterable[Family]) -> bytes:
     """Return metrics as text."""
-    return "".join(line for family in shown for line in _lines(family)).encode()
+    return "".join(line for family in metrics for line in _lines(family)).encode()
 
 
 def _lines(family: Family) -> Iterator[str]:
     name, names = family.metric.name, family.metric.labels
     yield f"# HELP {name} {family.metric.help}\n# TYPE {name} {family.metric.kind}\n"
     for labels, value in family.samples.items():
-        told = _spell(names, labels)
+        pairs = _label_pairs(names, labels)
         if isinstance(value, Times):
-            before = told + ("," if told else "")
+            before = pairs + ("," if pairs else "")
             for bound, count in zip(BOUNDS, value.buckets, strict=True):
                 yield f'{name}_bucket{{{before}le="{bound}"}} {count}\n'
-            yield f"{name}_sum{{{told}}} {value.total}\n{name}_count{{{told}}} {value.buckets[-1]}\n"
+            yield f"{name}_sum{{{pairs}}} {value.total}\n{name}_count{{{pairs}}} {value.buckets[-1]}\n"
         else:
-            yield f"{name}{{{told}}} {value}\n" if told else f"{name} {value}\n"
+            yield f"{name}{{{pairs}}} {value}\n" if pairs else f"{name} {value}\n"
 
 
 @lru_cache(maxsize=5000)
-def _spell(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+def _label_pairs(names: tuple[str, ...], values: tuple[str, ...]) -> str:
     return ",".join(f'{name}="{_escape(value)}"' for name, value in zip(names, values, strict=True))
 
 
@@ -48,9 +47,9 @@ def _escape(value: str) -> str:
 
 
 def of_process() -> bytes:
-    """Return what this web process counted itself: requests, queries, cache; of all its siblings where they share.
+    """Return what this web process counts: requests, queries, cache.
 
-    They do where ``PROMETHEUS_MULTIPROC_DIR`` names a folder, as several gunicorn workers need it.
+    With ``PROMETHEUS_MULTIPROC_DIR``, which several gunicorn workers need, the sum over all of them.
     """
     from prometheus_client import REGISTRY, CollectorRegistry, generate_latest  # noqa: PLC0415 - an extra
     from prometheus_client.multiprocess import MultiProcessCollector  # noqa: PLC0415

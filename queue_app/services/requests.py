@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from django.db import InterfaceError, OperationalError
 
-from queue_app import conf
+from queue_app import conf, transition_log
 from queue_app.core.events import EventName, Occasion, Run, accepted
 from queue_app.core.parsing import decode_text, load_json, timestamp
 from queue_app.core.payload import BESIDE_BYTES
@@ -40,7 +40,7 @@ from queue_app.index import Backlog, Index, Request, Taken, get_index
 from queue_app.services.enqueue.admission import numbers
 from queue_app.services.enqueue.submit import submit
 from queue_app.services.enqueue.validate import check_request_id
-from queue_app.services.notify import events, transition_log
+from queue_app.services.notify import events
 from queue_app.sql.database import connection, fetch_all
 
 #: A request that was taken so long ago and not settled lost its consumer.

@@ -16,8 +16,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from queue_app.core.records import Enqueued, TaskRow
+from queue_app.core.states import Status
 from queue_app.sql.database import BY_KEYS_ONLY, execute, fetch_all, fetch_prepared, fetch_together
-from queue_app.sql.insert import enqueued, insert_where, values
+from queue_app.sql.insert import insert_where, values
 
 READ_COMMITTED: Final = "read committed"
 #: Tells these locks from others in the same database.
@@ -188,4 +189,7 @@ def insert_if_room(row: TaskRow, defaults: Defaults) -> Enqueued | None:
         (_LOCK_AND_WAIT, [wait, wait, lock_names([spec.queue], users)]),
         (_INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY, values(row, *condition)),
     )
-    return enqueued(row, *found[0]) if found else None
+    if not found:
+        return None
+    status, created_at, queued_at = found[0]
+    return Enqueued(row.id, spec, Status(status), created_at, queued_at)

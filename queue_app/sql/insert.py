@@ -46,18 +46,21 @@ WITH task AS (
         (SELECT clock_timestamp() AS clock) AS now
     WHERE {{condition}}
     {{on_conflict}}
-    RETURNING id, created_at, queued_at IS NOT NULL AS is_queued
+    RETURNING id, status, created_at, queued_at
 ), payload AS (
     INSERT INTO queue_app_taskpayload (task_id, args, parameters, trace)
     SELECT id, %s::jsonb, %s::jsonb, %s::text FROM task
 )
-SELECT created_at, is_queued FROM task
+SELECT status, created_at, queued_at FROM task
 """
 _ON_CONFLICT: Final = 'ON CONFLICT ("user", idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING'
 
 
 def insert_where(condition: str, *, with_key: bool) -> str:
-    """Return the statement that stores one task under a condition; without a key it is faster."""
+    """Return the statement that stores one task under a condition and returns (status, created_at, queued_at).
+
+    It is faster without a key.
+    """
     return _INSERT.format(condition=condition, on_conflict=_ON_CONFLICT if with_key else "")
 
 
@@ -81,7 +84,8 @@ def insert_one(row: TaskRow, *, admitted: bool = False) -> Enqueued | None:
     sql = _INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY
     found = fetch_prepared((sql, values(row, admitted, spec.queue, spec.user != "")))
     if found:
-        return enqueued(row, *found[0])
+        status, created_at, queued_at = found[0]
+        return Enqueued(row.id, spec, Status(status), created_at, queued_at)
     if not admitted and (spec.idempotency_key is None or clock_and_limits([row])[1]):
         raise LimitApplies
     return None
@@ -98,13 +102,6 @@ def spec_values(spec: TaskSpec) -> list[Any]:
         "{" + ",".join(f'"{name}"' for name in value) + "}" if type(value) is tuple else value  # names need no escapes
         for value in _values_of(spec)
     ]
-
-
-def enqueued(row: TaskRow, created_at: datetime, is_queued: bool) -> Enqueued:  # noqa: FBT001 - as it was returned
-    """Return a row as it was stored; a queued task is queued from the instant of its creation."""
-    if is_queued:
-        return Enqueued(row.id, row.spec, Status.QUEUED, created_at, created_at)
-    return Enqueued(row.id, row.spec, Status.SCHEDULED, created_at)
 
 
 _CLOCK: Final = f"""

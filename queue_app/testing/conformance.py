@@ -126,7 +126,7 @@ class BackendConformance:
             with pytest.raises((TypeError, ValueError)):
                 self.tasks.echo.enqueue(deep=[{"a": bad}])
 
-    def test_parameters_come_as_json_would_have_them(self) -> None:
+    def test_parameters_are_normalised_as_json(self) -> None:
         result = self.tasks.echo.enqueue((1, (2,)), word="größer ✓", nothing=None)
         assert (result.args, result.kwargs) == ([[1, [2]]], {"word": "größer ✓", "nothing": None})
         assert self.finish(result).return_value == [[[1, [2]]], {"word": "größer ✓", "nothing": None}]
@@ -221,7 +221,7 @@ class BackendConformance:
         with pytest.raises(InvalidTask):
             task(takes_context=True)(self.tasks.plain)
 
-    def test_variants_leave_the_task_alone(self) -> None:
+    def test_using_does_not_change_the_task(self) -> None:
         variant = self.tasks.add.using(queue_name="other")
         assert (variant.queue_name, self.tasks.add.queue_name) == ("other", "default")
         assert variant.func is self.tasks.add.func
@@ -301,12 +301,12 @@ class BackendConformance:
         with pytest.raises(ValueError, match="failed"):
             _ = result.return_value
 
-    def test_the_class_of_a_failure_can_be_had(self) -> None:
+    def test_the_class_of_a_failure(self) -> None:
         result = self.finish(self.fail_for_good(self.tasks.fail))
         assert result.errors[0].exception_class is self.tasks.Refused
 
-    def test_leaving_is_failing(self) -> None:
-        result = self.finish(self.fail_for_good(self.tasks.leave))
+    def test_system_exit_is_a_failure(self) -> None:
+        result = self.finish(self.fail_for_good(self.tasks.exit_early))
         assert (result.status, result.errors[0].exception_class) == (FAILED, SystemExit)
 
     def test_a_result_that_json_cannot_hold_is_a_failure(self) -> None:
@@ -320,7 +320,7 @@ class BackendConformance:
     # -- context and signals ----------------------------------------------------------------------------------
 
     def test_a_task_sees_its_context(self) -> None:
-        result = self.finish(self.tasks.look.enqueue("here"))
+        result = self.finish(self.tasks.describe_context.enqueue("here"))
         assert result.args == ["here"]
         assert result.return_value == ["here", result.id, 1, 1, "RUNNING", False]
 

@@ -44,7 +44,7 @@ def fail(nested: bool = False) -> None:  # noqa: FBT001, FBT002 - a parameter of
 
 
 @task
-def leave() -> None:
+def exit_early() -> None:
     """Raise an exception that is no ``Exception``."""
     sys.exit("enough")
 
@@ -56,7 +56,7 @@ def unserializable() -> object:
 
 
 @task(takes_context=True)
-def look(context: Any, word: str) -> list[Any]:
+def describe_context(context: Any, word: str) -> list[Any]:
     """Return the contents of the context."""
     seen = context.task_result
     return [word, seen.id, context.attempt, seen.attempts, str(seen.status), seen.is_finished]

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from django.tasks.backends.base import BaseTaskBackend
-from django.tasks.base import TaskResult, TaskResultStatus
+from django.tasks.base import TaskResult
 from django.tasks.exceptions import TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 from django.utils import timezone
@@ -20,6 +20,7 @@ from queue_app.core.promotion import effective_band
 from queue_app.core.states import Status
 from queue_app.exceptions import IdempotencyConflict
 from queue_app.registry import AnyTask
+from queue_app.results import RESULT_STATUS
 from queue_app.tasks import AnyResult, QueueTask
 from queue_app.testing import attempt
 from queue_app.testing.clock import current, freeze
@@ -38,11 +39,7 @@ POLICIES = {
 }
 #: Maximum number of attempts of one ``drain``.
 MAX_ATTEMPTS = 10_000
-_READY = {Status.SCHEDULED: TaskResultStatus.READY, Status.QUEUED: TaskResultStatus.READY}
-_STATUS = _READY | {
-    Status.EXECUTING: TaskResultStatus.RUNNING,
-    Status.COMPLETED: TaskResultStatus.SUCCESSFUL,
-}
+_WAITING = {Status.SCHEDULED, Status.QUEUED}
 
 
 class MemoryBackend(BaseTaskBackend):
@@ -167,7 +164,7 @@ class MemoryBackend(BaseTaskBackend):
         now = timezone.now()
         best: tuple[tuple[Any, ...], StoredCall, datetime] | None = None
         for call in self.calls:
-            if call.status not in _READY or queue not in {None, call.task.queue_name}:
+            if call.status not in _WAITING or queue not in {None, call.task.queue_name}:
                 continue
             if capabilities is not None and not set(call.option("capabilities", ())) <= set(capabilities):
                 continue
@@ -202,7 +199,7 @@ class MemoryBackend(BaseTaskBackend):
         result: AnyResult = TaskResult(
             task=call.task,
             id=call.id,
-            status=_STATUS.get(call.status, TaskResultStatus.FAILED),
+            status=RESULT_STATUS[call.status],
             enqueued_at=call.created_at,
             started_at=call.first_started_at,
             finished_at=call.finished_at,

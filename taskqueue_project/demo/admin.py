@@ -14,8 +14,13 @@ else:
     ModelAdmin = admin.ModelAdmin
 
 
+@admin.register(DemoRun, RollUp)
 class ReadOnlyAdmin(ModelAdmin):
-    """Show rows that only tasks write."""
+    """Rows that only tasks write, with all columns."""
+
+    def get_list_display(self, request: "HttpRequest") -> Any:
+        """Return the names of all columns."""
+        return [field.name for field in self.opts.concrete_fields]
 
     def has_add_permission(self, request: "HttpRequest") -> bool:
         """Forbid adding."""
@@ -26,26 +31,9 @@ class ReadOnlyAdmin(ModelAdmin):
         return False
 
 
-@admin.register(DemoRun)
-class DemoRunAdmin(ReadOnlyAdmin):
-    """The runs."""
-
-    list_display = ("id", "folder", "started_at", "skipped")
-
-
 @admin.register(DocumentIndex)
 class DocumentIndexAdmin(ReadOnlyAdmin):
-    """The files."""
+    """The files of all runs."""
 
-    list_display = ("path", "words", "lines", "size", "digest", "run")
     list_filter = ("run",)
-    list_select_related = ("run",)
     search_fields = ("path", "digest")
-
-
-@admin.register(RollUp)
-class RollUpAdmin(ReadOnlyAdmin):
-    """The totals."""
-
-    list_display = ("run", "documents", "words", "lines", "size", "created_at")
-    list_select_related = ("run",)

@@ -1,5 +1,6 @@
 """Print a run of the demo: its progress, and tables at the end."""
 
+from collections import Counter
 from statistics import median
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from queue_app.models import Task as TaskRow
 
 from .folder import Folder
 from .verdict import Expectation
-from .workload import Group, Workload, outcomes
+from .workload import Workload
 
 OUTCOME_STYLE = {"completed": "green", "dead_letter": "red", "failed": "red", "queued": "yellow"}
 
@@ -50,9 +51,9 @@ def show_tasks(console: Console, workload: Workload) -> None:
         table.add_column(heading)
     for heading in ("tasks", "outcome", "median wait", "median run"):
         table.add_column(heading, justify="right")
-    rows = [(_rows(group), group) for group in workload.groups]
-    for found, group in sorted(rows, key=lambda pair: (pair[0][0].priority if pair[0] else 0, pair[1].name)):
-        table.add_row(group.name, *_cells(found, group))
+    groups = [(group.name, group.rows()) for group in workload.groups]
+    for name, rows in sorted(groups, key=lambda pair: (pair[1][0].priority if pair[1] else 0, pair[0])):
+        table.add_row(name, *_cells(rows))
     console.print(table)
 
 
@@ -65,12 +66,8 @@ def show_expectations(console: Console, expectations: list[Expectation]) -> None
     console.print(table)
 
 
-def _rows(group: Group) -> list[TaskRow]:
-    return list(TaskRow.objects.filter(pk__in=group.ids))
-
-
-def _cells(rows: list[TaskRow], group: Group) -> list[str]:
-    counts = outcomes(group)
+def _cells(rows: list[TaskRow]) -> list[str]:
+    counts = Counter(row.status for row in rows)
     outcome = ", ".join(
         f"[{OUTCOME_STYLE.get(status, 'white')}]{count:,} {status.replace('_', ' ')}[/]"
         for status, count in counts.most_common()
@@ -78,7 +75,7 @@ def _cells(rows: list[TaskRow], group: Group) -> list[str]:
     waits = [(row.started_at - row.queued_at).total_seconds() for row in rows if row.started_at and row.queued_at]
     runs = [(row.finished_at - row.started_at).total_seconds() for row in rows if row.finished_at and row.started_at]
     band = rows[0].get_priority_display() if rows else "?"
-    return [str(band), f"{len(group.ids):,}", outcome, _milliseconds(waits), _milliseconds(runs)]
+    return [str(band), f"{len(rows):,}", outcome, _milliseconds(waits), _milliseconds(runs)]
 
 
 def _milliseconds(seconds: list[float]) -> str:

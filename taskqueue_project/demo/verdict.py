@@ -9,7 +9,7 @@ from queue_app.models import Task as TaskRow
 
 from . import tasks
 from .models import DocumentIndex, RollUp
-from .workload import Group, Workload, outcomes
+from .workload import Workload
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,16 @@ def judge(workload: Workload) -> list[Expectation]:
 
 def _row(workload: Workload, name: str) -> TaskRow | None:
     group = workload.group(name)
-    return TaskRow.objects.filter(pk=group.ids[0]).first() if group else None
+    return next(iter(group.rows()), None) if group else None
 
 
 def _files(workload: Workload, kind: str, what: str, missing: Q) -> Expectation:
     groups = [group for group in workload.groups if group.name == kind]
-    counts = sum((outcomes(group) for group in groups), start=outcomes(Group(kind, [])))
     wanted = sum(len(group.ids) for group in groups)
+    completed = sum(row.status == "completed" for group in groups for row in group.rows())
     without = DocumentIndex.objects.filter(missing, run=workload.run).count()
-    detail = f"{counts['completed']} of {wanted} files"
-    if without:
-        detail += f"; {without} without a result"
-    return Expectation(what, counts["completed"] == wanted and not without, detail)
+    detail = f"{completed} of {wanted} files" + (f"; {without} without a result" if without else "")
+    return Expectation(what, completed == wanted and not without, detail)
 
 
 def _roll_up(workload: Workload) -> Expectation:

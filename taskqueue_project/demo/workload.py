@@ -3,7 +3,6 @@
 from __future__ import annotations  # Task is generic in its stubs only
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -38,6 +37,10 @@ class Group:
     def __post_init__(self) -> None:
         self.open = set(self.ids) if self.expected != "queued" else set()
 
+    def rows(self) -> list[TaskRow]:
+        """Return the tasks' rows."""
+        return list(TaskRow.objects.filter(pk__in=self.ids))
+
 
 @dataclass
 class Workload:
@@ -51,14 +54,16 @@ class Workload:
     @property
     def total(self) -> int:
         """Number of tasks that should end, with the roll-up that the last of them enqueues."""
-        return sum(len(group.ids) for group in self.groups if group.expected != "queued") + (
-            0 if self.group(tasks.roll_up.name) else 1
-        )
+        return sum(len(group.ids) for group in self.groups if group.expected != "queued") + self._missing_roll_up
 
     @property
     def open(self) -> int:
         """Number of these tasks that have not ended."""
-        return sum(len(group.open) for group in self.groups) + (0 if self.group(tasks.roll_up.name) else 1)
+        return sum(len(group.open) for group in self.groups) + self._missing_roll_up
+
+    @property
+    def _missing_roll_up(self) -> int:
+        return 0 if self.group(tasks.roll_up.name) else 1
 
     def group(self, name: str) -> Group | None:
         """Return the first group with this name."""
@@ -98,11 +103,6 @@ def follow(workload: Workload, *, timeout: float, report: Callable[[Workload], N
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_SECONDS)
-
-
-def outcomes(group: Group) -> Counter[str]:
-    """Return the number of a group's tasks by status."""
-    return Counter(TaskRow.objects.filter(pk__in=group.ids).values_list("status", flat=True))
 
 
 def _poll(workload: Workload) -> None:

@@ -13,8 +13,8 @@ import select
 import shutil
 import signal
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .data_directory import DataDirectory, EmbeddedError
@@ -64,11 +64,8 @@ def _running(servers: list[Server]) -> Iterator[None]:
             server.wait_until_ready()
         yield
     finally:
-        stoppers = [threading.Thread(target=server.stop) for server in servers]
-        for stopper in stoppers:
-            stopper.start()
-        for stopper in stoppers:
-            stopper.join()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda server: server.stop(), servers))
 
 
 def _report(message: dict[str, str]) -> None:

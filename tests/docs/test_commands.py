@@ -1,4 +1,4 @@
-"""Every command in the pages exists and takes the options that it is given; every curl line is answered."""
+"""Every command in the pages exists and accepts its options; every curl line gets an answer."""
 
 import re
 import shlex
@@ -38,7 +38,7 @@ def parser_of(name):
 
 
 @pytest.mark.parametrize(("label", "line"), [entry for entry in LINES if manage_arguments(entry[1])])
-def test_manage_py_takes_it(label, line):
+def test_manage_py_accepts_it(label, line):
     name, *arguments = manage_arguments(line)
     parser_of(name).parse_args(arguments)
 
@@ -78,7 +78,7 @@ def test_readme_begins_with_five_lines_and_the_two_commands():
 
 
 def dead_letter():
-    """Let a task be dead."""
+    """Create a dead letter."""
     now = timezone.now()
     task_id = enqueue(NewTask(task_type="shop.tasks.send_receipt", queue="mail", parameters={"order": 4711})).id
     Task.objects.filter(pk=task_id).update(status="dead_letter", finished_at=now)
@@ -89,7 +89,7 @@ def dead_letter():
 
 
 def call_with_curl(client, line, task_id):
-    """Send what curl would send."""
+    """Send the request of a curl line."""
     if "$LETTER_ID" in line:
         line = line.replace("$LETTER_ID", str(dead_letter().id))
     words = shlex.split(line.replace("$API", "/api/v1").replace("$TASK_ID", task_id or ""))[1:]
@@ -116,7 +116,7 @@ def call_with_curl(client, line, task_id):
 
 
 @pytest.mark.usefixtures("transactional_db")
-def test_curl_examples_are_answered():
+def test_curl_examples_get_an_answer():
     index.breaker.reset()
     forget_known_queues()
     client = Client()

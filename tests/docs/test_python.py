@@ -32,7 +32,7 @@ def name_of(thing):
 
 @pytest.fixture
 def shop(request, tmp_path, monkeypatch):
-    """Make the modules of a page importable, and forget them and their tasks afterwards."""
+    """Make the modules of a page importable; remove them and their tasks afterwards."""
     page = request.param if isinstance(request.param, Path) else request.param.page
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop/__init__.py").touch()
@@ -79,7 +79,7 @@ def test_settings_pass_the_checks(block):
 
 
 def run_tests_of(names, request):
-    """Run what a page defines as tests, once for each."""
+    """Run the tests that a page defines."""
     for name, found in names.items():
         if name.startswith("test_"):
             found(**{fixture: request.getfixturevalue(fixture) for fixture in inspect.signature(found).parameters})
@@ -90,11 +90,11 @@ def run_tests_of(names, request):
 
 
 class EndOfPage(Exception):
-    """The loop of a page has gone round once."""
+    """The loop of a page has run once."""
 
 
 class PageRedis(redis.Redis):
-    """What a page gets for a Redis of its own: the tests', whose streams are removed afterwards."""
+    """The Redis of the tests, for a page; its streams are removed afterwards."""
 
     reads = 0
 
@@ -130,7 +130,7 @@ def test_session_runs(shop, request):
     forget_known_queues()
     names = {"__name__": "shop.page"}
     for block in blocks(shop):
-        if block.mark == "file" and block.name.startswith("shop/"):  # an installed app: its tasks are known
+        if block.mark == "file" and block.name.startswith("shop/"):  # an installed app, whose tasks are registered
             importlib.import_module(block.name.removesuffix(".py").replace("/", "."))
     for block in blocks(shop):
         if block.mark not in {"run", "test"}:

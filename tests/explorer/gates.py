@@ -25,8 +25,8 @@ import psycopg
 import redis
 from django.db import connections
 
-from queue_app import index as index_package
 from queue_app.index import Index, scripts
+from queue_app.index import index as index_package
 from queue_app.sql.database import connection
 
 GO, DIE, LOSE, BREAK = "go", "die", "lose", "break"

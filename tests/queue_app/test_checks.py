@@ -1,4 +1,4 @@
-"""System checks, by their stable numbers."""
+"""System checks, by their ids."""
 
 import pytest
 from django.core.checks import run_checks
@@ -10,11 +10,11 @@ from queue_app import checks
 
 
 def ids(messages) -> list[str]:
-    """Return the numbers of the messages."""
+    """Return the ids of the messages."""
     return [message.id for message in messages]
 
 
-def test_the_test_project_is_in_order():
+def test_the_test_project_has_no_problems():
     assert run_checks(tags=["taskqueue"]) == []
 
 
@@ -27,7 +27,7 @@ def test_problems_of_the_settings_have_suggestions():
 
 
 @pytest.mark.parametrize(("leader", "due", "wrong"), [(15, 0.5, False), (2, 1, True), (2.1, 1, False), (1, 5, True)])
-def test_a_leader_must_outlive_its_turns(leader, due, wrong):
+def test_leadership_must_outlast_the_interval(leader, due, wrong):
     with override_settings(TASKQUEUE={"SCHEDULER": {"LEADER_SECONDS": leader, "DUE_SECONDS": due}}):
         assert ids(checks.check_settings()) == ["queue_app.E006"] * wrong
 
@@ -91,7 +91,7 @@ def test_an_old_server_is_refused(monkeypatch, version, wrong):
     assert ids(checks.check_server(databases=["default"])) == ["queue_app.E003"] * wrong
 
 
-def test_a_server_is_asked_only_when_databases_are_checked():
+def test_the_server_is_queried_only_when_databases_are_checked():
     assert checks.check_server() == []
     assert checks.check_server(databases=["other"]) == []
 

@@ -1,4 +1,4 @@
-"""TASKQUEUE: typed, defaulted, live under override_settings, and every mistake answered with what to do."""
+"""TASKQUEUE: types, defaults, override_settings, the environment, and problems with hints."""
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -9,14 +9,14 @@ from queue_app import conf
 
 @pytest.fixture(autouse=True)
 def fresh():
-    """The environment is read with the settings: read it anew before and after each test."""
+    """Load the settings anew before and after each test, because they include the environment."""
     conf.reset()
     yield
     conf.reset()
 
 
 @pytest.mark.parametrize("prefix", ["a b", "{a}", "a*", "a?", "[a]", "a\n", "\x1b", "é", "a/b", "p" * 101])
-def test_a_prefix_that_would_mean_something_in_a_key_or_a_pattern_is_refused(settings, prefix):
+def test_prefixes_with_special_characters_are_refused(settings, prefix):
     settings.TASKQUEUE = {"KEY_PREFIX": prefix}
     _, [problem] = conf.load()
     assert problem.key == "KEY_PREFIX"
@@ -85,7 +85,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_named_with_what_to_do(case):
+def test_problems_have_hints(case):
     value, key, message, hint = WRONG[case]
     with override_settings(TASKQUEUE=value):
         settings, [problem] = conf.load()
@@ -97,7 +97,7 @@ def test_what_is_wrong_is_named_with_what_to_do(case):
     assert settings == conf.TaskQueueSettings(), "defaults stand in"
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     with override_settings(TASKQUEUE={"A": 1, "WORKER": {"B": 2, "CONCURRENCY": 0}}):
         assert len(conf.load()[1]) == 3
         with pytest.raises(ImproperlyConfigured, match=r"A.*WORKER\.B.*WORKER\.CONCURRENCY"):

@@ -142,7 +142,7 @@ def test_a_task_whose_function_is_gone_can_be_read(engine):
     assert (result.task.module_path, result.task.name) == ("shop.tasks.gone", "gone")
     assert (result.task.queue_name, result.task.priority, result.args) == ("mail", -50, [1])
     result.refresh()
-    with pytest.raises(InvalidTask, match=r"shop.tasks.gone.* does not exist any more"):
+    with pytest.raises(InvalidTask, match=r"shop.tasks.gone.* no longer exists"):
         result.task.enqueue(1)
     with pytest.raises(UnknownTaskType):
         result.task.call(1)

@@ -1,4 +1,4 @@
-"""Log lines tell what happened, and what becomes of it."""
+"""Log lines about lost notifications of the index."""
 
 import ast
 from pathlib import Path
@@ -12,14 +12,14 @@ HINTS = {"notify_index", "on_commit"}
 
 
 def hints():
-    """Yield the name of every hint that a service gives to the index."""
+    """Yield the name of every index notification."""
     for path in SERVICES.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in HINTS:
                 yield from (part.value for part in node.args[1:] if isinstance(part, ast.Constant))
 
 
-def test_every_lost_hint_says_what_was_not_told_and_what_makes_up_for_it():
+def test_every_notification_has_a_line_for_its_loss():
     found = set(hints())
     assert {"push", "release", "retire"} <= found
     assert found <= telemetry._LOST.keys()
@@ -28,10 +28,10 @@ def test_every_lost_hint_says_what_was_not_told_and_what_makes_up_for_it():
 @pytest.mark.parametrize(
     ("operation", "line"),
     [
-        ("release", "the index could not be told that slots are free; the reconciler will end their leases: gone"),
-        ("mine", "the index could not be told mine; the reconciler will repair it from the rows: gone"),
+        ("release", "the index was not notified that slots are free; the reconciler will end their leases: gone"),
+        ("mine", "the index was not notified of mine; the reconciler will repair it from the rows: gone"),
     ],
 )
-def test_the_line_of_a_lost_hint(caplog, operation, line):
+def test_the_line_of_a_lost_notification(caplog, operation, line):
     signals.index_unreachable.send(None, operation=operation, error=OSError("gone"))
     assert caplog.messages == [line]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import batched
 from typing import Any
+from unittest import mock
 
 from django.db import connection, connections, transaction
 
@@ -142,15 +143,15 @@ def _instead(index: Index, call: Callable[..., Any]) -> Iterator[None]:
     index.flush()
     index._call = call  # type: ignore[method-assign]
 
-    def push(entries: Sequence[Entry], events: object = ()) -> None:
+    def push(_index: Index, entries: Sequence[Entry], events: object = ()) -> None:
         for batch in batched(entries, 500):
             call("push", *pack(batch))
 
-    index.notify = index.notify_many = push  # type: ignore[method-assign]
     try:
-        yield
+        with mock.patch.multiple(Index, notify=push, notify_many=push):
+            yield
     finally:
-        del index._call, index.notify, index.notify_many  # type: ignore[method-assign]
+        del index._call  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The alert rules, run by Prometheus' own promtool: each fault fires exactly its alert, and health none."""
+"""The alert rules, run by promtool: each fault fires exactly its alert, and a healthy system fires none."""
 
 import re
 import shutil
@@ -37,7 +37,7 @@ HEALTHY = {
 
 
 def since(minute: int, before: str, after: str) -> str:
-    """Return samples that are one thing up to a minute and another from then on."""
+    """Return samples with one value up to a minute and another value after it."""
     return f"{before}x{minute * 4 - 1} {after}x{239 - minute * 4}"
 
 
@@ -69,7 +69,7 @@ FAULTS = {
     "TaskQueueMaintenanceOverdue": ({'maintenance_age_seconds{job="promote"}': since(20, "60", "400")}, 90, 30),
     "TaskQueueNotConsumed": ({'queue_active{queue="mail"}': since(20, "3", "0")}, 660, 570),
 }
-#: What looks like a fault and is none, at the end of the hour.
+#: Conditions that resemble a fault but fire no alert, at the end of the hour.
 HARMLESS = {
     "paused on purpose": {
         'queue_active{queue="mail"}': since(20, "3", "0"),
@@ -80,7 +80,7 @@ HARMLESS = {
         'task_state_total{state="failed"}': "0x200 1x39",
         'task_state_total{state="dead_letter"}': "0x240",
     },
-    "nothing of it shown at all": dict.fromkeys(HEALTHY, "_x240"),
+    "no metrics at all": dict.fromkeys(HEALTHY, "_x240"),
 }
 
 
@@ -93,7 +93,7 @@ def promtool() -> str:
 
 
 def scenario(name: str, changed: dict[str, str], firing: dict[int, list[str]]) -> dict:
-    """Return one test for promtool: which alerts, and no others, fire at which second."""
+    """Return one test for promtool: exactly these alerts fire at this second."""
     series = HEALTHY | changed
     return {
         "name": name,

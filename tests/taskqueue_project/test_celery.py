@@ -10,7 +10,7 @@ def test_the_beat_runs_every_maintenance_task_and_nothing_else():
     assert {entry["task"] for entry in app.conf.beat_schedule.values()} == ours
 
 
-def test_a_run_that_nobody_picks_up_is_dropped_before_the_next_is_due():
+def test_a_run_that_no_worker_starts_expires_when_the_next_is_due():
     for entry in app.conf.beat_schedule.values():
         assert entry["options"]["expires"] <= entry["schedule"]
 

@@ -38,8 +38,8 @@ def test_it_asks_for_metrics_that_exist_and_for_nearly_all_of_them():
     used = {word for text in EXPRESSIONS for word in re.findall(r"[a-z]\w+", text) if word in NAMES}
     for text in EXPRESSIONS:
         assert any(word in NAMES for word in re.findall(r"[a-z]\w+", text)), text
-    told = {name.removesuffix("_bucket") for name in used}
-    assert {metric.name for metric in ALL} - told <= {
+    used_metrics = {name.removesuffix("_bucket") for name in used}
+    assert {metric.name for metric in ALL} - used_metrics <= {
         "queue_paused", "queue_scheduled_total", "worker_heartbeat_failures_total", "index_generation",
         "index_rebuild_seconds", "scheduler_leader_age_seconds",
     }  # fmt: skip

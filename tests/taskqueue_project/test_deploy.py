@@ -1,4 +1,4 @@
-"""The files of the deployment agree with each other, with the commands, and with what their programs accept."""
+"""The deployment files agree with each other, with the commands, and with the programs that read them."""
 
 import re
 import shlex
@@ -23,11 +23,11 @@ MANIFESTS = {
     for item in yaml.safe_load_all(path.read_text())
 }
 UNITS = {path.name: path.read_text() for path in (DEPLOY / "systemd").iterdir()}
-MARGIN = 10  # seconds that a process gets beyond its own limit, to give back and to say goodbye
+MARGIN = 10  # seconds beyond a process's own limit, to return its tasks and sign off
 
 
 def parsed(words):
-    """Return the options of a management command; an unknown one ends the test."""
+    """Return the options of a management command; fail the test for an unknown one."""
     _python, script, name, *arguments = words
     assert script == "manage.py"
     app = "django.core" if name == "migrate" else "queue_app"
@@ -77,7 +77,7 @@ def test_the_schema_of_compose_files_accepts_ours():
 
 @pytest.mark.parametrize("version", ["1.29", "1.34"])
 def test_the_schemas_of_kubernetes_accept_the_manifests(version):
-    """Strictly, so that no field is misspelt; KEDA's own kinds are not Kubernetes'."""
+    """The validation is strict, to find misspelt fields; it skips the kinds of KEDA."""
     judged = [item for item in MANIFESTS.values() if not item["apiVersion"].startswith("keda.sh/")]
     assert len(judged) >= 12
     for item in judged:
@@ -98,9 +98,9 @@ def test_compose_has_every_process_and_every_server():
         for other in service.get("depends_on", ()):
             assert other in services
         assert ":latest" not in service["image"]
-    told = set(re.findall(r"^([A-Z_]+)=", (DEPLOY / "compose/env.example").read_text(), re.MULTILINE))
+    documented = set(re.findall(r"^([A-Z_]+)=", (DEPLOY / "compose/env.example").read_text(), re.MULTILINE))
     required = set(re.findall(r"\$\{([A-Z_]+):\?\}", (DEPLOY / "compose/compose.yaml").read_text()))
-    assert required <= told
+    assert required <= documented
     assert "noeviction" in services["valkey"]["command"]
 
 

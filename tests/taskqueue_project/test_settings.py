@@ -1,4 +1,4 @@
-"""The production settings: nothing is left to chance or to a default that is only good for development."""
+"""The production settings have no defaults that only suit development."""
 
 import os
 import subprocess

@@ -15,9 +15,9 @@ from queue_app.registry import type_of
 from queue_app.services.repair import workers as service
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
-from queue_app.workers.identity import identify
-from queue_app.workers.options import WorkerOptions
+from queue_app.workers.options import WorkerOptions, identify
 from queue_app.workers.scheduler import Scheduler
+from queue_app.workers.transport.direct import DirectTransport
 from queue_app.workers.worker import Worker
 from tests.support.engine import status
 from tests.workers import chores
@@ -107,7 +107,8 @@ class StillWorker(Worker):
     """A registered worker whose loop is the test."""
 
     def __init__(self, *, supervisor: int | None = None, **options: Any) -> None:
-        super().__init__(WorkerOptions(**({"name": "still", "concurrency": 2} | options)), supervisor=supervisor)
+        options = {"name": "still", "concurrency": 2} | options
+        super().__init__(WorkerOptions(**options), DirectTransport(), supervisor=supervisor)
         service.register(
             identify(self.id, self.options.name),
             self.profile,

@@ -8,8 +8,6 @@ from queue_app.index import get_index
 from queue_app.models import TaskAttempt, TaskResult
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.workers import backoff as trouble_module
-from queue_app.workers import claimer as claimer_module
-from queue_app.workers import in_flight as in_flight_module
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, status
 from tests.workers.stage import ECHO, QUICK, SLOW, away, statuses, teach
 
@@ -19,7 +17,7 @@ def test_outcomes_stay_at_hand_until_they_are_written(hire, monkeypatch, warning
     worker = hire()
     worker.run_once()
     worker.pool.finish()
-    monkeypatch.setattr(in_flight_module, "finish", away)
+    monkeypatch.setattr(worker._transport, "finish", away)
     for _ in range(3):
         worker.run_once()
         worker.later(1)
@@ -34,7 +32,7 @@ def test_outcomes_stay_at_hand_until_they_are_written(hire, monkeypatch, warning
 
 def test_it_waits_a_moment_before_it_tries_again(hire, monkeypatch):
     worker = hire()
-    monkeypatch.setattr(claimer_module, "claim", away)
+    monkeypatch.setattr(worker._transport, "claim", away)
     worker.run_once()
     assert 0 < worker._patience() <= trouble_module.RETRY_SECONDS
     monkeypatch.undo()
@@ -51,14 +49,14 @@ def test_one_outcome_that_the_rows_refuse_does_not_stop_the_others(hire, monkeyp
     worker = hire(concurrency=5)
     worker.run_once()
     worker.pool.finish()
-    plain = in_flight_module.finish
+    plain = worker._transport.finish
 
     def refusing(batch):
         if any(o.task.id == ids[2] and o.failure is None for o in batch):
             raise DataError("unsupported Unicode escape sequence")
         return plain(batch)
 
-    monkeypatch.setattr(in_flight_module, "finish", refusing)
+    monkeypatch.setattr(worker._transport, "finish", refusing)
     worker.run_once()
     assert statuses(*ids) == ["completed", "completed", "dead_letter", "completed", "completed"]
     assert "unsupported Unicode" in TaskAttempt.objects.get(task_id=ids[2]).message
@@ -93,7 +91,7 @@ def test_a_failed_give_back_is_repeated(hire, monkeypatch):
     slow = put_many(3, SLOW)
     worker = hire(concurrency=1)
     teach(worker, QUICK)
-    monkeypatch.setattr(in_flight_module, "give_back", away)
+    monkeypatch.setattr(worker._transport, "give_back", away)
     worker.run_once()
     assert statuses(*slow) == ["executing"] * 3
     monkeypatch.undo()
@@ -142,7 +140,7 @@ def test_postgresql_away_costs_the_index_one_proposal(hire, monkeypatch):
     put_many(20, QUICK)
     worker = hire(concurrency=2)
     monkeypatch.setattr(claim_service.claim_rows, "claim", away)
-    monkeypatch.setattr(in_flight_module, "give_back_unacknowledged", away)
+    monkeypatch.setattr(worker._transport, "give_back_unacknowledged", away)
     for _ in range(5):
         worker.run_once()
         worker.later(1)

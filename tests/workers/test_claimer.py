@@ -3,8 +3,8 @@
 import time
 
 from queue_app.core.states import Status
+from queue_app.index import get_index
 from queue_app.models import Queue
-from queue_app.services.repair import workers as service
 from queue_app.workers import claimer as claimer_module
 from tests.support.engine import assert_index_agrees, put, put_many, row, status
 from tests.workers.stage import QUICK, SLOW, statuses, teach
@@ -14,7 +14,7 @@ def test_it_asks_no_more_once_it_found_nothing(hire, monkeypatch):
     worker = hire()
     worker.run_once()
     calls = []
-    monkeypatch.setattr(claimer_module, "claim", lambda *_: calls.append(1) or [])
+    monkeypatch.setattr(worker._transport, "claim", lambda *_, **__: calls.append(1) or [])
     worker.run_once()
     assert calls == []
     worker.wake()
@@ -25,14 +25,14 @@ def test_it_asks_no_more_once_it_found_nothing(hire, monkeypatch):
 
 def test_a_call_during_the_claim_is_not_lost(hire, monkeypatch):
     worker = hire()
-    plain = claimer_module.claim
+    plain = worker._transport.claim
 
-    def called_meanwhile(*args):
-        found = plain(*args)
+    def called_meanwhile(*args, **options):
+        found = plain(*args, **options)
         worker.wake()
         return found
 
-    monkeypatch.setattr(claimer_module, "claim", called_meanwhile)
+    monkeypatch.setattr(worker._transport, "claim", called_meanwhile)
     worker.run_once()
     monkeypatch.undo()
     task_id = put(QUICK)
@@ -124,12 +124,12 @@ def test_a_call_to_a_worker_that_takes_nothing_is_passed_on(hire):
     teach(busy, SLOW, 5)
     idle = hire(concurrency=1)
     idle.run_once()
-    assert service.wait_for_wake(idle.id, 0.01) is False
+    assert get_index().wait_for_wake(idle.id, 0.01) is False
     task_id = put(SLOW)
-    assert service.wait_for_wake(busy.id, 5) is True
+    assert get_index().wait_for_wake(busy.id, 5) is True
     busy._wake(called=True)
     busy.run_once()
-    assert service.wait_for_wake(idle.id, 5) is True
+    assert get_index().wait_for_wake(idle.id, 5) is True
     idle._wake(called=True)
     idle.run_once()
     assert row(task_id).worker_id == idle.id

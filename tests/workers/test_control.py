@@ -6,11 +6,12 @@ import pytest
 from django.utils import timezone
 
 from queue_app.exceptions import Discard, Retry, Snooze, TaskCancelled, TaskTimeout
+from queue_app.index import get_index
 from queue_app.models import DeadLetter, Task
 from queue_app.registry import type_of
 from queue_app.services.lifecycle.actions import cancel
-from queue_app.services.repair import workers as service
 from queue_app.services.upkeep.promote import make_due
+from queue_app.sql import workers as worker_rows
 from tests.support.engine import assert_index_agrees, put, row
 from tests.workers import chores
 
@@ -111,9 +112,9 @@ def test_a_cancelled_task_is_interrupted_when_the_worker_is_told(hire, interrupt
     worker = hire()
     watch(worker, interrupted)
     worker.run_once()
-    service.wait_for_wake(worker.id, 0.01)
+    get_index().wait_for_wake(worker.id, 0.01)
     cancel(cancelled)
-    assert service.wait_for_wake(worker.id, 5) is True
+    assert get_index().wait_for_wake(worker.id, 5) is True
     worker._wake(called=True)
     worker.run_once()
     assert interrupted == [(cancelled, TaskCancelled)]
@@ -136,4 +137,4 @@ def test_a_heartbeat_finds_what_the_worker_was_not_told(hire, interrupted):
 
 
 def test_cancel_requests_of_others_are_none_of_its(hire):
-    assert service.cancel_requests(uuid.uuid4()) == set()
+    assert worker_rows.cancel_requests(uuid.uuid4()) == set()

@@ -13,7 +13,7 @@ from django.tasks.signals import task_finished, task_started
 from queue_app.backend import TaskQueueBackend
 from queue_app.core.records import ClaimedTask
 from queue_app.registry import type_of
-from queue_app.workers import executor, outcomes
+from queue_app.workers import context, executor, outcomes
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import MAX_MESSAGE, MAX_TRACEBACK, describe
@@ -258,7 +258,8 @@ def test_what_would_end_an_event_loop_ends_the_attempt_only(run):
 
 def test_times_are_by_the_databases_clock(run, monkeypatch):
     times = iter([5.0, 7.5])
-    monkeypatch.setattr(executor, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    for module in (executor, context):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(times)))
     outcome = run(chores.echo, 1)
     assert outcome.started_at == NOW + timedelta(seconds=5)
     assert outcome.finished_at == NOW + timedelta(seconds=7.5)

@@ -7,7 +7,7 @@ import threading
 import pytest
 from django.db import OperationalError
 
-from queue_app.workers.heartbeat import Heartbeat
+from queue_app.workers.background import Heartbeat
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pytest
 from django.utils import timezone
 
 from queue_app.core.records import Outcome, ProgressReport, TaskFailure
-from queue_app.workers import in_flight as module
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.in_flight import InFlight
 from queue_app.workers.transport.http import MAX_BODY, MAX_POLL, HttpTransport, ServerRefused
@@ -37,11 +36,9 @@ class Server(HttpTransport):
 
 
 @pytest.fixture
-def server(monkeypatch):
-    """Reach the queue through it."""
-    made = Server()
-    monkeypatch.setattr(module, "finish", made.finish)
-    return made
+def server():
+    """The transport to it."""
+    return Server()
 
 
 def ended(result: str | None = None, **options) -> Outcome:
@@ -49,11 +46,11 @@ def ended(result: str | None = None, **options) -> Outcome:
     return Outcome(claimed(chores.echo, 1).task, now, now, result, **options)
 
 
-def report(outcomes: list[Outcome]) -> InFlight:
-    in_flight = InFlight()
-    in_flight.take([ClaimedAttempt(outcome.task, 0.0) for outcome in outcomes])
+def report(server: Server, outcomes: list[Outcome]) -> InFlight:
+    in_flight = InFlight(server)
+    in_flight.add([ClaimedAttempt(outcome.task, 0.0) for outcome in outcomes])
     for outcome in outcomes:
-        in_flight.note(outcome)
+        in_flight.record(outcome)
     assert in_flight.report()
     assert not in_flight.is_pending
     return in_flight
@@ -61,11 +58,11 @@ def report(outcomes: list[Outcome]) -> InFlight:
 
 def test_many_large_outcomes_go_in_several_requests(server):
     failure = TaskFailure("builtins.ValueError", "no", "x" * 20_000)
-    assert report([ended(failure=failure) for _ in range(150)]).done == 150
+    assert report(server, [ended(failure=failure) for _ in range(150)]).done == 150
     sizes = [len(json.dumps(body)) for body in server.bodies]
     assert max(sizes) <= MAX_BODY + 1000
     assert min(sizes[:-1]) > MAX_BODY // 2, "and no more of them than needed"
-    report([ended() for _ in range(MAX_POLL + 1)])
+    report(server, [ended() for _ in range(MAX_POLL + 1)])
     assert [len(body["results"]) for body in server.bodies[-2:]] == [MAX_POLL, 1]
 
 
@@ -74,7 +71,7 @@ def test_many_large_outcomes_go_in_several_requests(server):
 )
 def test_an_outcome_that_the_server_refuses_becomes_a_failure_and_stops_no_other(server, bad):
     before, refused, after = ended("1"), ended(**bad), ended("2")
-    assert report([before, refused, after]).done == 3
+    assert report(server, [before, refused, after]).done == 3
     told = {item["task_id"]: item for body in server.bodies for item in body["results"]}
     assert told[str(refused.task.id)]["status"] == "failed"
     assert told[str(refused.task.id)]["error"]["class"].endswith("OutcomesRefused")
@@ -83,6 +80,6 @@ def test_an_outcome_that_the_server_refuses_becomes_a_failure_and_stops_no_other
 
 def test_what_many_attempts_logged_goes_in_several_requests(server):
     notes = [ProgressReport(uuid.uuid4(), 1, SERVER, lines="x" * 50_000) for _ in range(64)]
-    server.note(notes)
+    server.record_progress(notes)
     assert sum(len(body["running"]) for body in server.bodies) == 64
     assert max(len(json.dumps(body)) for body in server.bodies) <= MAX_BODY + 1000

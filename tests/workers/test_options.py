@@ -1,9 +1,13 @@
 """What a worker may be asked to be."""
 
+import os
+import uuid
+
 import pytest
 
+from queue_app.core.process import process_identity
 from queue_app.exceptions import InvalidTaskData
-from queue_app.workers.options import MAX_NAME, WorkerOptions, check_processes, default_name, numbered_name
+from queue_app.workers.options import MAX_NAME, WorkerOptions, check_processes, default_name, identify, numbered_name
 
 
 def test_defaults():
@@ -59,3 +63,13 @@ def test_the_name_of_one_of_several_processes_is_a_name_too(length):
     name = numbered_name("x" * length, 256)
     assert name.endswith("/256")
     WorkerOptions(name=name)
+
+
+def test_identify():
+    worker_id = uuid.uuid4()
+    found = identify(worker_id, "me")
+    assert (found.id, found.name, found.pid) == (worker_id, "me", os.getpid())
+    assert found.process_identity == process_identity(os.getpid())
+    assert len(found.process_identity) <= 255
+    assert found.host
+    assert found.version

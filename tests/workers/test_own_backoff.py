@@ -121,13 +121,12 @@ def test_a_context_knows_the_attempts_before(engine):
     assert [error.exception_class for error in result.errors] == [KeyError, KeyError]
 
 
-def test_history_that_cannot_be_read_stops_no_attempt(engine, monkeypatch):
+def test_history_that_cannot_be_read_stops_no_attempt(engine):
     def no_database(_task_id):
         raise ConnectionError
 
-    monkeypatch.setattr("queue_app.workers.outcomes.earlier_attempts", no_database)
     hand = engine.worker(f"{__name__}.looks")
     looks.enqueue()
     [claimed] = take(hand)
     later = replace(claimed, failures=2)
-    assert json.loads(Executor(uuid.uuid4()).run(ClaimedAttempt(later, 0.0)).result) == [3, 1, 0, 1]
+    assert json.loads(Executor(uuid.uuid4()).run(ClaimedAttempt(later, 0.0, no_database)).result) == [3, 1, 0, 1]

@@ -41,14 +41,14 @@ def test_progress_lines_and_a_later_deadline_are_stored_before_the_outcome(hire)
     worker.run_once()
     before = row(task_id).deadline
     worker.pool.finish()
-    worker._say()
+    worker._store_reports()
     assert (row(task_id).deadline - before) == timedelta(seconds=60)
     worker.run_once()
     assert row(task_id).status == Status.COMPLETED
     stored = TaskProgress.objects.get(pk=task_id)
     assert (stored.attempt, stored.fraction, stored.message) == (1, 0.5, "half")
     assert TaskLog.objects.get(task_id=task_id).lines.endswith("WARNING shop: a line")
-    assert not worker._reports._said, "what has ended is forgotten"
+    assert not worker._reports._pending, "what has ended is forgotten"
 
 
 def test_an_attempt_that_lost_its_task_says_nothing(hire):
@@ -161,18 +161,18 @@ def test_vitals_follow_the_loop_and_not_the_process(tmp_path, monkeypatch):
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     loop_heartbeats = [LoopHeartbeat(), LoopHeartbeat()]
     health = HealthMonitor(loop_heartbeats, 5, None)
-    health.look()
+    health.check()
     loop_heartbeats[0].beat()
     assert b"503" in health.reply(b"GET /livez HTTP/1.1\r\n"), "one has not begun"
     loop_heartbeats[1].beat()
     assert b"200 OK" in health.reply(b"GET /livez HTTP/1.1\r\n")
     assert b"404" in health.reply(b"GET /secrets HTTP/1.1\r\n")
     assert b"404" in health.reply(b"")
-    health.look()
-    health.look()
+    health.check()
+    health.check()
     assert [listener.recv(100), listener.recv(100)] == [b"READY=1", b"WATCHDOG=1"]
     health._stale = -1
-    health.look()
+    health.check()
     listener.setblocking(False)
     with pytest.raises(BlockingIOError):
         listener.recv(100)

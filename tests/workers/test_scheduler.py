@@ -16,7 +16,6 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.models import MaintenanceJob, QueueStats, Task, Worker
 from queue_app.registry import type_of
-from queue_app.services.repair import workers as service
 from queue_app.services.upkeep import maintenance
 from queue_app.workers import scheduler as module
 from queue_app.workers.lifecycle import Exit
@@ -134,12 +133,12 @@ def test_a_lost_wake_up_call_is_repeated(make, hire):
     worker = hire()
     worker.run_once()
     put(QUICK)
-    assert service.wait_for_wake(worker.id, 5)  # and dies with it
+    assert get_index().wait_for_wake(worker.id, 5)  # and dies with it
     other = hire()
     prefix = get_index().keys.prefix
     get_index()._client.zadd(f"{prefix}:idle:{other.profile.id}", {str(other.id): 1})
     tick(make(), "fallback")
-    assert service.wait_for_wake(other.id, 5)
+    assert get_index().wait_for_wake(other.id, 5)
 
 
 @pytest.mark.parametrize("celery_works", [True, False])

@@ -8,7 +8,6 @@ from queue_app.models import Worker as WorkerRow
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.repair import workers as service
 from queue_app.services.repair.reap import mark_dead
-from queue_app.workers import in_flight as in_flight_module
 from queue_app.workers.lifecycle import Exit
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, row, status
 from tests.workers.stage import ECHO, QUICK, away, statuses, teach
@@ -41,10 +40,10 @@ def test_a_draining_worker_passes_calls_on(hire):
     idle.pool.finish()
     idle.run_once()
     put(QUICK)
-    service.wait_for_wake(idle.id, 0.01)  # lose it
+    get_index().wait_for_wake(idle.id, 0.01)  # lose it
     get_index()._client.zadd(f"{get_index().keys.prefix}:idle:{idle.profile.id}", {str(idle.id): 1})
     leaving.run_once()
-    assert service.wait_for_wake(idle.id, 5) is True
+    assert get_index().wait_for_wake(idle.id, 5) is True
 
 
 def test_the_loop_sleeps_no_longer_than_the_drain_may_take(hire):
@@ -123,7 +122,7 @@ def test_an_attempt_that_was_given_back_is_refused_later(hire, warnings_logged):
     [held] = worker.pool.begun
     leave(worker)
     other.run_once()
-    worker._in_flight.note(worker.pool._executor.run(held))
+    worker._in_flight.record(worker.pool._executor.run(held))
     worker._in_flight.report()
     assert status(held.task.id) == Status.EXECUTING
     assert "came too late and was refused" in warnings_logged()[-1]
@@ -138,7 +137,7 @@ def test_each_step_of_leaving_is_for_itself(hire, monkeypatch, warnings_logged):
     worker = hire(concurrency=2)
     worker.run_once()
     worker.pool.finish(1)
-    monkeypatch.setattr(in_flight_module, "finish", away)
+    monkeypatch.setattr(worker._transport, "finish", away)
     assert leave(worker) is Exit.CRASHED
     assert statuses(*ids) == ["executing", "queued"]
     assert WorkerRow.objects.get(pk=worker.id).status == "stopped"

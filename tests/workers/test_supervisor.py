@@ -12,6 +12,7 @@ from queue_app.registry import type_of
 from queue_app.workers.lifecycle import Exit
 from queue_app.workers.options import MAX_NAME, WorkerOptions
 from queue_app.workers.supervisor import Child, Supervisor
+from queue_app.workers.transport.direct import DirectTransport
 from tests.integration.app import tasks
 from tests.integration.processes import Process, eventually, lines
 from tests.support.engine import assert_index_agrees, put, put_many, row, status
@@ -159,8 +160,9 @@ def test_a_burst_ends_all(fleet, log):
 @pytest.fixture
 def supervisor(monkeypatch) -> Supervisor:
     """One that marks no worker dead."""
-    monkeypatch.setattr("queue_app.workers.supervisor._give_back", lambda _worker_id: None)
-    return Supervisor(WorkerOptions(), 2)
+    transport = DirectTransport()
+    monkeypatch.setattr(transport, "mark_dead", lambda _worker_id: None)
+    return Supervisor(WorkerOptions(), transport, 2)
 
 
 def child(lived: float, backoff: float = 0.0) -> Child:
@@ -176,19 +178,19 @@ def child(lived: float, backoff: float = 0.0) -> Child:
 )
 def test_what_dies_young_is_started_ever_later(supervisor, lived, backoff, following):
     one = child(lived, backoff)
-    supervisor._ended(one, 1)
+    supervisor._on_ended(one, 1)
     assert one.backoff == following
     assert len(supervisor._restarts) == 1
 
 
 def test_what_ends_in_order_is_not_replaced(supervisor):
-    supervisor._ended(child(1), 0)
+    supervisor._on_ended(child(1), 0)
     assert supervisor._restarts == []
 
 
 def test_nothing_is_replaced_once_it_stops(supervisor):
     supervisor.stop()
-    supervisor._ended(child(1), -9)
+    supervisor._on_ended(child(1), -9)
     assert supervisor._restarts == []
 
 
@@ -199,14 +201,14 @@ def test_nothing_is_replaced_once_it_stops(supervisor):
 def test_the_worst_code_counts(supervisor, codes, worst):
     supervisor.stop()
     for code in codes:
-        supervisor._ended(child(1), code)
+        supervisor._on_ended(child(1), code)
     assert supervisor._worst == worst
 
 
 def test_a_crash_that_was_made_good_does_not_count(supervisor):
-    supervisor._ended(child(1), -9)
+    supervisor._on_ended(child(1), -9)
     supervisor.stop()
-    supervisor._ended(child(1), 0)
+    supervisor._on_ended(child(1), 0)
     assert supervisor._worst == Exit.OK
 
 
@@ -217,7 +219,7 @@ def test_a_process_that_cannot_be_started_is_tried_again_ever_more_slowly(monkey
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "fork", refuse)
-    above, waits = Supervisor(WorkerOptions(), 1), [0.0]
+    above, waits = Supervisor(WorkerOptions(), DirectTransport(), 1), [0.0]
     for _ in range(3):
         above._start(1, waits[-1])
         waits += [child.backoff for _, child in above._restarts]

@@ -1,4 +1,4 @@
-"""The waker: the worker hears of every call, and looks by itself now and then."""
+"""The wake listener: the worker hears of every call, and looks by itself now and then."""
 
 import threading
 import uuid
@@ -8,8 +8,9 @@ import pytest
 from queue_app.exceptions import IndexUnavailable
 from queue_app.registry import type_of
 from queue_app.services.repair import workers as service
-from queue_app.workers import wake_listener as module
-from queue_app.workers.wake_listener import WakeListener
+from queue_app.workers import background as module
+from queue_app.workers.background import WakeListener
+from queue_app.workers.transport.direct import DirectTransport
 from tests.support.engine import put
 from tests.workers.chores import quick
 
@@ -21,26 +22,32 @@ def woken() -> list[bool]:
 
 
 @pytest.fixture
-def waker(woken, monkeypatch) -> WakeListener:
-    """A waker that waits for nothing."""
+def transport() -> DirectTransport:
+    """The transport of the listener; a test replaces its ``wait_for_wake``."""
+    return DirectTransport()
+
+
+@pytest.fixture
+def listener(woken, transport, monkeypatch) -> WakeListener:
+    """A listener that does not pause after an error."""
     monkeypatch.setattr(module, "RETRY_SECONDS", 0)
-    return WakeListener(uuid.uuid4(), lambda *, called: woken.append(called))
+    return WakeListener(uuid.uuid4(), transport, lambda *, called: woken.append(called))
 
 
 @pytest.mark.parametrize("called", [True, False])
-def test_a_wait(waker, woken, monkeypatch, called):
-    monkeypatch.setattr(module, "wait_for_wake", lambda *_: called)
-    waker.run_once()
+def test_a_wait(listener, woken, transport, monkeypatch, called):
+    monkeypatch.setattr(transport, "wait_for_wake", lambda *_: called)
+    listener.run_once()
     assert woken == [called]
 
 
 @pytest.mark.parametrize("error", [IndexUnavailable("gone"), RuntimeError("anything")])
-def test_a_wait_that_fails_is_no_call(waker, woken, monkeypatch, error):
+def test_a_wait_that_fails_is_no_call(listener, woken, transport, monkeypatch, error):
     def wait(*_):
         raise error
 
-    monkeypatch.setattr(module, "wait_for_wake", wait)
-    waker.run_once()
+    monkeypatch.setattr(transport, "wait_for_wake", wait)
+    listener.run_once()
     assert woken == [False]
 
 
@@ -48,19 +55,19 @@ def test_a_call_of_the_index(hire):
     worker = hire()
     worker.run_once()
     rung = threading.Event()
-    waker = WakeListener(worker.id, lambda *, called: rung.set() if called else None)
-    waker.start()
+    listener = WakeListener(worker.id, worker._transport, lambda *, called: rung.set() if called else None)
+    listener.start()
     put(type_of(quick))
     assert rung.wait(10)
-    waker.stop()
+    listener.stop()
     service.deregister(worker.id, worker.profile, tasks_done=0)
 
 
-def test_it_ends_after_the_wait_under_way(waker, monkeypatch):
+def test_it_ends_after_the_wait_under_way(listener, transport, monkeypatch):
     waits = threading.Semaphore(0)
-    monkeypatch.setattr(module, "wait_for_wake", lambda *_: waits.release())
-    waker.start()
+    monkeypatch.setattr(transport, "wait_for_wake", lambda *_: waits.release())
+    listener.start()
     assert waits.acquire(timeout=10)
-    waker.stop()
-    waker._thread.join(10)
-    assert not waker._thread.is_alive()
+    listener.stop()
+    listener._thread.join(10)
+    assert not listener._thread.is_alive()

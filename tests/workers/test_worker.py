@@ -8,21 +8,20 @@ from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import Queue, Task, TaskAttempt, TaskResult
 from queue_app.models import Worker as WorkerRow
-from queue_app.services.repair import workers as service
 from queue_app.services.repair.reap import reap
 from queue_app.services.repair.rebuild import rebuild
-from queue_app.workers import in_flight as in_flight_module
-from queue_app.workers import worker as worker_module
 from queue_app.workers.lifecycle import Exit
 from queue_app.workers.options import WorkerOptions
+from queue_app.workers.transport.direct import DirectTransport
 from queue_app.workers.worker import Worker
 from tests.support.engine import assert_index_agrees, flush, put, put_many, row, status
 from tests.workers.stage import ECHO, QUICK, RAISES, SLOW, away, statuses, teach
 
 
 def test_postgresql_away_at_the_start(engine, monkeypatch, warnings_logged):
-    monkeypatch.setattr(service, "register", away)
-    assert Worker(WorkerOptions(name="early")).run() is Exit.UNREACHABLE
+    transport = DirectTransport()
+    monkeypatch.setattr(transport, "register", away)
+    assert Worker(WorkerOptions(name="early"), transport).run() is Exit.UNREACHABLE
     assert warnings_logged() == ["worker early cannot register: gone"]
 
 
@@ -65,8 +64,8 @@ def test_outcomes_are_written_in_one_batch(hire, monkeypatch):
     put_many(30, QUICK)
     worker = hire(concurrency=30)
     batches = []
-    plain = in_flight_module.finish
-    monkeypatch.setattr(in_flight_module, "finish", lambda batch: batches.append(len(batch)) or plain(batch))
+    plain = worker._transport.finish
+    monkeypatch.setattr(worker._transport, "finish", lambda batch: batches.append(len(batch)) or plain(batch))
     worker.run_once()
     worker.pool.finish()
     worker.run_once()
@@ -145,7 +144,7 @@ def test_a_burst_waits_for_the_index(hire, index):
 
 def test_a_burst_goes_on_when_postgresql_is_away_at_its_end(hire, monkeypatch):
     worker = hire(burst=True)
-    monkeypatch.setattr(worker_module, "make_due", away)
+    monkeypatch.setattr(worker._transport, "make_due", away)
     worker.run_once()
     assert not worker._finished()
     monkeypatch.undo()
@@ -187,11 +186,11 @@ def test_an_idle_worker_hears_of_a_new_index(hire):
     """After a FLUSHALL it is registered nowhere, so nobody else could call it."""
     worker = hire()
     worker.run_once()
-    service.wait_for_wake(worker.id, 0.01)
+    get_index().wait_for_wake(worker.id, 0.01)
     flush(SimpleNamespace(index=get_index()))
     task_id = put(QUICK)
     rebuild()
-    assert service.wait_for_wake(worker.id, 5) is True
+    assert get_index().wait_for_wake(worker.id, 5) is True
     worker._wake(called=True)
     worker.run_once()  # its profile is unknown: it registers again
     worker.run_once()

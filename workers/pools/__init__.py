@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from queue_app.workers.context import History
 from queue_app.workers.executor import Executor
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.pools.base import Pool
 
 
-def make_pool(options: WorkerOptions, executor: Executor, on_outcome: Callable[[], None]) -> Pool:
-    """Return the pool that the options name; only its own module is imported."""
+def make_pool(options: WorkerOptions, executor: Executor, on_outcome: Callable[[], None], history: History) -> Pool:
+    """Return the pool that the options name; import only its module."""
     if options.pool == "async":
         from queue_app.workers.pools.asynchronous import AsyncPool  # noqa: PLC0415
 
@@ -18,7 +19,7 @@ def make_pool(options: WorkerOptions, executor: Executor, on_outcome: Callable[[
     if options.pool == "processes":
         from queue_app.workers.pools.processes import ProcessPool  # noqa: PLC0415
 
-        return ProcessPool(options.concurrency, executor, on_outcome, options.limits)
+        return ProcessPool(options.concurrency, executor, on_outcome, options.limits, history)
     from queue_app.workers.pools.threads import ThreadPool  # noqa: PLC0415
 
     return ThreadPool(options.concurrency, executor, on_outcome)

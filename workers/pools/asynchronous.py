@@ -1,7 +1,7 @@
 """Slots as tasks of one event loop, for coroutine functions.
 
-The loop has a thread of its own, so that the worker's loop goes on claiming and reporting
-when a task blocks it. Where one does, and is given up, the tasks that follow get a new loop.
+The event loop has a thread of its own, so that the worker's loop still claims and reports when a task blocks the
+event loop. If the pool gives up a task that blocks it, later tasks get a new event loop.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from queue_app.registry import AnyTask
 from queue_app.workers.context import ClaimedAttempt, note_interruption, shields
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
-from queue_app.workers.pools.backlog import BacklogPool
+from queue_app.workers.pools.base import BacklogPool, release_connections
 
 logger = logging.getLogger("taskqueue")
 
-#: A loop that does not turn for so long is blocked by one of its tasks.
+#: Time after which an event loop that does not turn counts as blocked by one of its tasks.
 BLOCKED_SECONDS = 1.0
-#: Connections that tasks used are looked after no more often than this.
+#: Minimum time between two checks of the connections that tasks used.
 RELEASE_SECONDS = 1.0
 
 
@@ -37,24 +37,31 @@ class AsyncPool(BacklogPool):
     """Runs at most ``slots`` coroutines at once, in the order in which they were submitted."""
 
     name = "async"
-    kill_after: float | None = 5.0  # a coroutine that swallows its cancellation is left to itself then
+    kill_after: float | None = 5.0  # then a coroutine that swallows its cancellation is given up
 
     def __init__(self, slots: int, executor: Executor, on_outcome: Callable[[], None]) -> None:
-        super().__init__(slots, on_outcome)
-        self._executor = executor
-        self._running: dict[int, _Run] = {}  # by the identity of what is held
+        super().__init__(slots, executor, on_outcome)
+        self._running: dict[int, _Run] = {}  # by the identity of the claimed attempt
         self._loop = _Loop()
 
     def can_run(self, task: AnyTask) -> bool:
-        """Whether a task is a coroutine function."""
+        """Whether the task is a coroutine function."""
         return inspect.iscoroutinefunction(task.func)
 
     def start(self) -> None:
-        """Start the loop."""
+        """Start the event loop."""
         self._loop.start()
 
+    def stop(self) -> None:
+        """Cancel the running coroutines and end the event loop. The caller gives back their tasks."""
+        with self._lock:
+            runs, self._running = list(self._running.values()), {}
+        for run in runs:
+            run.loop.call(run.cancel)
+        self._loop.stop()
+
     def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
-        """Cancel the coroutine that runs this attempt; it arrives where it next awaits something."""
+        """Cancel the coroutine that runs this attempt; the cancellation arrives at its next ``await``."""
         with self._lock:
             run = self._running.get(id(held))
             if run is None or held.interruption is not None:
@@ -66,37 +73,29 @@ class AsyncPool(BacklogPool):
         return True
 
     def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
-        """Give up on a coroutine that does not end; where it blocks the loop, others get a new one."""
+        """Give up a coroutine that does not end; if it blocks the event loop, start another for later tasks."""
         with self._lock:
             run = self._running.pop(id(held), None)
             if run is None:
                 return None
             if run.loop is self._loop and not run.loop.turns_within(BLOCKED_SECONDS):
-                logger.error("%s blocks the event loop; tasks get a new one", held.task.task_type)
+                logger.error("%s blocks the event loop; later tasks run on a new one", held.task.task_type)
                 self._loop = _Loop()
                 self._loop.start()
             self._fill()
         return failed(held, run.since, error)
 
-    def stop(self) -> None:
-        """Cancel what runs and end the loop; whoever holds the tasks gives them back."""
-        with self._lock:
-            runs, self._running = list(self._running.values()), {}
-        for run in runs:
-            run.loop.call(run.cancel)
-        self._loop.stop()
-
     def _fill(self) -> None:
         while self._waiting and len(self._running) < self.slots:
             held = self._waiting.popleft()
             run = self._running[id(held)] = _Run(held, self._loop)
-            run.loop.call(partial(self._begin, run))
+            run.loop.call(partial(self._start_run, run))
 
-    def _begun(self) -> Iterable[tuple[ClaimedAttempt, float]]:
+    def _started(self) -> Iterable[tuple[ClaimedAttempt, float]]:
         return [(run.held, run.since) for run in self._running.values()]
 
-    def _begin(self, run: _Run) -> None:
-        """Start the coroutine, on its loop."""
+    def _start_run(self, run: _Run) -> None:
+        """Start the coroutine; called on its event loop."""
         run.task = asyncio.get_running_loop().create_task(self._attempt(run))
 
     async def _attempt(self, run: _Run) -> None:
@@ -125,7 +124,7 @@ class _Run:
         self.begun = False  # a coroutine that is cancelled before its first step never runs, and has no outcome
 
     def cancel(self) -> None:
-        """Cancel it, on its loop, unless it has ended."""
+        """Cancel the coroutine unless it has ended; called on its event loop."""
         if self.begun and self.task is not None and not self.task.done():
             self.task.cancel()
 
@@ -142,27 +141,27 @@ class _Loop:
         self._thread.start()
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call a function on the loop."""
+        """Call a function on the event loop."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function)
 
     def turns_within(self, seconds: float) -> bool:
-        """Whether the loop turns once within so many seconds."""
+        """Whether the event loop turns once within ``seconds``."""
         turned = threading.Event()
         self.call(turned.set)
         return turned.wait(seconds)
 
     def stop(self) -> None:
-        """End the loop once it has dealt with what it was told before."""
+        """End the event loop after the calls that were made before."""
         self.call(lambda: self._loop.call_soon(self._loop.stop))
         self._thread.join(timeout=BLOCKED_SECONDS)
 
     async def release_connections(self, *, failed: bool) -> None:
-        """Close what tasks left unusable, in the thread that asgiref gives to calls from coroutines."""
+        """Close unusable connections of tasks, in the thread that asgiref uses for calls from coroutines."""
         now = time.monotonic()
         if failed or now - self._released_at > RELEASE_SECONDS:
             self._released_at = now
-            await sync_to_async(_release)()
+            await sync_to_async(release_connections)()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -172,11 +171,3 @@ class _Loop:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
-
-
-def _release() -> None:
-    for connection in connections.all(initialized_only=True):
-        try:
-            connection.close_if_unusable_or_obsolete()
-        except Exception:
-            logger.exception("a connection that a task used cannot be closed")

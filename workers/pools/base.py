@@ -1,55 +1,132 @@
-"""What a worker's loop asks of a pool, whatever its slots are."""
+"""What all pools have in common, and what the worker's loop may ask of them."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from django.db import connections
 
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
 from queue_app.registry import AnyTask
 from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.executor import Executor
+
+logger = logging.getLogger("taskqueue")
 
 
-class Pool(Protocol):
-    """Runs held tasks in order in a fixed number of slots, and gathers the outcomes."""
+class Pool(ABC):
+    """Runs claimed tasks in order in a fixed number of slots, and collects the outcomes."""
 
     name: str
-    #: Seconds after which an attempt that was interrupted is ended by force; ``None``: only its timeout does that.
-    kill_after: float | None
+    #: Seconds after which an interrupted attempt is ended by force; ``None``: only some time after its timeout.
+    kill_after: float | None = None
+    #: Seconds after which an interrupted attempt that still runs is interrupted again; ``None``: never.
+    repeat_after: float | None = None
 
-    #: Seconds after which an attempt that was interrupted and still runs is interrupted again; ``None``: never.
-    repeat_after: float | None
+    def __init__(self, slots: int, executor: Executor, on_outcome: Callable[[], None]) -> None:
+        self.slots = slots
+        self._executor = executor
+        self._on_outcome = on_outcome
+        self._outcomes: deque[Outcome] = deque()
+        self._lock = threading.RLock()
 
     def can_run(self, task: AnyTask) -> bool:
-        """Whether a task of this kind may run here; others are not claimed."""
+        """Whether this pool can run the task; the worker does not claim others."""
+        return True
 
+    @abstractmethod
     def start(self) -> None:
         """Start the slots."""
 
+    @abstractmethod
+    def stop(self) -> None:
+        """End the slots. The caller gives back the tasks that still run."""
+
+    @abstractmethod
     def submit(self, held: list[ClaimedAttempt]) -> None:
-        """Take tasks to run, in this order."""
+        """Queue tasks to run, in this order."""
 
     def take_outcomes(self) -> list[Outcome]:
-        """Return the outcomes since the last call, in the order in which they ended."""
+        """Return the outcomes since the last call, in the order in which the attempts ended."""
+        outcomes: list[Outcome] = []
+        while self._outcomes:
+            outcomes.append(self._outcomes.popleft())
+        return outcomes
+
+    @abstractmethod
+    def take_unstarted(self) -> list[ClaimedAttempt]:
+        """Take back the tasks that no slot has started."""
+
+    @abstractmethod
+    def running(self) -> list[tuple[ClaimedAttempt, float]]:
+        """Return the running attempts, and for how many seconds each has run."""
+
+    @property
+    @abstractmethod
+    def unstarted(self) -> int:
+        """Number of tasks that wait for a slot."""
+
+    @abstractmethod
+    def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
+        """Ask an attempt to end; return false if it does not run here, or was asked before."""
+
+    def interrupt_again(self, held: ClaimedAttempt) -> None:  # noqa: B027 - only threads can lose an interruption
+        """Repeat an interruption that may have been lost."""
+
+    @abstractmethod
+    def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
+        """End or give up an attempt that did not end when it was asked; return its outcome, ``None`` if it ended."""
+
+
+class BacklogPool(Pool):
+    """A pool that keeps the tasks for its slots in a list, and starts the next one when a slot is free."""
+
+    def __init__(self, slots: int, executor: Executor, on_outcome: Callable[[], None]) -> None:
+        super().__init__(slots, executor, on_outcome)
+        self._waiting: deque[ClaimedAttempt] = deque()
+
+    @abstractmethod
+    def _fill(self) -> None:
+        """Start waiting tasks in free slots; called under the lock."""
+
+    @abstractmethod
+    def _started(self) -> Iterable[tuple[ClaimedAttempt, float]]:
+        """Return the running attempts and their start times (monotonic); called under the lock."""
+
+    def submit(self, held: list[ClaimedAttempt]) -> None:
+        """Queue tasks to run, in this order."""
+        with self._lock:
+            self._waiting.extend(held)
+            self._fill()
 
     def take_unstarted(self) -> list[ClaimedAttempt]:
-        """Take back the tasks that no slot has begun."""
+        """Take back the tasks that no slot has started."""
+        with self._lock:
+            unstarted, self._waiting = list(self._waiting), deque()
+        return unstarted
 
     def running(self) -> list[tuple[ClaimedAttempt, float]]:
-        """Return what runs now, and for how many seconds."""
+        """Return the running attempts, and for how many seconds each has run."""
+        now = time.monotonic()
+        with self._lock:
+            return [(held, now - since) for held, since in self._started()]
 
     @property
     def unstarted(self) -> int:
-        """How many tasks wait for a slot."""
+        """Number of tasks that wait for a slot."""
+        return len(self._waiting)
 
-    def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
-        """Ask an attempt to end; return false when it does not run here, or was asked already."""
 
-    def interrupt_again(self, held: ClaimedAttempt) -> None:
-        """Repeat an interruption that may have been lost."""
-
-    def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
-        """End an attempt that did not end when it was asked; return its outcome, ``None`` when it has ended."""
-
-    def stop(self) -> None:
-        """Let the slots end; what still runs is given back by the caller."""
+def release_connections() -> None:
+    """Close connections that a task left unusable or open for too long, as Django does after a request."""
+    for connection in connections.all(initialized_only=True):
+        try:
+            connection.close_if_unusable_or_obsolete()
+        except Exception:  # the slot must survive, whatever a task did to its connections
+            logger.exception("a connection that a task used cannot be closed")

@@ -1,8 +1,8 @@
-"""Where the processes of a pool come from.
+"""The process that forks the slots of a process pool, and what a slot does.
 
-A worker has threads, and a process with threads must not fork at will. So before it starts
-them it forks this one, which has one thread and no connections, and does nothing but fork
-slots when it is asked, tell how they ended, and kill them when the worker is gone.
+A worker has threads, and a process with threads must not fork. So before it starts its threads, the worker forks this
+process, which has one thread and no connections. It forks slots on request, reports how they ended, and kills them
+when the worker is gone.
 """
 
 from __future__ import annotations
@@ -28,39 +28,40 @@ from django.db import connections
 from queue_app.exceptions import IndexUnavailable, Interruption, TaskCancelled, TaskTimeout
 from queue_app.index import get_index
 from queue_app.workers import capture
-from queue_app.workers.context import ClaimedAttempt, note_interruption
+from queue_app.workers.context import ClaimedAttempt, History, ProgressSink, note_interruption
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
+from queue_app.workers.pools.base import release_connections
 from queue_app.workers.rlimits import REPLACE_SHARE, ResourceLimits, resident_bytes
 from queue_app.workers.wire import Reader, outcome_form, send, task_of
 
 logger = logging.getLogger("taskqueue")
 
-#: What the worker sends a slot, by what shall be raised in it.
+#: The signal that raises each interruption in a slot.
 SIGNALS: dict[type[Interruption], signal.Signals] = {
     TaskCancelled: signal.SIGUSR1,
     TaskTimeout: signal.SIGUSR2,
 }
-#: What an idle slot has to send its last hints when the worker leaves.
+#: Time for idle slots to send their last notifications to the index when the worker exits.
 LEAVE_SECONDS = 1.0
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
-def start_fork_server(limits: ResourceLimits) -> tuple[int, socket.socket]:
-    """Fork the fork server; return its pid and the socket to ask it on."""
+def start_fork_server(limits: ResourceLimits, history: History) -> tuple[int, socket.socket]:
+    """Fork the fork server; return its pid and the socket for requests."""
     ours, theirs = socket.socketpair()
     connections.close_all()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the worker's own threads come later
+        warnings.simplefilter("ignore", DeprecationWarning)  # the worker starts its threads later
         pid = os.fork()
     if pid == 0:
         ours.close()
-        _end_with(lambda: _ForkServer(theirs, limits).run())
+        _exit_after(lambda: _ForkServer(theirs, limits, history).run())
     theirs.close()
     return pid, ours
 
 
-def _end_with(function: Callable[[], None]) -> NoReturn:
+def _exit_after(function: Callable[[], None]) -> NoReturn:
     code = 1
     try:
         function()
@@ -71,71 +72,70 @@ def _end_with(function: Callable[[], None]) -> NoReturn:
         os._exit(code)
 
 
-def _deaf(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing; the worker decides when its slots end.
+def _ignore_signals(*numbers: signal.Signals) -> None:
+    """Ignore signals, because the worker decides when its slots end.
 
-    Not ``SIG_IGN``, which the programs that a task starts would inherit.
+    The handler is not ``SIG_IGN``, which programs that a task starts would inherit.
     """
 
+    def do_nothing(_number: int, _frame: FrameType | None) -> None:
+        pass
 
-def _die_with_parent() -> None:
-    """Let the system end this process with its parent, where it can (Linux)."""
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    for number in numbers:
+        signal.signal(number, do_nothing)
 
 
 class _ForkServer:
-    def __init__(self, worker: socket.socket, limits: ResourceLimits) -> None:
+    def __init__(self, worker: socket.socket, limits: ResourceLimits, history: History) -> None:
         self._worker = worker
         self._limits = limits
+        self._history = history
         self._slots: set[int] = set()
 
     def run(self) -> None:
-        """Fork and collect slots until the worker hangs up."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD):
-            signal.signal(number, _deaf)
+        """Fork slots, and collect those that ended, until the worker hangs up."""
+        _ignore_signals(signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD, *SIGNALS.values())
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         gc.collect()
-        gc.freeze()  # what exists by now is never looked at again, and so stays shared with the slots
-        wakeup, ringer = socket.socketpair()
-        for end in (wakeup, ringer):
+        gc.freeze()  # the collector no longer touches existing objects, so their pages stay shared with the slots
+        signalled, waker = socket.socketpair()
+        for end in (signalled, waker):
             end.setblocking(False)
-        signal.set_wakeup_fd(ringer.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
         with selectors.DefaultSelector() as selector:
             selector.register(self._worker, selectors.EVENT_READ)
-            selector.register(wakeup, selectors.EVENT_READ)
+            selector.register(signalled, selectors.EVENT_READ)
             while True:
                 ready = {key.fileobj for key, _ in selector.select()}
-                if wakeup in ready:
+                if signalled in ready:
                     with suppress(BlockingIOError):
-                        wakeup.recv(4096)
+                        signalled.recv(4096)
                 self._collect()
                 if self._worker in ready and not self._serve():
                     break
         deadline = time.monotonic() + LEAVE_SECONDS
-        while self._slots and time.monotonic() < deadline:  # those that are idle end by themselves
+        while self._slots and time.monotonic() < deadline:  # idle slots end by themselves
             time.sleep(0.01)
             self._collect()
         for pid in self._slots:
             os.kill(pid, signal.SIGKILL)
 
     def _serve(self) -> bool:
-        """Fork a slot that talks on the socket which comes with the request; return false when the worker hung up."""
+        """Fork a slot that uses the socket which comes with the request; return false if the worker hung up."""
         try:
-            asked, descriptors, _, _ = socket.recv_fds(self._worker, 1, 1)
+            request, descriptors, _, _ = socket.recv_fds(self._worker, 1, 1)
         except ConnectionError:
             return False
-        if not asked:
+        if not request:
             return False
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             self._worker.close()
-            _end_with(lambda: run_slot(socket.socket(fileno=descriptors[0]), self._limits))
+            _exit_after(lambda: run_slot(socket.socket(fileno=descriptors[0]), self._limits, self._history))
         os.close(descriptors[0])
         self._slots.add(pid)
-        self._tell({"born": pid})
+        self._report({"born": pid})
         return True
 
     def _collect(self) -> None:
@@ -143,46 +143,42 @@ class _ForkServer:
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
                 self._slots.discard(pid)
-                self._tell({"died": pid, "code": os.waitstatus_to_exitcode(status)})
+                self._report({"died": pid, "code": os.waitstatus_to_exitcode(status)})
 
-    def _tell(self, news: dict[str, int]) -> None:
+    def _report(self, event: dict[str, int]) -> None:
         with suppress(OSError):
-            self._worker.sendall(json.dumps(news).encode() + b"\n")
+            self._worker.sendall(json.dumps(event).encode() + b"\n")
 
 
-class _Line:
-    """The reports of a slot: what the attempt says goes to the worker."""
+class _SocketReports(ProgressSink):
+    """Sends what the attempt reports to the worker."""
 
     def __init__(self, worker: socket.socket) -> None:
         self._worker = worker
 
     def progress(self, held: ClaimedAttempt, fraction: float, message: str) -> None:
-        """Send how far the attempt has come."""
         send(self._worker, {"progress": [fraction, message]})
 
     def extend(self, held: ClaimedAttempt, seconds: float) -> None:
-        """Send how many more seconds it needs."""
         send(self._worker, {"extend": seconds})
 
     def log(self, held: ClaimedAttempt, line: str) -> None:
-        """Send what it logged."""
         send(self._worker, {"log": line})
 
 
-def run_slot(worker: socket.socket, limits: ResourceLimits) -> None:
-    """Run one attempt after the other, as they come, until the worker hangs up or this process has served its time."""
+def run_slot(worker: socket.socket, limits: ResourceLimits, history: History) -> None:
+    """Run the attempts that the worker sends, until it hangs up or this process has reached a limit."""
     _die_with_parent()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
-        signal.signal(number, _deaf)
+    _ignore_signals(signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     limits.apply()
     capture.install()
-    executor = Executor(None, _Line(worker))
+    executor = Executor(None, _SocketReports(worker))
     current: list[ClaimedAttempt] = []
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         if not current or current[0].interruption is not None:
-            return  # the attempt that it was meant for has ended
+            return  # the attempt that the signal was meant for has ended
         kind = next(kind for kind, wanted in SIGNALS.items() if wanted == number)
         note_interruption(current[0], kind)
         if not current[0].shielded:
@@ -193,16 +189,23 @@ def run_slot(worker: socket.socket, limits: ResourceLimits) -> None:
     reader, served, last = Reader(worker), 0, False
     while not last and (messages := reader.receive()) is not None:
         for message in messages:
-            held = ClaimedAttempt(task_of(message["task"]), time.monotonic())
+            held = ClaimedAttempt(task_of(message["task"]), time.monotonic(), history)
             outcome = _attempt(executor, held, current)
             served += 1
-            last = served == limits.max_tasks or _is_fat(limits)
+            last = served == limits.max_tasks or _is_near_memory_limit(limits)
             send(worker, {"outcome": outcome, "last": last})
-            _look_after_connections()
+            release_connections()
     connections.close_all()
     with suppress(IndexUnavailable):
-        get_index().flush()  # hints of tasks that were enqueued here
+        get_index().flush()  # notifications about tasks that were enqueued here
     logging.shutdown()
+
+
+def _die_with_parent() -> None:
+    """Let the system kill this process when its parent ends (Linux only)."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _attempt(executor: Executor, held: ClaimedAttempt, current: list[ClaimedAttempt]) -> dict[str, Any]:
@@ -214,21 +217,13 @@ def _attempt(executor: Executor, held: ClaimedAttempt, current: list[ClaimedAtte
             outcome = executor.run(held)
         finally:
             current.clear()
-    except Interruption as interruption:  # it came while the attempt was ending
+    except Interruption as interruption:  # it arrived while the attempt was ending
         current.clear()
         outcome = failed(held, began, interruption)
     return outcome_form(outcome)
 
 
-def _is_fat(limits: ResourceLimits) -> bool:
+def _is_near_memory_limit(limits: ResourceLimits) -> bool:
     if limits.max_memory is None:
         return False
     return (resident_bytes(os.getpid()) or 0) > REPLACE_SHARE * limits.max_memory
-
-
-def _look_after_connections() -> None:
-    for connection in connections.all(initialized_only=True):
-        try:
-            connection.close_if_unusable_or_obsolete()
-        except Exception:
-            logger.exception("a connection that a task used cannot be closed")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
@@ -15,40 +13,38 @@ from django.db import connections
 
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
-from queue_app.registry import AnyTask
 from queue_app.workers.context import ClaimedAttempt, note_interruption, shields
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
+from queue_app.workers.pools.base import Pool, release_connections
 
-logger = logging.getLogger("taskqueue")
+# ruff: noqa: D102 - ``Pool`` describes each method
 
 
-class ThreadPool:
-    """Runs held tasks in order on a fixed number of threads, and gathers the outcomes."""
+class ThreadPool(Pool):
+    """Runs claimed tasks in order on a fixed number of threads.
+
+    A thread cannot be killed. The pool gives a thread up that is stuck, and starts another in its place.
+    """
 
     name = "threads"
-    kill_after: float | None = None  # a thread cannot be killed, only given up when it is overdue
     repeat_after: float | None = 1.0
 
     def __init__(self, slots: int, executor: Executor, on_outcome: Callable[[], None]) -> None:
-        self.slots = slots
-        self._executor = executor
-        self._on_outcome = on_outcome
+        super().__init__(slots, executor, on_outcome)
         self._waiting: SimpleQueue[ClaimedAttempt | None] = SimpleQueue()
-        self._outcomes: deque[Outcome] = deque()
-        self._running: dict[int, tuple[ClaimedAttempt, float]] = {}  # by thread: one task may be here in two attempts
-        self._interrupted: set[int] = set()  # threads in which an interruption was raised
-        self._lock = threading.Lock()  # an interruption must meet the attempt that it is meant for
+        self._running: dict[int, tuple[ClaimedAttempt, float]] = {}  # by thread: two attempts may be of one task
         self._threads: list[threading.Thread] = []
 
-    def can_run(self, task: AnyTask) -> bool:
-        """Whether a task may run here: coroutine functions too, on an event loop of their own."""
-        return True
-
     def start(self) -> None:
-        """Start the threads; daemons, so that a stuck task cannot keep the process alive."""
+        """Start the threads; they are daemons, so that a stuck task cannot keep the process alive."""
         for _ in range(self.slots):
             self._add_slot()
+
+    def stop(self) -> None:
+        """Let the threads end once they are idle."""
+        for _ in self._threads:
+            self._waiting.put(None)
 
     def _add_slot(self) -> None:
         thread = threading.Thread(target=self._slot, name=f"slot-{len(self._threads) + 1}", daemon=True)
@@ -56,19 +52,10 @@ class ThreadPool:
         self._threads.append(thread)
 
     def submit(self, held: list[ClaimedAttempt]) -> None:
-        """Take tasks to run, in this order."""
         for item in held:
             self._waiting.put(item)
 
-    def take_outcomes(self) -> list[Outcome]:
-        """Return the outcomes since the last call, in the order in which they ended."""
-        outcomes: list[Outcome] = []
-        while self._outcomes:
-            outcomes.append(self._outcomes.popleft())
-        return outcomes
-
     def take_unstarted(self) -> list[ClaimedAttempt]:
-        """Take back the tasks that no slot has begun."""
         unstarted: list[ClaimedAttempt] = []
         while True:
             try:
@@ -79,36 +66,26 @@ class ThreadPool:
                 unstarted.append(item)
 
     def running(self) -> list[tuple[ClaimedAttempt, float]]:
-        """Return what runs now, and for how many seconds."""
         now = time.monotonic()
         return [(held, now - since) for held, since in list(self._running.values())]
 
     @property
     def unstarted(self) -> int:
-        """How many tasks wait for a slot."""
         return self._waiting.qsize()
 
-    def stop(self) -> None:
-        """Let the threads end once they are idle."""
-        for _ in self._threads:
-            self._waiting.put(None)
-
     def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
-        """Raise ``interruption`` in the thread that runs this attempt; return false when none does, or it was done.
+        """Raise ``interruption`` in the thread that runs this attempt; return false if none does, or it was done.
 
-        It arrives at the next step of Python code: a call that blocks outside of Python
-        (a long query, ``time.sleep``) ends first.
+        The exception arrives at the next step of Python code: after a call that blocks outside of Python
+        (a long query, ``time.sleep``).
         """
         with self._lock:
-            for slot, (running, _) in list(self._running.items()):  # threads add what they begin meanwhile
-                if running is held and slot not in self._interrupted:
-                    self._interrupted.add(slot)
-                    note_interruption(held, interruption)
-                    with shields:
-                        if not held.shielded:  # else it is raised at the end of the shield
-                            _raise_in_thread(slot, interruption)
-                    return True
-        return False
+            slot = self._slot_of(held)
+            if slot is None or held.interruption is not None:
+                return False
+            note_interruption(held, interruption)
+            self._raise(slot, held)
+            return True
 
     def interrupt_again(self, held: ClaimedAttempt) -> None:
         """Raise the interruption once more in a thread that goes on with the attempt.
@@ -118,25 +95,26 @@ class ThreadPool:
         the end of a ``with`` block) has received the interruption and is left alone.
         """
         with self._lock:
-            for slot, (running, _) in list(self._running.items()):
-                if running is held and held.interruption is not None:
-                    note_interruption(held, held.interruption)
-                    with shields:
-                        if not held.shielded and not _handles_interruption(slot):
-                            _raise_in_thread(slot, held.interruption)
+            slot = self._slot_of(held)
+            if slot is None or held.interruption is None:
+                return
+            note_interruption(held, held.interruption)  # the next repetition counts from now
+            if not _handles_interruption(slot):
+                self._raise(slot, held)
+
+    def _slot_of(self, held: ClaimedAttempt) -> int | None:
+        running = list(self._running.items())  # a copy: threads add their attempts without the lock
+        return next((slot for slot, (item, _) in running if item is held), None)
 
     def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
-        """Give up on the thread that runs this attempt and does not end; another takes its slot.
-
-        Returns the attempt's outcome as a failure, or ``None`` when it has ended meanwhile.
-        """
+        """Give up the thread that runs this attempt, and start another; return ``None`` if the attempt has ended."""
         with self._lock:
-            for slot, (running, since) in list(self._running.items()):
-                if running is held:
-                    del self._running[slot]
-                    self._add_slot()
-                    return failed(held, since, error)
-        return None
+            slot = self._slot_of(held)
+            if slot is None:
+                return None
+            _, since = self._running.pop(slot)
+            self._add_slot()
+            return failed(held, since, error)
 
     def _slot(self) -> None:
         slot = threading.get_ident()
@@ -144,15 +122,15 @@ class ThreadPool:
             outcome = self._attempt(slot, held)
             while True:
                 try:
-                    mine = self._leave(slot, held)
+                    is_mine = self._leave(slot, held)
                     break
-                except Interruption:  # it came as the attempt had ended, before it was out of reach
+                except Interruption:  # it arrived after the attempt had ended
                     continue
-            if not mine:
-                return  # abandoned: another thread has this slot, and the outcome was reported
+            if not is_mine:
+                return  # given up: another thread has this slot, and the outcome was reported
             self._outcomes.append(outcome)
             self._on_outcome()
-            _release_connections()
+            release_connections()
         connections.close_all()
 
     def _attempt(self, slot: int, held: ClaimedAttempt) -> Outcome:
@@ -164,39 +142,35 @@ class ThreadPool:
                     return failed(held, began, late)
                 self._running[slot] = (held, began)
                 return self._executor.run(held)
-            except Interruption as interruption:  # it came while the attempt was ending
+            except Interruption as interruption:  # it arrived while the attempt was ending
                 late = interruption
 
     def _leave(self, slot: int, held: ClaimedAttempt) -> bool:
-        """End the attempt's time in the slot, after which no interruption can reach the thread."""
+        """End the attempt's time in the slot, so that no interruption can reach the thread any more."""
         with self._lock:
-            _raise_in_thread(slot, None)  # takes back one that has not arrived
-            self._interrupted.discard(slot)
+            _raise_in_thread(slot, None)  # takes back an exception that has not arrived
             running = self._running.get(slot)
             if running is None or running[0] is not held:
                 return False
             del self._running[slot]
             return True
 
+    @staticmethod
+    def _raise(slot: int, held: ClaimedAttempt) -> None:
+        with shields:
+            if not held.shielded:  # otherwise the end of the shield raises it
+                _raise_in_thread(slot, held.interruption)
+
 
 def _raise_in_thread(thread_id: int, interruption: type[Interruption] | None) -> None:
-    """Set, or take back, an exception that the thread raises at its next step of Python code (CPython's own means)."""
+    """Set the exception that a thread raises at its next step of Python code, or take it back (CPython only)."""
     value = ctypes.py_object(interruption) if interruption else None
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), value)
 
 
 def _handles_interruption(thread_id: int) -> bool:
-    """Whether the thread is inside of a block that an interruption ends, or in its clean-up."""
-    error = sys._current_exceptions().get(thread_id)  # noqa: SLF001 - there is no other way to see another thread's
+    """Whether the thread runs a clean-up or an ``except`` block because of an interruption."""
+    error = sys._current_exceptions().get(thread_id)  # noqa: SLF001 - the only way to see another thread's
     while error is not None and not isinstance(error, Interruption):
         error = error.__context__
     return error is not None
-
-
-def _release_connections() -> None:
-    """Close what this thread's task left unusable or open for too long, as Django does after a request."""
-    for connection in connections.all(initialized_only=True):
-        try:
-            connection.close_if_unusable_or_obsolete()
-        except Exception:  # the slot must live on, whatever a task did to its connections
-            logger.exception("a connection that a task used cannot be closed")

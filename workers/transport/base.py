@@ -1,4 +1,4 @@
-"""What the runtime asks of the queue, in whatever way it is reached."""
+"""What the worker runtime asks of the queue."""
 
 from __future__ import annotations
 
@@ -12,39 +12,77 @@ from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
 from queue_app.index import Profile
 from queue_app.services.repair.workers import WorkerIdentity
 
-# ruff: noqa: D102 - the functions of the package say what each does
-
-
-#: Told in how many seconds a limit lets something start again.
+#: Called with the seconds until a limit allows another start.
 type OnWait = Callable[[float], object]
 
 
 class OutcomesRefused(Exception):
-    """The queue refuses one of the outcomes, and with it the others that it was told together."""
+    """The queue refuses a batch of outcomes because it cannot store one of them."""
 
 
 class Transport(Protocol):
-    """One way to reach the queue; the functions of ``queue_app.workers.transport`` describe each method."""
+    """A way to reach the queue. The command makes one and passes it to the worker or supervisor."""
 
     def register(
         self, identity: WorkerIdentity, profile: Profile, *, concurrency: int, heartbeat_seconds: float
-    ) -> None: ...
-    def register_again(self, profile: Profile, worker_id: uuid.UUID) -> None: ...
-    def heartbeat(self, worker_id: uuid.UUID, *, draining: bool, tasks_done: int) -> bool: ...
-    def is_asked_to_drain(self, worker_id: uuid.UUID) -> bool: ...
-    def deregister(self, worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None: ...
-    def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> bool: ...
-    def unserved_types(self, profile: Profile) -> set[str]: ...
-    def change_profile(self, worker_id: uuid.UUID, before: Profile, after: Profile) -> None: ...
-    def cancel_requests(self, worker_id: uuid.UUID) -> set[uuid.UUID]: ...
+    ) -> None:
+        """Register a worker."""
+
+    def register_again(self, profile: Profile, worker_id: uuid.UUID) -> None:
+        """Register a worker with an index that was rebuilt."""
+
+    def heartbeat(self, worker_id: uuid.UUID, *, draining: bool, tasks_done: int) -> bool:
+        """Report that the worker lives; return false if the worker was declared dead."""
+
+    def is_asked_to_drain(self, worker_id: uuid.UUID) -> bool:
+        """Return whether staff asked the worker to drain."""
+
+    def deregister(self, worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:
+        """Report that the worker exits."""
+
+    def mark_dead(self, worker_id: uuid.UUID) -> object:
+        """Give back the tasks of a worker process that has died."""
+
+    def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> bool:
+        """Block until the index wakes the worker, for at most ``seconds``; return whether it did."""
+
+    def unserved_types(self, profile: Profile) -> set[str]:
+        """Return the task types that wait in the profile's queues but are missing from the profile."""
+
+    def change_profile(self, worker_id: uuid.UUID, before: Profile, after: Profile) -> None:
+        """Register a running worker under another profile."""
+
+    def cancel_requests(self, worker_id: uuid.UUID) -> set[uuid.UUID]:
+        """Return the worker's running tasks that a caller has cancelled."""
+
     def claim(
-        self, profile: Profile, worker_id: uuid.UUID, want: int, on_wait: OnWait | None = None
-    ) -> list[ClaimedTask]: ...
-    def finish(self, outcomes: Sequence[Outcome]) -> set[uuid.UUID]: ...
-    def give_back(self, tasks: list[ClaimedTask]) -> int: ...
-    def give_back_unacknowledged(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int: ...
-    def note(self, notes: Sequence[ProgressReport]) -> None: ...
-    def earlier_attempts(self, task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]: ...
-    def make_due(self) -> int: ...
-    def wake_idle_workers(self) -> int: ...
-    def rebuild_if_needed(self) -> object: ...
+        self, profile: Profile, worker_id: uuid.UUID, want: int, *, on_wait: OnWait | None = None
+    ) -> list[ClaimedTask]:
+        """Claim tasks for up to ``want`` slots, most urgent first."""
+
+    def finish(self, outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
+        """Record outcomes; return the ids of the tasks whose attempts were still valid.
+
+        Raises ``DataError``, ``IntegrityError`` or ``OutcomesRefused`` if one of them cannot be stored.
+        """
+
+    def give_back(self, tasks: list[ClaimedTask]) -> int:
+        """Return claimed tasks to their places; return how many the worker still held."""
+
+    def give_back_unacknowledged(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
+        """Return the tasks that the worker was granted by a claim whose answer it never saw."""
+
+    def record_progress(self, reports: Sequence[ProgressReport]) -> None:
+        """Store progress, log lines and extensions of running attempts."""
+
+    def earlier_attempts(self, task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
+        """Return the errors and the worker ids of a task's earlier attempts."""
+
+    def make_due(self) -> int:
+        """Queue scheduled tasks whose time has come; return their number."""
+
+    def wake_idle_workers(self) -> int:
+        """Repeat wake-up calls that may have been lost."""
+
+    def rebuild_if_needed(self) -> object:
+        """Rebuild a lost index, unless another process does; return ``None`` if nothing was done."""

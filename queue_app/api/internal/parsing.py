@@ -50,6 +50,8 @@ _seconds_to_wait: Final = between(0, MAX_WAIT, number)
 _deferral: Final = between(0, MAX_DEFER_SECONDS, number)
 _attempt: Final = between(1, 2**31 - 1, integer)
 _NO_ID: Final = uuid.UUID(int=0)
+REGISTERED: Final = Shape("worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id")
+ORDERS: Final = Shape("cancel", "lost", "drain", "unserved")
 TASK: Final = Shape(
     "task_id", "attempt", "task_type", "queue", "priority", "capabilities", "user", "args", "parameters", "timeout",
     "failures", "max_retries", "retry_delay", "concurrency_key", "weight", "created_at", "queued_at", "started_at",

@@ -49,16 +49,8 @@ class RegisterView(WorkerView):
         The answer holds the worker's id and the interval of its heartbeats.
         """
         worker = remote.register(self.token, parsing.registration(self.json_body()))
-        return Response(
-            {
-                "worker_id": worker.id,
-                "queues": worker.queues,
-                "capabilities": worker.capabilities,
-                "heartbeat_seconds": worker.heartbeat_seconds,
-                "missed_heartbeats": conf.get().worker.missed_heartbeats,
-            },
-            status=201,
-        )
+        missed = conf.get().worker.missed_heartbeats
+        return Response(parsing.REGISTERED(worker) | {"missed_heartbeats": missed}, status=201)
 
 
 class PollView(WorkerView):
@@ -137,16 +129,8 @@ class HeartbeatView(WorkerView):
         if types is not None:
             remote.change_task_types(self.token, worker, types)
         found = remote.heartbeat(self.token, worker, reports, draining=draining, tasks_done=done)
-        return Response(
-            {
-                "status": "ok",
-                "cancel": found.cancel,
-                "cancel_requested": bool(found.cancel),
-                "lost": found.lost,
-                "drain": found.drain,
-                "unserved": found.unserved,
-            }
-        )
+        status = {"status": "ok", "cancel_requested": bool(found.cancel)}
+        return Response(status | parsing.ORDERS(found))
 
 
 class DeregisterView(WorkerView):

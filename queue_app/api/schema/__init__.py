@@ -16,10 +16,7 @@ from queue_app.api.base import ApiView
 from queue_app.api.internal.views import WorkerView
 from queue_app.api.schema.components import COMPONENTS, PROBLEM, ref
 from queue_app.api.schema.endpoint import Endpoint
-from queue_app.api.schema.operations import OPERATIONS as OF_USERS
-from queue_app.api.schema.workers import WORKERS
-
-OPERATIONS: Final = OF_USERS | WORKERS
+from queue_app.api.schema.endpoints import ENDPOINTS
 
 #: For ``manage.py spectacular --custom-settings queue_app.api.schema.SETTINGS``.
 SETTINGS: Final[dict[str, Any]] = {
@@ -69,7 +66,7 @@ class Schema(AutoSchema):
 
 def own_endpoints(endpoints: list[Any], **_: Any) -> list[Any]:
     """Keep the endpoints in the table; the project has others."""
-    return [found for found in endpoints if (found[3].cls, found[2]) in OPERATIONS]
+    return [found for found in endpoints if (found[3].cls, found[2]) in ENDPOINTS]
 
 
 def _options(view: type[Any], method: str, endpoint: Endpoint) -> dict[str, Any]:
@@ -96,6 +93,6 @@ def _options(view: type[Any], method: str, endpoint: Endpoint) -> dict[str, Any]
 
 
 ApiView.schema = Schema()
-for (_view, _method), _endpoint in OPERATIONS.items():
+for (_view, _method), _endpoint in ENDPOINTS.items():
     _name = _method.lower()
     setattr(_view, _name, extend_schema(**_options(_view, _method, _endpoint))(getattr(_view, _name)))

@@ -12,26 +12,19 @@ from queue_app.api import representation
 from queue_app.api.base import ApiView, parse_id
 from queue_app.api.fields import Reader, json_object
 from queue_app.api.fields import reason as reason_of
-from queue_app.api.listing import page_of, parse_letter_listing
+from queue_app.api.listing import ALL, page_of, parse_letter_listing
 from queue_app.api.permissions import require_staff, staff_with
-from queue_app.api.selection import DeadLetterSelection, parse_letter_selection
-from queue_app.api.views.operations import REPLAY, accepted
+from queue_app.api.selection import Selection, parse_letter_selection
+from queue_app.api.views.operations import REPLAY, accepted, previewed
 from queue_app.api.visibility import check_payload, visible_letters
 from queue_app.core.redaction import Secrets
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound
 from queue_app.models import DeadLetter
 from queue_app.services.lifecycle.replay import discard, discard_many, replay
-from queue_app.services.operations.request import start_replay
-from queue_app.services.read.dead_letters import (
-    displayed_parameters,
-    get_dead_letter,
-    list_dead_letters,
-    matching,
-    preview,
-    secrets_by_task,
-    task_status,
-)
+from queue_app.services.operations.request import ReplayOptions, start_replay
+from queue_app.services.read import dead_letters
+from queue_app.services.read.dead_letters import DeadLetterFilter, get_dead_letter, list_dead_letters, matching
 from queue_app.services.read.inspect import queue_position
 
 VIEW, DISCARD = "queue_app.view_deadletter", "queue_app.discard_deadletter"
@@ -46,12 +39,12 @@ class DeadLetterListView(ApiView):
 
         By default lists those that can be replayed; ``state`` selects others.
         """
-        listing = parse_letter_listing(request.query_params)
+        listing, state = parse_letter_listing(request.query_params)
         letters = matching(listing.wanted, visible_letters(request.user, listing.wanted))
-        if listing.state is not None:
-            letters = letters.in_state(listing.state)
+        if state != ALL:
+            letters = letters.in_state(state)
         page = list_dead_letters(letters, page_size=listing.page_size, before=listing.before)
-        secrets = secrets_by_task([letter.task_id for letter in page.letters])
+        secrets = dead_letters.secrets_by_task([letter.task_id for letter in page.letters])
         results = [
             representation.dead_letter(letter, secrets.get(letter.task_id, NO_SECRETS), request.user)
             for letter in page.letters
@@ -78,10 +71,11 @@ class DeadLetterView(_OneLetterView):
         Shows why its task died, the parameters of the task, and whether it was replayed or discarded.
         """
         letter = self.letter(request, letter_id)
-        secrets = secrets_by_task([letter.task_id]).get(letter.task_id, NO_SECRETS)
-        payload = displayed_parameters(letter.task_id)
+        secrets = dead_letters.secrets_by_task([letter.task_id]).get(letter.task_id, NO_SECRETS)
+        payload = dead_letters.displayed_parameters(letter.task_id)
         return Response(
-            representation.letter_detail(letter, secrets, payload, request.user) | {"task_status": task_status(letter)}
+            representation.letter_detail(letter, secrets, payload, request.user)
+            | {"task_status": dead_letters.task_status(letter)}
         )
 
     def delete(self, request: Request, letter_id: str) -> Response:
@@ -119,7 +113,7 @@ class ReplayView(_OneLetterView):
 
 
 class _ManyLettersView(ApiView):
-    def selection(self, request: Request, *, replay: bool) -> DeadLetterSelection:
+    def selection(self, request: Request, *, replay: bool) -> Selection[DeadLetterFilter, ReplayOptions]:
         """Return the dead letters that the body selects; refuse a filter that searches hidden payloads."""
         selection = parse_letter_selection(self.json_body(), replay=replay)
         visible_letters(request.user, selection.wanted)
@@ -138,7 +132,7 @@ class ReplayManyView(_ManyLettersView):
         """
         selection = self.selection(request, replay=True)
         if selection.dry_run:
-            return _preview(selection)
+            return previewed(dead_letters.preview(selection.wanted, selection.options.limit))
         with self.recording(request):
             operation = start_replay(
                 selection.wanted, selection.options, by=self.username(request), reason=selection.reason
@@ -158,14 +152,9 @@ class DiscardManyView(_ManyLettersView):
         """
         selection = self.selection(request, replay=False)
         if selection.dry_run:
-            return _preview(selection)
+            return previewed(dead_letters.preview(selection.wanted, selection.options.limit))
         with self.recording(request):
             discarded = discard_many(
                 selection.wanted, by=self.username(request), reason=selection.reason, limit=selection.options.limit
             )
-        return Response({"discarded": discarded, "remaining": preview(selection.wanted).count})
-
-
-def _preview(selection: DeadLetterSelection) -> Response:
-    found = preview(selection.wanted, selection.options.limit)
-    return Response({"dry_run": True, "count": found.count, "sample": found.sample})
+        return Response({"discarded": discarded, "remaining": dead_letters.preview(selection.wanted).count})

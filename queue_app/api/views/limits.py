@@ -22,17 +22,8 @@ from queue_app.core.parsing import timestamp
 from queue_app.exceptions import InvalidTaskData, LimitNotFound
 from queue_app.models import Limit, RuntimeSettings
 from queue_app.models.limit import Scope
-from queue_app.services.control import audit
+from queue_app.services.control import audit, pause
 from queue_app.services.control.limits import PACE, create_limit, delete_limit, update_limit
-from queue_app.services.control.pause import (
-    check_resume_at,
-    pause_everything,
-    pause_key,
-    pause_type,
-    resume_everything,
-    resume_key,
-    resume_type,
-)
 from queue_app.sql.database import atomic
 
 MAX_LISTED: Final = 1000
@@ -136,9 +127,9 @@ class PauseTypeOrKeyView(_PauseView):
         found: Limit | RuntimeSettings
         with atomic():
             if scope == EVERYTHING:
-                found = pause_everything(**options)
+                found = pause.pause_everything(**options)
             else:
-                found = (pause_type if scope == Scope.TYPE else pause_key)(name, **options)
+                found = (pause.pause_type if scope == Scope.TYPE else pause.pause_key)(name, **options)
             _record(request, "pause", found, reason=options["reason"])
         return Response(representation.pause(found))
 
@@ -155,9 +146,9 @@ class ResumeTypeOrKeyView(_PauseView):
         found: Limit | RuntimeSettings | None
         with atomic():
             if scope == EVERYTHING:
-                found = resume_everything()
+                found = pause.resume_everything()
             else:
-                found = (resume_type if scope == Scope.TYPE else resume_key)(name)
+                found = (pause.resume_type if scope == Scope.TYPE else pause.resume_key)(name)
             if found is None:
                 raise LimitNotFound(name)
             _record(request, "resume", found)
@@ -166,7 +157,7 @@ class ResumeTypeOrKeyView(_PauseView):
 
 def resume_time(value: Any, name: str) -> datetime | None:
     """Accept the time at which a pause ends."""
-    return check_resume_at(timestamp(value, name))
+    return pause.check_resume_at(timestamp(value, name))
 
 
 def _scope_of(known: Any) -> Check[str]:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from django.apps import apps
+from django.http import HttpResponse
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.permissions import BasePermission
-from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
-from rest_framework.response import Response
 
 from queue_app import conf
 from queue_app.api.base import AnyFormat, ApiView
@@ -61,18 +60,6 @@ class MayReadMetrics(BasePermission):
         return isinstance(user, Scraper) or bool(user.is_active and user.is_staff)
 
 
-class TextRenderer(BaseRenderer):
-    """Plain text."""
-
-    media_type = "text/plain"
-    format = "txt"
-    charset = "utf-8"
-
-    def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> Any:
-        """Return the text unchanged."""
-        return data
-
-
 class MetricsView(ApiView):
     """Metrics of the queue, and of this process if django-prometheus is installed."""
 
@@ -83,8 +70,7 @@ class MetricsView(ApiView):
         """Try the token of scrapers first."""
         return [ScraperAuthentication(), *super().get_authenticators()]
 
-    def get(self, request: Request) -> Response:
+    def get(self, request: Request) -> HttpResponse:
         """Return the metrics; those of an unavailable server are missing, which ``up`` shows."""
         text = of_queue() + (of_process() if apps.is_installed("django_prometheus") else b"")
-        request.accepted_renderer = TextRenderer()
-        return Response(text, content_type=CONTENT_TYPE, headers={"Cache-Control": "no-store"})
+        return HttpResponse(text, content_type=CONTENT_TYPE, headers={"Cache-Control": "no-store"})

@@ -1,22 +1,66 @@
-"""Watch and cancel operations: actions on many tasks or dead letters that run in the background."""
+"""Start, watch and cancel operations: actions on many tasks or dead letters that run in the background."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Final
 
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
+from queue_app.api.authentication import check_scope
 from queue_app.api.base import ApiView, parse_id
 from queue_app.api.permissions import is_staff_with, require_staff
+from queue_app.api.selection import parse_task_selection
+from queue_app.api.visibility import visible_tasks
 from queue_app.exceptions import OperationNotFound
 from queue_app.models import Operation
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationTarget
-from queue_app.services.operations.request import cancel_operation, get_operation
+from queue_app.services.operations.advance import advance_for
+from queue_app.services.operations.request import cancel_operation, get_operation, preview_operation, start_operation
+from queue_app.services.read.dead_letters import Preview
+from queue_app.services.read.task_filter import TaskFilter
 
 REPLAY: Final = "queue_app.replay_deadletter"
+#: Time in which an action on few tasks can finish before the answer.
+AT_ONCE_SECONDS: Final = 0.2
+#: Actions that start tasks early or again; only staff may request them.
+FOR_STAFF: Final = frozenset({OperationKind.REPLAY, OperationKind.RETRY, OperationKind.RUN_NOW})
+
+
+class BulkActionView(ApiView):
+    """Actions on many tasks."""
+
+    throttle_scopes = MappingProxyType({"POST": "heavy"})
+
+    def post(self, request: Request) -> Response:
+        """Cancel, reprioritise, replay, retry or run many tasks.
+
+        Selects tasks by ``ids`` or ``filter`` and answers 202 with an operation; with ``dry_run`` it only counts them.
+        A caller without the permission for the action reaches only their own tasks. Only staff may start tasks early
+        or again.
+        """
+        action, selection = parse_task_selection(self.json_body())
+        check_scope(request, PERMISSIONS[action.kind].removeprefix("queue_app."))
+        wanted, options = self._allowed(request, action.kind, selection.wanted), selection.options
+        if selection.dry_run:
+            return previewed(preview_operation(action, wanted, options.limit))
+        with self.recording(request):
+            operation = start_operation(action, wanted, options, by=self.username(request), reason=selection.reason)
+        operation = advance_for(operation.id, AT_ONCE_SECONDS)
+        return accepted(self, request, operation, "/tasks/bulk-actions")
+
+    def _allowed(self, request: Request, kind: OperationKind, wanted: TaskFilter) -> TaskFilter:
+        if is_staff_with(request, PERMISSIONS[kind], "queue_app.view_task"):
+            visible_tasks(request.user, wanted)
+            return wanted
+        if kind in FOR_STAFF:
+            require_staff(request, PERMISSIONS[kind])
+        own = self.username(request)
+        return replace(wanted, user=own) if wanted.user in (None, own) else TaskFilter(ids=[])
 
 
 class OperationView(ApiView):
@@ -60,3 +104,8 @@ def accepted(view: ApiView, request: Request, operation: Operation, suffix: str)
     base = request.path.rstrip("/").removesuffix(suffix)
     location = {"Location": view.address(request, f"{base}/operations/{operation.id}")}
     return Response(representation.operation(operation, request.user), status=HTTPStatus.ACCEPTED, headers=location)
+
+
+def previewed(found: Preview) -> Response:
+    """Return the answer to a dry run."""
+    return Response({"dry_run": True, "count": found.count, "sample": found.sample})

@@ -252,7 +252,6 @@ def _expected_version(request: Request, row: models.Model) -> str | None:
 
 
 def _positive(value: str, name: str, most: int) -> int:
-    """Accept digits that mean a whole number from 1 to ``most``."""
     if not (value.isascii() and value.isdigit() and len(value) < 10 and int(value)):  # noqa: PLR2004
         raise InvalidTaskData(name, f"{name} must be a whole number above 0.", code="integer_expected")
     if int(value) > most:

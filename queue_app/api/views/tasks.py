@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from http import HTTPStatus
 from itertools import chain
 from types import MappingProxyType
@@ -15,36 +14,25 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import export, representation, waiting
-from queue_app.api.authentication import check_scope
 from queue_app.api.base import AnyFormat, ApiView, parse_id
 from queue_app.api.errors import RETRY_AFTER_SECONDS
 from queue_app.api.fields import Reader, between, integer_text, once, read_query
 from queue_app.api.listing import page_of, parse_counting, parse_export, parse_listing
-from queue_app.api.permissions import is_staff_with, require_staff, staff_with
-from queue_app.api.selection import TaskSelection, parse_task_selection
+from queue_app.api.permissions import is_staff_with, staff_with
 from queue_app.api.submission import KEY_META, parse_many, parse_submission, priority
-from queue_app.api.views.operations import accepted
 from queue_app.api.visibility import visible_tasks
 from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import TaskNotFound
 from queue_app.models import Task
-from queue_app.models.operation import PERMISSIONS, OperationKind
 from queue_app.models.querysets import TaskQuerySet, seen_as
 from queue_app.services import cancel, reprioritise
 from queue_app.services.enqueue.submit import submit, submit_many
 from queue_app.services.notify.subscribe import wait_for_end
-from queue_app.services.operations.advance import advance_for
-from queue_app.services.operations.request import preview_operation, start_operation
 from queue_app.services.read.explain import explain
 from queue_app.services.read.inspect import count_tasks, export_pages, get_task, list_tasks, position_of, task_detail
-from queue_app.services.read.task_filter import TaskFilter
 
 VIEW: Final = "queue_app.view_task"
-#: Time in which an action on few tasks can finish before the answer.
-AT_ONCE_SECONDS: Final = 0.2
-#: Actions that start tasks early or again; only staff may request them.
-FOR_STAFF: Final = frozenset({OperationKind.REPLAY, OperationKind.RETRY, OperationKind.RUN_NOW})
 
 
 class TaskListView(ApiView):
@@ -56,20 +44,18 @@ class TaskListView(ApiView):
 
     def get(self, request: Request) -> Response:
         """List tasks, newest first."""
-        listing = parse_listing(request.query_params)
+        listing, fields = parse_listing(request.query_params)
         tasks = visible_tasks(request.user, listing.wanted)
         page = list_tasks(tasks, listing.wanted, page_size=listing.page_size, before=listing.before)
-        return Response(page_of(request, [_select(task, listing.fields) for task in page.tasks], page.before))
+        return Response(page_of(request, [_select(task, fields) for task in page.tasks], page.before))
 
     def post(self, request: Request) -> Response:
         """Submit a task.
 
         The status is 201 for a new task, and 200 if a task with the same idempotency key was stored before.
         """
-        submission = parse_submission(
-            self.json_body(), user=self.username(request), key_header=request.META.get(KEY_META)
-        )
-        task = submit(submission)
+        user, key = self.username(request), request.META.get(KEY_META)
+        task = submit(parse_submission(self.json_body(), user=user, key_header=key))
         status = HTTPStatus.CREATED if task.created else HTTPStatus.OK
         location = {"Location": self.address(request, f"{request.path.rstrip('/')}/{task.id}")}
         return Response(representation.submitted(task), status=status, headers=location)
@@ -132,50 +118,11 @@ class TaskBulkView(ApiView):
 
         The status is 200 if all of them were stored before under their idempotency keys.
         """
-        stored = submit_many(
-            parse_many(self.json_body(), user=self.username(request), key_header=request.META.get(KEY_META))
-        )
+        user, key = self.username(request), request.META.get(KEY_META)
+        stored = submit_many(parse_many(self.json_body(), user=user, key_header=key))
         status = HTTPStatus.CREATED if any(item.created for item in stored) else HTTPStatus.OK
         tasks = [{"task_id": item.id, "status": item.status, "replayed": not item.created} for item in stored]
         return Response({"count": len(tasks), "tasks": tasks}, status=status)
-
-
-class BulkActionView(ApiView):
-    """Actions on many tasks."""
-
-    throttle_scopes = MappingProxyType({"POST": "heavy"})
-
-    def post(self, request: Request) -> Response:
-        """Cancel, reprioritise, replay, retry or run many tasks.
-
-        Selects tasks by ``ids`` or ``filter`` and answers 202 with an operation; with ``dry_run`` it only counts them.
-        A caller without the permission for the action reaches only their own tasks. Only staff may start tasks early
-        or again.
-        """
-        asked = parse_task_selection(self.json_body())
-        check_scope(request, PERMISSIONS[asked.action.kind].removeprefix("queue_app."))
-        wanted = self._allowed(request, asked)
-        if asked.dry_run:
-            found = preview_operation(asked.action, wanted, asked.options.limit)
-            return Response({"dry_run": True, "count": found.count, "sample": found.sample})
-        with self.recording(request):
-            operation = start_operation(
-                asked.action, wanted, asked.options, by=self.username(request), reason=asked.reason
-            )
-        operation = advance_for(operation.id, AT_ONCE_SECONDS)
-        return accepted(self, request, operation, "/tasks/bulk-actions")
-
-    def _allowed(self, request: Request, asked: TaskSelection) -> TaskFilter:
-        kind = asked.action.kind
-        if is_staff_with(request, PERMISSIONS[kind], VIEW):
-            visible_tasks(request.user, asked.wanted)
-            return asked.wanted
-        if kind in FOR_STAFF:
-            require_staff(request, PERMISSIONS[kind])
-        own = self.username(request)
-        if asked.wanted.user not in (None, own):
-            return TaskFilter(ids=[])
-        return replace(asked.wanted, user=own)
 
 
 class _OneTaskView(ApiView):

@@ -15,10 +15,10 @@ from queue_app.management.servers import EXIT_USAGE, ServerCommand
 
 
 class Command(ServerCommand):
-    """Parse the options and hand over to the worker runtime."""
+    """Parse the options and run the workers."""
 
     help = (
-        "Run a worker. It drains on SIGTERM or Ctrl-C; a second one gives back what still runs. "
+        "Run a worker. SIGTERM or Ctrl-C lets it finish its running tasks; a second one gives them back at once. "
         "Exit codes: 0 done, 2 usage, 3 declared dead, 4 PostgreSQL or Redis unreachable, 5 tasks given back."
     )
 
@@ -28,40 +28,46 @@ class Command(ServerCommand):
         parser.add_argument("--capabilities", default="", help="comma-separated names that tasks may require")
         parser.add_argument("--concurrency", type=int, help="tasks at the same time in one process (default 5)")
         parser.add_argument("--processes", type=int, default=1, help="worker processes under a supervisor (default 1)")
-        parser.add_argument("--name", help="as staff will see it; default: host and process id")
-        parser.add_argument("--max-tasks", type=int, help="leave after so many tasks")
-        parser.add_argument("--burst", action="store_true", help="leave when nothing can start, now or within seconds")
+        parser.add_argument("--name", help="name in the admin; default: host name and process id")
+        parser.add_argument("--max-tasks", type=int, help="exit after N tasks", metavar="N")
+        parser.add_argument("--burst", action="store_true", help="exit when no task can start, now or within seconds")
         parser.add_argument(
             "--pool",
             default="threads",
             metavar="KIND",
-            help="what slots are: threads (default), processes, or async for coroutine functions only",
-        )
-        parser.add_argument("--max-memory", type=int, metavar="MB", help="--pool processes: kill one that uses more")
-        parser.add_argument(
-            "--max-tasks-per-child", type=int, metavar="N", help="--pool processes: replace one after so many tasks"
+            help="kind of slot: threads (default), processes, or async for coroutine functions only",
         )
         parser.add_argument(
-            "--rlimit", action="append", default=[], metavar="NAME=N", help="--pool processes: as in nofile=1024, as=2G"
+            "--max-memory", type=int, metavar="MB", help="--pool processes: kill a process above this size"
         )
-        parser.add_argument("--server", metavar="URL", help="work over HTTP, without PostgreSQL and Redis")
-        parser.add_argument("--token", help="--server: the worker token; default: TASKQUEUE_TOKEN of the environment")
-        parser.add_argument("--health-port", type=int, metavar="PORT", help="answer /livez there, for the claim loops")
-        parser.add_argument("--reload", action="store_true", help="start again when the code changes (development)")
+        parser.add_argument(
+            "--max-tasks-per-child", type=int, metavar="N", help="--pool processes: replace a process after N tasks"
+        )
+        parser.add_argument(
+            "--rlimit",
+            action="append",
+            default=[],
+            metavar="NAME=N",
+            help="--pool processes: limit, as in nofile=1024, as=2G",
+        )
+        parser.add_argument("--server", metavar="URL", help="use this server over HTTP instead of PostgreSQL and Redis")
+        parser.add_argument("--token", help="--server: the worker token; default: $TASKQUEUE_TOKEN")
+        parser.add_argument("--health-port", type=int, metavar="PORT", help="answer GET /livez on this port")
+        parser.add_argument("--reload", action="store_true", help="restart when the code changes, for development")
         parser.add_argument("--grace", type=float, help="seconds that a drain waits for running tasks (default 30)")
 
     def handle(self, **options: Any) -> None:
-        """Run until told to stop; exit with the worker's code."""
-        from queue_app.workers import transport  # noqa: PLC0415
+        """Run until a signal; exit with the worker's code."""
         from queue_app.workers.options import WorkerOptions, check_processes, default_name  # noqa: PLC0415 - see the import rules
         from queue_app.workers.rlimits import ResourceLimits, parse_rlimit  # noqa: PLC0415
         from queue_app.workers.supervisor import run_workers  # noqa: PLC0415
 
         self.check_settings()
         defaults = conf.get().worker
+        heartbeat = defaults.heartbeat_seconds
         try:
             processes = check_processes(options["processes"])
-            remote = _remote(options["server"], options["token"])
+            transport = _transport(options["server"], options["token"])
             worker_options = WorkerOptions(
                 queues=_names(options["queues"]),
                 capabilities=_names(options["capabilities"]),
@@ -70,7 +76,7 @@ class Command(ServerCommand):
                 max_tasks=options["max_tasks"],
                 burst=options["burst"],
                 grace_seconds=defaults.grace_seconds if options["grace"] is None else options["grace"],
-                heartbeat_seconds=defaults.heartbeat_seconds if remote is None else min(defaults.heartbeat_seconds, 10),
+                heartbeat_seconds=min(heartbeat, 10) if options["server"] else heartbeat,
                 look_ahead_ms=defaults.look_ahead_ms,
                 pool=options["pool"],
                 limits=ResourceLimits(
@@ -82,15 +88,20 @@ class Command(ServerCommand):
         except InvalidTaskData as error:
             option = "queues" if error.field == "queue" else error.field
             raise CommandError(f"--{option}: {error}", returncode=EXIT_USAGE) from None
-        if remote is None:
-            self.prepare()
-        else:
-            transport.use(remote)
+        if options["server"]:
             registry.discover()
+        else:
+            self.prepare()
         try:
-            code = run_workers(worker_options, processes, health_port=options["health_port"], reload=options["reload"])
+            code = run_workers(
+                worker_options,
+                transport,
+                processes,
+                health_port=options["health_port"],
+                reload=options["reload"],
+            )
         except OSError as error:
-            message = f"--health-port: port {options['health_port']} cannot be had: {error.strerror}"
+            message = f"--health-port: port {options['health_port']} cannot be used: {error.strerror}"
             raise CommandError(message, returncode=EXIT_USAGE) from None
         if code:  # not sys.exit(): a task that still runs must not keep the process
             sys.stdout.flush()
@@ -98,13 +109,11 @@ class Command(ServerCommand):
             os._exit(int(code))
 
 
-def _remote(server: str | None, token: str | None) -> Any:
-    """Return the way to a server; ``None`` for a worker that has access to PostgreSQL and Redis."""
-    if not server:
-        return None
+def _transport(server: str | None, token: str | None) -> Any:
+    from queue_app.workers.transport.direct import DirectTransport  # noqa: PLC0415 - see the import rules
     from queue_app.workers.transport.http import HttpTransport  # noqa: PLC0415 - see the import rules
 
-    return HttpTransport(server, token or os.environ.get("TASKQUEUE_TOKEN", ""))
+    return HttpTransport(server, token or os.environ.get("TASKQUEUE_TOKEN", "")) if server else DirectTransport()
 
 
 def _positive(name: str, value: int | None) -> int | None:

@@ -32,7 +32,7 @@ def run(call: Call) -> int:
         return OK
     if built is None:
         call.err.write(
-            "Another process is rebuilding the index, or Redis lost it meanwhile; try again in a few seconds."
+            "Another process is rebuilding the index, or Redis lost the new one; try again in a few seconds."
         )
         return REFUSED
     with atomic():

@@ -63,11 +63,12 @@ class Write[T](Protocol):
 
 def store_one_if_room(row: TaskRow, write: Write[Enqueued | None], *, write_events: bool = True) -> Enqueued | None:
     """Do as ``store_if_room`` does for one task from outside, if possible in one round trip."""
-    if not is_in_transaction():
+    is_own = not is_in_transaction()
+    if is_own:
         stored = rows.insert_if_room(row, _defaults(is_own=True, outside=True))
         if stored is not None:
             return stored
-    return store_if_room([row], write, outside=True, write_events=write_events)
+    return _store([row], write, is_own=is_own, outside=True, write_events=write_events)
 
 
 def store_if_room[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool, write_events: bool = True) -> T:
@@ -76,29 +77,29 @@ def store_if_room[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool
     Raises ``QueueFull`` and ``UserLimitExceeded``, which become events with ``write_events``, and
     ``IsolationTooStrict`` inside a transaction that cannot see what others commit.
     """
+    return _store(asked, write, is_own=not is_in_transaction(), outside=outside, write_events=write_events)
+
+
+def _store[T](asked: Sequence[TaskRow], write: Write[T], *, is_own: bool, outside: bool, write_events: bool) -> T:
     try:
-        return _store_or_expire(asked, write, outside=outside)
+        for sweep in count():
+            try:
+                return _try(asked, write, is_own=is_own, outside=outside)
+            except _NoRoom as full:
+                may_sweep = full.stale_after is not None and sweep < MAX_SWEEPS
+                if not (may_sweep and expire_stale(full.error.queue, full.stale_after or 0.0)):
+                    raise full.error from None
     except LimitExceeded as error:
         if write_events:
             spec = next((row.spec for row in asked if row.spec.queue == error.queue), asked[0].spec)
             events.rejected(spec, error.code, numbers(error))
         raise
+    raise AssertionError("the count has no end")
 
 
 def numbers(error: LimitExceeded) -> tuple[str, ...]:
     """Return the numbers of a refusal as the fields of its event."""
     return ("limit", str(error.limit), "current", str(error.current), "asked", str(error.asked))
-
-
-def _store_or_expire[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool) -> T:
-    for sweep in count():
-        try:
-            return _try(asked, write, outside=outside)
-        except _NoRoom as full:
-            may_sweep = full.stale_after is not None and sweep < MAX_SWEEPS
-            if not (may_sweep and expire_stale(full.error.queue, full.stale_after or 0.0)):
-                raise full.error from None
-    raise AssertionError("the count has no end")
 
 
 class _NoRoom(Exception):
@@ -110,9 +111,8 @@ class _NoRoom(Exception):
         self.stale_after = stale_after
 
 
-def _try[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool) -> T:
+def _try[T](asked: Sequence[TaskRow], write: Write[T], *, is_own: bool, outside: bool) -> T:
     """Count and store in one transaction, its own or the caller's; store nothing if a limit is exceeded."""
-    is_own = not is_in_transaction()
     defaults = _defaults(is_own=is_own, outside=outside)
 
     def attempt(*before: Callable[[], None]) -> T:

@@ -20,7 +20,7 @@ from queue_app.services.enqueue.validate import check_call, check_payloads, chec
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit
 from queue_app.sql import insert
-from queue_app.sql.database import alias, atomic
+from queue_app.sql.database import atomic
 from queue_app.sql.insert import LimitApplies
 from queue_app.sql.insert_many import insert_calls, insert_many
 
@@ -176,11 +176,13 @@ def _announcement(
     entries = _entries(stored)
     runs = events.of_stored(stored) if write_events else ()
     on_push = partial(_known_queues.update, queues) if queues else None
+    push = partial(push_on_commit, entries, on_push, events=runs, on_located=on_located)
+    if not (stored and signals.tasks_enqueued.has_listeners()):
+        return push
 
     def announce() -> None:
-        push_on_commit(entries, on_push, events=runs, on_located=on_located)
-        if stored and signals.tasks_enqueued.has_listeners():
-            signals.tasks_enqueued.send(None, queue=stored[0].spec.queue, count=len(stored))
+        push()
+        signals.tasks_enqueued.send(None, queue=stored[0].spec.queue, count=len(stored))
 
     return announce
 
@@ -202,7 +204,7 @@ def _entries(stored: list[Enqueued]) -> list[Entry]:
 
 def _ensure_queues(rows: Sequence[TaskRow]) -> set[QueueKey]:
     """Create new queues with the defaults; return the queues that were looked up."""
-    database = alias()
+    database = conf.get().database_alias
     if len(rows) == 1 and (database, rows[0].spec.queue) in _known_queues:
         return set()
     fresh = {(database, row.spec.queue) for row in rows} - _known_queues

@@ -55,11 +55,13 @@ def check_spec(new: NewTask, registered: AnyTask | None = None) -> TaskSpec:
         given = getattr(new, name)
         return getattr(options, name, default) if given is None else given
 
-    queue, priority = new.queue, new.priority
+    queue, band = new.queue, Band.NORMAL
     if queue is None:
         queue = DEFAULT_TASK_QUEUE_NAME if registered is None else registered.queue_name
-    if priority is None:
-        priority = Band.NORMAL if registered is None else band_from_django(registered.priority)
+    if new.priority is not None:
+        band = parse_band(new.priority)
+    elif registered is not None:
+        band = band_from_django(registered.priority)
     task_type = check_task_type(new.task_type) if registered is None else new.task_type
     queue, capabilities = check_queue_name(queue), check_capabilities(option("capabilities", ()))
     key, retries = option("idempotency_key", None), option("max_retries", None)
@@ -69,7 +71,7 @@ def check_spec(new: NewTask, registered: AnyTask | None = None) -> TaskSpec:
     return TaskSpec(
         task_type=task_type,
         queue=queue,
-        priority=int(parse_band(priority)),
+        priority=int(band),
         capabilities=capabilities,
         user=user,
         max_retries=None if retries is None else _integer(retries, "max_retries", 0, MAX_RETRIES),
@@ -97,7 +99,8 @@ def _after(delay: float) -> datetime | None:
 
 def check_call(spec: TaskSpec, args: Sequence[Any], parameters: dict[str, Any]) -> TaskRow:
     """Return the row of one call of a checked task; raise ``InvalidTaskData`` for bad parameters."""
-    return TaskRow(uuid7(), spec, *next(check_payloads([(args, parameters)])))
+    args_text, parameters_text = next(check_payloads([(args, parameters)]))
+    return TaskRow(uuid7(), spec, args_text, parameters_text)
 
 
 def check_payloads(calls: Iterable[tuple[Sequence[Any], dict[str, Any]]]) -> Iterator[tuple[str, str]]:

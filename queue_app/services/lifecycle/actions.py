@@ -18,10 +18,10 @@ from typing import Any
 
 from queue_app import registry
 from queue_app.core.events import EventName, occasion_of
+from queue_app.core.masking import unmask
 from queue_app.core.priorities import Band
 from queue_app.core.records import Enqueued, NewTask, TaskRef
 from queue_app.core.states import Status
-from queue_app.core.unmasking import unmask
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import InvalidTransition, TaskNotFound
 from queue_app.index import Index

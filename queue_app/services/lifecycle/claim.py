@@ -21,7 +21,7 @@ from queue_app.services.notify.index import breaker, notify_index
 from queue_app.sql import claim as claim_rows
 from queue_app.sql import snapshot
 
-#: Maximum number of claim rounds per call. The rows may refuse a whole batch when the index is behind and proposes
+#: Maximum number of claim rounds per call. PostgreSQL may refuse a whole batch when the index is behind and proposes
 #: tasks that have ended; the next round then reaches the tasks behind them.
 REFUSED_ROUNDS = 100
 
@@ -40,29 +40,22 @@ def claim(
     called with the seconds until a limit allows another start, when this worker must then claim again.
     Raises ``IndexNotReady``, ``UnknownProfile`` and ``IndexUnavailable``.
     """
+    index = get_index()
     for _ in range(REFUSED_ROUNDS):
-        tasks = _claim_once(profile, worker_id, want, register_idle=register_idle, on_wait=on_wait)
-        if tasks is not None:
-            return tasks
+        proposal = index.claim(profile, worker_id, want, register_idle=register_idle)
+        breaker.reset()  # the index answers: held-back releases would now cost slots
+        if proposal.wait is not None and on_wait is not None:
+            on_wait(proposal.wait)
+        if not proposal.tasks:
+            return []
+        if granted := _grant(proposal, worker_id):
+            events.started(granted)
+            return granted
     return []
 
 
-def _claim_once(
-    profile: Profile,
-    worker_id: uuid.UUID,
-    want: int,
-    *,
-    register_idle: bool,
-    on_wait: Callable[[float], object] | None,
-) -> list[ClaimedTask] | None:
-    """Return the tasks that the rows grant of one proposal; ``None`` when the rows refuse all of it."""
-    index = get_index()
-    proposal = index.claim(profile, worker_id, want, register_idle=register_idle)
-    breaker.reset()  # the index answers: held-back releases would now cost slots
-    if proposal.wait is not None and on_wait is not None:
-        on_wait(proposal.wait)
-    if not proposal.tasks:
-        return []
+def _grant(proposal: Proposal, worker_id: uuid.UUID) -> list[ClaimedTask]:
+    """Return the tasks that the rows grant of a proposal; end the leases of the others."""
     granted = claim_rows.claim(
         [task_id for task_id, _ in proposal.tasks], worker_id, proposal.generation, proposal.leased_at
     )
@@ -72,9 +65,6 @@ def _claim_once(
         except (IndexUnavailable, DatabaseError):
             if not granted:  # granted tasks must reach the worker; the reconciler ends the other leases
                 raise
-    if not granted:
-        return None
-    events.started(granted)
     return granted
 
 

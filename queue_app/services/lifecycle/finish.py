@@ -61,9 +61,9 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
     The outcome of an attempt that no longer holds its task is dropped. Only the first outcome of an attempt counts.
     """
     first = {(outcome.task.id, outcome.task.attempt): outcome for outcome in reversed(outcomes)}
+    completed = [one for one in first.values() if one.failure is None and one.snooze is None and one.throttle is None]
     snoozed = [outcome for outcome in first.values() if outcome.snooze is not None]
     throttled = [outcome for outcome in first.values() if outcome.throttle is not None]
-    completed = [outcome for outcome in first.values() if outcome.is_completed]
     verdicts = [_judge(_without_secrets(outcome)) for outcome in first.values() if outcome.failure is not None]
     held: dict[Attempt, Status] = {}
     closed = _Throttled()

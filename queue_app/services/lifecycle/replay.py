@@ -14,8 +14,8 @@ import uuid
 from typing import Any
 
 from queue_app import signals
+from queue_app.core.masking import same, unmask
 from queue_app.core.records import TaskRef
-from queue_app.core.unmasking import same, unmask
 from queue_app.displayed_payload import displayed_payload
 from queue_app.models import DeadLetter, TaskPayload
 from queue_app.models.audit_entry import REASON_LENGTH

@@ -13,7 +13,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
-from queue_app import conf
+from queue_app import conf, transition_log
 from queue_app.core.counters import times_of
 from queue_app.core.events import (
     Event,
@@ -33,7 +33,6 @@ from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.index import Index, get_index
 from queue_app.services.notify import index as notify
-from queue_app.services.notify import transition_log
 from queue_app.sql.finish import Attempt
 
 #: Pass this id to read only events that are published from now on.

@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate
 
-from queue_app import signals
+from queue_app import signals, transition_log
 from queue_app.core.events import Run
 from queue_app.core.records import Entry
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
-from queue_app.services.notify import transition_log
 from queue_app.sql.database import connection
 
 #: Receives the position that a task has in its queue, ``None`` when it has none.
@@ -76,7 +75,7 @@ def on_commit[**P](
 
 def publish(runs: Sequence[Run]) -> None:
     """Publish events whose rows are committed."""
-    notify_index(lambda index: index.notify((), runs), "publish")
+    notify_index(Index.notify, "publish", (), runs)
 
 
 class PushOnCommit:

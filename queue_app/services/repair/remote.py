@@ -38,6 +38,7 @@ from queue_app.services.repair import workers as service
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.sql import progress as rows
+from queue_app.sql import workers as worker_rows
 
 #: Seconds between two checks of the token while a poll waits: a revoked token ends the wait.
 TOKEN_CHECK_SECONDS: Final = 2.0
@@ -173,7 +174,7 @@ def heartbeat(
     mine = {(task.id, task.attempt) for task in rows.held_by(worker_id, attempts)}
     record_progress([report for report in reports if (report.task_id, report.attempt) in mine])
     lost = [report.task_id for report in reports if (report.task_id, report.attempt) not in mine]
-    cancel, drain = sorted(service.cancel_requests(worker_id)), service.is_asked_to_drain(worker_id)
+    cancel, drain = sorted(worker_rows.cancel_requests(worker_id)), worker_rows.is_asked_to_drain(worker_id)
     return HeartbeatReply(cancel, lost, drain, _unserved(worker))
 
 

@@ -67,11 +67,6 @@ def register(
     reap_orphans()
 
 
-def register_in_index(profile: Profile, worker_id: uuid.UUID) -> None:
-    """Register a worker in an index that was rebuilt. Raises ``IndexUnavailable``."""
-    get_index().register(profile, worker_id)
-
-
 def heartbeat(worker_id: uuid.UUID, *, draining: bool, tasks_done: int) -> bool:
     """Record that the worker lives; return false when it was declared dead and must stop its tasks."""
     status = WorkerStatus.DRAINING if draining else WorkerStatus.ACTIVE
@@ -82,6 +77,11 @@ def deregister(worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> No
     """Record that the worker exits; the reaper requeues the tasks that it still holds."""
     worker_rows.stop(worker_id, tasks_done)
     notify_index(Index.unregister, "retire", profile.id, worker_id)
+
+
+def register_in_index(profile: Profile, worker_id: uuid.UUID) -> None:
+    """Register a worker in an index that was rebuilt. Raises ``IndexUnavailable``."""
+    get_index().register(profile, worker_id)
 
 
 def wait_for_wake(worker_id: uuid.UUID, seconds: float) -> bool:
@@ -102,11 +102,6 @@ def change_profile(worker_id: uuid.UUID, before: Profile, after: Profile) -> Non
     index.unregister(before.id, worker_id)
 
 
-def cancel_requests(worker_id: uuid.UUID) -> set[uuid.UUID]:
-    """Return the tasks that the worker was asked to stop."""
-    return worker_rows.cancel_requests(worker_id)
-
-
 def request_drain(worker_id: uuid.UUID, *, by: str) -> None:
     """Ask a worker to finish its running tasks, claim no more, and exit.
 
@@ -118,8 +113,3 @@ def request_drain(worker_id: uuid.UUID, *, by: str) -> None:
         why = "it was asked to drain before" if status == WorkerStatus.ACTIVE else f"it is {status}"
         raise InvalidTransition(f"The worker cannot be drained: {why}.", status=status)
     on_commit(Index.notify_workers, "tell", [worker_id])
-
-
-def is_asked_to_drain(worker_id: uuid.UUID) -> bool:
-    """Return whether the worker was asked to drain."""
-    return worker_rows.is_asked_to_drain(worker_id)

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from queue_app import signals
+from queue_app import signals, transition_log
 from queue_app.core.events import EventName, Occasion, occasion_of
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED, Risen, Thresholds, rises, steps_of
@@ -30,7 +30,7 @@ from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.index import Index, get_index
 from queue_app.models import PriorityPolicy
-from queue_app.services.notify import events, transition_log
+from queue_app.services.notify import events
 from queue_app.services.notify.index import notify_index
 from queue_app.services.upkeep import jobs
 from queue_app.sql import waiting

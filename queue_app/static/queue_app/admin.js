@@ -1,8 +1,8 @@
-/* What all pages of the task queue share: times in the viewer's zone, shortcuts, and saved views. Works without. */
+/* Shared by all pages of the task queue: times in the viewer's zone, shortcuts, saved views. Pages work without it. */
 (function () {
   'use strict';
 
-  // -- times in the zone of whoever looks -------------------------------------
+  // -- times in the viewer's time zone ------------------------------------------
 
   const zone = new Intl.DateTimeFormat(undefined, { timeZoneName: 'short' });
   const pad = (number) => String(number).padStart(2, '0');
@@ -111,7 +111,7 @@
   localise(document);
   const live = document.getElementById('tq-live');
   if (live) new MutationObserver(() => localise(live)).observe(live, { childList: true });
-  /* Pages with an operation under way read themselves again until it has ended. */
+  /* Reload the page of a running operation until the operation has ended. */
   if (document.querySelector('[data-tq-running]')) {
     setTimeout(() => { if (!document.hidden) window.location.reload(); }, 2500);
   }

@@ -1,4 +1,4 @@
-// Sends what a form holds as JSON, and shows the answer below it.
+// Sends a form as JSON, and shows the answer below it.
 "use strict";
 
 async function send(form) {
@@ -9,7 +9,7 @@ async function send(form) {
   try {
     const headers = { Accept: "application/json", "X-CSRFToken": form.elements.csrfmiddlewaretoken.value };
     if (form.dataset.method === "PATCH") {
-      headers["If-Match"] = "*"; // a person has just read it
+      headers["If-Match"] = "*"; // the person has just read the current version
     }
     if (body) {
       headers["Content-Type"] = "application/json";
@@ -24,7 +24,7 @@ async function send(form) {
     try {
       shown = JSON.stringify(JSON.parse(text), null, 2);
     } catch {
-      // not JSON: as it is
+      // not JSON: show the text
     }
     answer.textContent = `${response.status} ${response.statusText}\n${shown}`;
   } catch (error) {

@@ -1,4 +1,4 @@
-/* The overview: reads its moving part and its charts again and again, unless nobody looks. */
+/* The overview: reloads its live part and its charts while the page is visible. */
 (function () {
   'use strict';
   const POLL_MS = 2000;
@@ -21,12 +21,12 @@
     return Array.from(live.querySelectorAll('.tq-reasons li, .tq-reason'), (node) => node.textContent.trim());
   }
 
-  /* The same reason a moment later: only its numbers are others. */
+  /* A reason without its numbers, to recognise it after the next update. */
   function gist(text) {
     return text.replace(/\d+/g, '');
   }
 
-  /* Say what is new, and only that: the numbers change all the time. */
+  /* Announce only new reasons: the numbers change all the time. */
   function announceNew() {
     const now = texts();
     const fresh = now.filter((text) => !known.has(gist(text)));
@@ -105,13 +105,13 @@
 
   const TIME = { hour: '2-digit', minute: '2-digit', hour12: false };
   const DAY = '\n{YYYY}-{MM}-{DD}';
-  const TIMES = [ // steps in seconds, their labels, and what stands below where the day changes
+  const TIMES = [ // steps in seconds, their labels, and the second line where the day changes
     [86400, '{MM}-{DD}', '\n{YYYY}', null, null, null, null, null, 1],
     [60, '{HH}:{mm}', DAY, null, DAY, null, null, null, 1],
     [1, '{HH}:{mm}:{ss}', DAY, null, DAY, null, null, null, 1],
   ];
 
-  /* Without a pointer over the chart its legend says what was last. */
+  /* Without a pointer over the chart, its legend shows the last values. */
   function showLast(u) {
     let last = u.data[0].length - 1;
     while (last > 0 && u.data.slice(1).every((column) => column[last] === null)) last -= 1;
@@ -168,7 +168,7 @@
     const t = data.times;
     const v = data.values;
     const sums = stack(v);
-    const order = BANDS.slice().reverse(); // the highest sum first, so that lower ones are drawn over it
+    const order = BANDS.slice().reverse(); // the highest sum first, so that the lower ones cover it
     show('depth', { plotted: [t, ...order.map((band) => sums[band])], raw: order.map((band) => v[band]) }, (entry) =>
       order.map((band, i) => line(band, css(`--tq-line-${band}`), short, {
         fill: css(`--tq-fill-${band}`), width: 1, value: (u, x, s, at) => short(at === null ? null : entry.raw[i][at]),

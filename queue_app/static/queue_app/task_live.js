@@ -1,4 +1,4 @@
-/* A task's page: reads progress and log lines again while the task runs, unless nobody looks. Works without. */
+/* A task's page: reloads progress and log lines while the task runs and the page is visible. Pages work without it. */
 (function () {
   'use strict';
   const POLL_MS = 2000;
@@ -9,7 +9,7 @@
   const moved = document.getElementById('tq-task-moved');
   let shown = '';
 
-  /* Put new text in place; what was opened stays open, and a log that was read at its end goes on there. */
+  /* Insert the new text. Opened parts stay open, and a log that was scrolled to its end stays at its end. */
   function replace(html) {
     if (html === shown || String(window.getSelection())) return;
     shown = html;

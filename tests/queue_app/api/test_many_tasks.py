@@ -250,7 +250,9 @@ class TestActions:
         assert alice.post(ACTIONS, {"action": "replay", "filter": {}}).status_code == 403
 
     def test_operations_belong_to_who_asked(self, alice, bob, staff, stored, monkeypatch, settings):
-        monkeypatch.setattr("queue_app.api.views.tasks.advance_for", lambda found, _: Operation.objects.get(pk=found))
+        monkeypatch.setattr(
+            "queue_app.api.views.operations.advance_for", lambda found, _: Operation.objects.get(pk=found)
+        )
         stored(parameters={"code": "s3cret"})
         body = {"action": "cancel", "filter": {"parameters": {"code": "s3cret"}}, "reason": "mistake"}
         response = alice.post(ACTIONS, body)

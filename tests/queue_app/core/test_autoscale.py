@@ -1,4 +1,4 @@
-"""What an autoscaler is told, by hand-worked examples: workers of 4 slots, tasks of 2 s, to be done within 60 s."""
+"""The demand for workers, by examples: workers with 4 slots, tasks of 2 s, a period of 60 s."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def waiting(count, *gates, weight=1, able=True):
     ("count", "active", "desired_slots", "workers"),
     [
         (0, 0, 0, 0),
-        (0, 3, 3, 1),  # what runs keeps its workers
+        (0, 3, 3, 1),  # running tasks keep their workers
         (1, 0, 1, 1),
         (30, 0, 1, 1),  # 60 s of work, in one slot within 60 s
         (31, 0, 2, 1),
@@ -31,7 +31,7 @@ def test_without_limits(count, active, desired_slots, workers):
     assert (found.desired_slots, found.desired_workers) == (desired_slots, workers)
 
 
-def test_tasks_that_take_long_need_a_slot_each_and_no_more():
+def test_long_tasks_need_one_slot_each():
     assert ask(waiting(5), mean=600).desired_slots == 5
     assert ask(waiting(5, weight=3), mean=600).desired_slots == 15
 
@@ -41,7 +41,7 @@ def test_tasks_that_take_long_need_a_slot_each_and_no_more():
     [
         (Gate(shut=True), 0, 0),
         (Gate(free=0), 0, 0),
-        (Gate(free=-2), 0, 0),  # the cap was lowered below what runs
+        (Gate(free=-2), 0, 0),  # the cap was lowered below the running tasks
         (Gate(free=3), 90, 3),
         (Gate(free=3, shut=True), 0, 0),
         (Gate(rate=0.5), 30, 1),
@@ -50,17 +50,17 @@ def test_tasks_that_take_long_need_a_slot_each_and_no_more():
         (Gate(), 1000, 34),
     ],
 )
-def test_what_a_limit_holds_back_asks_for_nothing(gate, runnable, desired_slots):
+def test_tasks_behind_a_limit_need_no_worker(gate, runnable, desired_slots):
     found = ask(waiting(1000, gate), gates=[gate])
     assert (found.queued, found.runnable, found.desired_slots) == (1000, runnable, desired_slots)
 
 
-def test_a_limit_that_lanes_share_is_handed_out_once():
+def test_lanes_share_a_limit():
     shared, own = Gate(free=4), Gate(free=3)
     found = ask(waiting(1000, shared, own), waiting(1000, shared), gates=[shared, own])
     assert (found.runnable, found.desired_slots) == (120, 4)
 
 
-def test_what_no_worker_can_run_asks_for_nothing():
+def test_tasks_that_no_worker_can_run_need_no_worker():
     found = ask(waiting(1000, able=False), waiting(30))
     assert (found.queued, found.runnable, found.desired_workers) == (1030, 30, 1)

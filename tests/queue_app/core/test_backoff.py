@@ -1,4 +1,4 @@
-"""retry_delay: doubled with every failure, up to a cap."""
+"""retry_delay: it doubles with every failure, up to a cap."""
 
 import pytest
 

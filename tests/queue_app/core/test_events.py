@@ -1,4 +1,4 @@
-"""Runs of events, and what a stream entry says."""
+"""Runs of events, and events of stream entries."""
 
 import uuid
 
@@ -17,18 +17,18 @@ def entry(**fields):
     return Event.from_fields("5-1", known | fields)
 
 
-def test_what_new_tasks_share():
+def test_common_fields_of_new_tasks():
     assert Occasion("Accepted", "app.a", "default", "high", "eve", "0", "", "queued", ()) == FIRST
 
 
-def test_neighbours_of_one_kind_make_a_run_and_the_order_stays():
+def test_adjacent_equal_events_form_a_run_in_order():
     again = Occasion(*FIRST)
     runs = in_runs([(FIRST, ONE), (again, TWO), (OTHER, THREE), (FIRST, ONE)])
     assert runs == [(FIRST, [ONE, TWO]), (OTHER, [THREE]), (FIRST, [ONE])]
     assert in_runs([]) == []
 
 
-def test_an_entry_that_names_several_tasks_is_an_event_for_each():
+def test_an_entry_with_several_tasks_is_one_event_each():
     events = entry(task_id=f"{ONE} {TWO}", reason="timeout")
     assert [(event.id, event.name, event.task_id) for event in events] == [
         ("5-1", "Started", str(ONE)),
@@ -39,7 +39,7 @@ def test_an_entry_that_names_several_tasks_is_an_event_for_each():
 
 
 @pytest.mark.parametrize("odd", ["", "x", "-1", "\N{ARABIC-INDIC DIGIT FIVE}", "9" * 5000])
-def test_odd_numbers_in_an_entry_do_no_harm(odd):
+def test_invalid_numbers_in_an_entry_are_ignored(odd):
     [event] = entry(attempt=odd, at=odd)
     assert (event.attempt, event.at) == (None, 0)
 

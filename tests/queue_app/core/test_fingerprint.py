@@ -1,4 +1,4 @@
-"""Failures of one cause have one fingerprint; of another cause, another."""
+"""Failures with the same cause have the same fingerprint, others do not."""
 
 import pytest
 
@@ -27,12 +27,12 @@ httpx.Timeout: no answer
         ("line one\n  line two", "line one line two"),
     ],
 )
-def test_what_differs_each_time_does_not_count(one, other):
+def test_variable_parts_do_not_count(one, other):
     assert normalise(one) == normalise(other)
     assert fingerprint("shop.Declined", one) == fingerprint("shop.Declined", other)
 
 
-def test_own_frames_count_without_their_lines_and_others_do_not():
+def test_own_frames_count_without_line_numbers():
     assert own_frames(TRACEBACK.format(line=3)) == ["shop/tasks.py:charge"]
     same = [fingerprint("E", "m", TRACEBACK.format(line=line)) for line in (3, 99)]
     assert same[0] == same[1]
@@ -42,5 +42,5 @@ def test_own_frames_count_without_their_lines_and_others_do_not():
 
 
 @pytest.mark.parametrize("odd", ["", "\x00", "'" * 5000, '"' + "a" * 100_000, "9" * 100_000, "a\ud800b", "://" * 9999])
-def test_odd_text_has_a_fingerprint_too(odd):
+def test_unusual_text_has_a_fingerprint(odd):
     assert len(fingerprint(odd, odd, odd)) == LENGTH

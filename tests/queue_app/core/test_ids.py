@@ -1,4 +1,4 @@
-"""uuid7: unique, strictly increasing in a process, whatever the clock does."""
+"""uuid7: unique and strictly increasing in a process, even if the clock goes back."""
 
 import itertools
 import os
@@ -19,7 +19,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(ids.time, "time_ns", lambda: moment[0])
     yield moment
     monkeypatch.undo()
-    ids._generator.forget()  # the ids from the future above
+    ids._generator.forget()  # drop the ids from the future above
 
 
 def test_the_layout_is_version_7():
@@ -35,7 +35,7 @@ def test_ids_rise():
     assert sorted(made, key=lambda one: one.bytes) == made, "as bytes too: so the index orders them"
 
 
-def test_many_at_once_rise_too_and_can_be_spelt_together():
+def test_ids_made_together_rise_and_are_written_together():
     made = [uuid7(), *uuid7s(300), uuid7()]
     assert all(one < other for one, other in itertools.pairwise(made))
     assert as_texts(made) == [str(one) for one in made]
@@ -43,7 +43,7 @@ def test_many_at_once_rise_too_and_can_be_spelt_together():
     assert uuid7s(0) == as_texts([]) == []
 
 
-def test_ids_rise_within_each_thread_and_differ_over_all():
+def test_ids_rise_in_each_thread_and_differ_between_threads():
     with ThreadPoolExecutor(8) as pool:
         batches = list(pool.map(lambda _: [uuid7() for _ in range(2000)], range(8)))
     assert all(batch == sorted(batch) for batch in batches)
@@ -60,7 +60,7 @@ def test_the_clock_goes_back(clock):
     assert uuid7() > second
 
 
-def test_more_than_a_millisecond_can_hold(clock, monkeypatch):
+def test_counter_overflow_in_a_millisecond(clock, monkeypatch):
     first = uuid7()
     monkeypatch.setattr(ids._generator, "_counter", ids._COUNTER_MAX)
     second, third = uuid7(), uuid7()
@@ -69,7 +69,7 @@ def test_more_than_a_millisecond_can_hold(clock, monkeypatch):
 
 
 def test_a_forked_child_makes_ids_of_its_own(clock):
-    """The clock stands still, so both would go on counting from the same number."""
+    """The clock stands still, so both processes would continue with the same counter."""
     uuid7()
     read, write = os.pipe()
     child = os.fork()

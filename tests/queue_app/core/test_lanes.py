@@ -32,14 +32,14 @@ def test_a_score_carries_band_and_time(band, at):
 
 
 @pytest.mark.parametrize(("band", "at"), list(itertools.product(Band, INSTANTS)))
-def test_eight_microseconds_are_told_apart(band, at):
-    """In every band and until the year 2200: what a bulk enqueue and the due tasks rely on."""
+def test_eight_microseconds_make_a_difference(band, at):
+    """Bulk enqueues and due tasks rely on this, in every band until the year 2200."""
     values = [score(band, at + timedelta(microseconds=8 * n)) for n in range(1000)]
     assert all(one < other for one, other in itertools.pairwise(values))
 
 
 @pytest.mark.parametrize("band", Band)
-def test_a_later_instant_never_scores_lower(band):
+def test_a_later_time_never_has_a_lower_score(band):
     values = [score(band, INSTANTS[3] + timedelta(microseconds=n)) for n in range(100)]
     assert values == sorted(values)
 

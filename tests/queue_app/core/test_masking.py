@@ -1,4 +1,4 @@
-"""Which values are hidden by their key."""
+"""Values that are masked because of their key."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_not_secret(key):
     assert not is_secret(key)
 
 
-def test_mask_hides_whole_values_at_any_depth_and_changes_nothing_else():
+def test_mask_replaces_whole_values_at_any_depth_and_nothing_else():
     value = {"a": [1, {"token": {"deep": 1}, "b": None}], "password": "", "pin": 1, "secret": None, "api_key": 0}
     assert mask(value) == {
         "a": [1, {"token": MASK, "b": None}],

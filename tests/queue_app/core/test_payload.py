@@ -1,4 +1,4 @@
-"""dump_json: plain JSON within limits, or an error that names the value at fault."""
+"""dump_json: plain JSON within limits, or an error with the path of the invalid value."""
 
 import json
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ class Plain(Enum):
 
 
 def nested(levels: int, kind: type = list) -> object:
-    """Return so many containers inside each other."""
+    """Return nested containers."""
     value: object = kind()
     for _ in range(levels - 1):
         value = [value] if kind is list else {"k": value}
@@ -82,7 +82,7 @@ NOT_JSON = {
 
 
 @pytest.mark.parametrize("case", NOT_JSON)
-def test_what_is_not_plain_json_is_refused_with_its_path(case):
+def test_other_values_are_refused_with_their_path(case):
     value, code = NOT_JSON[case]
     with pytest.raises(UnserializableParameters) as refused:
         dump_json({"list": [0, {"deep": value}]}, field="parameters", limits=LIMITS)
@@ -118,7 +118,7 @@ def test_depth(kind):
         assert (refused.value.code, refused.value.limit, refused.value.field) == ("too_deep", 32, "args")
 
 
-def test_something_that_contains_itself():
+def test_a_value_that_contains_itself():
     loop: list[object] = []
     loop.append(loop)
     with pytest.raises(PayloadTooLarge) as refused:
@@ -170,7 +170,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_whatever_passes_comes_back_as_it_was(value):
+def test_accepted_values_survive_a_round_trip(value):
     code = ""
     try:
         assert json.loads(dump_json(value, field="args", limits=LIMITS)) == value
@@ -183,7 +183,7 @@ anything = st.none() | st.booleans() | st.integers() | st.floats() | st.characte
 
 
 @given(st.dictionaries(st.characters() | st.integers(), anything, max_size=20), st.integers(1, 20))
-def test_the_quick_look_at_parameters_lets_nothing_pass_that_the_walk_refuses(value, max_nodes):
+def test_the_quick_check_accepts_only_what_the_full_check_accepts(value, max_nodes):
     limits = PayloadLimits(max_nodes=max_nodes)
     if payload._is_flat(value, limits):
         payload._check(value, "parameters", limits)

@@ -1,4 +1,4 @@
-"""Processes are told apart although numbers are given again."""
+"""Identities of processes stay unique when pids are reused."""
 
 import os
 import subprocess
@@ -23,11 +23,11 @@ def test_a_process_keeps_its_identity_while_it_lives():
         child.wait()
 
 
-def test_a_process_that_is_gone_has_another_identity_than_it_had():
+def test_the_identity_changes_when_the_process_ends():
     child = sleeper()
     alive = process_identity(child.pid)
     child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie: its parent has not asked for it yet
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie: its parent has not reaped it yet
     zombie = process_identity(child.pid)
     child.wait()
     assert alive not in {zombie, process_identity(child.pid)}

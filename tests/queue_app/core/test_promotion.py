@@ -1,4 +1,4 @@
-"""Promotion: from which age on a task is treated as of a higher band."""
+"""Promotion: the age at which a task is treated as a task of a higher band."""
 
 import itertools
 import math
@@ -52,7 +52,7 @@ def test_the_rises_of_each_band():
     }
 
 
-def test_the_thresholds_of_critical_and_high_mean_nothing():
+def test_thresholds_of_critical_and_high_have_no_effect():
     assert list(rises(HIGH, {HIGH: 1.0, CRITICAL: 1.0})) == []
 
 

@@ -19,32 +19,32 @@ CRITICAL, HIGH, NORMAL, LOW, BACKGROUND = Band
 THRESHOLDS = {NORMAL: 1200.0, LOW: 600.0, BACKGROUND: 600.0}
 PERIOD = 60.0  # between two promotions
 SLOTS = 4
-LONGEST = 1.9  # seconds that a task takes at most; 1 on average
+LONGEST = 1.9  # longest run time of a task, in seconds; the average is 1
 HOURS = 3.0
 ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
 REACHES_HIGH = {band: [0.0, *(rise.after for rise in rises(band, THRESHOLDS))][-1] for band in Band}
 
-#: Tasks a second: high alone is more than the four slots can do.
+#: Tasks per second: high alone exceeds the four slots.
 LOADS = {CRITICAL: 0.2, HIGH: 4.1, NORMAL: 0.02, LOW: 0.02, BACKGROUND: 0.02}
 SHORT = {CRITICAL: 4.4, HIGH: 1.0, NORMAL: 0.02, LOW: 0.02, BACKGROUND: 0.02}
 
 
 @dataclass(slots=True)
 class Simulated:
-    """One task: when it was queued, when it came to high, what was before it then, and when it started."""
+    """One task: when it was queued, reached high and started, and the tasks ahead of it in high."""
 
     id: int
     own: Band
     queued: float
     band: Band
     high_at: float | None = None
-    ahead: int = 0  # tasks that were queued before it and waited when it came to high
+    ahead: int = 0  # tasks that were queued before it and still waited when it reached high
     started: float | None = None
 
 
 @dataclass(slots=True)
 class Simulation:
-    """A queue with slots; every ``PERIOD`` seconds aged tasks rise, unless promotion is off."""
+    """A queue with slots; every ``PERIOD`` seconds waiting tasks are promoted, unless promotion is off."""
 
     seed: int
     loads: dict[Band, float]
@@ -82,7 +82,7 @@ class Simulation:
             while idle and lane:
                 band, _, task_id = heapq.heappop(lane)
                 task = waiting.get(task_id)
-                if task is not None and task.band is band:  # else it started, or stands higher by now
+                if task is not None and task.band is band:  # else it has started or risen
                     del waiting[task_id]
                     task.started = now
                     idle -= 1
@@ -97,7 +97,7 @@ class Simulation:
                 continue
             band = effective_band(task.own, ORIGIN + timedelta(seconds=task.queued), at, THRESHOLDS)
             if band is HIGH:
-                task.high_at = now  # it would come to high now, also where promotion is off
+                task.high_at = now  # it would reach high now, even if promotion is off
                 risen.append(task)
             if self.promotion and band is not task.band:
                 task.band = band
@@ -150,7 +150,7 @@ def test_an_older_task_of_the_same_band_always_comes_first():
 
 
 def test_critical_can_starve_everything():
-    """Nothing rises to critical: more of it than the slots can do leaves nothing for the others, aged or not."""
+    """No task rises to critical, so more critical tasks than the slots can run leave no slot for others."""
     simulation = Simulation(0, SHORT).run()
     late = [task for task in simulation.tasks if task.queued > 1800 and task.own is not CRITICAL]
     assert late

@@ -1,4 +1,4 @@
-"""The states and what may follow each."""
+"""The states and their transitions."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_groups():
     assert " ".join(sorted(TERMINAL)) == "cancelled completed dead_letter expired failed"
 
 
-def test_what_ended_comes_back_only_to_the_queue_and_what_was_completed_never():
+def test_ended_tasks_return_only_to_the_queue_and_completed_tasks_never():
     assert {state for state in TERMINAL if TRANSITIONS[state]} == TERMINAL - {Status.COMPLETED}
     assert all(TRANSITIONS[state] <= {Status.QUEUED} for state in TERMINAL)
 
@@ -59,6 +59,6 @@ def test_pending_is_a_composite(names, states):
 
 
 @pytest.mark.parametrize("name", ["Queued", "", "running", "ready"])
-def test_other_names_are_no_states(name):
+def test_other_names_are_refused(name):
     with pytest.raises(ValueError, match="is not a valid Status"):
         expand_statuses([name])

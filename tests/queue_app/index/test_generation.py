@@ -54,11 +54,11 @@ def test_a_beginning_generation_forgets_everything_but_limits_locks_and_calls(sc
     assert state.limits == {"q1": {"max_concurrent": "1", "paused": "1"}}, "or pushes would not know their lanes"
     assert state.overall == {"max_concurrent": "9"}
     assert scene.called(hand)
-    assert not scene.index.lock("scheduler", "somebody else", 60)
+    assert not scene.index.lock("scheduler", "another", 60)
 
 
 def test_a_rebuild_that_was_overtaken_wipes_nothing_of_the_later_one(index: Index, monkeypatch):
-    """Its lock lapsed while it stood still; meanwhile another one restored leases that caps rely on."""
+    """Its lock expired while it stood still; meanwhile another rebuild restored leases that caps rely on."""
     scene = Scene(index)
     scene.push(scene.task("old"))
     task = scene.task("running", queue="q")

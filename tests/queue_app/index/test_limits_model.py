@@ -1,9 +1,9 @@
 """The limits of the index against a model of them, driven by Hypothesis, with a clock that the test sets.
 
-The model finds what a claim must propose by asking every gate of every waiting task: it has
-neither groups nor heads. So a claim refuses exactly what some gate refuses. And nobody is
-forgotten: once all who were called, or told to look again, have claimed, no idle worker has
-anything that it could start. ``INDEX_MODEL_EXAMPLES=5000`` looks for more at random.
+The model finds the tasks that a claim must propose by asking every gate of every waiting task: it has neither groups
+nor heads. So a claim refuses exactly the tasks that some gate refuses. And no worker is forgotten: once all workers
+that were called, or that waited for a refill, have claimed, no idle worker could start a task.
+``INDEX_MODEL_EXAMPLES=5000`` searches at random.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class LimitsMachine(RuleBasedStateMachine):
         self.index._client.set(CLOCK, self.model.now)
         self.generation = 0
         self.count = 0
-        self.told: dict[uuid.UUID, float] = {}  # worker -> when it shall look again
+        self.look_again_at: dict[uuid.UUID, float] = {}  # worker -> when it claims again
         self.hands = [Hand(uuid.UUID(int=n + 1), profile) for n, profile in enumerate(PROFILES * 2)]
 
     @initialize(
@@ -192,16 +192,16 @@ class LimitsMachine(RuleBasedStateMachine):
             assert not rest or any(each.weight > left and each.priority == first for each in rest), (
                 "it refuses only what a gate refuses, or what is too heavy"
             )
-        self.told.pop(hand.id, None)
+        self.look_again_at.pop(hand.id, None)
         if proposal.wait is not None:
-            self.told[hand.id] = self.model.now + proposal.wait * 1e6
+            self.look_again_at[hand.id] = self.model.now + proposal.wait * 1e6
 
     @rule(want=st.integers(1, 3))
     def answer_calls(self, want):
-        """Whoever was called, or has waited for a refill, claims, until nobody does."""
+        """Let workers that were called, or have waited for a refill, claim until there are none."""
         for _ in range(200):
             calls = index_state.read(self.index).calls
-            due = [hand for hand in self.hands if self.told.get(hand.id, math.inf) <= self.model.now]
+            due = [hand for hand in self.hands if self.look_again_at.get(hand.id, math.inf) <= self.model.now]
             acting = [hand for hand in self.hands if calls.get(str(hand.id)) or hand in due]
             if not acting:
                 break
@@ -290,16 +290,16 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @rule(gate=st.sampled_from(GATES[1:]), steps=st.integers(1, 12))
     def throttle(self, gate, steps):
-        """Task code was told to slow down."""
+        """Task code received a request to slow down."""
         until = datetime.fromtimestamp(self.model.now / 1e6, UTC) + timedelta(microseconds=steps * STEP)
         self._set(gate, replace(self.model.limits.get(gate, Limits()), throttled_until=until))
 
-    @rule(steps=st.integers(1, 16), tick=st.booleans())
-    def wait(self, steps, tick):
+    @rule(steps=st.integers(1, 16), wakes=st.booleans())
+    def wait(self, steps, wakes):
         """Time passes; a scheduler may look."""
         self.model.now += steps * STEP
         self.index._client.set(CLOCK, self.model.now)
-        if tick:
+        if wakes:
             self.index.wake_idle()
 
     @rule()
@@ -312,7 +312,7 @@ class LimitsMachine(RuleBasedStateMachine):
         """A worker retires and another of its kind registers."""
         hand = self.hands[who]
         self.index.unregister(hand.profile.id, hand.id)
-        self.told.pop(hand.id, None)
+        self.look_again_at.pop(hand.id, None)
         self.index.register(hand.profile, hand.id)
 
     # -- what always holds -----------------------------------------------------------------

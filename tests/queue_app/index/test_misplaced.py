@@ -23,9 +23,9 @@ def packed(*tasks: TaskRef, off: float = 0.0) -> list[PackedLane]:
     ]
 
 
-# pushed, leased, rows that are compared -> named as misplaced
+# pushed, leased, compared rows -> misplaced
 COMPARISONS = {
-    "all stand right": ("x y", "", "x y", ""),
+    "all in place": ("x y", "", "x y", ""),
     "one is missing": ("x", "", "x y", "y"),
     "all are missing": ("", "", "x y", "x y"),
     "leased: its claim is being decided": ("x", "y", "x y", ""),
@@ -61,8 +61,8 @@ def test_the_last_bit_is_the_databases_rounding(scene: Scene, off: float):
     assert scene.index.misplaced(packed(row, off=off)) == []
 
 
-def test_a_promoted_task_stands_right_and_so_does_one_that_is_to_be(scene: Scene):
-    """The tasks of the scene are so old that any threshold is passed."""
+def test_tasks_before_and_after_their_promotion_are_in_place(scene: Scene):
+    """The tasks of the scene are older than any threshold."""
     risen, waits = scene.task("x", 1, band=Band.LOW), scene.task("y", 2, band=Band.LOW)
     scene.index.push([waits])
     scene.index.set_thresholds({Band.LOW: 60.0})
@@ -70,7 +70,7 @@ def test_a_promoted_task_stands_right_and_so_does_one_that_is_to_be(scene: Scene
     assert scene.index.misplaced(packed(risen, waits)) == []
 
 
-def test_a_task_that_stands_higher_than_its_age_allows_is_told(scene: Scene):
+def test_a_task_above_what_its_age_allows_is_misplaced(scene: Scene):
     row = scene.task("x", 1, band=Band.LOW)
     scene.index.push([scene.task("x", 1, band=Band.NORMAL)])
     row = scene.task("x", 1, band=Band.LOW)
@@ -88,8 +88,8 @@ FAULTS = ("none", "missing", "leased", "late", "early", "lower band", "higher ba
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_walk_along_a_lane_says_what_looking_up_each_says(scene: Scene, seed: int):
-    """A few faults among many tasks that stand right, in the order of their age or not, risen or not."""
+def test_one_range_of_a_lane_finds_the_same_as_single_look_ups(scene: Scene, seed: int):
+    """A few misplaced tasks among many in place, in the order of their age or not, promoted or not."""
     chance = random.Random(seed)
     rises, in_order, kinds = seed % 2, seed % 3, chance.sample(FAULTS, k=seed % 4)
     count, wrong, rows = 200, [], []

@@ -1,8 +1,8 @@
 """The index against a model of it in plain Python, driven by Hypothesis.
 
-The model knows queued tasks, where they stand, leases and limits, and finds what a claim
-must propose by sorting everything; it has neither heads nor merges. The default run is the same every time;
-``INDEX_MODEL_EXAMPLES=5000`` looks for more at random.
+The model knows queued tasks, their places, leases and limits, and finds the tasks that a claim must propose by sorting
+everything; it has neither heads nor merges. The default run is the same every time; ``INDEX_MODEL_EXAMPLES=5000``
+searches at random.
 """
 
 from __future__ import annotations
@@ -213,14 +213,14 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(many=st.lists(lanes, min_size=4, max_size=12), want=st.integers(1, 3))
     def burst(self, many, want):
-        """Everybody is idle, many tasks come at once, and whoever is called claims."""
+        """All workers are idle, many tasks come at once, and the called workers claim."""
         self.drain(release=True)
         self.enqueue_many(many)
         self.answer_calls(want)
 
     @rule(want=st.integers(1, 3))
     def answer_calls(self, want):
-        """Whoever was called claims, until nobody is: then nobody idle can have anything to do."""
+        """Called workers claim until none is called: then no idle worker may have anything to do."""
         called = True
         while called:
             calls = index_state.read(self.index).calls
@@ -371,7 +371,7 @@ class IndexMachine(RuleBasedStateMachine):
         assert {i: queue for queue, page in state.queue_leases.items() for i in page} == {
             task.id: task.queue for task in self.model.leases.values()
         }
-        # Who is idle and could start something has been called, or somebody has who will pass the call on.
+        # An idle worker that could start a task has been called, or another worker has that will pass the call on.
         assert not self._starving(state) or any(state.calls.values())
 
     @rule()

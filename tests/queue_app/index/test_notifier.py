@@ -1,4 +1,4 @@
-"""Hints that nobody waits for: gathered, sent again, never lost in silence."""
+"""Notifications: sent without waiting, gathered, sent again, never lost silently."""
 
 import threading
 import time
@@ -40,7 +40,7 @@ def eventually(condition):
         time.sleep(0.001)
 
 
-def test_the_first_hint_goes_out_at_once_and_a_burst_gathers(index, monkeypatch):
+def test_the_first_notification_is_sent_at_once_and_a_burst_gathers(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
     index.notify([entry()])
     index.flush()  # a server that did not know the script has it now
@@ -55,7 +55,7 @@ def test_the_first_hint_goes_out_at_once_and_a_burst_gathers(index, monkeypatch)
     assert calls(index) == before + 1
 
 
-def test_the_last_hints_of_a_burst_need_no_further_caller(index, monkeypatch):
+def test_the_last_notifications_of_a_burst_need_no_further_caller(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 0.005)
     for _ in range(20):
         index.notify([entry()])
@@ -72,29 +72,29 @@ def test_while_callers_come_the_thread_leaves_the_sending_to_them(index, monkeyp
     monkeypatch.setattr(index._notifier, "_start_thread", lambda: None)
     index._notifier._sent_at = now[0]
     index.notify([entry()])
-    assert late() == pytest.approx(0.007), "a caller will, when the time has come"
+    assert late() == pytest.approx(0.007), "the next caller sends it"
     now[0] += 0.006
     index.notify([entry()])  # sends both
     eventually(lambda: waiting(index) == 3)
     now[0] += 0.002
-    assert late() == pytest.approx(0.005), "some were sent a moment ago: more may come"
+    assert late() == pytest.approx(0.005), "more may follow soon"
     index.notify([entry()])
     now[0] += 0.004
     assert late() == pytest.approx(0.003)
     now[0] += 0.003
-    assert late() == 0.0, "nobody came"
+    assert late() == 0.0, "no caller came"
     eventually(lambda: waiting(index) == 4)
-    assert not index._notifier._gathering.is_set(), "the next one wakes the thread"
+    assert not index._notifier._gathering.is_set(), "the next notification wakes the thread"
 
 
-def test_a_script_of_this_process_sees_what_it_posted(index, monkeypatch):
+def test_a_script_of_this_process_sees_its_own_notifications(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
     for _ in range(3):
         index.notify([entry()])
     assert index.depth("default").total == 3
 
 
-def test_a_question_goes_with_the_hints_before_it_and_gets_its_own_answer(index, monkeypatch):
+def test_a_script_call_goes_with_the_notifications_before_it_and_gets_its_own_reply(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
     index.notify([entry()])
     index.flush()
@@ -102,14 +102,14 @@ def test_a_question_goes_with_the_hints_before_it_and_gets_its_own_answer(index,
     send = index._notifier._pipeline.send
     monkeypatch.setattr(index._notifier._pipeline, "send", lambda calls: sent.append(len(calls)) or send(calls))
     for place in (2, 3):
-        posted = entry()
-        index.notify([posted])
-        assert index._call("position", LANE, posted.id.bytes) == place
+        sent_entry = entry()
+        index.notify([sent_entry])
+        assert index._call("position", LANE, sent_entry.id.bytes) == place
         index._client.script_flush()  # all are refused, and sent again in their order
     assert sent.count(2) == 2
 
 
-def test_a_server_that_forgot_its_scripts_learns_them_again(index):
+def test_scripts_are_loaded_again_after_the_server_forgot_them(index):
     index.notify([entry()])
     index.flush()
     index._client.script_flush()
@@ -118,15 +118,15 @@ def test_a_server_that_forgot_its_scripts_learns_them_again(index):
     assert waiting(index) == 2
 
 
-def test_the_first_hint_arrives_at_a_server_that_knows_no_script(index):
-    """As one that has just been started: nobody may come after it who would read the refusal."""
+def test_the_first_notification_arrives_at_a_server_that_knows_no_script(index):
+    """A server that has just started refuses the script, and no later caller may come that reads the refusal."""
     index._notifier._pipeline.disconnect()
     index._client.script_flush()
     index.notify([entry()])
     eventually(lambda: index._client.exists(f"{index.keys.prefix}:queues"))
 
 
-def test_what_a_broken_connection_swallowed_is_sent_again(index):
+def test_calls_lost_with_a_broken_connection_are_sent_again(index):
     index.notify([entry()])
     index.flush()
     index.notify([entry()])  # unanswered
@@ -152,7 +152,7 @@ def test_a_failure_in_the_thread_reaches_the_next_caller(index, monkeypatch):
 
 
 class CountingLock:
-    """A lock that tells how many have asked for it."""
+    """A lock that counts how often it was requested."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -167,7 +167,7 @@ class CountingLock:
 
 
 def test_a_server_that_does_not_answer_costs_the_threads_that_wait_one_timeout(index, monkeypatch):
-    """Not one each, one after the other: the last of many would wait for minutes."""
+    """Not one timeout each in turn: the last of many threads would wait for minutes."""
     asked, entered, release = [], threading.Event(), threading.Event()
     lock = CountingLock()
 
@@ -180,16 +180,16 @@ def test_a_server_that_does_not_answer_costs_the_threads_that_wait_one_timeout(i
     monkeypatch.setattr(index._notifier._pipeline, "send", never)
     monkeypatch.setattr(index._notifier, "_lock", lock)
     with ThreadPoolExecutor(8) as threads:
-        posts = [threads.submit(index.notify, [entry()])]
+        sent = [threads.submit(index.notify, [entry()])]
         assert entered.wait(10)
-        posts += [threads.submit(index.notify, [entry()]) for _ in range(5)]
-        eventually(lambda: lock.asked == len(posts))
+        sent += [threads.submit(index.notify, [entry()]) for _ in range(5)]
+        eventually(lambda: lock.asked == len(sent))
         release.set()
-        assert {type(post.exception(10)) for post in posts} == {IndexUnavailable}
+        assert {type(one.exception(10)) for one in sent} == {IndexUnavailable}
     assert len(asked) == 1
     with pytest.raises(IndexUnavailable):
         index.notify([entry()])
-    assert len(asked) == 2, "who asks later tries it again"
+    assert len(asked) == 2, "a later caller tries again"
 
 
 @pytest.mark.parametrize("ask", [Index.wake_idle, lambda index: (index.notify([entry()]), index.flush())])

@@ -1,4 +1,4 @@
-"""Promotion in the index: aged tasks rise, pushes agree with that, and nothing else moves."""
+"""promote.lua: aged tasks rise, a push agrees with that, and nothing else moves."""
 
 from datetime import timedelta
 
@@ -77,7 +77,7 @@ def test_promote(aging, case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_push_puts_a_task_where_a_promotion_would(aging, case):
-    """So a rebuild, or a task that is given back, restores what promotion gave."""
+    """So a rebuild keeps promotions, and so does a task that its worker gives back."""
     own, age, band, _ = CASES[case]
     task = aging.aged("x", age, own)
     assert aging.push(task) == 1
@@ -87,8 +87,8 @@ def test_a_push_puts_a_task_where_a_promotion_would(aging, case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_push_of_what_waits_already_is_no_repair(aging, case):
-    """Before the promotion it rises with it, and is counted as promoted; afterwards it stays."""
+def test_a_push_of_a_waiting_task_is_no_repair(aging, case):
+    """Before its promotion the push lifts the task and counts it as promoted; afterwards the task stays."""
     own, age, band, steps = CASES[case]
     aging.worker()  # its heads follow
     task = aging.aged("x", age, own)
@@ -149,7 +149,7 @@ def test_of_many_only_the_aged_move(aging):
     assert aged <= risen
     assert {aging.names[one.task_id] for one in risen_now} == risen
     assert steps_of(risen_now) == {(LOW, NORMAL): len(risen)}
-    assert len(risen) - len(aged) <= 100  # those that came of age while this test ran, 10 s at most
+    assert len(risen) - len(aged) <= 100  # tasks that aged while this test ran, 10 s at most
 
 
 @pytest.mark.parametrize("given", ["leased", "gone", "another time", "another lane"])
@@ -176,7 +176,7 @@ def test_a_task_that_was_raised_by_hand_is_not_taken_down(aging):
 
 
 def test_a_task_that_was_lowered_by_hand_goes_down(aging):
-    """Its age counts in the new band: it is no promotion that is taken back."""
+    """Its age counts in the new band; no promotion is taken back."""
     at = aging.aged("x", 700, NORMAL)
     aging.push(at)
     lowered = type(at)(at.id, at.task_type, at.queue, BACKGROUND, at.capabilities, at.queued_at)
@@ -184,7 +184,7 @@ def test_a_task_that_was_lowered_by_hand_goes_down(aging):
     assert aging.standing() == {"x": LOW}
 
 
-def test_nobody_is_woken(aging):
+def test_no_worker_is_woken(aging):
     """There is no more work than before."""
     hand = aging.worker()
     task = aging.aged("x", 2000, LOW)

@@ -1,4 +1,4 @@
-"""Events in the stream: their fields, their order, the cap, and what must not fail for them."""
+"""publish.lua: the fields, order and cap of events; a failing stream fails nothing else."""
 
 import time
 import uuid
@@ -40,27 +40,27 @@ def decoded(fields):
 
 
 def test_the_fields_of_an_entry(index):
-    told = run(details=("reason", "crash_loop"), user="Zoë")
+    published = run(details=("reason", "crash_loop"), user="Zoë")
     before = index.now() // 1000
-    assert index.publish([told]) == 1
+    assert index.publish([published]) == 1
     [(entry_id, fields)] = entries(index)
     fields = decoded(fields)
     assert list(fields) == [*FIELDS, "reason"]
     assert before <= int(fields.pop("at")) <= index.now() // 1000
     assert list(fields.values()) == [
-        *("Accepted", str(told.task_ids[0]), "app.a", "default", "normal", "Zoë", "0", "", "queued", "crash_loop")
+        *("Accepted", str(published.task_ids[0]), "app.a", "default", "normal", "Zoë", "0", "", "queued", "crash_loop")
     ]
     assert index.last_event_id() == entry_id.decode()
 
 
 def test_a_run_is_cut_into_entries_of_a_few_tasks(index):
-    told = run(2 * IDS_PER_ENTRY + 1)
-    assert index.publish([told]) == 3
+    published = run(2 * IDS_PER_ENTRY + 1)
+    assert index.publish([published]) == 3
     found = [uuid.UUID(text) for _, fields in entries(index) for text in decoded(fields)["task_id"].split(" ")]
-    assert found == told.task_ids
+    assert found == published.task_ids
 
 
-def test_a_call_tells_of_500_tasks_at_most():
+def test_a_call_publishes_at_most_500_tasks():
     parts = list(split([run(300), run(900), run(1, user="bob")], 500))
     assert [[len(some.task_ids) for some in part] for part in parts] == [[500], [500], [200, 1]]
 
@@ -79,14 +79,14 @@ def test_the_stream_is_capped(index, settings):
     assert 200 <= index._client.xlen(index.keys.events) <= 400  # trimmed by whole nodes
 
 
-def test_an_event_stands_before_the_hint_that_lets_the_task_start(index, monkeypatch):
+def test_an_event_stands_before_the_entry_that_lets_the_task_start(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
     index._notifier._sent_at = time.monotonic()
     sent = []
     plain = index._notifier._pipeline.send
     monkeypatch.setattr(index._notifier._pipeline, "send", lambda calls: sent.append(calls) or plain(calls))
-    told = run(2)
-    index.notify_many([Entry(LANE, 2e13, task_id) for task_id in told.task_ids], [told])
+    published = run(2)
+    index.notify_many([Entry(LANE, 2e13, task_id) for task_id in published.task_ids], [published])
     index.flush()
     assert [call.script for call in sent[0]] == [index._script("publish"), index._script("push")]
     assert index.depth("default").total == 2
@@ -102,7 +102,7 @@ def test_events_alone_are_not_waited_for_by_the_next_call(index, monkeypatch):
     assert len(entries(index)) == 1
 
 
-def test_events_wait_for_hints_to_go_with_but_not_without_bound(index, monkeypatch):
+def test_events_wait_for_entries_to_go_with_up_to_a_limit(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 0.005)
     notifier_of_index = index._notifier
     notifier_of_index._start_thread = lambda: None
@@ -113,7 +113,7 @@ def test_events_wait_for_hints_to_go_with_but_not_without_bound(index, monkeypat
     assert notifier_of_index._count == 0
 
 
-def test_who_reads_events_reads_his_own(index, monkeypatch):
+def test_a_reader_sees_the_events_of_its_process(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
     index.notify((), [run()])
     assert index.last_event_id() != "0-0"
@@ -130,7 +130,7 @@ def test_a_stream_that_cannot_be_written_fails_nothing(index):
     assert index.depth("default").total == 1
 
 
-def test_a_server_that_forgot_its_scripts_learns_both_again(index):
+def test_a_server_that_forgot_its_scripts_gets_both_again(index):
     index.publish([run()])
     index._client.script_flush()
     index.notify([Entry(LANE, 2e13, uuid7())], [run()])

@@ -1,4 +1,4 @@
-"""The commands as processes: what they print, and with which code they end."""
+"""The commands as processes: output and exit codes."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ NOWHERE = {
 
 
 def manage(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
+    """Run a command until it ends."""
     return subprocess.run(
         [sys.executable, ROOT / "manage.py", *arguments],
         env=os.environ | env,

@@ -1,4 +1,4 @@
-"""taskqueue key: make, list and revoke keys of the API."""
+"""``taskqueue key`` creates, lists and revokes API keys."""
 
 import json
 
@@ -17,9 +17,9 @@ def test_a_key_from_its_making_to_its_end(db, capsys):
     made = json.loads(capsys.readouterr().out)
     assert find_key(made["key"]).scopes == ["view_task"]
     call_command("taskqueue", "key", "list")
-    shown = capsys.readouterr().out
-    assert made["prefix"] in shown
-    assert made["key"] not in shown
+    output = capsys.readouterr().out
+    assert made["prefix"] in output
+    assert made["key"] not in output
     call_command("taskqueue", "key", "revoke", made["prefix"])
     assert find_key(made["key"]) is None
     assert ApiKey.objects.get().expires_at is not None

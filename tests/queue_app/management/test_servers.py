@@ -1,4 +1,4 @@
-"""What the commands refuse before they start, in one line and without secrets."""
+"""Commands refuse to start with one line and without secrets."""
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -78,7 +78,7 @@ def test_a_server_that_is_too_strict(db):
 
 @pytest.fixture
 def postgresql(django_db_blocker, monkeypatch):
-    """Let a statement on the tables fail like this."""
+    """Make statements on the tables fail with this error."""
 
     def fails(error: Exception, cause: Exception | None = None) -> None:
         class Cursor:
@@ -148,7 +148,7 @@ def test_the_address_of_a_database(settings, url):
 
 
 def redis_at(location: str) -> dict[str, object]:
-    """Return CACHES for one server."""
+    """Return CACHES with one server."""
     return {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location}}
 
 
@@ -164,7 +164,7 @@ def test_redis_out_of_reach(db, settings, command):
 
 
 @pytest.mark.parametrize(
-    ("address", "shown"),
+    ("address", "displayed"),
     [
         ("redis://h:1/0", "redis://h:1/0"),
         ("redis://:s3cret@h:1/0", "redis://:***@h:1/0"),
@@ -173,8 +173,8 @@ def test_redis_out_of_reach(db, settings, command):
         ("redis://:s3cret@a:1, redis://:s3cret@b:2", "redis://:***@a:1, redis://:***@b:2"),
     ],
 )
-def test_passwords_of_all_shapes_are_hidden(address, shown):
-    assert hide_password(address) == shown
+def test_passwords_of_all_shapes_are_hidden(address, displayed):
+    assert hide_password(address) == displayed
 
 
 @pytest.mark.parametrize(

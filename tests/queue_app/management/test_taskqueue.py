@@ -1,4 +1,4 @@
-"""``manage.py taskqueue VERB``: what each does, says and returns."""
+"""``manage.py taskqueue VERB``: effects, output and exit codes."""
 
 import io
 import json
@@ -32,10 +32,10 @@ COUNT = "taskqueue_project.demo.tasks.count_words"
 
 
 def call(*words: object) -> tuple[int, str]:
-    """Run a verb; return its exit code and what it printed."""
+    """Run a verb; return its exit code and output."""
     out = io.StringIO()
     command = Command()
-    command._called_from_command_line = True  # so that a wrong option ends it as in a shell
+    command._called_from_command_line = True  # so that an invalid option exits as in a shell
     try:
         call_command(command, *map(str, words), stdout=out, stderr=out)
     except CommandError as error:
@@ -53,7 +53,7 @@ def read(*words: object) -> object:
 
 
 @pytest.mark.parametrize("name", verbs.names())
-def test_every_verb_explains_itself_with_an_example_that_it_takes(name):
+def test_every_verb_has_help_with_an_example(name):
     verb = verbs.load(name)
     parser = Command().create_parser("manage.py", "taskqueue")
     sub = parser._subparsers._group_actions[0].choices[name]
@@ -85,17 +85,17 @@ def test_submit_stores_a_task_and_prints_its_id(engine):
     assert (task.user, task.band, task.status) == ("cron", Band.HIGH, Status.QUEUED)
     assert (task.concurrency_key, task.weight) == ("customer:7", 3)
     assert TaskPayload.objects.get(pk=task.id).parameters == {"a": "1", "b": "x=y", "c": [2]}
-    told = read(
+    output = read(
         "submit", COUNT, "--param", "a=1", "--param", "b=x=y", "--json-params", '{"a": 0, "c": [2]}', "--queue",
         "default", "--priority", "high", "--as", "cron", "--idempotency-key", "k",
         "--concurrency-key", "customer:7", "--weight", "3",
     )  # fmt: skip
-    assert (told["task_id"], told["replayed"]) == (str(task.id), True)
+    assert (output["task_id"], output["replayed"]) == (str(task.id), True)
 
 
-def test_submit_for_later(engine):
-    told = read("submit", COUNT, "--run-after", "2h")
-    assert told["status"] == "scheduled"
+def test_submit_with_a_delay(engine):
+    output = read("submit", COUNT, "--run-after", "2h")
+    assert output["status"] == "scheduled"
     assert call("submit", COUNT, "--run-after", "2030-01-01T00:00:00")[0] == 2  # no zone
     assert call("submit", COUNT, "--run-after", "soon")[0] == 2
 
@@ -112,7 +112,7 @@ def test_submit_for_later(engine):
         [COUNT, "--concurrency-key", "k" * 129],
     ],
 )
-def test_submit_refuses_what_it_cannot_use(engine, wrong):
+def test_submit_refuses_invalid_values(engine, wrong):
     code, _ = call("submit", *wrong)
     assert code == 2
     assert Task.objects.count() == 0
@@ -127,7 +127,7 @@ def test_submit_works_while_redis_is_away(engine):
 # -- cancel, pause, resume ------------------------------------------------------------------------
 
 
-def test_cancel_goes_on_after_one_that_it_cannot(engine):
+def test_cancel_continues_after_an_error(engine):
     waiting, missing = put(), uuid.uuid4()
     running = put(priority=Band.HIGH)
     take(engine.worker())
@@ -159,15 +159,15 @@ def test_pause_and_resume(engine):
 
 def test_pause_for_a_time(engine):
     put()
-    told = read("pause", "default", "--for", "2h")
-    assert (told["queue"], told["resume_at"] is not None) == ("default", True)
+    output = read("pause", "default", "--for", "2h")
+    assert (output["queue"], output["resume_at"] is not None) == ("default", True)
     left = Queue.objects.get(pk="default").resume_at - timezone.now()
     assert timedelta(hours=1) < left <= timedelta(hours=2)
     assert call("pause", "default", "--for", "2 hours")[0] == 2
 
 
 @pytest.mark.parametrize("what", [["--type", "a"], ["--key", "customer:7"], ["--all"]])
-def test_pause_more_than_a_queue(engine, what):
+def test_pause_a_type_a_key_or_everything(engine, what):
     assert call("pause", *what, "--as", "ops")[0] == 0
     kind = what[0].strip("-")
     found = Limit.objects.get(scope=kind) if kind != "all" else RuntimeSettings.objects.get(pk=1)
@@ -178,19 +178,19 @@ def test_pause_more_than_a_queue(engine, what):
     assert not found.paused
 
 
-def test_pause_wants_one_thing():
+def test_pause_requires_exactly_one_target():
     assert call("pause")[0] == 2
     assert call("pause", "default", "--all")[0] == 2
 
 
-def test_explain_names_what_is_in_the_way(engine):
+def test_explain_names_the_pause(engine):
     task_id = put()
     call("pause", "default", "--reason", "moving")
     code, text = call("explain", task_id)
     assert (code, "moving" in text) == (0, True), text
-    told = read("explain", task_id)
-    assert (told["task_id"], told["status"]) == (str(task_id), "queued")
-    assert told["reasons"]
+    output = read("explain", task_id)
+    assert (output["task_id"], output["status"]) == (str(task_id), "queued")
+    assert output["reasons"]
     code, text = call("explain", uuid.uuid4())
     assert (code, "There is no task" in text) == (1, True)
 
@@ -206,26 +206,26 @@ def dead(engine):
     finish([failed(task) for task in take(engine.worker(), 3)])
 
 
-def test_replay_tells_first_what_it_would_do(dead):
-    told = read("replay", "--queue", "mail", "--reason", "retries_exhausted", "--dry-run")
-    assert (told["count"], len(told["sample"])) == (2, 2)
+def test_a_dry_run_of_replay(dead):
+    output = read("replay", "--queue", "mail", "--reason", "retries_exhausted", "--dry-run")
+    assert (output["count"], len(output["sample"])) == (2, 2)
     assert Operation.objects.count() == 0
 
 
 def test_replay_by_filter_waits_for_the_end(dead):
-    told = read("replay", "--queue", "mail", "--wait", "--stop-after", "0", "--why", "fixed", "--as", "ops")
-    assert (told["state"], told["replayed"]) == ("done", 2)
+    output = read("replay", "--queue", "mail", "--wait", "--stop-after", "0", "--why", "fixed", "--as", "ops")
+    assert (output["state"], output["replayed"]) == ("done", 2)
     assert Operation.objects.values_list("by", "reason").get() == ("ops", "fixed")
     assert Task.objects.filter(status="queued").count() == 2
 
 
-def test_replay_goes_on_without_the_caller(dead):
+def test_replay_continues_without_the_caller(dead):
     code, text = call("replay", "--all", "--rate", "5", "--limit", "1")
     assert (code, "the scheduler continues it" in text) == (0, True)
     assert Operation.objects.values_list("rate", "total").get() == (5, 1)
 
 
-def test_replay_wants_to_know_which(dead):
+def test_replay_requires_a_filter(dead):
     code, text = call("replay")
     assert (code, "--all" in text) == (2, True)
     assert call("replay", "--all", "--rate", "0")[0] == 2
@@ -252,14 +252,14 @@ def test_rebuild_reports_what_it_wrote(engine):
     put_many(3)
     take(engine.worker())
     flush(engine)
-    told = read("rebuild")
-    assert (told["rows"], told["tasks"], told["leases"]) == (3, 2, 1)
-    assert told["seconds"] >= 0
+    output = read("rebuild")
+    assert (output["rows"], output["tasks"], output["leases"]) == (3, 2, 1)
+    assert output["seconds"] >= 0
     assert_index_agrees()
     assert call("rebuild", "--if-needed") == (0, "The index is ready or being rebuilt; nothing to do.\n")
 
 
-def test_rebuild_leaves_it_to_another_who_is_at_it(engine):
+def test_rebuild_refuses_while_another_process_rebuilds(engine):
     engine.index.lock("rebuild", "another", 60)
     code, text = call("rebuild")
     assert (code, "Another process" in text) == (1, True)
@@ -276,14 +276,14 @@ def test_stats_as_text_and_as_json(engine):
     assert read("stats", "--queue", "mail")["queues"][0]["depth"] == 2
 
 
-def test_stats_say_what_the_rows_know_when_redis_is_away(engine):
+def test_stats_without_redis_are_those_of_the_rows(engine):
     put()
     with index_away():
         code, text = call("stats")
     assert (code, "cannot be reached" in text) == (4, True)
 
 
-def test_what_needs_redis_says_that_it_is_away(engine):
+def test_rebuild_without_redis(engine):
     with index_away():
         code, text = call("rebuild")
     assert code == 4, text
@@ -292,7 +292,7 @@ def test_what_needs_redis_says_that_it_is_away(engine):
 # -- top ------------------------------------------------------------------------------------------
 
 
-def test_top_prints_once_where_there_is_no_terminal(engine):
+def test_top_prints_once_without_a_terminal(engine):
     put_many(2)
     take(engine.worker())
     text = call("top")[1]
@@ -300,8 +300,8 @@ def test_top_prints_once_where_there_is_no_terminal(engine):
     assert text.splitlines()[-1].split()[:2] == ["a", "default"]
 
 
-def test_top_lives_on_a_terminal_until_q_is_pressed(process_env):
-    """Through a real pseudo-terminal, as a process: it takes the screen, draws, and gives it back."""
+def test_top_runs_on_a_terminal_until_q_is_pressed(process_env):
+    """A process on a pseudo-terminal takes the screen, draws, and restores the screen."""
     parent, child = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, ROOT / "manage.py", "taskqueue", "top", "--interval", "60"],
@@ -326,7 +326,7 @@ def test_top_lives_on_a_terminal_until_q_is_pressed(process_env):
     assert seen.startswith(b"\x1b[?1049h")
 
 
-def test_top_cannot_be_steered_by_names(engine, monkeypatch):
+def test_top_hides_control_characters_in_names(engine, monkeypatch):
     monkeypatch.setattr(top, "lines", lambda _: ["bad\x1b[2Jname"])
     assert "\x1b" not in "\n".join(page(height=50, width=200))
 

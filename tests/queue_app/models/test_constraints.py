@@ -1,4 +1,4 @@
-"""What PostgreSQL itself refuses in the row of a task, whoever writes it."""
+"""Constraints of a task's row in PostgreSQL."""
 
 import uuid
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ def test_each_status_needs_its_times(rows, status):
 
 
 @pytest.mark.parametrize("status", ["queued", "scheduled", "executing"])
-def test_what_has_not_ended_has_no_end(rows, status):
+def test_a_task_that_has_not_ended_has_no_finished_at(rows, status):
     with pytest.raises(IntegrityError, match="taskqueue_lifecycle"):
         store(status, **SOUND[status], finished_at=NOW)
 
@@ -59,7 +59,7 @@ def test_no_other_status_is_known(rows, facts):
         {"weight": MAX_WEIGHT + 1},
         {"max_retries": -1},
         {"timeout": 0},
-        # beside a rule that null leaves undecided, the others still hold
+        # a null in one rule leaves the other rules in force
         {"weight": 0, "max_retries": None, "timeout": 1},
         {"timeout": -1, "max_retries": None},
         {"max_retries": -1, "timeout": None},

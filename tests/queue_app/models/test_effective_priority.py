@@ -1,4 +1,4 @@
-"""with_effective_priority: SQL and the pure function say the same of every task."""
+"""with_effective_priority: SQL and the pure function agree on every task."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -41,7 +41,7 @@ def test_sql_and_python_agree(tasks, edit):
 
 
 @pytest.mark.parametrize("status", sorted(set(Status) - {Status.QUEUED}))
-def test_only_what_is_queued_rises(rows, status):
+def test_only_queued_tasks_rise(rows, status):
     old = datetime.now(UTC) - timedelta(days=1)
     times = {"created_at": old, "queued_at": old, "run_after": old}
     if status is Status.EXECUTING:
@@ -62,7 +62,7 @@ def test_it_can_be_filtered_and_counted(tasks):
     assert high.count() == len([task for task in high if task.effective_band is Band.HIGH]) > len(AGES)
 
 
-def test_known_thresholds_spare_a_query(tasks):
+def test_given_thresholds_save_a_query(tasks):
     with CaptureQueriesContext(
         connection,
     ) as queries:

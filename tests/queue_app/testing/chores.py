@@ -1,4 +1,4 @@
-"""Tasks for the tests of the kit."""
+"""Tasks for the tests of ``queue_app.testing``."""
 
 from queue_app import task
 from queue_app.exceptions import Discard, Retry, Snooze
@@ -9,7 +9,7 @@ calls: list[object] = []
 
 @task(max_retries=2, retry_delay=10)
 def note(word: str, *, raises: str = "") -> str:
-    """Write down the word, and end as told."""
+    """Record the word, and end as the parameters say."""
     calls.append(word)
     match raises:
         case "Retry":
@@ -28,7 +28,7 @@ def note(word: str, *, raises: str = "") -> str:
 
 @task(timeout=30, max_retries=1, retry_delay=5)
 def slow(seconds: float) -> None:
-    """Let time pass."""
+    """Move the clock."""
     calls.append(seconds)
     current().advance(seconds)
 
@@ -42,11 +42,11 @@ def patient() -> None:
 
 @task
 def again() -> None:
-    """Enqueue itself, without end."""
+    """Enqueue itself endlessly."""
     again.enqueue()
 
 
 @task(capabilities=["gpu"])
 def render() -> str:
-    """Need a worker of its own kind."""
+    """Require a capability."""
     return "frame"

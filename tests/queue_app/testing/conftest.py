@@ -1,4 +1,4 @@
-"""The engine's fixtures, for running our own backend through the conformance suite."""
+"""The engine's fixtures, for the conformance suite on ``TaskQueueBackend``."""
 
 # ruff: noqa: F401 - fixtures are used by name
 from queue_app.testing.plugin import frozen_time, task_queue

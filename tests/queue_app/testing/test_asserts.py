@@ -1,4 +1,4 @@
-"""Assertions say what was wanted, and what there is."""
+"""The assertions, and their error messages."""
 
 import re
 
@@ -20,7 +20,7 @@ def anywhere(request, settings):
     return task_backends["default"]
 
 
-def test_it_finds_what_waits(anywhere):
+def test_it_finds_enqueued_tasks(anywhere):
     first = note.enqueue("a")
     second = note.using(queue_name="mail", priority=50).enqueue("b", raises="")
     assert [result.id for result in enqueued()] == [first.id, second.id]
@@ -31,7 +31,7 @@ def test_it_finds_what_waits(anywhere):
     assert_not_enqueued(render)
 
 
-def test_it_says_what_was_wanted_and_what_there_is(task_queue):
+def test_the_error_lists_expected_and_enqueued_tasks(task_queue):
     with pytest.raises(
         AssertionError, match=r"at least one of .*note\(\) to be enqueued, found 0\. Enqueued tasks:\n  none"
     ):
@@ -46,13 +46,13 @@ def test_it_says_what_was_wanted_and_what_there_is(task_queue):
         assert_enqueued(note, queue="mail")
 
 
-def test_what_has_ended_does_not_wait(task_queue):
+def test_ended_tasks_do_not_count(task_queue):
     note.enqueue("a")
     drain()
     assert_not_enqueued(note)
 
 
-def test_backends_that_cannot(settings, engine):
+def test_unsupported_backends(settings, engine):
     with pytest.raises(TypeError, match="runworker"):
         drain()
     settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend", "QUEUES": []}}

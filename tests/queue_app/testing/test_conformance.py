@@ -1,4 +1,4 @@
-"""The conformance suite, run on our backends, on Django's and on a peer: who passes it, and with which differences."""
+"""The conformance suite on our backends, on Django's and on django-tasks-db, with their known differences."""
 
 # ruff: noqa: RUF012 - the attributes of a suite are settings
 import logging
@@ -17,7 +17,7 @@ from tests.workers.stage import StillWorker
 
 @pytest.fixture(autouse=True)
 def no_tasks_left():
-    """Forget the tasks of the suite: other tests look at what is registered."""
+    """Remove the tasks of the suite: other tests check the registry."""
     yield
     for task_type in [name for name in registry._tasks if name.startswith(TASKS_MODULE)]:
         del registry._tasks[task_type]
@@ -53,7 +53,7 @@ class TestDummy(BackendConformance):
 
 @pytest.fixture
 def peer_installed(transactional_db, settings):
-    """Install its app and its table for one test: the project of these tests has neither."""
+    """Install the app and its table for one test."""
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "django_tasks_db"]
     from django_tasks_db.models import DBTaskResult  # noqa: PLC0415 - models need an installed app
 
@@ -68,7 +68,7 @@ def peer_installed(transactional_db, settings):
 
 @pytest.fixture
 def quiet_peer():
-    """Its command configures loggers for good."""
+    """Restore the loggers, which its command configures permanently."""
     loggers = [logging.getLogger(name) for name in ("django.tasks", "django_tasks_db")]
     before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
     yield

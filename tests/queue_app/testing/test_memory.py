@@ -1,4 +1,4 @@
-"""The backend in memory keeps the rules of the queue, by a clock that tests move."""
+"""The memory backend follows the rules of the queue, by the test's clock."""
 
 from datetime import timedelta
 
@@ -57,14 +57,14 @@ def test_to_the_end_moves_the_clock(memory, frozen_time):
     assert frozen_time.now - before == timedelta(seconds=30)
 
 
-def test_to_the_end_freezes_where_nobody_did():
+def test_to_the_end_freezes_the_clock_itself():
     note.enqueue("a", raises="ValueError")
     before = timezone.now()
     assert len(drain(to_the_end=True)) == 3
     assert timezone.now() - before < timedelta(seconds=30)
 
 
-def test_what_a_task_says_of_its_end(memory, frozen_time):
+def test_exceptions_that_control_the_end(memory, frozen_time):
     retried, discarded, snoozed = (note.enqueue(word, raises=word) for word in ("Retry", "Discard", "Snooze"))
     drain()
     for result in (retried, discarded, snoozed):
@@ -87,7 +87,7 @@ def test_a_backoff_of_its_own(frozen_time):
     assert (result.status, result.attempts) == (FAILED, 2)
 
 
-def test_a_timeout_is_what_the_clock_says(frozen_time):
+def test_a_timeout_by_the_clock(frozen_time):
     fine, late = chores.slow.enqueue(30), chores.slow.enqueue(31)
     drain()
     fine.refresh()
@@ -133,7 +133,7 @@ def test_aged_tasks_rise(frozen_time):
     assert chores.calls == ["aged", "young"]
 
 
-def test_some_queue_and_some_worker():
+def test_drain_of_one_queue_or_worker():
     note.using(queue_name="default").enqueue("a")
     rendering = chores.render.enqueue()
     assert drain(queue="other") == []
@@ -166,7 +166,7 @@ def test_a_rate_is_a_bucket_of_tokens(settings, frozen_time):
     assert (chores.calls[4:], frozen_time.now - before) == (["3", "4"], timedelta(seconds=60))
 
 
-def test_a_least_time_between_starts(settings, frozen_time):
+def test_a_minimum_time_between_starts(settings, frozen_time):
     backend = with_limits(settings, mail={"min_delay_seconds": 5})
     for number in range(3):
         note.using(queue_name="mail").enqueue(str(number))
@@ -210,7 +210,7 @@ def test_keys_are_used_once():
 
 
 @pytest.mark.parametrize(("bad", "error"), [(object(), UnserializableParameters), ("x" * 300_000, PayloadTooLarge)])
-def test_what_the_queue_refuses_is_refused(memory, bad, error):
+def test_refused_parameters(memory, bad, error):
     with pytest.raises(error):
         note.enqueue(bad)
     with pytest.raises(error):
@@ -220,7 +220,7 @@ def test_what_the_queue_refuses_is_refused(memory, bad, error):
 
 
 @pytest.mark.django_db
-def test_what_was_rolled_back_is_gone(memory, django_capture_on_commit_callbacks):
+def test_rolled_back_tasks_do_not_exist(memory, django_capture_on_commit_callbacks):
     kept = note.enqueue("kept")
     with rolled_back():
         gone = note.enqueue("gone")
@@ -243,7 +243,7 @@ def test_clear(memory):
 # -- the clock -----------------------------------------------------------------------------------------------
 
 
-def test_the_clock_only_goes_on():
+def test_the_clock_only_moves_forward():
     with freeze() as clock:
         assert timezone.now() is clock.now
         with pytest.raises(ValueError, match="cannot go back"):

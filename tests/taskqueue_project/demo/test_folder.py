@@ -1,4 +1,4 @@
-"""Which files the demo indexes."""
+"""The demo finds the files to index."""
 
 import subprocess
 
@@ -30,7 +30,7 @@ def test_text_files_are_found_and_the_others_counted(folder):
     assert found.skipped == {"binary": 1, "larger than 1 KiB": 1, "not a regular file": 1, "hidden": 1}
 
 
-def test_what_git_ignores_is_skipped(folder):
+def test_files_that_git_ignores_are_skipped(folder):
     git(folder, "init")
     (folder / ".gitignore").write_text("large.txt\nbuild/\n")
     (folder / "build").mkdir()
@@ -63,6 +63,6 @@ def test_names_that_are_not_text_are_skipped(folder):
 
 
 @pytest.mark.parametrize("name", ["missing", "text.md"])
-def test_what_is_no_folder_is_refused(folder, name):
+def test_a_path_that_is_not_a_folder_is_refused(folder, name):
     with pytest.raises(NotADirectoryError, match="is not a folder"):
         read_folder(folder / name)

@@ -1,4 +1,4 @@
-"""What the demo makes of how its tasks ended."""
+"""The demo checks the outcome of its tasks."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from taskqueue_project.demo.verdict import _broken, _flaky
     ("ended", "as_expected"),
     [
         ({"status": "completed", "failures": 2, "attempt": 3}, True),
-        ({"status": "completed", "failures": 2, "attempt": 5}, True),  # claims ahead that were given back
+        ({"status": "completed", "failures": 2, "attempt": 5}, True),  # prefetched claims that were returned
         ({"status": "completed", "failures": 1, "attempt": 3}, False),
         ({"status": "executing", "failures": 2, "attempt": 3}, False),
     ],
@@ -23,9 +23,9 @@ def test_the_flaky_task_succeeds_after_two_failures_however_often_it_was_claimed
     assert tasks.SUCCEEDS_ON_ATTEMPT == 3
 
 
-def test_the_failing_task_is_told_with_its_failures(db):
+def test_the_failing_task_has_its_number_of_failures(db):
     assert _broken(Task(status="failed", failures=2, attempt=4)).detail == "failed after 2 attempts"
 
 
-def test_a_task_that_is_not_there_is_no_success():
+def test_a_missing_task_is_no_success():
     assert _flaky(None).is_met is False

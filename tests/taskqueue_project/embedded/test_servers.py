@@ -1,4 +1,4 @@
-"""The embedded servers: they keep what they know, ask for a password, and never outlive their owner."""
+"""The embedded servers keep their data, need a password, and never outlive their owner."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ time.sleep(600)
 
 @pytest.fixture
 def fresh(tmp_path):
-    """Where nothing is yet; whatever runs there at the end of the test is killed."""
+    """A new directory; processes that still use it at the end of the test are killed."""
     yield tmp_path / "data"
     for process in server_processes(tmp_path / "data"):
         process.kill()
@@ -39,7 +39,7 @@ def fresh(tmp_path):
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """Where both servers have run before: made once, because making it takes longer than most tests."""
+    """A directory in which both servers have run; created once, because this is slow."""
     folder = tmp_path_factory.mktemp("stopped") / "data"
     with EmbeddedServers(folder):
         pass
@@ -48,7 +48,7 @@ def stopped(tmp_path_factory):
 
 @pytest.fixture
 def directory(stopped, fresh):
-    """A copy of it for the test alone."""
+    """A copy for one test."""
     subprocess.run(["cp", "-a", stopped, fresh], check=True)
     return fresh
 
@@ -84,7 +84,7 @@ def test_data_ports_and_passwords_survive_a_restart(fresh):
             assert client.get("kept") == b"42"
 
 
-def test_nobody_gets_in_without_the_password(directory):
+def test_clients_need_the_password(directory):
     with EmbeddedServers(directory) as servers:
         wrong = psycopg.conninfo.make_conninfo(servers.database_url, password="guess")
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
@@ -125,14 +125,14 @@ def test_servers_that_outlived_their_guard_are_replaced(directory):
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_lock_file_whose_pid_belongs_to_someone_else_is_removed(directory):
+def test_a_lock_file_with_the_pid_of_another_process_is_removed(directory):
     stale = directory / "postgres" / "postmaster.pid"
     stale.write_text(f"{os.getpid()}\n{directory}/postgres\n1700000000\n5432\n\n127.0.0.1\n1 2\nready\n")
     with EmbeddedServers(directory, only=["postgres"]) as servers, psycopg.connect(servers.database_url) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_taken_port_is_exchanged(fresh):
+def test_a_used_port_is_replaced(fresh):
     with EmbeddedServers(fresh, only=["valkey"]) as servers:
         taken = servers.redis_url
         other = fresh.parent / "other"
@@ -167,7 +167,7 @@ with DataDirectory(Path({str(tmp_path)!r})).locked("lock"): pass
     subprocess.run([sys.executable, "-c", probe], cwd=ROOT, check=True)
 
 
-def test_a_damaged_memory_is_reported(tmp_path):
+def test_a_damaged_file_is_reported(tmp_path):
     (tmp_path / "servers.json").write_text("{")
     with pytest.raises(EmbeddedError, match=r"servers\.json is damaged"):
         DataDirectory(tmp_path).recall("x")

@@ -82,7 +82,7 @@ def log_in(output, password):
 
 
 @pytest.mark.serial
-def test_the_demo_comes_true_and_a_second_start_reuses_everything(quickstart, documents):
+def test_the_demo_passes_and_a_second_start_reuses_everything(quickstart, documents):
     first = quickstart("--exit", "--input", str(documents))
     output, _ = first.communicate(timeout=200)
     assert first.returncode == 0, output
@@ -113,11 +113,11 @@ def test_the_demo_comes_true_and_a_second_start_reuses_everything(quickstart, do
     assert second.wait(60) == 0
     _, alive = psutil.wait_procs(family, timeout=5)
     assert not alive
-    # 5 s is the promise for an idle machine; here the tests themselves are at work.
+    # The documentation promises 5 s on an idle machine; here other tests run too.
     assert seconds < 15
 
 
-def test_an_admin_password_of_ones_own_and_nothing_outlives_a_killed_quickstart(quickstart):
+def test_a_given_admin_password_and_nothing_outlives_a_killed_quickstart(quickstart):
     process = quickstart("--no-demo", "--admin-password", "correct horse battery")
     output = read_until(process, "Serving.")
     assert "Site administration" in log_in(output, "correct horse battery")

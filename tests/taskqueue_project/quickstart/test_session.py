@@ -1,4 +1,4 @@
-"""What ends a session."""
+"""Signals end a session."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def ended_by(number: signal.Signals) -> None:
-    """Be told to end, and while ending be told again in every way."""
+    """Send a signal, and send all signals again while it is handled."""
     with _signals_as_interrupts():
         try:
             os.kill(os.getpid(), number)
@@ -23,7 +23,7 @@ def ended_by(number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_every_way_to_end_it_counts_as_ctrl_c_and_a_second_one_is_ignored(number):
+def test_every_signal_counts_as_ctrl_c_and_a_second_one_is_ignored(number):
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt):
         ended_by(number)

@@ -10,7 +10,7 @@ import pytest
 from queue_app.core.records import ClaimedTask, Outcome
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
-from queue_app.workers.pools import threads
+from queue_app.workers.pools import base, threads
 from queue_app.workers.pools.threads import ThreadPool
 from tests.support.engine import until
 from tests.workers import chores
@@ -106,7 +106,7 @@ def test_a_slot_survives_broken_connections(pool, ended, monkeypatch, caplog):
             raise RuntimeError("broken")
 
     broken = SimpleNamespace(all=lambda **_: [Broken()], close_all=lambda: None)
-    monkeypatch.setattr(threads, "connections", broken)
+    monkeypatch.setattr(base, "connections", broken)
     pool.submit([claimed(chores.echo, number) for number in range(6)])
     outcomes(pool, ended, 6)
     pool.submit([claimed(chores.echo, 7)])

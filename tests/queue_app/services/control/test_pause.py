@@ -1,4 +1,4 @@
-"""pause and resume: of a queue, a task type, a key, everything; by whom, why, and until when."""
+"""Pause and resume a queue, a task type, a key, or everything."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -52,7 +52,7 @@ def make_due() -> None:
         model.objects.filter(resume_at__isnull=False).update(resume_at=past)
 
 
-def test_a_pause_says_who_why_and_until_when(kind):
+def test_a_pause_stores_person_reason_and_end(kind):
     stop, go_on, _ = kind
     until = soon()
     found = stop(by="ada", reason="The bank is down.", resume_at=until)
@@ -89,7 +89,7 @@ def test_a_pause_ends_by_itself(kind, caplog):
     assert not any(model.objects.filter(paused=True).exists() for model in (Queue, Limit, RuntimeSettings))
 
 
-def test_the_scheduler_looks(scene):
+def test_the_scheduler_resumes(scene):
     pause("default", resume_at=soon())
     make_due()
     ran = Scheduler().run_once()
@@ -97,8 +97,8 @@ def test_the_scheduler_looks(scene):
     assert not Queue.objects.get(pk="default").paused
 
 
-def test_one_that_was_prolonged_meanwhile_stays_paused(monkeypatch):
-    """Between the look and the resumption somebody pauses for longer."""
+def test_a_pause_that_was_extended_meanwhile_stays(monkeypatch):
+    """A person extends the pause between the check and the resumption."""
     pause("default", by="ada", resume_at=soon())
     make_due()
     monkeypatch.setattr(pending_work, "any_pause_over", lambda: pause("default", by="bob", resume_at=soon()).paused)
@@ -111,18 +111,18 @@ def test_one_that_was_prolonged_meanwhile_stays_paused(monkeypatch):
     [
         (datetime(2020, 1, 1, tzinfo=UTC), "date_out_of_range"),
         (datetime(9999, 1, 1, tzinfo=UTC), "date_out_of_range"),
-        (datetime(2027, 1, 1), "timezone_required"),  # noqa: DTZ001 - that is the fault
+        (datetime(2027, 1, 1), "timezone_required"),  # noqa: DTZ001 - it must be naive
         ("tomorrow", "datetime_expected"),
     ],
 )
-def test_ends_that_cannot_be(kind, until, code):
+def test_invalid_ends(kind, until, code):
     with pytest.raises(InvalidTaskData) as refused:
         kind[0](resume_at=until)
     assert (refused.value.field, refused.value.code) == ("resume_at", code)
     assert not Limit.objects.exists()
 
 
-def test_names_that_cannot_be():
+def test_invalid_names():
     with pytest.raises(UnknownQueue, match="'default'"):
         pause("defualt")
     for stop, name in [(pause_type, ""), (pause_type, "a\x00"), (pause_key, "x" * 129), (pause_key, " a")]:

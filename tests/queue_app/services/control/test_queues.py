@@ -1,4 +1,4 @@
-"""Limits of queues: edited as rows, in force at the next claim."""
+"""Limits of queues are edited as rows and apply from the next claim on."""
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -16,39 +16,39 @@ from queue_app.sql import snapshot
 from tests.support.engine import assert_index_agrees, index_away, put_many, rolled_back, take
 
 
-def test_pausing_holds_from_the_next_claim_on(engine):
+def test_a_pause_applies_from_the_next_claim_on(engine):
     put_many(4)
-    hand = engine.worker()
-    assert len(take(hand)) == 1
+    worker = engine.worker()
+    assert len(take(worker)) == 1
     queue = pause("default", by="ann", reason="maintenance")
     assert (queue.paused, queue.paused_by, queue.paused_reason) == (True, "ann", "maintenance")
-    assert take(hand) == []
+    assert take(worker) == []
     assert_index_agrees()
     assert resume("default").paused_at is None
     assert_index_agrees()
-    assert len(take(hand)) == 1
+    assert len(take(worker)) == 1
 
 
-def test_pausing_twice_keeps_who_did_it_first(engine):
+def test_a_second_pause_keeps_the_first_person(engine):
     first = pause("default", by="ann")
     assert pause("default", by="bob").paused_by == "ann"
     assert pause("default").paused_at == first.paused_at
 
 
-def test_caps_hold_from_the_next_claim_on(engine):
+def test_a_limit_applies_from_the_next_claim_on(engine):
     put_many(6)
-    hand = engine.worker()
+    worker = engine.worker()
     set_queue_limits("default", max_concurrent=2)
-    assert len(take(hand, 5)) == 2
+    assert len(take(worker, 5)) == 2
     set_queue_limits("default", max_concurrent=3)
-    assert len(take(hand, 5)) == 1
+    assert len(take(worker, 5)) == 1
     set_queue_limits("default", max_concurrent=None)
-    assert len(take(hand, 5)) == 3
+    assert len(take(worker, 5)) == 3
     assert_index_agrees()
 
 
 @pytest.mark.parametrize("edit", [lambda: Queue.objects.get(pk="default"), RuntimeSettings.objects.get])
-def test_whoever_saves_a_row_changes_the_limit(engine, edit):
+def test_every_way_to_save_a_row_changes_the_limit(engine, edit):
     put_many(3)
     limited = edit()
     limited.max_concurrent = 1
@@ -75,7 +75,7 @@ def test_nothing_is_copied_before_the_commit_or_after_a_rollback(engine):
 
 
 @pytest.mark.parametrize("cap", [0, -1, 2**40])
-def test_an_impossible_cap_is_refused(engine, cap):
+def test_an_invalid_limit_is_refused(engine, cap):
     with pytest.raises(ValidationError):
         set_queue_limits("default", max_concurrent=cap)
     assert Queue.objects.get(pk="default").max_concurrent is None
@@ -98,7 +98,7 @@ def test_a_lost_edit_is_copied_by_the_reconciler(engine):
 
 
 def test_an_edit_made_while_the_reconciler_copies_is_not_undone(engine, monkeypatch):
-    """It has read the row before the edit, and writes after it."""
+    """The reconciler reads the row before the edit and writes after it."""
     plain = snapshot.limits
     pause("default")
     engine.index.set_limits("q:default", Limits(max_concurrent=7, paused=True))  # so that there is something to copy

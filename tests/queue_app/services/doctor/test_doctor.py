@@ -1,4 +1,4 @@
-"""Each fault is made for real, wherever a server can be brought to it, and the doctor finds it and nothing else."""
+"""Each test causes a real fault, where the servers allow it, and the doctor reports exactly this fault."""
 
 import uuid
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ from tests.support.engine import flush, put, put_many, take
 
 
 def only(findings) -> Finding:
-    """Return the one finding."""
+    """Return the only finding."""
     [finding] = findings
     return finding
 
 
-def settled(check, level: Level, text: str) -> None:
-    """Assert what a check finds, and that it says what to do unless all is well."""
+def assert_finding(check, level: Level, text: str) -> None:
+    """Assert the only finding of a check, and that it has a hint unless it is ok."""
     finding = only(check())
     assert (finding.level, text in finding.message) == (level, True), finding
     assert bool(finding.hint) == (level is not Level.OK)
@@ -36,7 +36,7 @@ def settled(check, level: Level, text: str) -> None:
 
 @contextmanager
 def configured(**values: object) -> Iterator[None]:
-    """Set options of the real server for a moment."""
+    """Set options of the real server for the block."""
     client = get_index()._client
     names = {name: name.replace("_", "-") for name in values}
     before = {name: client.config_get(names[name])[names[name]] for name in values}
@@ -49,11 +49,11 @@ def configured(**values: object) -> Iterator[None]:
             client.config_set(names[name], value)
 
 
-def live(hand, *, silent: float = 0, **options) -> None:
-    """Make the row of a worker."""
-    identity = WorkerIdentity(id=hand.id, name="w1", host="h", pid=7, process_identity="elsewhere", version="1")
-    register(identity, hand.profile, concurrency=4, heartbeat_seconds=10)
-    Worker.objects.filter(pk=hand.id).update(last_heartbeat_at=timezone.now() - timedelta(seconds=silent), **options)
+def register_live(worker, *, silent: float = 0, **options) -> None:
+    """Register the row of a worker."""
+    identity = WorkerIdentity(id=worker.id, name="w1", host="h", pid=7, process_identity="elsewhere", version="1")
+    register(identity, worker.profile, concurrency=4, heartbeat_seconds=10)
+    Worker.objects.filter(pk=worker.id).update(last_heartbeat_at=timezone.now() - timedelta(seconds=silent), **options)
 
 
 # -- the whole ------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def live(hand, *, silent: float = 0, **options) -> None:
 def test_a_healthy_installation_fails_nothing(engine):
     take_lead("me", 15)
     run_overdue(every=True)
-    live(engine.worker())
+    register_live(engine.worker())
     put()
     findings = list(doctor.examine())
     assert [finding for finding in findings if finding.level is Level.FAIL] == []
@@ -102,37 +102,37 @@ def test_settings_that_do_not_pass_the_checks(settings):
 
 
 def test_a_cache_that_shares_the_database_of_the_index(settings):
-    settled(doctor.check_cache_alias, Level.OK, "'default'")
+    assert_finding(doctor.check_cache_alias, Level.OK, "'default'")
     settings.CACHES = {**settings.CACHES, "pages": settings.CACHES["default"]}
-    settled(doctor.check_cache_alias, Level.WARN, "'pages'")
+    assert_finding(doctor.check_cache_alias, Level.WARN, "'pages'")
 
 
 def test_the_runworker_of_another_app(monkeypatch):
-    settled(doctor.check_commands, Level.OK, "runworker")
+    assert_finding(doctor.check_commands, Level.OK, "runworker")
     monkeypatch.setattr(doctor, "get_commands", lambda: {"runworker": "channels", "runscheduler": "queue_app"})
-    settled(doctor.check_commands, Level.FAIL, "the command of channels")
+    assert_finding(doctor.check_commands, Level.FAIL, "the command of channels")
 
 
 # -- PostgreSQL -----------------------------------------------------------------------------------
 
 
 def test_an_isolation_level_that_is_not_read_committed(engine):
-    settled(servers.check_server, Level.OK, "read committed")
+    assert_finding(servers.check_server, Level.OK, "read committed")
     with connection.cursor() as cursor:
         cursor.execute("SET default_transaction_isolation = 'repeatable read'")
         try:
-            settled(servers.check_server, Level.FAIL, "repeatable read")
+            assert_finding(servers.check_server, Level.FAIL, "repeatable read")
         finally:
             cursor.execute("RESET default_transaction_isolation")
 
 
 def test_a_migration_that_was_not_applied(engine):
-    settled(servers.check_migrations, Level.OK, "all")
+    assert_finding(servers.check_migrations, Level.OK, "all")
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM django_migrations WHERE app = 'queue_app' AND name LIKE '0002%' RETURNING name")
         name = cursor.fetchone()[0]
     try:
-        settled(servers.check_migrations, Level.FAIL, name)
+        assert_finding(servers.check_migrations, Level.FAIL, name)
     finally:
         with connection.cursor() as cursor:
             cursor.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('queue_app', %s, now())", [name])
@@ -140,7 +140,7 @@ def test_a_migration_that_was_not_applied(engine):
 
 def test_a_snapshot_that_is_held(engine, monkeypatch):
     monkeypatch.setattr(servers, "SNAPSHOT_WARN", 3600.0)
-    settled(servers.check_snapshots, Level.OK, "none")
+    assert_finding(servers.check_snapshots, Level.OK, "none")
     monkeypatch.setattr(servers, "SNAPSHOT_WARN", 0.0)
     other = connection.copy()
     try:
@@ -148,9 +148,9 @@ def test_a_snapshot_that_is_held(engine, monkeypatch):
         with other.cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")
             pid = cursor.fetchone()[0]
-        settled(servers.check_snapshots, Level.WARN, f"pid {pid} ")
+        assert_finding(servers.check_snapshots, Level.WARN, f"pid {pid} ")
         monkeypatch.setattr(servers, "SNAPSHOT_FAIL", 0.0)
-        settled(servers.check_snapshots, Level.FAIL, "idle in transaction")
+        assert_finding(servers.check_snapshots, Level.FAIL, "idle in transaction")
     finally:
         other.rollback()
         other.close()
@@ -170,7 +170,7 @@ def test_autovacuum_switched_off(rows):
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE queue_app_taskresult SET (autovacuum_enabled = false)")
         try:
-            settled(servers.check_tables, Level.FAIL, "queue_app_taskresult")
+            assert_finding(servers.check_tables, Level.FAIL, "queue_app_taskresult")
         finally:
             cursor.execute("ALTER TABLE queue_app_taskresult RESET (autovacuum_enabled)")
 
@@ -179,7 +179,7 @@ def test_autovacuum_switched_off(rows):
 
 
 def found(name: str) -> Finding:
-    """Return what the examination of Redis finds about one thing."""
+    """Return the finding of ``check_redis`` with this name."""
     return only(finding for finding in servers.check_redis() if finding.check == name)
 
 
@@ -193,7 +193,7 @@ def test_a_policy_that_drops_keys(index, policy, level):
         assert found("eviction").level is level
 
 
-def test_memory_that_is_nearly_full_and_would_be_taken_from_the_index(index):
+def test_nearly_full_memory(index):
     used = index._client.info("memory")["used_memory"]
     with configured(maxmemory=int(used * 1.25)):
         assert found("memory").level is Level.WARN
@@ -202,7 +202,7 @@ def test_memory_that_is_nearly_full_and_would_be_taken_from_the_index(index):
             assert found("eviction").level is Level.FAIL
 
 
-def test_what_is_kept_is_said_plainly(index, settings):
+def test_persistence(index, settings):
     with configured(save=""):
         assert "none: after a restart the index is rebuilt" in found("persistence").message
         settings.TASKQUEUE = {**settings.TASKQUEUE, "REQUESTS": {"ENABLED": True}}
@@ -213,109 +213,109 @@ def test_what_is_kept_is_said_plainly(index, settings):
 
 @pytest.mark.parametrize(("ahead", "level"), [(5, Level.WARN), (-3600, Level.FAIL)])
 def test_a_clock_that_is_wrong(engine, monkeypatch, ahead, level):
-    settled(servers.check_clocks, Level.OK, "apart")
+    assert_finding(servers.check_clocks, Level.OK, "apart")
     import time  # noqa: PLC0415
 
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + ahead)
-    settled(servers.check_clocks, level, "this machine")
+    assert_finding(servers.check_clocks, level, "this machine")
 
 
 # -- work -----------------------------------------------------------------------------------------
 
 
 def test_an_index_that_was_lost(engine):
-    settled(work.check_index, Level.OK, "generation 1, ready")
+    assert_finding(work.check_index, Level.OK, "generation 1, ready")
     flush(engine)
-    settled(work.check_index, Level.FAIL, "missing")
+    assert_finding(work.check_index, Level.FAIL, "missing")
 
 
 def test_an_index_that_is_being_rebuilt(engine, monkeypatch):
     from queue_app.sql import snapshot  # noqa: PLC0415
 
     number = snapshot.raise_generation()
-    settled(work.check_index, Level.FAIL, f"carries generation {number - 1}, the rows {number}")
+    assert_finding(work.check_index, Level.FAIL, f"carries generation {number - 1}, the rows {number}")
     engine.index.begin_generation(number)
-    settled(work.check_index, Level.WARN, "rebuilding since 0 s")
+    assert_finding(work.check_index, Level.WARN, "rebuilding since 0 s")
     monkeypatch.setattr(work, "REBUILD_SECONDS", -1.0)
-    settled(work.check_index, Level.FAIL, "rebuilding")
+    assert_finding(work.check_index, Level.FAIL, "rebuilding")
 
 
 def test_no_scheduler(engine):
-    settled(work.check_scheduler, Level.FAIL, "none leads")
+    assert_finding(work.check_scheduler, Level.FAIL, "none leads")
     take_lead("me", 15)
-    settled(work.check_scheduler, Level.OK, "one leads")
+    assert_finding(work.check_scheduler, Level.OK, "one leads")
 
 
-def test_upkeep_that_nobody_does(engine):
-    settled(work.check_maintenance, Level.WARN, "promote never ran")
+def test_overdue_maintenance(engine):
+    assert_finding(work.check_maintenance, Level.WARN, "promote never ran")
     run_overdue(every=True)
-    settled(work.check_maintenance, Level.OK, "on time")
+    assert_finding(work.check_maintenance, Level.OK, "on time")
     MaintenanceJob.objects.filter(name="promote").update(succeeded_at=timezone.now() - timedelta(hours=1))
-    settled(work.check_maintenance, Level.WARN, "promote 3,6")
+    assert_finding(work.check_maintenance, Level.WARN, "promote 3,6")
     MaintenanceJob.objects.filter(name="promote").update(error="ValueError: no")
-    settled(work.check_maintenance, Level.FAIL, "promote: ValueError: no")
+    assert_finding(work.check_maintenance, Level.FAIL, "promote: ValueError: no")
 
 
 def test_workers_that_are_missing_silent_or_dead(engine):
-    settled(work.check_workers, Level.WARN, "none is active")
+    assert_finding(work.check_workers, Level.WARN, "none is active")
     put()
-    settled(work.check_workers, Level.FAIL, "tasks wait")
-    hand = engine.worker()
-    live(hand)
-    settled(work.check_workers, Level.OK, "1 active with 4 slots")
-    live(hand, silent=100)
-    settled(work.check_workers, Level.FAIL, "w1 (h, pid 7) for 100 s")
-    live(hand, status="dead", stopped_at=timezone.now())
-    settled(work.check_workers, Level.WARN, "1 declared dead")
+    assert_finding(work.check_workers, Level.FAIL, "tasks wait")
+    worker = engine.worker()
+    register_live(worker)
+    assert_finding(work.check_workers, Level.OK, "1 active with 4 slots")
+    register_live(worker, silent=100)
+    assert_finding(work.check_workers, Level.FAIL, "w1 (h, pid 7) for 100 s")
+    register_live(worker, status="dead", stopped_at=timezone.now())
+    assert_finding(work.check_workers, Level.WARN, "1 declared dead")
 
 
-def test_a_task_that_its_worker_does_not_end(engine):
-    hand = engine.worker()
-    live(hand)
+def test_a_task_past_its_deadline(engine):
+    worker = engine.worker()
+    register_live(worker)
     task_id = put()
-    take(hand)
+    take(worker)
     Task.objects.filter(pk=task_id).update(deadline=timezone.now() - timedelta(minutes=5))
-    settled(work.check_workers, Level.FAIL, str(task_id))
+    assert_finding(work.check_workers, Level.FAIL, str(task_id))
 
 
-def test_what_waits_and_nobody_can_run(engine):
+def test_tasks_that_no_worker_can_run(engine):
     put()
-    settled(work.check_queues, Level.FAIL, "no worker serves it")
-    hand = engine.worker("a")
-    live(hand)
-    settled(work.check_queues, Level.OK, "1 task queued")
+    assert_finding(work.check_queues, Level.FAIL, "no worker serves it")
+    worker = engine.worker("a")
+    register_live(worker)
+    assert_finding(work.check_queues, Level.OK, "1 task queued")
     put("b")
     put("a", capabilities=("gpu",))
-    settled(work.check_queues, Level.FAIL, "2 kinds that no worker can run: a (needs gpu), b")
+    assert_finding(work.check_queues, Level.FAIL, "2 kinds that no worker can run: a (needs gpu), b")
 
 
 def test_pauses(engine):
     put()
     pause("default", by="ann", reason="moving")
-    settled(work.check_queues, Level.WARN, "default is paused by ann")
+    assert_finding(work.check_queues, Level.WARN, "default is paused by ann")
     Queue.objects.update(paused=False)
-    live(engine.worker())
+    register_live(engine.worker())
     RuntimeSettings.objects.update_or_create(pk=1, defaults={"paused": True, "paused_at": timezone.now()})
-    settled(work.check_queues, Level.WARN, "all are paused")
+    assert_finding(work.check_queues, Level.WARN, "all are paused")
 
 
-def test_an_index_that_lags_is_told_and_left_alone(engine, monkeypatch):
+def test_an_index_that_lags_is_reported_and_not_repaired(engine, monkeypatch):
     monkeypatch.setattr(work, "SETTLE_SECONDS", 0.0)
     ids = put_many(120)
-    settled(work.check_agreement, Level.OK, "have the same counts")
+    assert_finding(work.check_agreement, Level.OK, "have the same counts")
     engine.index.remove([task.ref for task in take(engine.worker(), 0)] or [])
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM queue_app_task WHERE status = 'queued'")
         assert cursor.fetchone()[0] == len(ids)
     flush(engine)
-    settled(work.check_agreement, Level.WARN, "120 rows are queued, 0 are indexed")
+    assert_finding(work.check_agreement, Level.WARN, "120 rows are queued, 0 are indexed")
     assert engine.index.queues() == []
 
 
 def test_many_deaths(engine, monkeypatch):
     monkeypatch.setattr(work, "DEATHS_PER_MINUTE", 1)
-    settled(work.check_deaths, Level.OK, "0 within")
+    assert_finding(work.check_deaths, Level.OK, "0 within")
     now = timezone.now()
     DeadLetter.objects.bulk_create(
         DeadLetter(
@@ -324,9 +324,9 @@ def test_many_deaths(engine, monkeypatch):
         )
         for _ in range(6)
     )  # fmt: skip
-    settled(work.check_deaths, Level.WARN, "6 tasks died")
+    assert_finding(work.check_deaths, Level.WARN, "6 tasks died")
 
 
 def test_a_direct_connection_is_no_pooler(engine):
-    settled(servers.check_pooler, Level.OK, "the server itself")
+    assert_finding(servers.check_pooler, Level.OK, "the server itself")
     assert not rows.shares_servers_between_transactions(2)

@@ -1,4 +1,4 @@
-"""A real PgBouncer before the tests' own PostgreSQL."""
+"""The doctor recognises a real PgBouncer in front of PostgreSQL."""
 
 import getpass
 import shutil
@@ -25,7 +25,7 @@ def program() -> str:
 
 @pytest.fixture
 def behind(program, transactional_db, monkeypatch, settings, tmp_path):
-    """Return a function that puts a PgBouncer with this pool mode between the queue and its rows."""
+    """Return a function that starts a PgBouncer with a pool mode and connects the queue through it."""
     started: list[subprocess.Popen] = []
 
     def start(mode: str) -> None:
@@ -45,7 +45,7 @@ def behind(program, transactional_db, monkeypatch, settings, tmp_path):
             f"pool_mode = {mode}\ndefault_pool_size = 2\nignore_startup_parameters = options,extra_float_digits\n"
         )
         config.chmod(0o644)
-        as_another = ["-u", "nobody"] if getpass.getuser() == "root" else []  # it refuses to run as root
+        as_another = ["-u", "nobody"] if getpass.getuser() == "root" else []  # PgBouncer refuses to run as root
         if as_another:
             _let_others_pass(tmp_path)
         started.append(
@@ -79,7 +79,7 @@ def _wait_for(port: int, process: subprocess.Popen) -> None:
     raise AssertionError("PgBouncer does not listen")
 
 
-def test_transaction_pooling_wants_to_be_known(behind, django_db_blocker, monkeypatch):
+def test_transaction_pooling_must_be_configured(behind, django_db_blocker, monkeypatch):
     behind("transaction")
     [finding] = servers.check_pooler()
     assert (finding.level, "pools transactions, and Django does not know" in finding.message) == (Level.FAIL, True)

@@ -130,7 +130,7 @@ def test_it_is_said_how_many(engine, caplog):
     expire_stale("default")
     signals.tasks_expired.disconnect(listener)
     assert heard == [("default", 1)]
-    assert "expired: 1 stale tasks of queue default" in caplog.text
+    assert "stale tasks of queue default expired: 1" in caplog.text
 
 
 def test_an_event_tells_of_each_once_it_is_committed(engine):

@@ -11,9 +11,9 @@ from queue_app.core.masking import MASK
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound, InvalidTaskData, InvalidTransition
 from queue_app.models import DeadLetter, Task, TaskAttempt, TaskPayload
+from queue_app.results import load_result
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard, replay, replay_open
-from queue_app.services.read.results import load_result
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import dead_letters as rows
 from tests.support.dead_letters import kill, letter_of, make_dead_letter, make_dead_letters
@@ -94,15 +94,15 @@ def test_it_can_die_again_and_each_death_has_its_record(engine, hand):
 def test_history_is_kept(engine, hand):
     letter = make_dead_letter(hand, "one", max_retries=1)
     replay(letter.id, by="ann")
-    waiting = load_result(letter.task_id)
-    assert (waiting.status, len(waiting.errors), waiting.finished_at) == ("queued", 2, None)
+    waiting = load_result(letter.task_id, "default")
+    assert (status(letter.task_id), len(waiting.errors), waiting.finished_at) == ("queued", 2, None)
     [task] = take(hand)
     finish([done(task, '"at last"')])
-    result = load_result(letter.task_id)
-    assert (result.status, result.value) == ("completed", "at last")
+    result = load_result(letter.task_id, "default")
+    assert (status(letter.task_id), result.return_value) == ("completed", "at last")
     assert [error.exception_class for error in result.errors] == [ValueError, ValueError]
     assert result.worker_ids == [str(hand.id)] * 3
-    assert result.first_started_at < result.started_at
+    assert result.started_at < result.last_attempted_at
     assert list(TaskAttempt.objects.order_by("attempt").values_list("attempt", flat=True)) == [1, 2]
 
 

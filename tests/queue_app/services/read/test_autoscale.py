@@ -30,7 +30,7 @@ def live(**fields):
     )
 
 
-def test_from_nothing(scene):
+def test_without_workers(scene):
     put_many(120)
     found = demand(slots=2)
     assert (found.queued, found.runnable, found.mean_seconds, found.backlog_seconds) == (120, 120, 1.0, 120.0)
@@ -38,10 +38,10 @@ def test_from_nothing(scene):
     assert demand(slots=2, seconds=10).desired_workers == 6
 
 
-def test_by_the_run_times_of_what_ended_and_what_runs(scene):
+def test_demand_follows_run_times_and_running_tasks(scene):
     put_many(62)
-    hand = scene.worker()
-    first, second = take(hand, 2)
+    worker = scene.worker()
+    first, second = take(worker, 2)
     finish([done(first)])
     Task.objects.filter(pk=first.id).update(started_at=timezone.now() - timedelta(seconds=10))
     found = demand(slots=1)
@@ -51,7 +51,7 @@ def test_by_the_run_times_of_what_ended_and_what_runs(scene):
     assert second
 
 
-def test_workers_that_cannot_run_it_are_no_reason_for_more(scene):
+def test_tasks_that_no_worker_can_run_ask_for_no_workers(scene):
     live()
     live(queues=["elsewhere"], concurrency=100)
     put_many(30)
@@ -63,7 +63,7 @@ def test_workers_that_cannot_run_it_are_no_reason_for_more(scene):
 
 
 @pytest.mark.parametrize("limited", ["queue", "type", "key", "family", "user", "all", "rate", "throttled", "paused"])
-def test_what_limits_hold_back(scene, limited):  # noqa: C901 - a table
+def test_limited_tasks_ask_for_no_workers(scene, limited):  # noqa: C901 - a table
     queue = Queue.objects.filter(pk="default")
     match limited:
         case "queue":
@@ -109,7 +109,7 @@ def test_what_limits_hold_back(scene, limited):  # noqa: C901 - a table
         ({"max_concurrent": 2}, {"throttled_until": timezone.now() + timedelta(hours=1)}, 0),
     ],
 )
-def test_a_key_with_a_row_of_its_own_still_belongs_to_its_family(scene, own, family, runnable):
+def test_a_key_with_its_own_row_still_belongs_to_its_family(scene, own, family, runnable):
     Limit.objects.create(scope=Scope.KEY, name="customer:1", **own)
     Limit.objects.create(scope=Scope.KEY, name="customer", **family)
     put_many(10, concurrency_key="customer:1")

@@ -11,23 +11,23 @@ from tests.support.dead_letters import make_dead_letter
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("LOGIN of ann", {"told", "repeated"}),
+        ("LOGIN of ann", {"secret", "repeated"}),
         ("hunter2", {"repeated"}),
         ("hunter2-canary", set()),
         ("canary", set()),
         ("with h", {"repeated"}),
         ("s3cr3t", set()),
-        (MASK, {"told", "repeated", "named"}),  # it is stored masked: secrets cannot be found by trying
+        (MASK, {"secret", "repeated", "named"}),  # it is stored masked: secrets cannot be found by trying
     ],
 )
-def test_a_text_is_looked_for_in_what_is_shown(engine, monkeypatch, text, found):
+def test_a_text_search_sees_only_displayed_text(engine, monkeypatch, text, found):
     monkeypatch.setattr(module, "SEARCH_BATCH", 2)
-    hand = engine.worker()
+    worker = engine.worker()
     secret = {"parameters": {"password": "hunter2-canary"}}
     letters = {
-        "told": make_dead_letter(hand, "Login of ann with hunter2-canary failed", **secret),
-        "repeated": make_dead_letter(hand, "Login of ann with hunter2-canary failed; hunter2 with her", **secret),
-        "other": make_dead_letter(hand, "no luck"),
-        "named": make_dead_letter(hand, "token=s3cr3t refused"),
+        "secret": make_dead_letter(worker, "Login of ann with hunter2-canary failed", **secret),
+        "repeated": make_dead_letter(worker, "Login of ann with hunter2-canary failed; hunter2 with her", **secret),
+        "other": make_dead_letter(worker, "no luck"),
+        "named": make_dead_letter(worker, "token=s3cr3t refused"),
     }
     assert set(preview(DeadLetterFilter(text=text)).sample) == {letters[name].id for name in found}

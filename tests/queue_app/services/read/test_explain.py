@@ -1,4 +1,4 @@
-"""explain: every reason why a task is not running; and a claim refuses exactly what it says is blocked."""
+"""explain returns every reason why a task is not running, and a claim refuses exactly the blocked tasks."""
 
 import random
 import uuid
@@ -18,14 +18,14 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.repair.workers import WorkerIdentity, register, register_in_index
+from queue_app.services.repair.workers import WorkerIdentity, register
 from tests.support.engine import done, failed, flush, index_away, put, row
 
 SOON = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
-class Staff:
+class LiveWorker:
     """A worker with a row and a place in the index."""
 
     id: uuid.UUID
@@ -36,11 +36,11 @@ class Staff:
         return claim(self.profile, self.id, want)
 
 
-def hire(kinds: str = "a", *, queues=(), offers=(), slots: int = 100, name: str = "w") -> Staff:
+def start_worker(kinds: str = "a", *, queues=(), offers=(), slots: int = 100, name: str = "w") -> LiveWorker:
     profile = Profile.of(queues, kinds.split(), offers, slots)
     identity = WorkerIdentity(id=uuid.uuid4(), name=name, host="h", pid=1, process_identity="x", version="1")
     register(identity, profile, concurrency=slots, heartbeat_seconds=1000)
-    return Staff(identity.id, profile, slots)
+    return LiveWorker(identity.id, profile, slots)
 
 
 def limit_queue(name: str = "default", **limits) -> None:
@@ -74,7 +74,7 @@ def only(task_id: uuid.UUID, code: str):
 
 
 def test_a_task_that_is_next_and_an_idle_worker(engine):
-    hire()
+    start_worker()
     first, second = put(), put()
     assert explain(first).codes == ("position",)
     assert (blocked(first), blocked(second)) == ("", "")
@@ -83,9 +83,9 @@ def test_a_task_that_is_next_and_an_idle_worker(engine):
 
 
 @pytest.mark.parametrize(("fair_by", "own"), [("user", [0, 1, 0, 2]), ("key", [0, 0, 0, 0])])
-def test_a_place_among_those_who_take_turns(engine, fair_by, own):
-    """The place by time is only about; how many of the same user come first is exact, over all lanes."""
-    hire("a b")
+def test_the_place_in_a_fair_queue(engine, fair_by, own):
+    """The place by time is approximate; the number of the same user's tasks before it is exact, across lanes."""
+    start_worker("a b")
     limit_queue(order="fair", fair_by=fair_by)
     options = [("a", "ada", "k:1"), ("b", "ada", "k:2"), ("a", "bob", "k:3"), ("a", "ada", "k:4")]
     ids = [put(kind, user=user, concurrency_key=key) for kind, user, key in options]
@@ -98,7 +98,7 @@ def test_a_place_among_those_who_take_turns(engine, fair_by, own):
 
 
 def test_tasks_that_do_not_wait_in_a_queue(engine):
-    worker = hire()
+    worker = start_worker()
     with pytest.raises(TaskNotFound):
         explain(uuid.uuid4())
     later = put(run_after=datetime.now(UTC) + SOON)
@@ -118,8 +118,8 @@ def test_tasks_that_do_not_wait_in_a_queue(engine):
     assert only(task_id, "finished").details["status"] == "cancelled"
 
 
-def test_paused_by_whom_why_and_until_when(engine):
-    hire()
+def test_a_pause_names_person_reason_and_end(engine):
+    start_worker()
     task_id = put(concurrency_key="customer:7")
     until = datetime.now(UTC) + SOON
     pause("default", by="ada", reason="The bank is down.", resume_at=until)
@@ -141,8 +141,8 @@ def test_paused_by_whom_why_and_until_when(engine):
     assert not any("by" in reason.details or "bob" in reason.text for reason in asked_by_its_owner.reasons)
 
 
-def test_a_limit_that_is_reached_and_who_holds_it(engine):
-    worker = hire(name="worker-7")
+def test_a_reached_limit_names_the_holders(engine):
+    worker = start_worker(name="worker-7")
     limit_queue(max_concurrent=2)
     ids = [put() for _ in range(3)]
     worker.take(2)
@@ -166,7 +166,7 @@ def test_a_limit_that_is_reached_and_who_holds_it(engine):
     ],
 )
 def test_the_limit_of_each_gate(engine, limits, scope):
-    worker = hire()
+    worker = start_worker()
     limits()
     first, second = (put(user="ada", concurrency_key="customer:7") for _ in range(2))
     worker.take(5)
@@ -182,8 +182,8 @@ def _overall(cap: int) -> None:
     settings.save()
 
 
-def test_a_rate_that_is_used_up_says_when_the_next_may_start(engine):
-    hire()
+def test_a_used_up_rate_has_the_time_of_the_next_start(engine):
+    start_worker()
     limit_queue(rate_count=1, rate_seconds=60)
     task_id = put()
     reason = only(task_id, "rate_limited")
@@ -191,8 +191,8 @@ def test_a_rate_that_is_used_up_says_when_the_next_may_start(engine):
     assert explain(task_id).next_start == reason.until
 
 
-def test_a_queue_that_was_told_to_slow_down(engine):
-    hire()
+def test_a_throttled_queue(engine):
+    start_worker()
     until = datetime.now(UTC) + SOON
     limit_queue(throttled_until=until)
     task_id = put()
@@ -204,16 +204,16 @@ def test_a_queue_that_was_told_to_slow_down(engine):
 def test_workers_that_cannot_run_it(engine):
     task_id = put("a", queue="mail", capabilities=("gpu",), weight=4)
     assert blocked(task_id) == "no_worker"
-    hire("a", queues=("other",), slots=8)
+    start_worker("a", queues=("other",), slots=8)
     assert blocked(task_id) == "no_worker_for_queue"
-    hire("a", queues=("mail",), slots=8)
+    start_worker("a", queues=("mail",), slots=8)
     assert blocked(task_id) == "no_worker_with_capabilities"
-    hire("b", offers=("gpu",), slots=8)
+    start_worker("b", offers=("gpu",), slots=8)
     assert blocked(task_id) == "no_worker_knows_type"
-    hire("a", offers=("gpu",), slots=2, name="small")
+    start_worker("a", offers=("gpu",), slots=2, name="small")
     reason = only(task_id, "too_heavy")
     assert reason.text.startswith("It takes 4 slots, and no such worker has as many. Closest: small has only 2 slots")
-    worker = hire("a", offers=("gpu",), slots=5)
+    worker = start_worker("a", offers=("gpu",), slots=5)
     assert blocked(task_id) == ""
     put("a", queue="mail", capabilities=("gpu",), priority=Band.CRITICAL)
     worker.take(1)
@@ -228,8 +228,8 @@ def test_workers_that_cannot_run_it(engine):
 
 
 def test_a_task_that_the_index_lacks_is_named_and_not_written(engine):
-    """The reconciler adds it; a question, which a reader may ask, writes nothing."""
-    worker = hire()
+    """Readers may call explain, so it writes nothing; the reconciler adds the task."""
+    worker = start_worker()
     with index_away("push"):
         task_id = put()
     for _ in range(2):
@@ -243,7 +243,7 @@ def test_a_task_that_the_index_lacks_is_named_and_not_written(engine):
 
 
 def test_an_index_that_is_away_or_being_rebuilt(engine):
-    hire()
+    start_worker()
     task_id = put()
     pause("default")
     with index_away():
@@ -253,7 +253,7 @@ def test_an_index_that_is_away_or_being_rebuilt(engine):
 
 
 def test_a_task_that_is_being_claimed(engine):
-    worker = hire()
+    worker = start_worker()
     task_id = put()
     get_index().claim(worker.profile, worker.id, 1)
     assert blocked(task_id) == "being_claimed"
@@ -262,25 +262,25 @@ def test_a_task_that_is_being_claimed(engine):
 # -- the claim refuses exactly what is blocked ------------------------------------------------------
 
 
-#: Queues where turns are taken, and by whom; and slots of the heaviest task that fits.
+#: Fair queues with the column that takes turns, and the slots of the heaviest task that fits.
 FAIR = {"q2": "user", "q3": "concurrency_key"}
 HEAVIEST = 4
-#: More seeds find no other kind of difference, but take their time; try some when the script changes.
+#: Try more seeds when the script changes; usually these are enough.
 SEEDS = range(4)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_idle_worker_is_given_a_task_exactly_when_nothing_blocks_it(engine, seed):
-    """Random limits, pauses and tasks: each claim takes the first task that explain calls free, and none when there is
-    none. So every task before it, which explain calls blocked, was refused, and no free one ever is."""
+    """With random limits, pauses and tasks, each claim takes the first task without a blocking reason, or none if all
+    are blocked. So the claim refuses every blocked task and no free one."""
     chance = random.Random(seed)
-    worker = hire("a b", queues=("q1", "q2", "q3"), offers=("gpu",))
+    worker = start_worker("a b", queues=("q1", "q2", "q3"), offers=("gpu",))
     _random_limits(chance)
     waiting = [_random_task(chance) for _ in range(12)]
     held: list = []
     for _ in range(20):
         if rebuild_if_needed():
-            register_in_index(worker.profile, worker.id)
+            get_index().register(worker.profile, worker.id)
         free = [task_id for task_id in waiting if not explain(task_id).blocking]
         found = worker.take(HEAVIEST)
         assert bool(found) == bool(free), [list(explain(task_id).lines()) for task_id in waiting]
@@ -297,14 +297,14 @@ def test_an_idle_worker_is_given_a_task_exactly_when_nothing_blocks_it(engine, s
 
 
 def _comes_before(one_id: uuid.UUID, other_id: uuid.UUID) -> bool:
-    """Whether one of two free tasks certainly comes first: by its band, by its time, or among those of its user."""
+    """Return whether one of two free tasks must come first: by band, by time, or among its user's tasks."""
     one, other = row(one_id), row(other_id)
     if one.priority != other.priority or one.id == other.id:
         return one.priority < other.priority
     if {one.queue, other.queue} & set(FAIR):
         who = FAIR.get(one.queue)
         if one.queue != other.queue or getattr(one, who) != getattr(other, who):
-            return False  # whose turn it is
+            return False  # depends on the turns
     return (one.queued_at, one.id) < (other.queued_at, other.id)
 
 

@@ -1,4 +1,4 @@
-"""The figures of the rows come over a connection that is kept, and replaced when it has broken."""
+"""The connection for the metrics is kept, and replaced when it has broken."""
 
 import threading
 
@@ -14,7 +14,7 @@ LIMIT = 5.0
 
 @pytest.fixture
 def probe(rows, monkeypatch):
-    """The question, and the server's process that answered it last."""
+    """A probe that records the server process of each answer."""
     monkeypatch.setattr(metrics, "_is_for_tests", lambda database: False)
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 300)
     gone, pids = threading.Event(), []
@@ -41,7 +41,7 @@ def test_the_connection_is_kept(probe):
 
 
 @pytest.mark.parametrize("checked", [True, False])
-def test_a_connection_that_broke_meanwhile_is_replaced(probe, monkeypatch, checked):
+def test_a_broken_connection_is_replaced(probe, monkeypatch, checked):
     monkeypatch.setitem(connections.settings["default"], "CONN_HEALTH_CHECKS", checked)
     assert probe.ask().result(LIMIT) is not None
     assert fetch_all("SELECT pg_terminate_backend(%s, 5000)", [probe.pids[0]]) == [(True,)]
@@ -49,20 +49,20 @@ def test_a_connection_that_broke_meanwhile_is_replaced(probe, monkeypatch, check
     assert probe.pids[1] not in (None, probe.pids[0])
 
 
-def test_it_is_kept_no_longer_than_the_projects_own(probe, monkeypatch):
+def test_conn_max_age_applies(probe, monkeypatch):
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
     assert probe.ask().result(LIMIT) is not None
     assert probe.pids == [None]
 
 
-def test_a_server_that_does_not_answer_is_none_at_a_new_connection_too(probe, monkeypatch):
+def test_the_answer_is_none_when_a_new_connection_fails_too(probe, monkeypatch):
     assert probe.ask().result(LIMIT) is not None
     fetch_all("SELECT pg_terminate_backend(%s, 5000)", [probe.pids[0]])
     monkeypatch.setattr(metrics.rows, "read", lambda: fetch_all("SELECT pg_terminate_backend(pg_backend_pid())"))
     assert probe.ask().result(LIMIT) is None
 
 
-def test_a_database_for_tests_is_let_go(rows):
+def test_the_connection_to_a_test_database_is_closed(rows):
     found = []
     assert Probe(lambda: (metrics._read_rows(), found.append(connections["default"].connection))).ask().result(LIMIT)
     assert found == [None]

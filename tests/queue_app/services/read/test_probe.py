@@ -1,4 +1,4 @@
-"""A question is put once at a time, given up in time, and asked again by the same thread while it lingers."""
+"""A probe asks one question at a time, abandons it in time, and reuses a lingering thread."""
 
 import threading
 
@@ -8,7 +8,7 @@ from queue_app.services.read.health import Probe
 LIMIT = 5.0
 
 
-def test_is_put_once_for_all_who_ask():
+def test_callers_share_a_question():
     release, calls = threading.Event(), []
     probe = Probe(lambda: (calls.append(1), release.wait(LIMIT)))
     assert [probe.ask().result(0.01) for _ in range(3)] == [None] * 3
@@ -17,7 +17,7 @@ def test_is_put_once_for_all_who_ask():
     assert probe.ask().result(LIMIT) is not None
 
 
-def test_is_given_up_and_put_again(monkeypatch):
+def test_an_abandoned_question_is_asked_again(monkeypatch):
     monkeypatch.setattr(probe_module, "ABANDON_SECONDS", 0.0)
     release, calls = threading.Event(), []
     probe = Probe(lambda: (calls.append(1), release.wait(LIMIT)), linger=LIMIT)
@@ -27,11 +27,11 @@ def test_is_given_up_and_put_again(monkeypatch):
     release.set()
 
 
-def test_an_error_is_no():
+def test_an_error_is_none():
     assert Probe(lambda: 1 / 0).ask().result(LIMIT) is None
 
 
-def test_one_thread_asks_again_while_it_lingers_and_says_goodbye():
+def test_a_lingering_thread_asks_again_and_says_goodbye():
     gone = threading.Event()
     probe = Probe(threading.current_thread, linger=0.2, goodbye=gone.set)
     first = probe.ask().result(LIMIT)
@@ -41,7 +41,7 @@ def test_one_thread_asks_again_while_it_lingers_and_says_goodbye():
     assert probe.ask().result(LIMIT) is not first
 
 
-def test_without_lingering_each_question_has_a_thread_of_its_own():
+def test_without_linger_each_question_has_its_own_thread():
     gone = threading.Semaphore(0)
     probe = Probe(threading.current_thread, goodbye=gone.release)
     first = probe.ask().result(LIMIT)
@@ -49,6 +49,6 @@ def test_without_lingering_each_question_has_a_thread_of_its_own():
     assert probe.ask().result(LIMIT) is not first
 
 
-def test_many_who_ask_and_go_lose_no_question():
+def test_no_question_is_lost_when_the_thread_ends():
     probe = Probe(lambda: 1, linger=0.0001)
     assert [probe.ask().result(LIMIT) for _ in range(2000)] == [1] * 2000

@@ -12,7 +12,7 @@ from queue_app.services.read.stats import queue_stats, queue_summary, throughput
 from tests.support.engine import done, failed, index_away, put, put_many, take
 
 
-def test_a_queue_now(engine):
+def test_queue_summary(engine):
     set_queue_limits("default", max_concurrent=3)
     put_many(3)
     put(priority="high")
@@ -24,7 +24,7 @@ def test_a_queue_now(engine):
     assert summary.bands[Band.HIGH] == type(summary.bands[Band.HIGH])(0, None)
 
 
-def test_all_queues(engine):
+def test_queue_stats(engine):
     put_many(2)
     put("a", queue="q", priority="low")
     take(engine.worker())

@@ -22,7 +22,7 @@ def plan():
     return lambda tasks: tasks.explain()
 
 
-def test_what_has_ended_is_found_by_its_type(plan):
+def test_an_index_finds_ended_tasks_by_type(plan):
     waiting, ended = parts(TaskFilter(task_types=["shop.pay"]), Task.objects.all())
     assert "taskqueue_by_type" in plan(ended.order_by("-id")[:50])
     assert "Sort" not in plan(ended.order_by("-id")[:50])
@@ -38,7 +38,7 @@ def test_what_has_ended_is_found_by_its_type(plan):
         TaskFilter(created_before=NOW),
     ],
 )
-def test_what_is_rare_among_what_has_ended_is_found_by_the_pages_that_may_hold_it(plan, wanted):
+def test_an_index_finds_rare_ended_tasks(plan, wanted):
     waiting, ended = parts(wanted, Task.objects.all())
     with connection.cursor() as cursor:  # which on an empty table are as good
         cursor.execute("SET LOCAL enable_indexscan = off")
@@ -47,7 +47,7 @@ def test_what_is_rare_among_what_has_ended_is_found_by_the_pages_that_may_hold_i
     assert "taskqueue_ended_pages" not in plan(waiting)
 
 
-def test_what_needs_a_capability_is_found_by_it(plan):
+def test_an_index_finds_tasks_by_capability(plan):
     waiting, ended = parts(TaskFilter(capabilities=["gpu"]), Task.objects.all())
     with connection.cursor() as cursor:
         cursor.execute("DROP INDEX taskqueue_by_type, taskqueue_finished, taskqueue_ended_pages")
@@ -56,15 +56,15 @@ def test_what_needs_a_capability_is_found_by_it(plan):
 
 
 @pytest.mark.parametrize("time", ["created", "queued", "started"])
-def test_what_began_after_a_time_has_ended_after_it_or_not_at_all(plan, time):
+def test_a_start_time_uses_the_indexes_of_ended_and_pending_tasks(plan, time):
     with connection.cursor() as cursor:  # which on an empty table is as good
         cursor.execute("DROP INDEX taskqueue_by_type, taskqueue_ended_pages")
-    told = plan(matching(TaskFilter(**{f"{time}_after": NOW})))
-    assert "taskqueue_finished" in told
-    assert "taskqueue_waiting" in told or "taskqueue_length" in told
+    rows_read = plan(matching(TaskFilter(**{f"{time}_after": NOW})))
+    assert "taskqueue_finished" in rows_read
+    assert "taskqueue_waiting" in rows_read or "taskqueue_length" in rows_read
 
 
-def test_an_effective_band_is_derived_only_for_what_has_not_ended(plan):
+def test_the_effective_band_is_derived_only_for_pending_tasks(plan):
     waiting, ended = parts(TaskFilter(effective_bands=[Band.HIGH]), Task.objects.all())
     assert "CASE" in plan(waiting)
     assert "CASE" not in str(ended.query)
@@ -83,5 +83,5 @@ def test_an_effective_band_is_derived_only_for_what_has_not_ended(plan):
         (TaskFilter(queues=["default"]), False),
     ],
 )
-def test_where_an_index_leads_no_window_is_looked_for(wanted, leads):
+def test_filters_with_an_index_need_no_window(wanted, leads):
     assert has_index(wanted) is leads

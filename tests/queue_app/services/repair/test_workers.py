@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from queue_app.exceptions import UnknownProfile
-from queue_app.index import Profile
+from queue_app.index import Profile, get_index
 from queue_app.models import Worker
 from queue_app.services.repair.workers import (
     WorkerIdentity,
@@ -13,9 +13,6 @@ from queue_app.services.repair.workers import (
     deregister,
     heartbeat,
     register,
-    register_in_index,
-    unserved_types,
-    wait_for_wake,
 )
 from tests.support.engine import index_away, put, take
 from tests.support.scene import Hand
@@ -63,25 +60,25 @@ def test_without_the_index_a_worker_is_known_by_its_row(engine, identity):
     hand = Hand(identity.id, PROFILE)
     with pytest.raises(UnknownProfile):
         take(hand)
-    register_in_index(PROFILE, identity.id)
+    get_index().register(PROFILE, identity.id)
     assert len(take(hand)) == 1
 
 
 def test_a_worker_that_learns_leaves_its_old_profile(engine, identity):
     register(identity, PROFILE, concurrency=3, heartbeat_seconds=7)
     put("new")
-    assert unserved_types(PROFILE) == {"new"}
+    assert get_index().unserved_types(PROFILE) == {"new"}
     learnt = Profile.of(["default"], ["a", "new"], ["gpu"])
     change_profile(identity.id, PROFILE, learnt)
     assert engine.check().profiles == {learnt.id}
     assert Worker.objects.get().task_types == ["a", "new"]
     assert len(take(Hand(identity.id, learnt))) == 1
-    assert unserved_types(learnt) == set()
+    assert get_index().unserved_types(learnt) == set()
 
 
 def test_waiting_for_a_call(engine):
     hand = engine.worker()
     assert take(hand) == []
-    assert wait_for_wake(hand.id, 0.01) is False
+    assert get_index().wait_for_wake(hand.id, 0.01) is False
     put()
-    assert wait_for_wake(hand.id, 5) is True
+    assert get_index().wait_for_wake(hand.id, 5) is True

@@ -1,10 +1,9 @@
-"""unmask: what is left as it was shown keeps its true value, and no mask becomes one."""
+"""unmask: unchanged parts keep their real values, and no mask becomes a value."""
 
 import pytest
 
-from queue_app.core.masking import MASK
+from queue_app.core.masking import MASK, unmask
 from queue_app.core.redaction import redact_value, secrets_of
-from queue_app.core.unmasking import unmask
 from queue_app.exceptions import InvalidTaskData
 
 URL = "https://me:swordfish@example.org/"
@@ -15,7 +14,7 @@ def edit(original, edited):
     return unmask(edited, redact_value(original, secrets_of(original)), original)
 
 
-# original, what somebody made of the shown text, what is meant
+# original, edited, expected
 @pytest.mark.parametrize(
     ("original", "edited", "meant"),
     [

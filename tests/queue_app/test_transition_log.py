@@ -7,14 +7,13 @@ import pytest
 from django.db import transaction
 from django.db.models.functions import Now
 
-from queue_app import signals
+from queue_app import signals, transition_log
 from queue_app.core import trace
 from queue_app.core.records import TaskRef
 from queue_app.logs import JSONFormatter
 from queue_app.models import Task
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.notify import transition_log
 from queue_app.services.upkeep.promote import make_due
 from tests.support.engine import done, failed, index_away, put, put_many, rolled_back, take
 

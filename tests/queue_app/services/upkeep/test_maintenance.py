@@ -1,4 +1,4 @@
-"""Upkeep: what is deleted when, what a minute's statistics count, and who runs it."""
+"""Maintenance: retention, the statistics of a minute, and overdue jobs."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,7 @@ DAY = 86_400
 
 
 def ended(status: Status = Status.COMPLETED, *, days_ago: float = 0, count: int = 1) -> list[uuid.UUID]:
-    """Make tasks that ended so long ago, with all their children."""
+    """Create tasks that ended that long ago, with all related rows."""
     ids = put_many(count)
     at = timezone.now() - timedelta(days=days_ago)
     Task.objects.filter(pk__in=ids).update(status=status, attempt=1, finished_at=at)
@@ -40,7 +40,7 @@ def ended(status: Status = Status.COMPLETED, *, days_ago: float = 0, count: int 
 
 
 def worker(status: str, **times: datetime) -> Worker:
-    """Make the row of a worker."""
+    """Create the row of a worker."""
     now = timezone.now()
     fields = {"started_at": now, "last_heartbeat_at": now, "heartbeat_seconds": 10.0} | times
     return Worker.objects.create(name="w", status=status, concurrency=1, profile="p", host="h", pid=1, **fields)
@@ -51,7 +51,7 @@ def worker(status: str, **times: datetime) -> Worker:
 
 @pytest.mark.parametrize("status", sorted(TERMINAL))
 @pytest.mark.parametrize(("days_ago", "kept"), [(1.9, True), (2.1, False), (5.1, False)])
-def test_success_and_failure_have_their_own_time(rows, retention, status, days_ago, kept):
+def test_successes_and_failures_have_separate_retention(rows, retention, status, days_ago, kept):
     retention(success=2, failure=5)
     [task_id] = ended(status, days_ago=days_ago)
     is_kept = kept or (status is not Status.COMPLETED and days_ago < 5)
@@ -59,7 +59,7 @@ def test_success_and_failure_have_their_own_time(rows, retention, status, days_a
     assert Task.objects.filter(pk=task_id).exists() is is_kept
 
 
-def test_failures_may_go_before_successes(rows, retention):
+def test_failures_may_be_purged_before_successes(rows, retention):
     retention(success=5, failure=2)
     kept, gone = ended(days_ago=3), ended(Status.FAILED, days_ago=3)
     purge()
@@ -67,7 +67,7 @@ def test_failures_may_go_before_successes(rows, retention):
     assert gone[0] != kept[0]
 
 
-def test_nothing_of_a_task_stays(rows, retention):
+def test_all_related_rows_are_purged(rows, retention):
     retention(success=1)
     ended(days_ago=2, count=3)
     [kept] = ended(days_ago=0.5)
@@ -76,7 +76,7 @@ def test_nothing_of_a_task_stays(rows, retention):
         assert list(model.objects.values_list("task_id", flat=True)) == [kept]
 
 
-def test_pending_tasks_stay_whatever_their_age(rows, retention):
+def test_pending_tasks_stay_at_any_age(rows, retention):
     retention(success=1, failure=1)
     put_many(3)
     Task.objects.update(created_at=timezone.now() - timedelta(days=100))
@@ -92,7 +92,7 @@ def test_small_batches_and_a_bounded_run(rows, retention, monkeypatch):
     assert purge() == 45
 
 
-def test_the_oldest_go_first(rows, retention, monkeypatch):
+def test_the_oldest_are_purged_first(rows, retention, monkeypatch):
     retention(success=1)
     monkeypatch.setattr(maintenance, "PURGE_BATCH", 1)
     newer, older = ended(days_ago=2), ended(days_ago=3)
@@ -101,14 +101,14 @@ def test_the_oldest_go_first(rows, retention, monkeypatch):
     assert older != newer
 
 
-def test_two_at_once_share_the_work(rows, retention, monkeypatch):
+def test_concurrent_purges_share_the_work(rows, retention, monkeypatch):
     retention(success=1)
     monkeypatch.setattr(maintenance, "PURGE_BATCH", 10)
     ended(days_ago=2, count=100)
     assert sum(at_once([purge, purge, purge])) == 100
 
 
-def test_a_task_with_a_dead_letter_stays_as_long_as_that(engine, retention):
+def test_a_task_stays_until_its_dead_letter_expires(engine, retention):
     retention(failure=1, dead_letter=30)
     put(max_retries=0)
     from queue_app.services.lifecycle.finish import finish  # noqa: PLC0415
@@ -123,7 +123,7 @@ def test_a_task_with_a_dead_letter_stays_as_long_as_that(engine, retention):
     assert purge() == 1
 
 
-def test_a_task_stays_as_long_as_it_stands_for_its_key(rows, retention):
+def test_a_task_stays_until_its_idempotency_key_expires(rows, retention):
     retention(success=0.1, failure=0.1, idempotency=1)
     ids = ended(days_ago=0.5, count=2)
     Task.objects.filter(pk=ids[0]).update(idempotency_key="k", created_at=timezone.now() - timedelta(days=0.9))
@@ -132,7 +132,7 @@ def test_a_task_stays_as_long_as_it_stands_for_its_key(rows, retention):
     assert purge() == 1
 
 
-def test_statistics_go_after_their_time(rows, retention):
+def test_statistics_are_purged(rows, retention):
     retention(stats=2)
     now = timezone.now()
     for days in (1.9, 2.1):
@@ -141,7 +141,7 @@ def test_statistics_go_after_their_time(rows, retention):
     assert [round((now - row.taken_at) / timedelta(days=1), 1) for row in QueueStats.objects.all()] == [1.9]
 
 
-def test_workers_go_after_their_time_unless_they_hold_something(engine, retention):
+def test_workers_without_tasks_are_purged(engine, retention):
     retention(worker=1)
     long_ago = timezone.now() - timedelta(days=2)
     gone = [worker(status, stopped_at=long_ago) for status in ("stopped", "dead")]
@@ -179,8 +179,8 @@ def test_a_minute_counts_what_began_and_ended_in_it(engine):
     assert len(ids) == 6
 
 
-def test_a_snapshot_counts_for_those_that_are_missing_before_it(engine):
-    """So that sums over any time are right, but for gaps of more than an hour."""
+def test_a_snapshot_includes_the_missing_minutes_before_it(engine):
+    """Sums over any period are right, except for gaps of more than an hour."""
     put_many(3)
     minute = Task.objects.order_by("created_at").first().created_at.replace(second=0, microsecond=0)
     for minutes in (0, 5, 6, 90):
@@ -189,7 +189,7 @@ def test_a_snapshot_counts_for_those_that_are_missing_before_it(engine):
     assert list(counted.values_list("enqueued", flat=True)) == [0, 3, 0, 0]
 
 
-def test_a_snapshot_tells_what_waits_and_runs(engine):
+def test_a_snapshot_counts_queued_and_running_tasks(engine):
     put_many(3)
     put(priority=Band.HIGH)
     put(run_after=timezone.now() + timedelta(hours=1))
@@ -202,7 +202,7 @@ def test_a_snapshot_tells_what_waits_and_runs(engine):
     assert row.oldest_seconds >= 0
 
 
-def test_a_snapshot_without_the_index_keeps_what_the_rows_know(engine):
+def test_a_snapshot_without_the_index_has_the_counts_of_the_rows(engine):
     put_many(3)
     with index_away():
         assert take_snapshot(timezone.now() + timedelta(seconds=5)) == 1
@@ -210,21 +210,21 @@ def test_a_snapshot_without_the_index_keeps_what_the_rows_know(engine):
     assert (row.enqueued, row.depth, row.oldest_seconds) == (3, {}, None)
 
 
-def test_one_row_a_minute_however_often_it_runs(rows):
+def test_one_row_per_minute(rows):
     assert take_snapshot(MINUTE) == 1
     assert take_snapshot(MINUTE) == 0
     assert sum(at_once([lambda: take_snapshot(MINUTE + timedelta(minutes=1))] * 4)) >= 1
     assert QueueStats.objects.count() == 2
 
 
-def test_a_snapshot_is_of_the_full_minute(rows):
+def test_a_snapshot_is_of_a_whole_minute(rows):
     snapshot()
     taken = QueueStats.objects.get().taken_at
     assert (taken.second, taken.microsecond) == (0, 0)
     assert timedelta(0) <= timezone.now() - taken < timedelta(seconds=70)
 
 
-# -- who runs it ----------------------------------------------------------------------------------------
+# -- overdue jobs ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_snapshot_is_of_the_full_minute(rows):
     ],
 )
 def test_overdue(rows, minutes_ago, overdue):
-    """After three minutes that nobody did it."""
+    """After three minutes without a run."""
     if minutes_ago is not None:
         at = timezone.now() - timedelta(minutes=minutes_ago)
         MaintenanceJob.objects.bulk_create(MaintenanceJob(name=name, succeeded_at=at) for name in maintenance.JOBS)
@@ -244,13 +244,13 @@ def test_overdue(rows, minutes_ago, overdue):
     assert run_overdue() == [], "they have just run"
 
 
-def test_one_job_that_nobody_runs(rows):
+def test_one_overdue_job(rows):
     run_overdue()
     MaintenanceJob.objects.filter(pk="promote").update(succeeded_at=timezone.now() - timedelta(minutes=4))
     assert run_overdue() == ["promote"]
 
 
-def test_a_job_that_failed_is_tried_again_at_the_next_look(rows):
+def test_a_failed_job_runs_again_at_the_next_check(rows):
     with index_away("generation"):
         assert run_overdue() == ["expire", "snapshot", "purge"]
     assert "generation: gone" in MaintenanceJob.objects.get(pk="promote").error
@@ -262,7 +262,7 @@ def test_every_job_on_demand(rows):
     assert run_overdue(every=True) == list(maintenance.JOBS)
 
 
-def test_a_job_that_fails_does_not_keep_the_others_from_their_work(rows, monkeypatch, caplog):
+def test_a_failed_job_does_not_stop_the_others(rows, monkeypatch, caplog):
     def broken() -> int:
         raise RuntimeError("no")
 
@@ -276,7 +276,7 @@ def test_a_job_that_fails_does_not_keep_the_others_from_their_work(rows, monkeyp
 @pytest.mark.parametrize("name", sorted(maintenance.JOBS))
 def test_celerys_tasks_call_the_services(monkeypatch, name):
     called: list[str] = []
-    monkeypatch.setattr(maintenance, name, lambda: called.append(name))
+    monkeypatch.setitem(maintenance.JOBS, name, lambda: called.append(name))
     task = getattr(celery_tasks, name)
     assert task.name == f"queue_app.{name}"
     task()

@@ -1,16 +1,19 @@
-"""The endpoints for users and staff, one entry each: requests, answers and errors."""
+"""Every endpoint with its request, its answers and its errors; long because it is one table."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from queue_app.api import representation
+from queue_app.api.internal import parsing
+from queue_app.api.internal import views as workers
 from queue_app.api.representation import EVERYTHING
 from queue_app.api.schema.components import (
     ANYTHING,
     BAND,
     BANDS,
     COUNT,
+    DURATION,
     FLAG,
     NAME,
     NUMBER,
@@ -35,7 +38,8 @@ from queue_app.api.schema.endpoint import Endpoint, Parameter, header
 from queue_app.api.selection import ACTIONS
 from queue_app.api.task_filters import STATUS_NAMES, TIME_NAMES
 from queue_app.api.views import dead_letters, events, health, limits, operations, queues, tasks
-from queue_app.models import Limit
+from queue_app.exceptions import THROTTLE_SCOPES
+from queue_app.models import Limit, Task
 from queue_app.models.dead_letter import STATE_NAMES
 from queue_app.models.limit import Scope
 from queue_app.models.limit_columns import MAX_CAP, MAX_RATE_SECONDS
@@ -106,8 +110,46 @@ _PAUSE: Final = record({"scope": _ANY_SCOPE, "name": maybe(TEXT), **_PAUSED})
 _WHAT: Final = {"scope": _ANY_SCOPE, "name": TYPE_NAME}
 _WHY: Final = {"reason": _REASON, "resume_at": TIME}
 _READY: Final = record({"status": TEXT, **dict.fromkeys(PARTS, TEXT), "reasons": listed(TEXT)})
+_WAIT: Final = DURATION | {"maximum": parsing.MAX_WAIT}
+_ATTEMPT: Final = {"task_id": UUID, "attempt": whole(1, 2**31 - 1)}
+_EXAMPLE: Final = {"task_id": "019a2b00-0000-7000-8000-000000000000", "attempt": 1}
+_TASK: Final = columns(
+    Task, parsing.TASK.names,
+    task_id=UUID, priority=BAND, args=listed(ANYTHING), parameters=OBJECT, timeout=NUMBER, max_retries=COUNT,
+    retry_delay=NUMBER, queued_at=TIME, started_at=TIME, traceparent=maybe(TEXT),
+)  # fmt: skip
+_ERROR: Final = {
+    "class": TEXT, "message": TEXT, "traceback": TEXT, "retriable": FLAG, "retry_after": DURATION,
+    "reason": enum(["error", "timeout", "cancelled"]),
+}  # fmt: skip
+_THROTTLE: Final = {"scope": enum(THROTTLE_SCOPES), "seconds": DURATION | {"maximum": parsing.MAX_THROTTLE}}
+_OUTCOME: Final = {
+    "result": ANYTHING, "error": record(_ERROR, optional=_ERROR.keys() - {"class"}),
+    "snooze": DURATION | {"description": "Seconds."}, "throttle": record(_THROTTLE),
+}  # fmt: skip
+_RESULT: Final = record(_ATTEMPT | {"status": enum(parsing.STATUSES)} | _OUTCOME, optional=_OUTCOME)
+_PROGRESS: Final = {
+    "progress": DURATION | {"maximum": 1}, "message": TEXT,
+    "extend": DURATION | {"description": "Seconds from now."}, "lines": TEXT, "dropped": COUNT,
+}  # fmt: skip
+_REPORT: Final = {
+    "running": listed(record(_ATTEMPT | _PROGRESS, optional=_PROGRESS)), "draining": FLAG, "tasks_done": COUNT
+}  # fmt: skip
+_HEARTBEAT: Final = _REPORT | {"task_types": listed(TYPE_NAME)}
+_POLL: Final = {"want": whole(1, parsing.MAX_BATCH), "wait": _WAIT, "holding": listed(UUID)}
+_OPTIONS: Final = {
+    "queues": listed(NAME), "capabilities": listed(NAME, 20), "concurrency": whole(1, 1000), "version": TEXT
+}  # fmt: skip
+_REGISTERED: Final = {
+    "worker_id": UUID, "queues": listed(TEXT), "capabilities": listed(TEXT), "heartbeat_seconds": NUMBER,
+    "missed_heartbeats": COUNT,
+}  # fmt: skip
+_ORDERS: Final = {
+    "status": TEXT, "cancel": listed(UUID), "cancel_requested": FLAG, "lost": listed(UUID), "drain": FLAG,
+    "unserved": listed(TEXT),
+}  # fmt: skip
 
-OPERATIONS: Final[dict[tuple[Any, str], Endpoint]] = {
+ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
     (tasks.TaskListView, "GET"): Endpoint(
         id="list_tasks", answer=page(ref("Task")), parameters=_LIST, problems=(403,),
     ),
@@ -121,8 +163,8 @@ OPERATIONS: Final[dict[tuple[Any, str], Endpoint]] = {
         request=record({"tasks": listed(ref("Submission"), 1000) | {"minItems": 1}}),
         example={"tasks": [{"task_type": "shop.tasks.send_receipt", "parameters": {"order_id": n}} for n in (1, 2)]},
     ),
-    (tasks.BulkActionView, "POST"): Endpoint(
-        id="act_on_tasks", answer=ref("Operation"), status=202, also=(200, _PREVIEW), problems=(403,),
+    (operations.BulkActionView, "POST"): Endpoint(
+        id="act_on_tasks", answer=ref("Operation"), status=202, also=(200, _PREVIEW), problems=(403,), tag="tasks",
         request=record(_ACTION, optional=_ACTION.keys() - {"action"}),
         example={"action": "reprioritise", "priority": "high", "filter": {"parameters": {"order_id": 42}}},
     ),
@@ -245,5 +287,31 @@ OPERATIONS: Final[dict[tuple[Any, str], Endpoint]] = {
     (health.ReadyView, "GET"): Endpoint(
         id="ready", answer=_READY, also=(503, _READY),
         parameters=(Parameter("require", TEXT, f"Parts that must work too, with commas: {', '.join(PARTS[1:])}."),),
+    ),
+    (workers.RegisterView, "POST"): Endpoint(
+        id="register_worker", answer=record(_REGISTERED), status=201, problems=(403,),
+        request=record({"name": TYPE_NAME, "task_types": listed(TYPE_NAME), **_OPTIONS}, optional=_OPTIONS),
+        example={"name": "thumbnails-1", "task_types": ["shop.tasks.thumbnail"], "concurrency": 4},
+    ),
+    (workers.PollView, "POST"): Endpoint(
+        id="poll", answer=record({"tasks": listed(record(_TASK))}), problems=(409,),
+        request=record(_POLL, optional=_POLL), example={"want": 4, "wait": 20},
+    ),
+    (workers.WaitView, "POST"): Endpoint(
+        id="wait_for_call", answer=record({"called": FLAG}), request=record({"wait": _WAIT}), example={"wait": 20},
+        problems=(409,),
+    ),
+    (workers.ResultView, "POST"): Endpoint(
+        id="report", answer=record({"accepted": ANYTHING, "refused": listed(OBJECT)}, optional=["refused"]),
+        request={"anyOf": [_RESULT, record({"results": listed(_RESULT)})]}, problems=(409,),
+        example=_EXAMPLE | {"status": "completed", "result": {"n": 7}},
+    ),
+    (workers.HeartbeatView, "POST"): Endpoint(
+        id="heartbeat", answer=record(_ORDERS), request=record(_HEARTBEAT, optional=_HEARTBEAT), problems=(409,),
+        example={"running": [_EXAMPLE | {"progress": 0.5}]},
+    ),
+    (workers.DeregisterView, "POST"): Endpoint(
+        id="deregister_worker", answer=record({"status": TEXT}), request=record(_REPORT, optional=_REPORT),
+        example={"tasks_done": 12}, problems=(409,),
     ),
 }  # fmt: skip

@@ -1,0 +1,53 @@
+"""load_result: what became of a task, for django.tasks."""
+
+import uuid
+
+from django.tasks import TaskResultStatus
+
+from queue_app.models import Task
+from queue_app.results import load_result
+from queue_app.services.lifecycle.claim import give_back
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.upkeep.promote import make_due
+from tests.support.engine import done, failed, put, row, take
+
+
+def test_an_unknown_task(engine):
+    assert load_result(uuid.uuid4(), "default") is None
+
+
+def test_a_task_that_waits(engine):
+    task_id = put("a", args=[1], parameters={"x": 2})
+    result = load_result(task_id, "default")
+    assert (row(task_id).status, result.args, result.kwargs) == ("queued", [1], {"x": 2})
+    assert result.status is TaskResultStatus.READY
+    assert (result.started_at, result.last_attempted_at, result.finished_at) == (None, None, None)
+    assert (result.errors, result.worker_ids) == ([], [])
+
+
+def test_a_task_from_its_first_failure_to_its_result(engine):
+    task_id = put(max_retries=3)
+    one, two = engine.worker(), engine.worker()
+    [first] = take(one)
+    finish([failed(first)])
+    result = load_result(task_id, "default")
+    assert (row(task_id).status, result.worker_ids, len(result.errors)) == ("scheduled", [str(one.id)], 1)
+    assert result.errors[0].exception_class is ValueError
+    Task.objects.update(run_after="2026-01-01T00:00Z")
+    make_due()
+    [second] = take(two)
+    assert load_result(task_id, "default").worker_ids == [str(one.id), str(two.id)]
+    finish([done(second, '{"x": [1]}')])
+    result = load_result(task_id, "default")
+    assert (row(task_id).status, result.return_value, result.worker_ids) == (
+        "completed",
+        {"x": [1]},
+        [str(one.id), str(two.id)],
+    )
+    assert result.started_at < result.last_attempted_at <= result.finished_at
+
+
+def test_what_was_given_back_has_no_worker(engine):
+    task_id = put()
+    give_back(take(engine.worker()))
+    assert load_result(task_id, "default").worker_ids == []

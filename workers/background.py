@@ -1,0 +1,119 @@
+"""The threads of a worker beside its loop: one reports that the worker lives, one waits for wake-up calls."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Protocol
+
+from django.db import Error as DatabaseError
+from django.db import connections
+
+from queue_app.exceptions import IndexUnavailable
+from queue_app.workers.transport.base import Transport
+
+logger = logging.getLogger("taskqueue")
+
+#: Maximum length of one wait. The worker then claims once, in case it missed a call.
+WAIT_SECONDS = 10.0
+RETRY_SECONDS = 1.0
+#: Pause after a call. Python runs one thread at a time, and the thread that claims should run first.
+REST_SECONDS = 0.001
+
+
+class Heartbeat:
+    """Calls ``beat`` every ``seconds``; it returns false if the worker was declared dead.
+
+    Calls ``on_lost`` then, and when the ``supervisor`` process that started this one is gone.
+    """
+
+    def __init__(
+        self, seconds: float, beat: Callable[[], bool], on_lost: Callable[[str], None], supervisor: int | None = None
+    ) -> None:
+        self._seconds = seconds
+        self._beat = beat
+        self._on_lost = on_lost
+        self._stop = threading.Event()
+        self._supervisor = supervisor
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; the first heartbeat is due after one interval."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread."""
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    def run_once(self) -> bool:
+        """Send one heartbeat; return false if the worker was declared dead."""
+        try:
+            if not self._beat():
+                self._on_lost("it was declared dead")
+                return False
+        except DatabaseError as error:
+            logger.warning("heartbeat failed: %s", " ".join(str(error).split()))
+            connections.close_all()
+        except Exception:  # without this thread the worker would be declared dead
+            logger.exception("heartbeat failed")
+        return True
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(self._seconds):
+                if not self.run_once():
+                    return
+                if self._supervisor is not None and os.getppid() != self._supervisor:
+                    self._on_lost("its supervisor is gone")
+                    return
+        finally:
+            connections.close_all()
+
+
+class WakeHandler(Protocol):
+    """The type of ``on_wake``."""
+
+    def __call__(self, *, called: bool) -> None:
+        """Handle a call, or a wait that ended without one."""
+
+
+class WakeListener:
+    """Calls ``on_wake`` for each wake-up call, and with ``called=False`` if it may have missed one."""
+
+    def __init__(self, worker_id: uuid.UUID, transport: Transport, on_wake: WakeHandler) -> None:
+        self._worker_id = worker_id
+        self._transport = transport
+        self._on_wake = on_wake
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="wake-listener", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let the thread end after the current wait; the caller need not wait for it."""
+        self._stopping = True
+
+    def run_once(self) -> None:
+        """Wait for one call."""
+        called = False
+        try:
+            called = self._transport.wait_for_wake(self._worker_id, WAIT_SECONDS)
+        except IndexUnavailable:
+            time.sleep(RETRY_SECONDS)
+        except Exception:  # without this thread the worker would hear no calls
+            logger.exception("waiting for a wake-up call failed")
+            time.sleep(RETRY_SECONDS)
+        self._on_wake(called=called)
+        if called:
+            time.sleep(REST_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self.run_once()

@@ -1,0 +1,164 @@
+"""The loop of a worker: report outcomes, claim tasks, hand them to a pool.
+
+Batches form by themselves: while the loop writes, the next outcomes gather. An idle worker reports at once, a busy
+one in groups. Other threads only set flags and wake the loop; the loop alone writes and claims.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from queue_app.core.records import ProgressReport
+from queue_app.index import Profile
+from queue_app.workers.backoff import ErrorBackoff
+from queue_app.workers.claimer import Claimer, TaskDiscovery
+from queue_app.workers.context import AttemptKey
+from queue_app.workers.deadlines import enforce, next_due
+from queue_app.workers.executor import Executor
+from queue_app.workers.health import LoopHeartbeat
+from queue_app.workers.in_flight import InFlight
+from queue_app.workers.lifecycle import Shutdown, Wakeup
+from queue_app.workers.options import WorkerOptions
+from queue_app.workers.pools import make_pool
+from queue_app.workers.pools.base import Pool
+from queue_app.workers.progress import ProgressReports
+from queue_app.workers.transport.base import Transport
+
+
+class WorkerLoop:
+    """The parts of a worker, the flags between them, and the order of the steps of one turn."""
+
+    def __init__(self, options: WorkerOptions, transport: Transport, worker_id: uuid.UUID) -> None:
+        self.options = options
+        self.id = worker_id
+        self.loop_heartbeat = LoopHeartbeat()
+        self._transport = transport
+        self._was_called = False  # whether the index has called this worker since its last claim
+        self._check_cancelled = False  # whether a caller may have cancelled a running task
+        self._wakeup = Wakeup()
+        self._shutdown = Shutdown(options.grace_seconds)
+        self._backoff = ErrorBackoff(options.name)
+        self._in_flight = InFlight(transport)
+        self._reports = ProgressReports(self._wakeup.set)
+        self._ended: set[AttemptKey] = set()  # ended attempts that may have reports to store
+        self._unstored: list[ProgressReport] = []  # reports that were taken, but could not be stored yet
+        self._pool = self._make_pool()
+        self._discovery = TaskDiscovery(options, worker_id, transport, self._pool.can_run)
+        self._claimer = Claimer(options, worker_id, transport, self._in_flight, self._pool)
+
+    def _make_pool(self) -> Pool:
+        executor = Executor(self.id, self._reports)
+        return make_pool(self.options, executor, self._wakeup.set, self._transport.earlier_attempts)
+
+    @property
+    def profile(self) -> Profile:
+        """The queues, task types and capabilities that the worker claims for."""
+        return self._discovery.profile
+
+    def run_once(self) -> None:
+        """Report the outcomes and claim tasks for the free slots: one turn of the loop."""
+        self.loop_heartbeat.beat()
+        self._gather()
+        if self._backoff.pause:
+            return
+        try:
+            self._store_reports()  # before the outcomes, while the attempts still hold their tasks
+            if self._in_flight.report():
+                self._claimer.should_claim = True
+            self._in_flight.give_back()
+            self._interrupt()
+            if self._is_closed:
+                self._give_back_unstarted()
+            else:
+                self._claimer.give_back_unacknowledged()
+                if self._discovery.discover():
+                    self._claimer.should_claim = True
+                self._claimer.give_back_stalled()
+                self._claim()
+                self._queue_due()
+            self._pass_call_on()
+        except Exception as error:  # noqa: BLE001 - the backoff logs it
+            self._claimer.should_claim = True
+            register = self._transport.register_again
+            self._backoff.recover(error, lambda: register(self.profile, self.id), self._transport.rebuild_if_needed)
+        else:
+            self._backoff.reset()
+
+    def _gather(self) -> None:
+        for outcome in self._pool.take_outcomes():
+            self._in_flight.record(outcome)
+            self._ended.add((outcome.task.id, outcome.task.attempt))
+            self._claimer.observe(outcome.task.task_type, (outcome.finished_at - outcome.started_at).total_seconds())
+
+    def _store_reports(self) -> None:
+        ended, self._ended = self._ended, set()
+        self._unstored += self._reports.take(ended)
+        if self._unstored:
+            self._transport.record_progress(self._unstored)
+            self._unstored = []
+
+    def _interrupt(self) -> None:
+        """End attempts that are past their timeout or were cancelled."""
+        cancelled: set[uuid.UUID] = set()
+        if self._check_cancelled and self._pool.running():
+            self._check_cancelled = False
+            cancelled = self._transport.cancel_requests(self.id)
+        for outcome in enforce(self._pool, cancelled):
+            self._in_flight.record(outcome)
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether the worker claims nothing more."""
+        return self._shutdown.wanted or self._shutdown.quiet
+
+    def _give_back_unstarted(self) -> None:
+        self._in_flight.put_back(self._pool.take_unstarted())
+        self._in_flight.give_back()
+
+    def _room(self) -> int:
+        return 0 if self._is_closed else self._claimer.room()
+
+    def _claim(self) -> None:
+        self._claimer.check_refill()
+        if self._claimer.should_claim and self._room() > 0:
+            self._was_called = False  # before the claim, so that a call during the claim counts
+            self._claimer.claim(self.profile)
+
+    def _queue_due(self) -> None:
+        """Queue scheduled tasks that are due before a burst ends."""
+        if self.options.burst and not self._in_flight and not self._claimer.should_claim:
+            self._claimer.should_claim = self._transport.make_due() > 0
+
+    def _pass_call_on(self) -> None:
+        """Wake another worker if the index called this one while it has no room."""
+        if self._was_called and self._room() <= 0:
+            self._was_called = False
+            self._transport.wake_idle_workers()
+
+    def _patience(self) -> float | None:
+        """Return how long the loop may sleep; ``None``: until something happens."""
+        backoff, claimer = self._backoff.pause, self._claimer
+        if not backoff and (self._in_flight.is_pending or (claimer.should_claim and self._room() > 0)):
+            return 0
+        due = next_due(self._pool)
+        times = (
+            backoff or None,
+            claimer.prefetch.patience if self._pool.unstarted else None,
+            claimer.refill_in if self._room() > 0 else None,
+            self._reports.due_in(),
+            0 if self._check_cancelled and due is not None else due,
+            self._shutdown.remaining,
+        )
+        return min((seconds for seconds in times if seconds is not None), default=None)
+
+    def _finished(self) -> bool:
+        """Whether the loop is over."""
+        if self._shutdown.is_now:
+            return True
+        if self._in_flight or self._in_flight.is_pending:
+            return False
+        if self._shutdown.wanted:
+            return True
+        if self.options.max_tasks is not None and self._in_flight.claimed >= self.options.max_tasks:
+            return True
+        return self.options.burst and not self._claimer.should_claim and not self._claimer.refills_soon
