@@ -129,7 +129,7 @@ class TaskQueueSettings:
     """All settings in ``TASKQUEUE``."""
 
     redis_alias: str = "default"  # CACHES alias (django-redis) of the server that holds the index
-    database_alias: str = "default"  # DATABASES alias of the database that holds the rows
+    database_alias: str = "default"  # DATABASES alias of the rows; any other than `default` needs a router
     key_prefix: str = "taskqueue"  # prefix of all keys; projects that share a Redis need different ones
     task_modules: list[str] = field(default_factory=lambda: ["tasks"])  # modules of installed apps that define tasks
     sensitive: list[str] = field(default_factory=list)  # names of parameters whose values are masked for all tasks

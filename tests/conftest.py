@@ -22,6 +22,8 @@ from urllib.parse import quote
 import django
 import pytest
 from django.conf import settings
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from taskqueue_project.embedded import EmbeddedError, EmbeddedServers
 from tests.support.turns import turn
@@ -67,6 +69,10 @@ def _configure_django() -> None:
     django.setup()
 
 
+# Time limits of examples fail on a loaded machine, although nothing is wrong.
+hypothesis_settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("suite")
+
 if settings.configured:
     sys.exit("Unset DJANGO_SETTINGS_MODULE (and --ds): the tests choose their settings after starting the servers.")
 _start_servers()
@@ -83,7 +89,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """Divide the whole suite; part of it, and tests on servers that were given, run in the process that was started."""
     options = config.option
     if DIVISION or getattr(options, "numprocesses", 0) is not None:
-        return  # one of the others, whom nobody must divide again; or somebody chose, or did without pytest-xdist
+        return  # a process of pytest-xdist, or the caller chose a number, or there is no pytest-xdist
     part = any(getattr(options, name, False) for name in ("keyword", "lf", "stepwise", "usepdb"))
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not part and options.capture != "no"
     ours = len(os.environ["TASKQUEUE_TEST_SERVERS"].split()) == len(ADDRESSES)
@@ -157,7 +163,7 @@ def django_db_setup(django_db_setup: None, django_db_blocker: pytest.FixtureRequ
 
 @pytest.fixture
 def process_env(transactional_db: None) -> dict[str, str]:
-    """Return the environment for a process that shall work on this test's database and index."""
+    """Return the environment for a process that uses this test's database and index."""
     from django.db import connection  # noqa: PLC0415 - needs the settings
 
     parameters = connection.settings_dict

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from django.db import Error as DatabaseError
 
 from queue_app import registry
+from queue_app.core.records import ClaimedTask
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import MAX_CLAIM, Profile
 from queue_app.registry import AnyTask
@@ -38,6 +39,7 @@ class Claimer:
         self, options: WorkerOptions, worker_id: uuid.UUID, transport: Transport, in_flight: InFlight, pool: Pool
     ) -> None:
         self.should_claim = True  # whether the next claim may find something
+        self.was_called = False  # whether the index has called this worker since its last claim
         self.prefetch = Prefetch(options.look_ahead_ms, options.concurrency)
         self._options = options
         self._worker_id = worker_id
@@ -55,13 +57,13 @@ class Claimer:
 
     def room(self) -> int:
         """Return how many slots to claim for: the free ones, and more if tasks are quick and take 1 slot each."""
-        ahead = self.prefetch.allowance() if self._in_flight.slots == len(self._in_flight) else 0
-        room = min(MAX_CLAIM, self._free() + ahead)
+        return self._room(self._in_flight.slots)
+
+    def _room(self, taken: int) -> int:
+        ahead = self.prefetch.allowance() if taken == len(self._in_flight) else 0
+        room = min(MAX_CLAIM, self._options.concurrency - taken + ahead)
         maximum = self._options.max_tasks
         return room if maximum is None else min(room, maximum - self._in_flight.claimed)
-
-    def _free(self) -> int:
-        return self._options.concurrency - self._in_flight.slots
 
     @property
     def refill_in(self) -> float | None:
@@ -76,27 +78,30 @@ class Claimer:
     def _set_refill(self, seconds: float) -> None:
         self._refill_at = time.monotonic() + seconds
 
-    def check_refill(self) -> None:
-        """Claim again once a limit allows another start: the index sends no wake-up call for it."""
-        if self.refill_in == 0:
-            self.should_claim, self._refill_at = True, None
-
     def claim(self, profile: Profile) -> None:
         """Claim tasks for the room that there is, and hand them to the pool."""
-        free, want = self._free(), self.room()
-        if want <= 0 or not self.should_claim:
+        if self.refill_in == 0:  # a limit allows another start; the index sends no wake-up call for it
+            self.should_claim, self._refill_at = True, None
+        if not self.should_claim:
             return
-        self.should_claim = False  # before the claim, so that a wake-up call during the claim is not lost
+        taken = self._in_flight.slots
+        want = self._room(taken)
+        if want <= 0:
+            return
+        self.should_claim = self.was_called = False  # before the claim, so that a call during the claim is not lost
         try:
             tasks = self._transport.claim(profile, self._worker_id, want, on_wait=self._set_refill)
         except (DatabaseError, IndexUnavailable):
             self._has_unacknowledged = True
             raise
-        if not tasks:
-            return
-        self._last_granted = now = time.monotonic()
         if sum(task.weight for task in tasks) == want:
             self.should_claim = True
+        if tasks:
+            self._start(tasks, self._options.concurrency - taken)
+
+    def _start(self, tasks: list[ClaimedTask], free: int) -> None:
+        """Hand tasks to the pool; give back those that do not fit into the free slots and may be slow."""
+        self._last_granted = now = time.monotonic()
         if not self._pool.unstarted:  # otherwise the tasks in the pool have waited since then
             self._last_progress = now
         held = [ClaimedAttempt(task, now, self._transport.earlier_attempts) for task in tasks]
@@ -109,8 +114,8 @@ class Claimer:
             held = [item for item in held if item.task.id not in refused]
             for item in surplus:
                 self.prefetch.distrust(item.task.task_type)
+            self._in_flight.put_back(surplus)
         self._pool.submit(held)
-        self._in_flight.put_back(surplus)
         self._in_flight.give_back()
 
     def give_back_stalled(self) -> None:

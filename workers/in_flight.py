@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from django.db import DataError, IntegrityError
 
-from queue_app.core.records import Outcome
+from queue_app.core.records import ClaimedTask, Outcome
 from queue_app.index import MAX_CLAIM
 from queue_app.workers.context import AttemptKey, ClaimedAttempt
 from queue_app.workers.outcomes import describe
@@ -18,6 +18,10 @@ logger = logging.getLogger("taskqueue")
 
 #: Errors of outcomes that can never be stored, however often the worker tries.
 REFUSED = (DataError, IntegrityError, OutcomesRefused)
+
+
+def _key(task: ClaimedTask) -> AttemptKey:
+    return task.id, task.attempt
 
 
 class InFlight:
@@ -50,7 +54,7 @@ class InFlight:
 
     def add(self, held: list[ClaimedAttempt]) -> None:
         """Add claimed tasks."""
-        self._held.update((item.key, item) for item in held)
+        self._held.update((_key(item.task), item) for item in held)
         self.claimed += len(held)
 
     def record(self, outcome: Outcome) -> None:
@@ -59,11 +63,11 @@ class InFlight:
 
     def put_back(self, held: list[ClaimedAttempt]) -> None:
         """Mark tasks to be given back."""
-        self._returning.update((item.key, item) for item in held)
+        self._returning.update((_key(item.task), item) for item in held)
 
     def running(self) -> list[ClaimedAttempt]:
         """Return the attempts that have not ended and are not to be given back."""
-        ended = {(outcome.task.id, outcome.task.attempt) for outcome in self._unreported}
+        ended = {_key(outcome.task) for outcome in self._unreported}
         return [item for key, item in self._held.items() if key not in ended and key not in self._returning]
 
     def report(self) -> bool:
@@ -80,7 +84,7 @@ class InFlight:
             del self._unreported[: len(batch)]
             self.done += len(accepted)
             for outcome in batch:
-                key = outcome.task.id, outcome.task.attempt
+                key = _key(outcome.task)
                 self._held.pop(key, None)
                 if outcome.task.id not in accepted:
                     logger.warning("the outcome of %s attempt %d came too late and was refused", *key)

@@ -6,11 +6,17 @@ one in groups. Other threads only set flags and wake the loop; the loop alone wr
 
 from __future__ import annotations
 
+import logging
+import time
 import uuid
+from collections.abc import Callable
+
+from django.db import Error as DatabaseError
+from django.db import connections
 
 from queue_app.core.records import ProgressReport
+from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import Profile
-from queue_app.workers.backoff import ErrorBackoff
 from queue_app.workers.claimer import Claimer, TaskDiscovery
 from queue_app.workers.context import AttemptKey
 from queue_app.workers.deadlines import enforce, next_due
@@ -24,6 +30,11 @@ from queue_app.workers.pools.base import Pool
 from queue_app.workers.progress import ProgressReports
 from queue_app.workers.transport.base import Transport
 
+logger = logging.getLogger("taskqueue")
+
+#: Seconds between tries while PostgreSQL or Redis does not answer, or the index is rebuilt.
+RETRY_SECONDS = 0.5
+
 
 class WorkerLoop:
     """The parts of a worker, the flags between them, and the order of the steps of one turn."""
@@ -33,7 +44,6 @@ class WorkerLoop:
         self.id = worker_id
         self.loop_heartbeat = LoopHeartbeat()
         self._transport = transport
-        self._was_called = False  # whether the index has called this worker since its last claim
         self._check_cancelled = False  # whether a caller may have cancelled a running task
         self._wakeup = Wakeup()
         self._shutdown = Shutdown(options.grace_seconds)
@@ -74,8 +84,9 @@ class WorkerLoop:
                 if self._discovery.discover():
                     self._claimer.should_claim = True
                 self._claimer.give_back_stalled()
-                self._claim()
-                self._queue_due()
+                self._claimer.claim(self._discovery.profile)
+                if self.options.burst and not self._in_flight and not self._claimer.should_claim:
+                    self._claimer.should_claim = self._transport.make_due() > 0  # before the burst ends
             self._pass_call_on()
         except Exception as error:  # noqa: BLE001 - the backoff logs it
             self._claimer.should_claim = True
@@ -118,21 +129,10 @@ class WorkerLoop:
     def _room(self) -> int:
         return 0 if self._is_closed else self._claimer.room()
 
-    def _claim(self) -> None:
-        self._claimer.check_refill()
-        if self._claimer.should_claim and self._room() > 0:
-            self._was_called = False  # before the claim, so that a call during the claim counts
-            self._claimer.claim(self.profile)
-
-    def _queue_due(self) -> None:
-        """Queue scheduled tasks that are due before a burst ends."""
-        if self.options.burst and not self._in_flight and not self._claimer.should_claim:
-            self._claimer.should_claim = self._transport.make_due() > 0
-
     def _pass_call_on(self) -> None:
         """Wake another worker if the index called this one while it has no room."""
-        if self._was_called and self._room() <= 0:
-            self._was_called = False
+        if self._claimer.was_called and self._room() <= 0:
+            self._claimer.was_called = False
             self._transport.wake_idle_workers()
 
     def _patience(self) -> float | None:
@@ -162,3 +162,49 @@ class WorkerLoop:
         if self.options.max_tasks is not None and self._in_flight.claimed >= self.options.max_tasks:
             return True
         return self.options.burst and not self._claimer.should_claim and not self._claimer.refills_soon
+
+
+class ErrorBackoff:
+    """How the loop reacts to errors: a short pause, a repair where one is possible, and one line in the log."""
+
+    def __init__(self, worker_name: str) -> None:
+        self._worker_name = worker_name
+        self._not_before = 0.0  # monotonic time of the next try
+        self._text = ""
+
+    @property
+    def pause(self) -> float:
+        """Seconds to wait before the next try; 0 if nothing is wrong."""
+        return max(0.0, self._not_before - time.monotonic())
+
+    def recover(self, error: Exception, register: Callable[[], object], rebuild: Callable[[], object]) -> None:
+        """Wait for a moment, unless the cause can be repaired: by ``register`` or ``rebuild``."""
+        self._not_before = time.monotonic() + RETRY_SECONDS
+        try:
+            if isinstance(error, UnknownProfile):
+                register()
+                self._not_before = 0.0
+            elif isinstance(error, IndexNotReady):
+                if rebuild() is not None:
+                    self._not_before = 0.0
+            else:
+                self._log(error)
+        except Exception as again:  # noqa: BLE001 - the next line logs it
+            self._log(again)
+
+    def reset(self) -> None:
+        """Log the next error even if it is the same as the last: a turn of the loop succeeded in between."""
+        self._text = ""
+
+    def _log(self, error: Exception) -> None:
+        """Log an error once while it stays the same; close connections that may be broken."""
+        if not isinstance(error, IndexUnavailable):
+            connections.close_all()
+        text = " ".join(str(error).split())
+        if text == self._text:
+            return
+        self._text = text
+        if isinstance(error, IndexUnavailable | DatabaseError):
+            logger.warning("%s; trying again", text)
+        else:
+            logger.error("worker %s failed; trying again", self._worker_name, exc_info=error)

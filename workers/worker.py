@@ -138,7 +138,7 @@ class Worker(WorkerLoop):
 
     def _wake(self, *, called: bool) -> None:
         self._claimer.should_claim = True
-        self._was_called = self._was_called or called
+        self._claimer.was_called = self._claimer.was_called or called
         self._check_cancelled = self._check_cancelled or called
         self._wakeup.set()
 

@@ -21,8 +21,8 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.columns import permission
-from queue_app.admin.mixins import QueueAppAdmin
+from queue_app.admin.columns import counted, permission
+from queue_app.admin.mixins import QueueAppAdmin, with_reason
 from queue_app.admin.task_search import Ambiguous, NotAllowed, read_address
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING, WAITING, Status
@@ -78,9 +78,8 @@ class OperationsMixin[M: Model](QueueAppAdmin[M]):
         by = request.user.get_username()
         with atomic():
             operation = start_operation(action, wanted, options, by=by, reason=reason)
-            text = f"Started to {action.kind.replace('_', ' ')} {operation.total} {operation.target.replace('_', ' ')}"
-            text += f": {reason}" if reason else "."
-            LogEntry.objects.log_actions(request.user.pk, [operation], ADDITION, text)  # type: ignore[arg-type]
+            text = f"Started to {_words(action.kind)} {operation.total} {_words(operation.target)}."
+            LogEntry.objects.log_actions(request.user.pk, [operation], ADDITION, with_reason(text, reason))  # type: ignore[arg-type]
             details = {"filter": operation.filter, **operation.arguments}
             details |= {"rate": options.rate} if options else {}
             audit.record(
@@ -180,19 +179,20 @@ class TaskBulkMixin(OperationsMixin[Task]):
             wanted = TaskFilter(ids=list(selected))
             _operation, changed = carry_out(action, wanted, by=request.user.get_username(), reason=reason)
             status_now = dict(Task.objects.filter(pk__in=selected).values_list("pk", "status"))
-            changes = list(_changes(action, [selected[task_id] for task_id in changed], status_now))
-            for change in changes:
+            counts = Counter[str]()
+            for change in _changes(action, [selected[task_id] for task_id in changed], status_now):
+                counts[change.done] += len(change.tasks)
                 self.audit(
                     request, change.tasks, change.logged, action=action.kind, reason=reason, before=change.before,
                     after=change.after,
                 )  # fmt: skip
-        for text, count in _counted(changes).items():
-            self.message_user(request, text % tasks_text(count), messages.SUCCESS)
+        for text, count in (+counts).items():
+            self.message_user(request, text % counted(count, "task"), messages.SUCCESS)
         skipped = [status_now.get(task_id, "deleted") for task_id in selected if task_id not in changed]
         if skipped:
             found = ", ".join(f"{count} {_words(status)}" for status, count in Counter(skipped).most_common())
             why = _KINDS[action.kind][1]
-            self.message_user(request, f"Skipped {tasks_text(len(skipped))} ({why}): {found}.", messages.WARNING)
+            self.message_user(request, f"Skipped {counted(len(skipped), 'task')} ({why}): {found}.", messages.WARNING)
 
 
 def _changes(action: Action, tasks: list[Task], status_now: Mapping[uuid.UUID, str]) -> Iterator[Change]:
@@ -214,14 +214,6 @@ def _changes(action: Action, tasks: list[Task], status_now: Mapping[uuid.UUID, s
             yield Change(tasks, logged, "Queued %s.", before, {"status": "queued"})
 
 
-def _counted(changes: list[Change]) -> Counter[str]:
-    counts = Counter[str]()
-    for change in changes:
-        if change.tasks:
-            counts[change.done] += len(change.tasks)
-    return counts
-
-
 def _to_band(band: Band) -> Any:
     """Return the action that moves the selection to ``band``."""
 
@@ -237,11 +229,6 @@ def _to_band(band: Band) -> Any:
 def priority_changed(old: str, new: str) -> str:
     """Return the text of a changed priority for the history."""
     return f"Priority changed from {old} to {new}."
-
-
-def tasks_text(count: int) -> str:
-    """Return a number of tasks in words."""
-    return f"{count:,} task" if count == 1 else f"{count:,} tasks"
 
 
 def _words(status: str) -> str:

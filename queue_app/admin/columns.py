@@ -58,6 +58,11 @@ def time_column(name: str, title: Any) -> Callable[[Any, Any], Any]:
     return column(title, text, ordering=name)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, such as ``1 task`` or ``2 tasks``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def two_lines(first: Any, second: Any) -> SafeString:
     """Return a cell with a small second line."""
     return format_html('{}<small class="tq-below">{}</small>', first, second)

@@ -16,10 +16,10 @@ from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
 from queue_app.admin.bulk import OperationsMixin
-from queue_app.admin.columns import permission
+from queue_app.admin.columns import counted, permission
 from queue_app.admin.edit_parameters import EditParametersMixin
 from queue_app.admin.forms import read_action
-from queue_app.admin.mixins import COUNT_LIMIT, Routes
+from queue_app.admin.mixins import COUNT_LIMIT, Routes, with_reason
 from queue_app.core.redaction import redact
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import InvalidTaskData
@@ -119,10 +119,10 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
 
     def _report(self, request: HttpRequest, verb: str, done: int, selected: int) -> None:
         if done:
-            self.message_user(request, f"{verb} {_letters(done)}.", messages.SUCCESS)
+            self.message_user(request, f"{verb} {counted(done, 'dead letter')}.", messages.SUCCESS)
         if done < selected:
             why = "replayed or discarded before, or the task was purged"
-            self.message_user(request, f"Skipped {_letters(selected - done)} ({why}).", messages.WARNING)
+            self.message_user(request, f"Skipped {counted(selected - done, 'dead letter')} ({why}).", messages.WARNING)
 
     # -- on one ---------------------------------------------------------------------
 
@@ -239,9 +239,9 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         with atomic():
             sample = list(DeadLetter.objects.filter(pk__in=preview(wanted).sample[:1]))
             count = discard_many(wanted, by=by, reason=reason)
-            logged = f"Discarded {_letters(count)} by filter {wanted.as_json()}" + (f": {reason}" if reason else ".")
+            logged = f"Discarded {counted(count, 'dead letter')} by filter {wanted.as_json()}."
             if sample:
-                LogEntry.objects.log_actions(request.user.pk, sample, CHANGE, logged)  # type: ignore[arg-type]
+                LogEntry.objects.log_actions(request.user.pk, sample, CHANGE, with_reason(logged, reason))  # type: ignore[arg-type]
             record(
                 "deadletter.discard_many", "deadletter", by=by, via=ADMIN, count=count, reason=reason,
                 after={"filter": wanted.as_json()},
@@ -249,7 +249,3 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         text = ngettext("Discarded %(count)d dead letter.", "Discarded %(count)d dead letters.", count)
         self.message_user(request, text % {"count": count}, messages.SUCCESS)
         return True
-
-
-def _letters(count: int) -> str:
-    return f"{count:,} dead letter" if count == 1 else f"{count:,} dead letters"

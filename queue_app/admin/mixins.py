@@ -1,4 +1,7 @@
-"""Shared parts of the admin's pages: strict lookups, capped counts, the audit log, actions on one object."""
+"""Shared parts of the admin's pages: strict lookups, capped counts, the audit log, actions on one object.
+
+One module, though a long one: every page inherits all of it.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,6 @@ EDIT_REASON = "edit_reason"
 COUNT_LIMIT = 10_000
 #: Number of changes shown on an object's page.
 RECENT = 10
-
 
 type Routes = tuple[tuple[str, str, str], ...]
 
@@ -246,22 +248,12 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
         """
         entries = list(objects)
         if entries:
-            text = f"{message.rstrip('.')}: {reason}" if reason else message
-            LogEntry.objects.log_actions(request.user.pk, entries, CHANGE, text)  # type: ignore[arg-type]
-            self._record(request, action, entries, before, after, reason)
+            LogEntry.objects.log_actions(request.user.pk, entries, CHANGE, with_reason(message, reason))  # type: ignore[arg-type]
+            self._record(request, action, entries, before=before, after=after, reason=reason)
 
-    def _record(  # noqa: PLR0913, PLR0917 - as audit
-        self,
-        request: HttpRequest,
-        action: str,
-        objects: Iterable[M],
-        before: Any = None,
-        after: Any = None,
-        reason: str = "",
-    ) -> None:
-        name, user = str(self.opts.model_name), request.user.get_username()
-        ids = [entry.pk for entry in objects]
-        record(f"{name}.{action}", name, ids, by=user, via=ADMIN, before=before, after=after, reason=reason)
+    def _record(self, request: HttpRequest, action: str, objects: Iterable[M], **facts: Any) -> None:
+        name, ids = str(self.opts.model_name), [entry.pk for entry in objects]
+        record(f"{name}.{action}", name, ids, by=request.user.get_username(), via=ADMIN, **facts)
         cache.forget()  # staff want to see the effect of their action at once
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002 - Django's signature
@@ -272,13 +264,13 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
         before = {name: _plain(form.initial.get(name)) for name in names}
         after = {name: _plain(form.cleaned_data.get(name)) for name in names}
         reason = str(form.cleaned_data.get("reason") or request.POST.get(EDIT_REASON, "")).strip()
-        request.taskqueue_edit = (before, after, reason)  # type: ignore[attr-defined]
+        request.taskqueue_edit = {"before": before, "after": after, "reason": reason}  # type: ignore[attr-defined]
         changes = [f"{name}: {before[name]!r} → {after[name]!r}" for name in names]
         return (", ".join(changes) or "No change") + (f". {reason}" if reason else "")
 
     def log_change(self, request: HttpRequest, obj: M, message: Any) -> LogEntry:
         """Log an edit in Django's history and in the audit log."""
-        self._record(request, "edit", [obj], *getattr(request, "taskqueue_edit", ()))
+        self._record(request, "edit", [obj], **getattr(request, "taskqueue_edit", {}))
         return super().log_change(request, obj, message)
 
     def log_addition(self, request: HttpRequest, obj: M, message: Any) -> LogEntry:
@@ -290,6 +282,11 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
         """Log deleted rows in both."""
         self._record(request, "delete", queryset)
         return super().log_deletions(request, queryset)
+
+
+def with_reason(text: str, reason: str) -> str:
+    """Return a text for the history, with the reason if there is one."""
+    return f"{text.rstrip('.')}: {reason}" if reason else text
 
 
 def _plain(value: Any) -> Any:

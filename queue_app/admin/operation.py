@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.columns import column, preformatted, two_lines
+from queue_app.admin.columns import column, counted, preformatted, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, Routes
 from queue_app.admin.task_detail import pretty
 from queue_app.core.redaction import Secrets, redact_value
@@ -121,7 +121,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
                 except (OperationEnded, OperationNotFound):
                     continue
         if stopped:
-            self.message_user(request, f"Stopped {stopped} operation{'' if stopped == 1 else 's'}.", messages.SUCCESS)
+            self.message_user(request, f"Stopped {counted(stopped, 'operation')}.", messages.SUCCESS)
         if stopped < len(found):
             why = "ended already, or you may not stop them"
             self.message_user(request, f"Skipped {len(found) - stopped} ({why}).", messages.WARNING)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, ClassVar
 
 from django import forms
@@ -156,10 +158,11 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
         reason = form.cleaned_data["reason"].strip()
         until = form.resume_at if paused else None
         with atomic():
+            pause_it, resume_it = _verbs(found)
             if paused:
-                _pause(found, by=request.user.get_username(), reason=reason, resume_at=until)
+                pause_it(by=request.user.get_username(), reason=reason, resume_at=until)
             else:
-                _resume(found)
+                resume_it()
             self.audit(
                 request,
                 [found],
@@ -189,19 +192,12 @@ def _posted(request: HttpRequest) -> PauseForm:
     return form
 
 
-def _pause(found: Queue | Limit | RuntimeSettings, **options: Any) -> None:
+def _verbs(found: Queue | Limit | RuntimeSettings) -> tuple[Callable[..., Any], Callable[[], Any]]:
+    """Return the services that pause and resume an object."""
     if isinstance(found, Queue):
-        pause.pause(found.name, **options)
-    elif isinstance(found, RuntimeSettings):
-        pause.pause_everything(**options)
-    else:
-        (pause.pause_type if found.scope == Scope.TYPE else pause.pause_key)(found.name, **options)
-
-
-def _resume(found: Queue | Limit | RuntimeSettings) -> None:
-    if isinstance(found, Queue):
-        pause.resume(found.name)
-    elif isinstance(found, RuntimeSettings):
-        pause.resume_everything()
-    else:
-        (pause.resume_type if found.scope == Scope.TYPE else pause.resume_key)(found.name)
+        return partial(pause.pause, found.name), partial(pause.resume, found.name)
+    if isinstance(found, RuntimeSettings):
+        return pause.pause_everything, pause.resume_everything
+    if found.scope == Scope.TYPE:
+        return partial(pause.pause_type, found.name), partial(pause.resume_type, found.name)
+    return partial(pause.pause_key, found.name), partial(pause.resume_key, found.name)

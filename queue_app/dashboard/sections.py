@@ -23,51 +23,32 @@ class Section(NamedTuple):
     pages: list[Page]
 
 
-_SECTIONS: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
-    (
-        _lazy("Work"),
-        {
-            "Task": _lazy("find, follow, cancel, retry"),
-            "DeadLetter": _lazy("tasks that failed for good: replay or discard them"),
-            "Queue": _lazy("pause, limit, order"),
-            "Worker": _lazy("what each runs; drain"),
-        },
-    ),
-    (
-        _lazy("Rules"),
-        {
-            "PriorityPolicy": _lazy("retries, timeouts and promotion of each band"),
-            "Limit": _lazy("limits of task types and concurrency keys"),
-            "RuntimeSettings": _lazy("limits over all queues; pause everything"),
-        },
-    ),
-    (
-        _lazy("Record"),
-        {
-            "Operation": _lazy("actions on many tasks or dead letters"),
-            "AuditEntry": _lazy("who changed what, and why"),
-            "SavedView": _lazy("lists that staff have saved"),
-        },
-    ),
-    (
-        _lazy("Machinery"),
-        {
-            "QueueStats": _lazy("a snapshot of each queue per minute"),
-            "MaintenanceJob": _lazy("when each job succeeded last"),
-            "IndexGeneration": _lazy("the index in Redis"),
-        },
-    ),
+_WORK, _RULES, _RECORD, _MACHINERY = _lazy("Work"), _lazy("Rules"), _lazy("Record"), _lazy("Machinery")
+#: (section, model, purpose), in the order of the page.
+_PAGES: Final[tuple[tuple[Any, str, Any], ...]] = (
+    (_WORK, "Task", _lazy("find, follow, cancel, retry")),
+    (_WORK, "DeadLetter", _lazy("tasks that failed for good: replay or discard them")),
+    (_WORK, "Queue", _lazy("pause, limit, order")),
+    (_WORK, "Worker", _lazy("what each runs; drain")),
+    (_RULES, "PriorityPolicy", _lazy("retries, timeouts and promotion of each band")),
+    (_RULES, "Limit", _lazy("limits of task types and concurrency keys")),
+    (_RULES, "RuntimeSettings", _lazy("limits over all queues; pause everything")),
+    (_RECORD, "Operation", _lazy("actions on many tasks or dead letters")),
+    (_RECORD, "AuditEntry", _lazy("who changed what, and why")),
+    (_RECORD, "SavedView", _lazy("lists that staff have saved")),
+    (_MACHINERY, "QueueStats", _lazy("a snapshot of each queue per minute")),
+    (_MACHINERY, "MaintenanceJob", _lazy("when each job succeeded last")),
+    (_MACHINERY, "IndexGeneration", _lazy("the index in Redis")),
 )
 
 
 def sections(models: Sequence[Mapping[str, Any]]) -> list[Section]:
     """Return the models of Django's ``app_list`` in sections; other models come last."""
     rest = {str(model["object_name"]): model for model in models}
-    found: list[Section] = []
-    for title, names in _SECTIONS:
-        pages = [Page(rest.pop(name), str(about)) for name, about in names.items() if name in rest]
-        if pages:
-            found.append(Section(str(title), pages))
+    found: dict[str, list[Page]] = {}
+    for title, name, about in _PAGES:
+        if name in rest:
+            found.setdefault(str(title), []).append(Page(rest.pop(name), str(about)))
     if rest:
-        found.append(Section(_("More"), [Page(model, "") for model in rest.values()]))
-    return found
+        found[_("More")] = [Page(model, "") for model in rest.values()]
+    return [Section(title, pages) for title, pages in found.items()]

@@ -46,7 +46,7 @@ def _add(counts: dict[str, int], occasion: Occasion) -> None:
 
 
 def _counter_of(occasion: Occasion) -> str:
-    """Return the name under which such events are counted (``core.tally``)."""
+    """Return the name under which such events are counted (``core.counters``)."""
     details = occasion.details
     reason = details[1] if details[:1] == ("reason",) else ""
     return f"event:{occasion.name}:{occasion.queue}:{occasion.priority}:{occasion.status}:{reason}"
@@ -98,9 +98,3 @@ def read_events(client: redis.Redis, key: str, after_id: str, *, count: int, blo
         for entry_id, fields in entries
         for event in Event.from_fields(text(entry_id), {text(name): text(value) for name, value in fields.items()})
     ]
-
-
-def last_event_id(client: redis.Redis, key: str) -> str:
-    """Return the id of the newest event."""
-    newest: Any = client.xrevrange(key, count=1)
-    return text(newest[0][0]) if newest else "0-0"

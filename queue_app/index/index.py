@@ -132,7 +132,7 @@ class Index(Leases):
         return sum(int(self._call("publish", *stream.publish_arguments(part))) for part in stream.split(events, BATCH))
 
     def count(self, counts: Mapping[str, int]) -> None:
-        """Add to the counters of the cluster (``core.tally``)."""
+        """Add to the counters of the cluster (``core.counters``)."""
         self.publish([counted(counts)])
 
     def read_events(self, after_id: str, *, count: int, block_ms: int | None = None) -> list[Event]:
@@ -145,7 +145,8 @@ class Index(Leases):
         """Return the id of the newest event."""
         with translated("events", self.alias):
             self._notifier.flush()
-            return stream.last_event_id(self._client, self.keys.events)
+            newest: Any = self._client.xrevrange(self.keys.events, count=1)
+        return text(newest[0][0]) if newest else "0-0"
 
     @property
     def requests(self) -> RequestStream:

@@ -1,15 +1,13 @@
 """Send notifications without waiting for their replies, and many of a burst in one call.
 
-A notification is an entry (a queued task and its place, for ``lua/push.lua``) or an event (for ``lua/publish.lua``). A
-push that waits costs its caller a round trip; one that does not costs a write to a socket. The first notification after
-a pause is sent at once; further ones within ``GATHER_SECONDS`` gather and are sent together, by the next caller after
-that time, or by a thread when there is none. Replies are read before the next write.
+A notification is an entry (a queued task and its place, for ``lua/push.lua``) or an event (for ``lua/publish.lua``).
+The first one after a pause is sent at once; further ones within ``GATHER_SECONDS`` are sent together by the next
+caller, or by a thread when there is none. Replies are read before the next write. Events go before entries: the stream
+never says what became of a task before it says that the task was accepted.
 
-Calls that the server refused because it did not know the script, or that a broken connection left unanswered, are sent
-again (``index.pipeline``): a push is idempotent, and an event may appear twice. When a notification is lost all the
-same (the process ends, the server restarts), the reconciler pushes the task.
-
-Events are sent before entries: the stream never says what became of a task before it says that the task was accepted.
+Refused calls, and calls that a broken connection left unanswered, are sent again (``index.pipeline``): a push is
+idempotent, and an event may appear twice. When a notification is lost all the same (the process ends, the server
+restarts), the reconciler pushes the task.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Load the Lua scripts: one file per transition, with the shared parts that it includes.
 
-A script is sent once per server; each call then names its hash (``EVALSHA``). When the server does not know the
-script (new, restarted, ``SCRIPT FLUSH``), redis-py loads it and repeats the call.
-
 Lua creates every function of a script anew in each call, used or not; a hundred functions cost as much as ten
 commands. So the loader leaves out shared functions that a script does not use.
 """

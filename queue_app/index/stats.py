@@ -33,7 +33,7 @@ class IndexStats:
 
     ``state`` is ready, rebuilding or missing. ``leader_lapses`` is the number of seconds after which the leadership of
     the schedulers expires unless it is renewed, ``None`` without a leader. ``counts`` are the counters of
-    ``core.tally`` since Redis was emptied.
+    ``core.counters`` since Redis was emptied.
     """
 
     generation: int

@@ -1,17 +1,16 @@
-"""Carry out what other services ask for in the request stream; the answers are events.
+"""Enqueue the tasks that other services request in the request stream; the answers are events.
 
-Crash points, each healed by the request being taken again after ``IDLE_SECONDS``:
+Crash points; after each, another consumer takes the request again after ``IDLE_SECONDS``:
 
-- between the read and the commit nothing was stored, and the next try stores it;
-- between the commit and the answer, or the answer and the acknowledgement, the request id is
-  the idempotency key (unless the request names another): the next try finds the task that is
-  there, answers once more, and acknowledges;
+- between the read and the commit nothing was stored, and the next try stores the task;
+- between the commit and the acknowledgement the request id is the idempotency key (unless the
+  request names another key): the next try finds the task, answers once more, and acknowledges;
 - a request that kills its consumer is tried alone from the second time on, and set aside
-  after ``MAX_TRIES``. Trouble with PostgreSQL or Redis is not counted as a try.
+  after ``MAX_TRIES``. Failures of PostgreSQL or Redis do not count as tries.
 
-Two consumers at once take different requests. One that takes so long that another takes its
-request over does no harm, by the same key. What FLUSHALL takes from the stream before it was
-consumed is lost with Redis: a service that must not lose a request submits it over the API.
+Two consumers take different requests. If a consumer is so slow that another takes its request over, the same key
+prevents a second task. Requests that FLUSHALL deletes before they were consumed are lost; a service that must not
+lose a request submits it over the API.
 """
 
 from __future__ import annotations
@@ -43,19 +42,32 @@ from queue_app.services.enqueue.validate import check_request_id
 from queue_app.services.notify import events
 from queue_app.sql.database import connection, fetch_all
 
-#: A request that was taken so long ago and not settled lost its consumer.
+#: Age at which a taken but unsettled request is considered to have lost its consumer.
 IDLE_SECONDS = 60.0
-MAX_TRIES = 5
-#: After trouble with the servers, what was taken is tried again so much later.
+MAX_TRIES: Final = 5
+#: Wait before taken requests are tried again, after PostgreSQL or Redis failed.
 PAUSE_SECONDS = 5.0
-#: About so many requests are kept aside, none with more than so many bytes.
+#: Approximate number of requests that are kept aside.
 KEPT_ASIDE = 1000
-KEPT_BYTES = 64 * 1024
+#: Maximum size of a request that is kept aside.
+KEPT_BYTES: Final = 64 * 1024
+
+#: The fields of a request; those after ``task_type`` are optional.
+FIELDS: Final = (
+    "event", "request_id", "task_type", "parameters", "queue", "priority", "user", "capabilities", "run_after",
+    "delay", "timeout", "max_retries", "idempotency_key", "concurrency_key", "weight",
+)  # fmt: skip
+_AS_THEY_ARE: Final = (
+    "parameters", "queue", "delay", "timeout", "max_retries", "idempotency_key", "concurrency_key", "weight",
+)  # fmt: skip
+_JSON: Final = ("parameters", "delay", "timeout", "max_retries", "weight")
+
+type Fields = Sequence[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is told about a request; ``aside`` is why it is set aside, ``None`` when it is done."""
+    """The answer to a request; ``aside`` is the reason to set the request aside, ``None`` if it is done."""
 
     entry: str
     event: Run
@@ -63,17 +75,17 @@ class Answer:
 
 
 def consume(limit: int = 100) -> int:
-    """Carry out at most ``limit`` requests; return how many were settled.
+    """Process at most ``limit`` requests; return how many were settled.
 
     Does nothing unless ``REQUESTS.ENABLED``. Raises ``IndexUnavailable`` and database errors;
-    what was not settled is taken again later. The errors of a single request are raised once
+    unsettled requests are taken again later. An error of a single request is raised after
     the others are done.
     """
     if not conf.get().requests.enabled:
         return 0
     if connection().in_atomic_block:
         raise RuntimeError("Requests are acknowledged when their tasks are committed: not inside a transaction.")
-    fetch_all("SELECT 1")  # no try is counted against a request while PostgreSQL is away
+    fetch_all("SELECT 1")  # so that no request loses a try while PostgreSQL is away
     index = get_index()
     seen = settled = 0
     while seen < limit:
@@ -81,7 +93,7 @@ def consume(limit: int = 100) -> int:
         if not taken.requests:
             break
         seen += len(taken.requests)
-        settled += _carry_out(index, taken)
+        settled += _process(index, taken)
     return settled
 
 
@@ -90,7 +102,7 @@ def backlog() -> Backlog:
     return get_index().requests.backlog()
 
 
-def _carry_out(index: Index, taken: Taken) -> int:
+def _process(index: Index, taken: Taken) -> int:
     answers: list[Answer] = []
     failure: Exception | None = None
     for request in taken.requests:
@@ -100,7 +112,7 @@ def _carry_out(index: Index, taken: Taken) -> int:
             failure = error
             _postpone(index, taken, request)
             break
-        except Exception as error:  # noqa: BLE001 - raised below; it is one request's, not its neighbours'
+        except Exception as error:  # noqa: BLE001 - raised below; it concerns one request, not its neighbours
             failure = failure or error
     _settle(index, answers)
     if failure is not None:
@@ -109,14 +121,14 @@ def _carry_out(index: Index, taken: Taken) -> int:
 
 
 def _postpone(index: Index, taken: Taken, first: Request) -> None:
-    """Leave a request and those after it for when the servers are well again; it is not their fault."""
+    """Leave a request and those after it for later, without counting a try: a server failed, not the request."""
     rest = taken.requests[taken.requests.index(first) :]
     idle = int((IDLE_SECONDS - PAUSE_SECONDS) * 1000)
     index.requests.postpone([request.id for request in rest], taken.times - 1, idle)
 
 
 def _settle(index: Index, answers: list[Answer]) -> None:
-    """Answer, then acknowledge: an answer may come twice, but not be missing."""
+    """Answer, then acknowledge: an answer may come twice, but must not be missing."""
     if not answers:
         return
     if transition_log.enabled():
@@ -133,37 +145,37 @@ def _settle(index: Index, answers: list[Answer]) -> None:
 
 def _try(request: Request) -> Answer:
     try:
-        asked = read_request(request.fields)
+        values = _read(request.fields)
     except InvalidTaskData as error:
         return _rejected(request, error.code, error.field, aside=True)
     try:
-        submitted = submit(asked.to_new_task(), write_events=False)
+        submitted = submit(_new_task(values), write_events=False)
     except InvalidTaskData as error:
         return _rejected(request, error.code, error.field)
     except IdempotencyConflict as error:
-        return _rejected(request, error.code, "idempotency_key" if asked.has_own_key else "request_id")
+        return _rejected(request, error.code, "idempotency_key" if "idempotency_key" in values else "request_id")
     except LimitExceeded as error:
         field = "queue" if isinstance(error, QueueFull) else "user"
         return _rejected(request, error.code, field, details=numbers(error))
-    return _accepted(request, asked, submitted)
+    return _accepted(request, submitted)
 
 
 def _give_up(request: Request) -> Answer:
     return _rejected(request, "crash_loop", "", aside=True)
 
 
-def _accepted(request: Request, asked: ReadRequest, task: Enqueued) -> Answer:
+def _accepted(request: Request, task: Enqueued) -> Answer:
     details = _identity(request)
     if task.queue_position is not None:
         details += ("queue_position", str(task.queue_position))
     if not task.created:
         details += ("replayed", "1")
-    occasion = accepted(task.spec.task_type, task.spec.queue, task.spec.priority, asked.owner, task.status)
+    occasion = accepted(task.spec.task_type, task.spec.queue, task.spec.priority, task.spec.user, task.status)
     return Answer(request.id, Run(occasion._replace(details=details), [task.id]))
 
 
 def _rejected(request: Request, code: str, field: str, *, aside: bool = False, details: tuple[str, ...] = ()) -> Answer:
-    """Say which field is at fault, by its own name only: a path into parameters would carry their keys."""
+    """Name the wrong field without the path below it, which would reveal keys of the parameters."""
     name = field.partition(".")[0].partition("[")[0]
     details = (*_identity(request), "code", code, "field", name if name in FIELDS else "", *details)
     occasion = Occasion(EventName.REJECTED.value, "", "", "", "", "", "", "rejected", details)
@@ -171,112 +183,65 @@ def _rejected(request: Request, code: str, field: str, *, aside: bool = False, d
 
 
 def _identity(request: Request) -> tuple[str, ...]:
-    return ("entry", request.id, "request_id", request_id_in(request.fields))
+    return ("entry", request.id, "request_id", _request_id(request.fields))
 
 
-#: What a request may say; the fields after ``task_type`` may be left out.
-FIELDS: Final = (
-    "event",
-    "request_id",
-    "task_type",
-    "parameters",
-    "queue",
-    "priority",
-    "user",
-    "capabilities",
-    "run_after",
-    "delay",
-    "timeout",
-    "max_retries",
-    "idempotency_key",
-    "concurrency_key",
-    "weight",
-)
-_JSON: Final = ("parameters", "delay", "timeout", "max_retries", "weight")
-
-Fields = Sequence[tuple[bytes, bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
-    """A request that can be read; whether it can be carried out is yet to be seen."""
-
-    values: dict[str, Any]
-
-    @property
-    def owner(self) -> str:
-        """The user whom the task shall belong to; raises ``InvalidTaskData`` for one who is not allowed."""
-        said, pattern = self.values.get("user", ""), conf.get().requests.user
-        if "*" in pattern:
-            return pattern.replace("*", said)
-        if said not in ("", pattern):
-            raise InvalidTaskData("user", "Requests may not name this user.", code="user_not_allowed")
-        return pattern
-
-    @property
-    def has_own_key(self) -> bool:
-        """Whether the request names an idempotency key beside its id."""
-        return "idempotency_key" in self.values
-
-    def to_new_task(self) -> NewTask:
-        """Return what the request asks for; raise ``InvalidTaskData``. The services check the rest."""
-        values = self.values
-        for name in values:
-            if name not in FIELDS:
-                raise InvalidTaskData(name, "There is no such field.", code="unknown_field")
-        request_id = check_request_id(_required(values, "request_id"))
-        if "run_after" in values and "delay" in values:
-            raise InvalidTaskData("delay", "Give run_after or delay, not both.", code="conflicting_fields")
-        capabilities = values.get("capabilities")
-        return NewTask(
-            task_type=_required(values, "task_type"),
-            parameters=values.get("parameters", {}),
-            user=self.owner,
-            queue=values.get("queue"),
-            priority=parse_band(values["priority"]) if "priority" in values else None,
-            capabilities=None if capabilities is None else [name for name in capabilities.split(",") if name],
-            run_after=timestamp(values["run_after"], "run_after") if "run_after" in values else None,
-            delay=values.get("delay"),
-            timeout=values.get("timeout"),
-            max_retries=values.get("max_retries"),
-            idempotency_key=values.get("idempotency_key", request_id),
-            concurrency_key=values.get("concurrency_key"),
-            weight=values.get("weight"),
-        )
-
-
-def read_request(fields: Fields) -> ReadRequest:
-    """Decode the fields of a request; raise ``InvalidTaskData`` when that cannot be done."""
-    values: dict[str, Any] = {}
+def _read(fields: Fields) -> dict[str, Any]:
+    """Decode the fields of a request; raise ``InvalidTaskData`` if that fails. The values are not checked yet."""
+    texts: dict[str, str] = {}
     for raw_name, raw in fields:
         name = decode_text(raw_name, field="", subject="A field's name")
-        if name in values:
+        if name in texts:
             raise InvalidTaskData(name, f"{name!r:.80} occurs twice.", code="duplicate_key")
-        _check_size(name, raw)
-        values[name] = decode_text(raw, field=name, subject=name)
-    if values.get("event") != EventName.EXECUTION_REQUESTED:
+        limit = conf.get().payload.wire_bytes if name == "parameters" else BESIDE_BYTES
+        if len(raw) > limit:
+            raise PayloadTooLarge(name, f"{name:.80} has {len(raw)} bytes; the limit is {limit}.", limit=limit)
+        texts[name] = decode_text(raw, field=name, subject=name)
+    if texts.get("event") != EventName.EXECUTION_REQUESTED:
         raise InvalidTaskData("event", f"event must be {EventName.EXECUTION_REQUESTED}.", code="unknown_event")
     depth = conf.get().payload.max_depth
-    return ReadRequest(
-        {
-            name: load_json(text, field=name, subject=name, max_depth=depth) if name in _JSON else text
-            for name, text in values.items()
-        }
-    )
+    return {
+        name: load_json(text, field=name, subject=name, max_depth=depth) if name in _JSON else text
+        for name, text in texts.items()
+    }
 
 
-def request_id_in(fields: Fields) -> str:
-    """Return the id that an answer can repeat; an empty one where there is none that may be repeated."""
+def _owner(values: dict[str, Any]) -> str:
+    """Return the owner of the task; raise ``InvalidTaskData`` for a user who is not allowed."""
+    named, pattern = values.get("user", ""), conf.get().requests.user
+    if "*" in pattern:
+        return pattern.replace("*", named)
+    if named not in ("", pattern):
+        raise InvalidTaskData("user", "Requests may not name this user.", code="user_not_allowed")
+    return pattern
+
+
+def _new_task(values: dict[str, Any]) -> NewTask:
+    """Return the requested task; raise ``InvalidTaskData``. The services check the rest."""
+    for name in values:
+        if name not in FIELDS:
+            raise InvalidTaskData(name, "There is no such field.", code="unknown_field")
+    request_id = check_request_id(_required(values, "request_id"))
+    if "run_after" in values and "delay" in values:
+        raise InvalidTaskData("delay", "Give run_after or delay, not both.", code="conflicting_fields")
+    task_type, user = _required(values, "task_type"), _owner(values)
+    options: dict[str, Any] = {name: values[name] for name in _AS_THEY_ARE if name in values}
+    if "priority" in values:
+        options["priority"] = parse_band(values["priority"])
+    if "capabilities" in values:
+        options["capabilities"] = [name for name in values["capabilities"].split(",") if name]
+    if "run_after" in values:
+        options["run_after"] = timestamp(values["run_after"], "run_after")
+    options.setdefault("idempotency_key", request_id)
+    return NewTask(task_type=task_type, user=user, **options)
+
+
+def _request_id(fields: Fields) -> str:
+    """Return the request id for the answer; empty if the request has no valid id."""
     try:
         return check_request_id(decode_text(dict(fields)[b"request_id"], field="request_id", subject="request_id"))
     except (KeyError, InvalidTaskData):
         return ""
-
-
-def _check_size(name: str, raw: bytes) -> None:
-    limit = conf.get().payload.wire_bytes if name == "parameters" else BESIDE_BYTES
-    if len(raw) > limit:
-        raise PayloadTooLarge(name, f"{name:.80} has {len(raw)} bytes; the limit is {limit}.", limit=limit)
 
 
 def _required(values: dict[str, Any], name: str) -> Any:

@@ -1,15 +1,14 @@
-"""Statements of the hot path, prepared and run on the driver's connection without a cursor.
+"""Run statements of the hot path, prepared, on the driver's connection without a cursor.
 
-A cursor of psycopg asks of each parameter which of its dumpers fits, of the statement whether it is
-prepared, and of each column how it is read. For one short statement that takes longer than to
-send it and to wait. Here the parameters are plain values of a few types, written as
-PostgreSQL's text, and a statement is known by its text.
+A cursor of psycopg chooses a dumper for each parameter, checks whether the statement is prepared, and
+chooses a loader for each column. For a short statement, that takes longer than sending it and waiting
+for the reply. Here parameters are plain values of a few types, written as PostgreSQL's text, and
+statements are recognised by their text.
 
-``run`` takes what is certain and declines the rest, which the caller then gives to a cursor: a statement
-that has not been run often on this connection, a value of another type, a transaction that
-has yet to be begun, a driver that works in another way. So there is nothing that only this way
-can do. A driver that prepares by itself, because the project told it to (``prepare_threshold``),
-is left to do it: after a rollback it has the server forget whatever is prepared, ours too.
+``run`` declines everything else, and the caller then uses a cursor: a statement that is new on this
+connection, a value of another type, a transaction that has to be begun first, an unexpected driver.
+It also declines if the project lets the driver prepare statements (``prepare_threshold``), because after
+a rollback the driver makes the server forget all prepared statements, including these.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import psycopg
 from psycopg import abc, errors, pq
 from psycopg.adapt import AdaptersMap, Loader, Transformer
 
-try:  # what psycopg's own cursors are made of; where a version has it no more, they do the work
+try:  # psycopg's cursors use these; a version without them gets cursors
     from psycopg.generators import execute as _execute
     from psycopg.generators import fetch_many as _fetch_many
 except ImportError:  # pragma: no cover
@@ -34,33 +33,33 @@ except ImportError:  # pragma: no cover
 type Statement = tuple[str, Sequence[Any]]
 type Row = tuple[Any, ...]
 
-#: A statement is prepared once it has been run so often on a connection.
+#: Number of runs on a connection after which a statement is prepared.
 PREPARE_AFTER: Final = 5
-#: A server that does not know the statement (it was told to forget all), or whose tables have changed under it.
+#: Errors of a server that has forgotten the statement, or whose tables have changed since.
 _STALE: Final = (errors.InvalidSqlStatementName, errors.FeatureNotSupported)
 _NUMBERS: Final = itertools.count(1)
 
 
 class Declined(Exception):
-    """Nothing was run: a cursor has to do it."""
+    """Nothing was run; the caller has to use a cursor."""
 
 
 class _Known:
-    """What is prepared on one connection."""
+    """The prepared statements of one connection."""
 
     __slots__ = ("names", "transformer", "uses")
 
     def __init__(self) -> None:
         self.names: dict[str, bytes] = {}
         self.uses: dict[str, int] = {}
-        self.transformer: abc.Transformer | None = None  # made once something is prepared: many connections are short
+        self.transformer: abc.Transformer | None = None  # made with the first of them
 
 
 class _Context:
-    """How the values of a connection are read: as its cursors do, times apart.
+    """The loaders of a connection: those of its cursors, except for times.
 
-    It must not know the connection. What is remembered of one would keep it open for ever, where it should
-    close as it is forgotten: with the thread that Django gives to a request under ASGI.
+    It must not refer to the connection, which would then stay open for ever. Under ASGI, a connection
+    closes when the thread that Django made for a request is forgotten.
     """
 
     connection = None
@@ -71,7 +70,7 @@ class _Context:
 
 
 class _Time(Loader):
-    """Reads a time as PostgreSQL writes it; several times faster than what Django and psycopg do together."""
+    """Loader of times in PostgreSQL's format, several times faster than Django and psycopg together."""
 
     def load(self, data: Any) -> datetime:
         return datetime.fromisoformat(str(data, "ascii"))
@@ -84,7 +83,7 @@ def run(raw: psycopg.Connection[Any], statements: Sequence[Statement]) -> list[R
     """Run statements in one round trip and, outside a transaction, as one; return the rows of the last.
 
     Each has a snapshot of its own under READ COMMITTED, as if it had been sent alone. Raises
-    ``Declined`` before anything was sent, and psycopg's errors.
+    ``Declined`` before anything is sent, and psycopg's errors.
     """
     if _execute is None or raw.prepare_threshold is not None:
         raise Declined
@@ -93,7 +92,7 @@ def run(raw: psycopg.Connection[Any], statements: Sequence[Statement]) -> list[R
     is_idle = status == pq.TransactionStatus.IDLE
     if pgconn.pipeline_status or not ((is_idle and raw.autocommit) or status == pq.TransactionStatus.INTRANS):
         raise Declined
-    if not _speaks_plainly(pgconn):
+    if not _has_plain_formats(pgconn):
         raise Declined
     known = _known.get(raw)
     if known is None:
@@ -121,14 +120,14 @@ def run(raw: psycopg.Connection[Any], statements: Sequence[Statement]) -> list[R
     raise error
 
 
-def _speaks_plainly(pgconn: pq.abc.PGconn) -> bool:
-    """Whether texts are UTF-8 and times are written as ISO 8601, as long as nobody sets it otherwise."""
+def _has_plain_formats(pgconn: pq.abc.PGconn) -> bool:
+    """Return whether texts are UTF-8 and times are ISO 8601, as they are by default."""
     style = pgconn.parameter_status(b"DateStyle")
     return style is not None and style.startswith(b"ISO") and pgconn.parameter_status(b"client_encoding") == b"UTF8"
 
 
 def _prepare(raw: psycopg.Connection[Any], known: _Known, statements: Sequence[Statement]) -> None:
-    """Prepare what is not yet; raise ``Declined`` while it has not been run often."""
+    """Prepare the new statements; raise ``Declined`` until each has run often enough."""
     fresh = [sql for sql, _params in statements if sql not in known.names]
     for sql in fresh:
         known.uses[sql] = known.uses.get(sql, 0) + 1
@@ -162,12 +161,12 @@ def _pipelined(
     finally:
         try:
             pgconn.exit_pipeline_mode()
-        except psycopg.Error:  # the connection broke, or has answers that nobody will read
+        except psycopg.Error:  # the connection broke, or has unread replies
             raw.close()
 
 
 def _answers(pgconn: pq.abc.PGconn, count: int) -> Generator[Any, Any, list[pq.abc.PGresult]]:
-    """Send what is to be sent and yield while there is to wait; return the answers, without that to the end of all."""
+    """Send the statements and yield while waiting; return their replies, without the reply to the final sync."""
     results: list[pq.abc.PGresult] = yield from _execute(pgconn)
     for _ in range(count - 1):
         results += yield from _fetch_many(pgconn)
@@ -177,7 +176,7 @@ def _answers(pgconn: pq.abc.PGconn, count: int) -> Generator[Any, Any, list[pq.a
 
 def _of_str(value: str) -> bytes:
     if "\x00" in value:
-        raise Declined  # it would end there; a cursor refuses it
+        raise Declined  # the text would end there; a cursor refuses it
     return value.encode()
 
 
@@ -199,7 +198,7 @@ _TEXTS: Final[dict[type, Callable[[Any], bytes]]] = {
 
 
 def _texts(params: Sequence[Any]) -> list[bytes | None]:
-    """Return parameters as PostgreSQL's texts of them."""
+    """Return parameters in PostgreSQL's text format."""
     try:
         return [None if value is None else _TEXTS[type(value)](value) for value in params]
     except KeyError:
@@ -207,7 +206,7 @@ def _texts(params: Sequence[Any]) -> list[bytes | None]:
 
 
 def _element(value: Any) -> bytes:
-    """Return an element of an array; one of text is quoted."""
+    """Return an element of an array; texts are quoted."""
     if value is None:
         return b"NULL"
     text = _TEXTS[type(value)](value)

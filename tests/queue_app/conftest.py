@@ -10,7 +10,7 @@ django.setup()
 
 from queue_app.index import Index, get_index
 from queue_app.services.enqueue.store import forget_known_queues
-from queue_app.services.notify import index as hints
+from queue_app.services.notify import index as notify
 from queue_app.services.repair.rebuild import rebuild
 from tests.support.history import History, installed
 from tests.support.scene import Scene
@@ -20,10 +20,10 @@ from tests.support.scene import Scene
 def forgetful_process() -> Iterator[None]:
     """Let no test see what an earlier one taught the process: known queues, an index out of reach."""
     forget_known_queues()
-    hints.breaker.reset()
+    notify.breaker.reset()
     yield
     forget_known_queues()
-    hints.breaker.reset()
+    notify.breaker.reset()
 
 
 @pytest.fixture

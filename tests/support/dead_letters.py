@@ -1,4 +1,4 @@
-"""Short words for tests of dead letters: tasks that died, and what is told about them."""
+"""Helpers for tests of dead letters."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def letter_of(task_id: uuid.UUID) -> DeadLetter:
 
 
 def end_next(hand: Hand, count: int, *, well: bool) -> None:
-    """Claim so many tasks, and let all of them complete or fail."""
+    """Claim ``count`` tasks, and let all of them complete or fail."""
     tasks = take(hand, count)
     assert len(tasks) == count
     finish([done(task) if well else failed(task) for task in tasks])
 
 
 def pass_time(operation: Any, seconds: float) -> None:
-    """Let so much time have passed for the pace of an operation."""
+    """Move the pace of an operation ``seconds`` into the past."""
     type(operation).objects.filter(pk=operation.pk).update(paced_at=datetime.now(UTC) - timedelta(seconds=seconds))
 
 

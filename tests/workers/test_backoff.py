@@ -7,7 +7,7 @@ from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import TaskAttempt, TaskResult
 from queue_app.services.lifecycle import claim as claim_service
-from queue_app.workers import backoff as trouble_module
+from queue_app.workers.loop import RETRY_SECONDS
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, status
 from tests.workers.stage import ECHO, QUICK, SLOW, away, statuses, teach
 
@@ -34,7 +34,7 @@ def test_it_waits_a_moment_before_it_tries_again(hire, monkeypatch):
     worker = hire()
     monkeypatch.setattr(worker._transport, "claim", away)
     worker.run_once()
-    assert 0 < worker._patience() <= trouble_module.RETRY_SECONDS
+    assert 0 < worker._patience() <= RETRY_SECONDS
     monkeypatch.undo()
     task_id = put(QUICK)
     worker.run_once()

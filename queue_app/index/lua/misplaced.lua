@@ -1,16 +1,12 @@
 -- Returns the queued tasks that are missing or misplaced. Writes nothing.
 --
 -- KEYS[1]  prefix of all keys (their hash tag)
--- ARGV     lane, ids, own places, lane, ids, own places, ...: ids one after another, 16 bytes each; places
---          (band * 10^13 + queued_at, ms) as big-endian doubles, in the same order; at most 1000 of a lane
+-- ARGV     lane, ids, own places, ...: packed as for push
 -- Returns  the ids that stand at a wrong place, or neither stand in their lane nor hold a lease
 --
--- Judges as push does. PostgreSQL packs the rows, so Python spends no time on each row. Places may differ by less than two
--- steps of a double: from the year 2106 on, a time in seconds has no exact microseconds. A task that has not been
--- promoted yet is not misplaced.
---
--- Rows come in the order of their age and mostly stand in that order, all lifted by the same number of bands. One range
--- of the lane then confirms them all, in half the time of one look-up each.
+-- A task that has not been promoted yet is not misplaced. Places may differ by less than two steps of a double: from the
+-- year 2106 on, a time in seconds has no exact microseconds. Rows come in the order of their age and mostly stand in that
+-- order, all lifted by the same number of bands: one range of the lane confirms them in half the time of look-ups.
 --! include packed
 --! include lanes
 --! include promotion

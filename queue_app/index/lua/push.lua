@@ -2,13 +2,13 @@
 -- when the reconciler or a rebuild finds a task missing or misplaced.
 --
 -- KEYS[1]  prefix of all keys (their hash tag)
--- ARGV     lane, ids, own places, lane, ids, own places, ...: packed as for misplaced, at most 1000 of a lane; a single
---          place is that of all ids. A lane always names the user; the queue decides whether users have own lanes
+-- ARGV     lane, ids, own places, lane, ids, own places, ...: ids one after another, 16 bytes each; places
+--          (band * 10^13 + queued_at, ms) as big-endian doubles, in the same order, or a single one for all ids; at most
+--          1000 ids of a lane. A lane always names the user; the queue decides whether users have own lanes
 -- Returns  how many ids were missing or misplaced
 --
--- Idempotent. An id that holds a lease is left alone: its row decides about the claim. The own place is
--- band * 10^13 + queued_at (ms); age lifts a task above it. A task that waits below because its promotion has not come
--- yet is lifted, and does not count as misplaced.
+-- Idempotent. An id that holds a lease is left alone: its row decides about the claim. Age lifts a task above its own
+-- place. A task that waits below because its promotion has not come yet is lifted, and does not count as misplaced.
 --! include packed
 --! include wake
 --! include promotion

@@ -138,10 +138,10 @@ class _Pass:
         return last if timedelta() <= timezone.now() - last.since < FULL_PASS else None
 
     @classmethod
-    def save(cls, retention: RetentionSettings, begun: datetime, last: _Pass | None) -> None:
-        """Save for the next run that nothing is left that this run, begun at ``begun``, had to delete."""
-        done = begun - timedelta(seconds=retention.success_seconds)
-        since = last.since if last else begun
+    def save(cls, retention: RetentionSettings, started_at: datetime, last: _Pass | None) -> None:
+        """Save that nothing is left to delete of what was due at ``started_at``, for the next run."""
+        done = started_at - timedelta(seconds=retention.success_seconds)
+        since = last.since if last else started_at
         jobs.save_progress(
             PURGE, {"retention": _times(retention), "done": done.isoformat(), "since": since.isoformat()}
         )
@@ -163,7 +163,7 @@ def purge_tasks(retention: RetentionSettings, limit: int, until: float) -> int:
         upkeep.purge_completed: (retention.success_seconds, last.done - OVERLAP if last else None),
         upkeep.purge_unsuccessful: (retention.failure_seconds, None),
     }
-    begun = timezone.now()
+    started_at = timezone.now()
     while kinds:
         for delete, (keep, after) in list(kinds.items()):
             batch = delete(keep, key_seconds, limit, after)
@@ -173,7 +173,7 @@ def purge_tasks(retention: RetentionSettings, limit: int, until: float) -> int:
             else:
                 del kinds[delete]
                 if delete is upkeep.purge_completed:
-                    _Pass.save(retention, begun, last)
+                    _Pass.save(retention, started_at, last)
         if time.monotonic() >= until:
             break
     return deleted

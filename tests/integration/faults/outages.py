@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from queue_app.services.notify import index as hints
+from queue_app.services.notify import index as notify
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import HEARTBEAT, Run
 from tests.integration.faults.starts import start
@@ -66,7 +66,7 @@ def valkey_away(run: Run, seconds: float = 10) -> None:
     run.arena.start_valkey()
     back_at = time.monotonic()
     run.flowing_again("flowing after Valkey came back (s)", back_at)
-    hints.breaker.reset()
+    notify.breaker.reset()
     run.measured |= {
         "enqueued while Valkey was down": len(run.order) - before,
         "enqueue errors while Valkey was down": errors,

@@ -31,7 +31,7 @@ local function group_key(p, q, g) return P .. ':group:' .. p .. ':' .. q .. '\31
 local function at_key(p) return P .. ':at:' .. p end                    -- hash: lane -> gate it is grouped behind
 local function spots_key(g) return P .. ':spots:' .. g end              -- set: profile\31queue that have such a group
 local function turns_key(q, band) return P .. ':turns:' .. q .. ':' .. band end  -- zset: user or key -> its next turn
-local function turn_key(p, q, g, who) return P .. ':turn:' .. p .. ':' .. q .. '\31' .. g .. '\31' .. who end
+local function turn_key(p, q, g, who) return P .. ':turn:' .. p .. ':' .. q .. '\31' .. g .. '\31' .. who end  -- zset: its lanes
 local function nodes_key(p, q) return P .. ':nodes:' .. p .. ':' .. q end  -- hash: gate -> its entry in a fair queue
 local function idle_key(p) return P .. ':idle:' .. p end                -- zset: worker -> idle since (us)
 local function short_key(p) return P .. ':short:' .. p end              -- zset: worker that lacks slots -> free slots

@@ -159,7 +159,7 @@ def test_a_row_that_is_no_longer_queued_is_refused_and_its_lease_ends(engine, fa
     assert engine.check().waiting == set()
 
 
-def test_the_lease_of_a_row_that_somebody_else_runs_stays(engine):
+def test_the_lease_of_a_row_that_another_worker_runs_stays(engine):
     """Its own lease was lost and a copy proposed again: the new lease counts for the row that runs."""
     task_id = put()
     [task] = take(engine.worker())
@@ -172,7 +172,7 @@ def test_the_lease_of_a_row_that_somebody_else_runs_stays(engine):
 def test_a_proposal_of_an_earlier_generation_is_refused_and_goes_back(engine):
     ids = put_many(3)
     hand = engine.worker()
-    snapshot.raise_generation()  # somebody has begun a rebuild; the index does not know yet
+    snapshot.raise_generation()  # another process has begun a rebuild; the index does not know yet
     with pytest.raises(IndexNotReady):
         take(hand, 2)
     assert {status(task_id) for task_id in ids} == {Status.QUEUED}
@@ -273,7 +273,7 @@ def test_granted_tasks_reach_the_worker_although_another_row_cannot_be_claimed(e
     assert engine.check().waiting == {bad}
 
 
-def test_a_row_that_somebody_holds_locked_does_not_hold_up_the_others(engine, monkeypatch):
+def test_a_locked_row_does_not_hold_up_the_others(engine, monkeypatch):
     """It was cancelled in a transaction that goes on: the index proposes it until that commits."""
     monkeypatch.setattr(claim_rows, "_LOCK", claim_rows._LOCK.replace("'1s'", "'10ms'"))
     ids = put_many(5)

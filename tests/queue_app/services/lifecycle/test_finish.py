@@ -272,7 +272,7 @@ def test_a_task_that_was_to_be_cancelled_is_not_tried_again(engine, hand, histor
 
 @pytest.mark.parametrize("result", [None, "1"])
 def test_a_task_that_completed_before_it_could_stop_is_cancelled_all_the_same(engine, hand, result):
-    """Who cancelled it was told so; the result is not kept."""
+    """The caller that cancelled it got that answer, so the result is not kept."""
     put()
     [task] = take(hand)
     cancel(task.id)

@@ -8,7 +8,7 @@ from tests.support.engine import assert_index_agrees, put, take, take_ids
 from tests.support.leases import release
 
 
-def test_who_is_late_does_not_free_the_slot_of_whoever_was_granted_the_task_meanwhile(engine, monkeypatch):
+def test_a_late_worker_does_not_free_the_slot_of_the_worker_that_has_the_task_now(engine, monkeypatch):
     """Guard: the lease that a give back names. Between its row and its release others may be quicker."""
     queue, _ = Queue.objects.get_or_create(name="default")
     queue.max_concurrent = 1

@@ -83,7 +83,7 @@ def test_a_lost_hint_is_repaired(engine):
 
 
 def test_a_task_under_claim_is_left_alone_by_the_index(engine):
-    """The lease is there, the row not yet granted: whoever claims gets the row with its new band."""
+    """The lease is there, the row not yet granted: the worker that claims it gets the row with its new band."""
     task_id = put()
     hand = engine.worker()
     engine.index.claim(hand.profile, hand.id, 1)

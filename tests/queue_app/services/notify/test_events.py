@@ -29,13 +29,13 @@ def hand(scene):
     return scene.worker()
 
 
-def told(**only):
+def published(**only):
     get_index().flush()
     return events.read(events.FROM_THE_BEGINNING, count=1000, only=EventFilter(**only))[0]
 
 
 def story(task_id):
-    return " ".join(event.name for event in told(task_id=task_id))
+    return " ".join(event.name for event in published(task_id=task_id))
 
 
 def put_off(task):
@@ -53,7 +53,7 @@ def test_the_life_of_a_task(hand):
     task_id = put(user="eve", priority=Band.HIGH)
     [task] = take(hand)
     finish([done(task, '"secret result"')])
-    first, second, third = told()
+    first, second, third = published()
     assert [event.name for event in (first, second, third)] == ["Accepted", "Started", "Completed"]
     assert [event.status for event in (first, second, third)] == ["queued", "executing", "completed"]
     assert [event.attempt for event in (first, second, third)] == [0, 1, 1]
@@ -80,9 +80,9 @@ def test_how_an_attempt_ended(hand, outcome, options, names, status):
     [task] = take(hand)
     finish([outcome(task)])
     assert story(task_id) == f"Accepted Started {names}"
-    assert told()[-1].status == status
+    assert published()[-1].status == status
     if "DeadLettered" in names:
-        assert told()[-1].details == {"reason": "timeout" if outcome is timed_out else "retries_exhausted"}
+        assert published()[-1].details == {"reason": "timeout" if outcome is timed_out else "retries_exhausted"}
 
 
 def test_a_replay_is_told_before_the_task_starts_again(hand):
@@ -91,7 +91,7 @@ def test_a_replay_is_told_before_the_task_starts_again(hand):
     replay(DeadLetter.objects.get().id, by="staff")
     take(hand)
     assert story(task_id) == "Accepted Started Failed DeadLettered Requeued Started"
-    assert [event.status for event in told(user="eve", names=["Requeued"])] == ["queued"]
+    assert [event.status for event in published(user="eve", names=["Requeued"])] == ["queued"]
 
 
 def test_a_stale_outcome_tells_nothing(hand):
@@ -107,7 +107,7 @@ def test_a_task_that_waits_is_cancelled_at_once_and_one_that_runs_when_it_ends(h
     [task] = take(hand)
     cancel_many([runs, waits])
     assert story(waits) == "Accepted Cancelled"
-    assert told(user="bob")[-1].status == "cancelled"
+    assert published(user="bob")[-1].status == "cancelled"
     assert story(runs) == "Accepted Started"
     finish([done(task)])
     assert story(runs) == "Accepted Started Cancelled"
@@ -117,7 +117,7 @@ def test_a_task_for_later_is_accepted_as_scheduled(hand):
     from datetime import UTC, datetime, timedelta  # noqa: PLC0415
 
     put(run_after=datetime.now(UTC) + timedelta(hours=1))
-    assert [(event.name, event.status) for event in told()] == [("Accepted", "scheduled")]
+    assert [(event.name, event.status) for event in published()] == [("Accepted", "scheduled")]
 
 
 @pytest.mark.parametrize(("max_crashes", "name"), [(3, "Requeued"), (1, "DeadLettered")])
@@ -128,7 +128,7 @@ def test_the_task_of_a_dead_worker(hand, settings, max_crashes, name):
     Worker.objects.all().delete()
     assert reap_orphans() == 1
     assert story(task_id) == f"Accepted Started {name}"
-    assert told(user="eve")[-1].details == ({} if name == "Requeued" else {"reason": "crash_loop"})
+    assert published(user="eve")[-1].details == ({} if name == "Requeued" else {"reason": "crash_loop"})
 
 
 def test_nothing_is_told_of_what_was_rolled_back(hand):
@@ -139,26 +139,26 @@ def test_nothing_is_told_of_what_was_rolled_back(hand):
     with rolled_back():
         cancel(waits)
     assert story(waits) == "Accepted"
-    assert len(told()) == 1
+    assert len(published()) == 1
 
 
 def test_in_one_transaction_events_wait_for_the_commit():
     with transaction.atomic():
         task_id = put()
         cancel(task_id)
-        assert told() == []
+        assert published() == []
     assert story(task_id) == "Accepted Cancelled"
 
 
 def test_many_at_once_are_told_in_order_each_with_its_user(hand):
     stored = enqueue_many([new(user=f"u{number // 20}") for number in range(60)])
-    found = told()
+    found = published()
     assert [event.task_id for event in found] == [str(item.id) for item in stored]
     assert [event.user for event in found] == [f"u{number // 20}" for number in range(60)]
     tasks = take(hand, 60)
     finish([done(task) for task in tasks])
-    assert [event.task_id for event in told(names=[EventName.STARTED])] == [str(task.id) for task in tasks]
-    assert {event.task_id for event in told(names=[EventName.COMPLETED])} == {str(task.id) for task in tasks}
+    assert [event.task_id for event in published(names=[EventName.STARTED])] == [str(task.id) for task in tasks]
+    assert {event.task_id for event in published(names=[EventName.COMPLETED])} == {str(task.id) for task in tasks}
 
 
 def test_a_replayed_idempotency_key_is_no_new_task():
@@ -176,23 +176,23 @@ def test_no_parameters_results_or_errors(hand):
     client = get_index()._client
     for key in client.scan_iter(match=get_index().keys.everything):
         assert b"canary" not in (client.dump(key) or b"")
-    assert not any("canary" in str(event) for event in told())
+    assert not any("canary" in str(event) for event in published())
 
 
-def test_without_redis_nothing_fails_and_nothing_is_told(hand):
+def test_without_redis_nothing_fails_and_nothing_is_published(hand):
     [task] = put_many(1) and take(hand)
-    before = len(told())
+    before = len(published())
     with index_away():
         put_many(2)
         assert finish([done(task)]) == {task.id}
-    assert len(told()) == before
+    assert len(published()) == before
 
 
-def test_after_a_failure_events_are_held_back_like_other_hints(hand):
+def test_after_a_failure_events_are_held_back_like_other_notifications(hand):
     breaker.trip()
     put()
     breaker.reset()
-    assert told() == []
+    assert published() == []
 
 
 def test_switched_off_no_event_is_written(hand, settings):
@@ -212,7 +212,7 @@ def test_publish_for_other_transitions(hand):
     [task] = take(hand)
     occasion = occasion_of(EventName.PROMOTED, task.ref, Status.QUEUED)._replace(details=("from", "low"))
     events.publish([(occasion, task.id)])
-    assert (told()[-1].name, told()[-1].details) == ("Promoted", {"from": "low"})
+    assert (published()[-1].name, published()[-1].details) == ("Promoted", {"from": "low"})
 
 
 def test_a_reader_goes_on_where_it_stopped(hand):

@@ -28,7 +28,7 @@ def advance_until(point: str, operation_id: uuid.UUID) -> None:
 
     def apply_and_die(operation: Operation, ids: list[uuid.UUID]) -> int:
         if point == "committed":
-            transaction.on_commit(die, using=alias())  # the first to be called, so nothing is told to the index
+            transaction.on_commit(die, using=alias())  # called first, so the index gets no notification
         changed = apply[OperationKind(operation.kind)](operation, ids)
         if point == "changed":
             die()

@@ -28,7 +28,7 @@ def enlist(scene, kinds: str = "a") -> Hand:
 
 
 def silence(hand: Hand, seconds: float) -> None:
-    """Let the last heartbeat of a worker be so long ago."""
+    """Move the last heartbeat of a worker this far into the past."""
     Worker.objects.filter(pk=hand.id).update(last_heartbeat_at=timezone.now() - timedelta(seconds=seconds))
 
 
@@ -75,7 +75,7 @@ def test_a_silent_worker_is_declared_dead_once(engine):
 
 
 def test_silence_counts_only_for_who_listened(engine, monkeypatch):
-    """After PostgreSQL was away for a minute everybody has been silent, and lives."""
+    """After PostgreSQL was away for a minute all workers have been silent, and all live."""
     clock = [1000.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
     put_many(1)
@@ -180,7 +180,7 @@ def test_a_task_that_ends_while_it_is_reaped_ends_once(engine, history):
     assert_index_agrees()
 
 
-def test_an_unknown_workers_task_is_nobodys(engine):
+def test_a_task_of_an_unknown_worker_is_requeued(engine):
     """As after a restore of the rows from a backup."""
     [task_id] = put_many(1)
     take(enlist(engine))

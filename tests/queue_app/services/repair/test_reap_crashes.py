@@ -1,4 +1,4 @@
-"""reap: crashes are counted, poison is told from its neighbours, stuck workers lose what is overdue."""
+"""reap: crashes are counted, a task that kills workers is isolated, stuck workers lose overdue tasks."""
 
 import subprocess
 import sys

@@ -162,9 +162,9 @@ def test_tasks_that_end_meanwhile_leak_no_slot_for_long(engine, monkeypatch):
 
 
 def test_only_one_rebuilds_at_a_time(engine):
-    assert engine.index.lock("rebuild", "somebody else", 9)
+    assert engine.index.lock("rebuild", "another process", 9)
     assert rebuild() is None
-    engine.index.lock("rebuild", "somebody else", 0)
+    engine.index.lock("rebuild", "another process", 0)
     assert rebuild() is not None
     put_many(20)
     flush(engine)

@@ -43,7 +43,7 @@ def test_from_register_to_deregister(engine, identity):
     assert not heartbeat(identity.id, draining=False, tasks_done=9)
 
 
-def test_a_heartbeat_of_somebody_unknown(engine):
+def test_a_heartbeat_of_an_unknown_worker(engine):
     assert heartbeat(uuid.uuid4(), draining=False, tasks_done=0) is False
 
 

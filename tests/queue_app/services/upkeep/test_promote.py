@@ -37,7 +37,7 @@ NOTHING = dict.fromkeys(REPAIRS, 0)
 
 
 def age(seconds: float, *ids: uuid.UUID) -> None:
-    """Let tasks have waited so long, and the index know them since they were queued."""
+    """Let tasks have waited this long, known to the index since they were queued."""
     thresholds = dict(PriorityPolicy.objects.values_list("priority", "promote_after_seconds"))
     PriorityPolicy.objects.update(promote_after_seconds=None)
     Task.objects.filter(pk__in=ids).update(queued_at=datetime.now(UTC) - timedelta(seconds=seconds))
@@ -50,7 +50,7 @@ def age(seconds: float, *ids: uuid.UUID) -> None:
 
 
 def aged(seconds: float, priority: str = "low", **options) -> uuid.UUID:
-    """Enqueue a task that has waited so long already; the sweeps that would have seen it young begin anew."""
+    """Enqueue a task that has already waited this long; the sweeps that would have passed it start again."""
     task_id = put(priority=priority, **options)
     age(seconds, task_id)
     MaintenanceJob.objects.all().delete()
@@ -117,7 +117,7 @@ def test_it_is_said_what_rose(engine, caplog):
     assert [record.message for record in caplog.records] == ["promoted: 1 from normal to high, 1 from low to normal"]
 
 
-def told() -> list[tuple[str, str, str, dict[str, str]]]:
+def published() -> list[tuple[str, str, str, dict[str, str]]]:
     """Return (task, user, own band, from and to) of each promotion in the stream of events."""
     module.get_index().flush()
     only = EventFilter(names=[EventName.PROMOTED])
@@ -130,7 +130,7 @@ def test_events_tell_which_tasks_rose_and_between_which_bands(engine):
     young = put(priority="low")
     promote()
     promote()
-    assert sorted(told()) == sorted(
+    assert sorted(published()) == sorted(
         [
             (str(one), "ann", "low", {"from": "low", "to": "normal"}),
             (str(two), "", "background", {"from": "background", "to": "normal"}),
@@ -143,7 +143,7 @@ def test_a_run_tells_of_so_many_and_counts_them_all(engine, monkeypatch):
     monkeypatch.setattr(module, "MAX_EVENTS", 3)
     age(700, *put_many(5, priority=LOW))
     assert promote(batch=2).total == 5
-    assert len(told()) == 3
+    assert len(published()) == 3
 
 
 def test_a_promoted_task_runs_before_younger_ones_of_its_new_band(engine):

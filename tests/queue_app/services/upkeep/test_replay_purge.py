@@ -31,7 +31,7 @@ def no_retention(settings):
 
 
 def age(letter: DeadLetter, *, expired: bool = False) -> None:
-    """Let it have died an hour ago, or so long ago that its time is over."""
+    """Let it have died an hour ago, or before its retention."""
     past = datetime.now(UTC) - timedelta(hours=1)
     Task.objects.filter(pk=letter.task_id, finished_at__isnull=False).update(finished_at=past)
     if expired:
