@@ -150,7 +150,7 @@ class TaskDiscovery:
         options: WorkerOptions,
         worker_id: uuid.UUID,
         transport: Transport,
-        can_run: Callable[[AnyTask], bool] = lambda _task: True,
+        can_run: Callable[[AnyTask], bool],
     ) -> None:
         self.requested = False  # whether to look for unknown task types
         self.refused: list[str] = []  # known types that the pool of this worker cannot run

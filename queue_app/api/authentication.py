@@ -12,8 +12,6 @@ from rest_framework.request import Request
 from queue_app.models import ApiKey
 from queue_app.services.control.api_keys import find_key
 
-APP = "queue_app."
-
 
 class PasswordAuthentication(BasicAuthentication):
     """HTTP Basic that refuses names which a database cannot hold."""
@@ -40,7 +38,7 @@ class KeyAuthentication(BaseAuthentication):
             raise exceptions.AuthenticationFailed
         user = _own_copy(key.user)
         if key.scopes:
-            _restrict(user, frozenset(f"{APP}{scope}" for scope in key.scopes))
+            _restrict(user, frozenset(f"queue_app.{scope}" for scope in key.scopes))
         return user, key
 
     def authenticate_header(self, request: Request) -> str:

@@ -151,8 +151,9 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
     if isinstance(error, DatabaseError) and getattr(error.__cause__, "sqlstate", None) == DISK_FULL:
         code = "storage_full"
     status = STATUS_OF_CODE.get(code, rule.status)
-    detail: str = rule.detail or (entries[0]["message"] if len(entries) == 1 else printable(_detail(error)))
-    problem = document(status, code, detail)
+    detail: str = rule.detail or (entries[0]["message"] if len(entries) == 1 else printable(str(error)))
+    title = TITLES.get(status) or HTTPStatus(status).phrase
+    problem: dict[str, Any] = {"title": title, "status": status, "code": code, "detail": detail}
     if entries:
         problem["errors"] = entries
     if isinstance(error, own.InvalidTransition | own.StaleLease):
@@ -161,12 +162,6 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
         problem |= {"queue": error.queue or None, "limit": error.limit, "current": error.current}
     set_rollback()
     return Response(problem, status=status, headers=_headers(error, status), content_type=CONTENT_TYPE)
-
-
-def document(status: int, code: str, detail: str) -> dict[str, Any]:
-    """Return a problem document."""
-    title = TITLES.get(status) or HTTPStatus(status).phrase
-    return {"title": title, "status": status, "code": code, "detail": detail}
 
 
 def printable(text: str, limit: int = TEXT_LIMIT) -> str:
@@ -192,10 +187,6 @@ def _entry(error: InvalidTaskData) -> dict[str, Any]:
     if isinstance(error, own.UnknownTaskType | own.UnknownQueue):
         entry["near_matches"] = error.near_matches
     return entry
-
-
-def _detail(error: Exception) -> str:
-    return str(error.detail) if isinstance(error, drf.APIException) else str(error)
 
 
 def _headers(error: Exception, status: int) -> dict[str, str]:

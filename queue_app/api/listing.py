@@ -78,18 +78,14 @@ def parse_letter_listing(query: QueryDict) -> tuple[Listing[DeadLetterFilter, De
         return Listing(wanted, _page_size(reader), before), state
 
 
-def cursor_of(before: uuid.UUID | DeathCursor | None) -> str | None:
-    """Return the opaque cursor of the page that starts after this place."""
-    if isinstance(before, DeathCursor):
-        return f"{(before.died_at - _EPOCH) // timedelta(microseconds=1):014x}{before.id.hex}"
-    return None if before is None else before.hex
-
-
 def page_of(request: Request, results: list[dict[str, Any]], before: uuid.UUID | DeathCursor | None) -> dict[str, Any]:
-    """Return a page of a list with the cursor and the address of the next page."""
-    cursor = cursor_of(before)
-    if cursor is None:
+    """Return a page of a list with the opaque cursor and the address of the next page."""
+    if before is None:
         return {"results": results, "next_cursor": None, "next": None}
+    if isinstance(before, DeathCursor):
+        cursor = f"{(before.died_at - _EPOCH) // timedelta(microseconds=1):014x}{before.id.hex}"
+    else:
+        cursor = before.hex
     query = request.query_params.copy()
     query["cursor"] = cursor
     address = request.build_absolute_uri(f"{request.path}?{query.urlencode()}")

@@ -26,7 +26,6 @@ WINDOW_SECONDS: Final = 60
 #: Number of blocks in a limit.
 BLOCKS: Final = 1000
 REMEMBER_AT_MOST: Final = 10_000
-SCOPES: Final = ("submits", "reads", "heavy")
 
 
 class Blocks:

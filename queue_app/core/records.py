@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, NamedTuple, Self
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Self
 
 from queue_app.core.lanes import lane_name, score
 from queue_app.core.priorities import Band
@@ -135,6 +136,11 @@ class TaskRef:
         task_id, task_type, queue, priority, capabilities, *rest = row
         return cls(task_id, task_type, queue, priority, tuple(capabilities), *rest)
 
+    @classmethod
+    def of(cls, task: Any) -> Self:
+        """Return the record of a queued task: a model or a ``ClaimedTask``."""
+        return cls.from_row(_ref_fields(task))
+
     @property
     def lane(self) -> str:
         """The name of the lane that the task waits in."""
@@ -149,6 +155,9 @@ class TaskRef:
     def entry(self) -> Entry:
         """The task's lane, score and id."""
         return Entry(self.lane, self.score, self.id)
+
+
+_ref_fields: Final = attrgetter(*(each.name for each in fields(TaskRef)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,17 +209,7 @@ class ClaimedTask:
     @property
     def ref(self) -> TaskRef:
         """The task as the index knows it."""
-        return TaskRef(
-            self.id,
-            self.task_type,
-            self.queue,
-            self.priority,
-            self.capabilities,
-            self.queued_at,
-            self.user,
-            self.concurrency_key,
-            self.weight,
-        )
+        return TaskRef.of(self)
 
 
 class Lease(NamedTuple):

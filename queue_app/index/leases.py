@@ -30,7 +30,7 @@ class Leases(Calls):
         return self._each("restore_leases", leases)
 
     def _each(self, script: str, leases: Iterable[Lease]) -> int:
-        return sum(int(self._call(script, *_grouped(batch))) for batch in batched(leases, BATCH))
+        return self._total(script, map(_grouped, batched(leases, BATCH)))
 
     def missing_leases(self, leases: Iterable[Lease]) -> list[uuid.UUID]:
         """Return the tasks whose lease is missing, incomplete or another one."""

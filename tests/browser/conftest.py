@@ -30,7 +30,7 @@ def chromium() -> str:
 
 @pytest.fixture(autouse=True)
 def short_connections(monkeypatch):
-    """Let the live server close its connections with each request, or the test database cannot be dropped."""
+    """Make the live server close its connections after each request, so that the test database can be dropped."""
     from django.db import connections  # noqa: PLC0415 - needs the settings
 
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
@@ -38,22 +38,22 @@ def short_connections(monkeypatch):
 
 @pytest.fixture(scope="module")
 def browser(chromium) -> Iterator:
-    """Start a browser for the tests of one module: its event loop, in this thread, must not meet other tests."""
+    """Start a browser for the tests of one module; its event loop in this thread would disturb other tests."""
     from django.db import connections  # noqa: PLC0415 - needs the settings
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only when there is a browser
 
     with pytest.MonkeyPatch.context() as patch:
-        # Playwright keeps an event loop running in this thread, which the test's own queries do not disturb.
+        # Playwright runs an event loop in this thread; the test's queries do not disturb it.
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS))
             yield browser
             browser.close()
-            connections.close_all()  # those of the time with an event loop; Django keeps them apart from the others
+            connections.close_all()  # connections opened under the event loop, which Django keeps separate
 
 
 class Visitor:
-    """One tab of somebody who is logged in, and everything that went wrong in it."""
+    """A tab of a logged-in user, with all errors that occurred in it."""
 
     def __init__(self, browser, address: str, **options) -> None:
         self.address = address
@@ -65,9 +65,9 @@ class Visitor:
         self.page.on("response", self._look)
 
     def _note(self, message) -> None:
-        """Note errors; the browser says there when the Content Security Policy forbids something."""
+        """Record errors, including violations of the Content Security Policy."""
         if message.text.startswith("Failed to load resource"):
-            return  # that is a response, see below; browsers ask for icons that nobody has
+            return  # the response handler below checks these; browsers request icons that do not exist
         if message.type == "error" or "Content Security Policy" in message.text:
             self.problems.append(message.text)
 
@@ -80,7 +80,7 @@ class Visitor:
                 self.problems.append(f"{response.url} allows too much: {policy!r}")
 
     def log_in(self, name: str) -> None:
-        """Have somebody logged in; Django's own form for it is not what is tested here."""
+        """Log a user in, without Django's form."""
         from django.conf import settings  # noqa: PLC0415
         from django.contrib.auth.models import User  # noqa: PLC0415
         from django.test import Client  # noqa: PLC0415
@@ -110,7 +110,7 @@ def visit(browser, live_server) -> Iterator:
 
 @pytest.fixture(autouse=True)
 def fresh_look():
-    """Forget what viewers shared in the test before."""
+    """Forget the shared values of the last test."""
     from queue_app.dashboard import cache  # noqa: PLC0415
 
     cache.forget()

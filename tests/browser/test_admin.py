@@ -53,9 +53,9 @@ shop.gateway.CardDeclined: declined with token=tok_5f2c9e81
 
 @pytest.fixture
 def shop():
-    """Fill the tables like those of a shop on an ordinary day."""
+    """Fill the tables as in a shop on an ordinary day."""
     forget_known_queues()
-    # A flush between two tests takes what the migrations had put there.
+    # The flush between two tests deletes the rows that the migrations created.
     for band in Band:
         PriorityPolicy.objects.get_or_create(pk=band.value)
     RuntimeSettings.objects.get_or_create(pk=1)
@@ -106,7 +106,7 @@ def shop():
     Task.objects.filter(pk=ids[9]).update(attempt=3, failures=3)
     _remember_two_hours(now)
     _bury(now)
-    rebuild()  # the index learns of what runs
+    rebuild()  # adds running tasks to the index
     pause("payments", by="alice", reason="gateway maintenance until 18:00")
     return {"failed": ids[9], "running": ids[0], "waiting": ids[14], "gpu": ids[16], "worker": workers[0].id}
 
@@ -159,7 +159,7 @@ def _end(task_id, worker, status, now):
 
 
 def _bury(now):
-    """Put some dead letters of two causes beside those that failed."""
+    """Add dead letters of two causes."""
     letters = []
     for n in range(14):
         task = Task.objects.create(
@@ -182,7 +182,7 @@ def _bury(now):
 
 
 def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session for all of it keeps the suite quick
-    """One long day: a pause, a task that runs first, a replay, a cancel of all that match, and what is live."""
+    """One long day: a pause, a task that runs first, a replay, a bulk cancel, the live overview."""
     kinds = Profile.of(["mail"], ["shop.tasks.send_receipt", "shop.tasks.send_newsletter"], ())
     hand = Hand(uuid.uuid4(), kinds)
     get_index().register(kinds, hand.id)
@@ -190,7 +190,7 @@ def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session
     page = visitor.page
     visitor.log_in("alice")
 
-    # A waiting task gets another priority, and runs first.
+    # A queued task gets another priority, and runs first.
     visitor.go(f"task/{shop['waiting']}/change/")
     page.select_option("#tq-priority", "critical")
     page.click("text=Change priority")
@@ -201,7 +201,7 @@ def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session
     page.reload()
     assert "completed" in page.inner_text(".tq-summary")
 
-    # A queue is paused for an hour, and the overview says by whom and why.
+    # Staff pause a queue for an hour; the overview shows who paused it and why.
     visitor.go("queue/mail/change/")
     page.fill("#tq-reason", "new templates")
     page.select_option("#tq-seconds", "3600")
@@ -210,7 +210,7 @@ def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session
     assert Queue.objects.get(pk="mail").resume_at is not None
     assert take(hand) == []
 
-    # The overview moves while one looks at it, and says what is new.
+    # The overview updates itself, and announces new reasons.
     visitor.go("")
     page.wait_for_selector("#tq-overview[data-drawn]")
     assert "paused by alice: new templates" in page.inner_text("#tq-live")
@@ -228,7 +228,7 @@ def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session
     page.keyboard.press("t")
     page.wait_for_selector("#result_list")
 
-    # All that match are cancelled, after a page that says what will happen.
+    # Staff cancel all that match, after a confirmation page.
     visitor.go("task/?queue=mail&priority=normal&status=queued")
     page.check("#action-toggle")
     page.click(".actions .question a")
@@ -242,7 +242,7 @@ def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session
     page.wait_for_selector("text=60 of 60 tasks done")
     assert Task.objects.filter(queue="mail", priority=Band.NORMAL, status=Status.CANCELLED).count() == 60
 
-    # Dead letters of one cause are replayed.
+    # Staff replay the dead letters of one cause.
     visitor.go("deadletter/causes/")
     page.screenshot(path=screenshots / "causes-light.png", full_page=True)
     page.click("text=Replay or discard… >> nth=0")
@@ -256,21 +256,21 @@ def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session
     assert Task.objects.get(pk=replayed[0].task_id).status == Status.QUEUED
 
     visitor.go("auditentry/")
-    said = page.inner_text("#result_list")
+    listed = page.inner_text("#result_list")
     for action in ("task.reprioritise", "queue.pause", "task.cancel_all", "deadletter.replay_many"):
-        assert action in said
+        assert action in listed
     assert visitor.problems == []
 
 
 def test_pages_look_right(visit, shop, screenshots):
-    for look, options in LOOKS.items():
+    for size, options in LOOKS.items():
         visitor = visit(**options)
         visitor.log_in("alice")
-        look_around(visitor, look, shop, screenshots)
+        visit_all(visitor, size, shop, screenshots)
 
 
-def look_around(visitor, look, shop, screenshots):
-    """Take a picture of every page; on none is anything refused by the browser, secret or too wide."""
+def visit_all(visitor, size, shop, screenshots):
+    """Take a screenshot of every page; none has browser errors, secrets or overflow."""
     page = visitor.page
     pages = {
         "overview": "",
@@ -293,7 +293,7 @@ def look_around(visitor, look, shop, screenshots):
         visitor.go(path)
         if name == "overview":
             page.wait_for_selector("#tq-overview[data-drawn]")
-        page.screenshot(path=screenshots / f"{name}-{look}.png", full_page=True)
+        page.screenshot(path=screenshots / f"{name}-{size}.png", full_page=True)
         if "list" not in name and name != "policies":  # Django's own lists scroll sideways on a phone
             assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
         assert "tok_5f2c9e81" not in page.content()

@@ -1,4 +1,4 @@
-"""Somebody submits and reprioritises a task on the pages of the API, in a real browser."""
+"""A user submits and reprioritises a task on the API's pages in a real browser."""
 
 import json
 

@@ -19,7 +19,7 @@ SIZES = {"phone": {"width": 390, "height": 844}, "light": {"width": 1440, "heigh
 
 @pytest.fixture
 def letters():
-    """Let some tasks of a shop be dead."""
+    """Create dead letters of a shop."""
     forget_known_queues()
     User.objects.create_superuser("alice")
     new = NewTask(
@@ -51,9 +51,9 @@ def test_replay_in_the_browser(visit, letters, screenshots):
     page, base = visitor.page, f"{visitor.address}/admin/queue_app"
 
     def shot(name):
-        for look, size in SIZES.items():
-            page.set_viewport_size(size)
-            page.screenshot(path=screenshots / f"{name}-{look}.png", full_page=True)
+        for size, pixels in SIZES.items():
+            page.set_viewport_size(pixels)
+            page.screenshot(path=screenshots / f"{name}-{size}.png", full_page=True)
             assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), name
         assert "tok_5f2c9e81" not in page.content()
 

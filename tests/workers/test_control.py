@@ -107,7 +107,7 @@ def test_each_retry_may_take_longer(hire):
     assert timeouts == pytest.approx([10, 15, 22.5])
 
 
-def test_a_cancelled_task_is_interrupted_when_the_worker_is_told(hire, interrupted):
+def test_a_cancelled_task_is_interrupted_when_the_worker_is_notified(hire, interrupted):
     kept, cancelled = put(type_of(chores.quick)), put(type_of(chores.quick))
     worker = hire()
     watch(worker, interrupted)
@@ -125,7 +125,7 @@ def test_a_cancelled_task_is_interrupted_when_the_worker_is_told(hire, interrupt
     assert_index_agrees()
 
 
-def test_a_heartbeat_finds_what_the_worker_was_not_told(hire, interrupted):
+def test_a_heartbeat_finds_a_cancellation_without_a_call(hire, interrupted):
     cancelled = put(type_of(chores.quick))
     worker = hire()
     watch(worker, interrupted)

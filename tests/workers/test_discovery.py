@@ -35,7 +35,7 @@ def new_module(monkeypatch, name: str, source: str) -> None:
     monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
 
 
-def test_it_learns_a_type_of_an_installed_app(hire, monkeypatch):
+def test_it_discovers_a_type_of_an_installed_app(hire, monkeypatch):
     name = "taskqueue_project.demo.brand_new"
     kind = f"{name}.greet"
     new_module(monkeypatch, name, "from django.tasks import task\n@task\ndef greet():\n    return 'hi'\n")
@@ -73,7 +73,7 @@ def test_a_module_that_breaks_is_tried_once(hire, monkeypatch, warnings_logged):
 
 
 @pytest.mark.parametrize("kind", ["os.system", "tests.other.thing", "nothing"])
-def test_it_looks_nowhere_else(hire, kind, monkeypatch):
+def test_it_imports_nothing_else(hire, kind, monkeypatch):
     looked = []
     monkeypatch.setattr(registry, "import_module", looked.append)
     put(kind)
@@ -83,7 +83,7 @@ def test_it_looks_nowhere_else(hire, kind, monkeypatch):
     assert looked == []
 
 
-def test_the_index_away_while_it_learns(hire):
+def test_the_index_is_away_during_discovery(hire):
     put("tests.other.thing")
     worker = hire()
     worker._beat()

@@ -1,4 +1,4 @@
-"""The heartbeat: nothing but its end ends it."""
+"""The heartbeat goes on until it is stopped or the worker is lost."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ from queue_app.workers.background import Heartbeat
 
 @pytest.fixture
 def lost() -> list[str]:
-    """Why the worker was told that it is lost."""
+    """Reasons with which ``on_lost`` was called."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""How far ahead a worker claims: by time, and only where it knows the time."""
+"""How far ahead a worker claims, by the run times that it knows."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What attempts say while they run, and how a worker is asked what it does."""
+"""What attempts report while they run, and what a worker reports about itself."""
 
 import logging
 from datetime import timedelta
@@ -51,7 +51,7 @@ def test_progress_lines_and_a_later_deadline_are_stored_before_the_outcome(hire)
     assert not worker._reports._pending, "what has ended is forgotten"
 
 
-def test_an_attempt_that_lost_its_task_says_nothing(hire):
+def test_reports_of_an_attempt_that_lost_its_task_are_dropped(hire):
     worker = hire()
     put(type_of(chores.tells))
     worker.wake()
@@ -153,7 +153,7 @@ def test_a_dump_names_what_runs_with_stacks(hire, capfd):
     assert "test_a_dump_names_what_runs_with_stacks" in text
 
 
-def test_vitals_follow_the_loop_and_not_the_process(tmp_path, monkeypatch):
+def test_health_follows_the_loop_and_not_the_process(tmp_path, monkeypatch):
     import socket  # noqa: PLC0415
 
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -210,7 +210,7 @@ def test_no_more_is_asked_than_the_jobs_want_to_know(make, monkeypatch):
 
 
 @pytest.mark.parametrize("error", [OperationalError("gone"), RuntimeError("a bug")])
-def test_when_the_look_fails_every_job_looks_for_itself(make, monkeypatch, error, caplog):
+def test_if_the_query_fails_every_job_runs(make, monkeypatch, error, caplog):
     scheduler = make()
     names, called = asking(scheduler)
     tick(scheduler, *names)

@@ -83,7 +83,7 @@ def test_who_does_not_lead_cannot_resign_for_the_leader(make):
     assert third.run_once() == []
 
 
-def test_who_stands_by_looks_often_enough(make, monkeypatch):
+def test_a_scheduler_on_standby_checks_often_enough(make, monkeypatch):
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     make().run_once()
     second = make(leader_seconds=30)

@@ -1,4 +1,4 @@
-"""The wake listener: the worker hears of every call, and looks by itself now and then."""
+"""The wake listener hears every call, and lets the worker claim from time to time without one."""
 
 import threading
 import uuid

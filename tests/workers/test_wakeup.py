@@ -1,4 +1,4 @@
-"""The wakeup: no ring is lost, and signal handlers may ring it."""
+"""The wakeup: no call is lost, and signal handlers may call it."""
 
 import signal
 import threading
@@ -9,13 +9,13 @@ import pytest
 from queue_app.workers.lifecycle import Wakeup
 
 
-def test_a_ring_before_the_wait_counts():
+def test_a_call_before_the_wait_counts():
     wakeup = Wakeup()
     wakeup.set()
     wakeup.wait(None)
 
 
-def test_many_rings_are_one():
+def test_many_calls_are_one():
     wakeup = Wakeup()
     for _ in range(10):
         wakeup.set()
@@ -30,7 +30,7 @@ def test_no_time_to_wait(seconds):
     Wakeup().wait(seconds)
 
 
-def test_a_ring_of_another_thread_wakes():
+def test_a_call_of_another_thread_wakes():
     wakeup = Wakeup()
     timer = threading.Timer(0.02, wakeup.set)
     timer.start()
@@ -38,7 +38,7 @@ def test_a_ring_of_another_thread_wakes():
     timer.join()
 
 
-def test_a_signal_handler_may_ring_at_any_point():
+def test_a_signal_handler_may_call_at_any_point():
     """An Event would lock up here: its handler waits for a lock that the interrupted thread holds."""
     wakeup, rings = Wakeup(), 0
 
@@ -58,7 +58,7 @@ def test_a_signal_handler_may_ring_at_any_point():
 
 
 def test_a_signal_that_does_not_interrupt_the_wait_still_ends_it(monkeypatch):
-    """As one does that arrives in the last instant before the sleep: here another thread takes it."""
+    """The signal arrives in the last instant before the sleep: another thread takes it."""
     monkeypatch.setattr("queue_app.workers.lifecycle.PIECE_SECONDS", 0.05)
     wakeup = Wakeup()
     before = signal.signal(signal.SIGALRM, lambda *_: wakeup.set())

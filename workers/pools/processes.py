@@ -3,7 +3,7 @@
 A task cannot harm other tasks with what it does to its process: a crash, a leak, a lock that is never
 released. This costs a message each way and the memory of a process for each slot.
 
-The calls of the worker's loop and the messages of the processes meet under one lock, hence in one module.
+The calls of the worker's loop and the messages of the processes meet under one lock, so they stand in one module.
 """
 
 from __future__ import annotations

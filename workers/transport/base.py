@@ -21,15 +21,19 @@ class OutcomesRefused(Exception):
 
 
 class Transport(Protocol):
-    """A way to reach the queue. The command makes one and passes it to the worker or supervisor."""
+    """A way to reach the queue. The command makes one and passes it to the worker or supervisor.
+
+    The bodies are for transports whose server does this by itself.
+    """
 
     def register(
         self, identity: WorkerIdentity, profile: Profile, *, concurrency: int, heartbeat_seconds: float
     ) -> None:
         """Register a worker."""
 
-    def register_again(self, profile: Profile, worker_id: uuid.UUID) -> None:
+    def register_again(self, profile: Profile, worker_id: uuid.UUID) -> object:
         """Register a worker with an index that was rebuilt."""
+        return None
 
     def heartbeat(self, worker_id: uuid.UUID, *, draining: bool, tasks_done: int) -> bool:
         """Report that the worker lives; return false if the worker was declared dead."""
@@ -42,6 +46,7 @@ class Transport(Protocol):
 
     def mark_dead(self, worker_id: uuid.UUID) -> object:
         """Give back the tasks of a worker process that has died."""
+        return None
 
     def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> bool:
         """Block until the index wakes the worker, for at most ``seconds``; return whether it did."""
@@ -71,18 +76,23 @@ class Transport(Protocol):
 
     def give_back_unacknowledged(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
         """Return the tasks that the worker was granted by a claim whose answer it never saw."""
+        return 0
 
     def record_progress(self, reports: Sequence[ProgressReport]) -> None:
         """Store progress, log lines and extensions of running attempts."""
 
     def earlier_attempts(self, task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
         """Return the errors and the worker ids of a task's earlier attempts."""
+        return [], []
 
     def make_due(self) -> int:
         """Queue scheduled tasks whose time has come; return their number."""
+        return 0
 
     def wake_idle_workers(self) -> int:
         """Repeat wake-up calls that may have been lost."""
+        return 0
 
     def rebuild_if_needed(self) -> object:
         """Rebuild a lost index, unless another process does; return ``None`` if nothing was done."""
+        return None

@@ -12,14 +12,12 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from django.tasks.base import TaskError
-
 from queue_app.core.priorities import parse_band
 from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
 from queue_app.exceptions import IndexUnavailable, InvalidTaskData, WorkerLost
 from queue_app.index import Profile
 from queue_app.services.repair.workers import WorkerIdentity
-from queue_app.workers.transport.base import OnWait, OutcomesRefused
+from queue_app.workers.transport.base import OnWait, OutcomesRefused, Transport
 from queue_app.workers.wire import task_of
 
 #: Maximum delay of an answer beyond the time that the request asks the server to wait.
@@ -49,8 +47,12 @@ class ServerRefused(Exception):
         self.status, self.code = status, code
 
 
-class HttpTransport:
-    """Calls the endpoints under ``/internal/workers/`` of one server."""
+class HttpTransport(Transport):
+    """Calls the endpoints under ``/internal/workers/`` of one server.
+
+    The server registers its workers again with a lost index, and misses the heartbeat of a dead worker. Every poll
+    lists the tasks that the worker holds, and the server gives back the others.
+    """
 
     def __init__(self, server: str, token: str) -> None:
         parts = urlsplit(server)
@@ -79,9 +81,6 @@ class HttpTransport:
             body[name] = list(getattr(profile, name))
         self._ids[identity.id] = uuid.UUID(self._post("/register", body)["worker_id"])
 
-    def register_again(self, profile: Profile, worker_id: uuid.UUID) -> None:
-        """Do nothing: the server registers its workers again."""
-
     def heartbeat(self, worker_id: uuid.UUID, *, draining: bool, tasks_done: int) -> bool:
         self._state = {"draining": draining, "tasks_done": tasks_done}
         running = [{"task_id": str(task_id), "attempt": attempt} for task_id, attempt in list(self._running)]
@@ -103,9 +102,6 @@ class HttpTransport:
 
     def deregister(self, worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:
         self._call(worker_id, "deregister", {"tasks_done": tasks_done})
-
-    def mark_dead(self, worker_id: uuid.UUID) -> None:
-        """Do nothing: the server misses the heartbeat."""
 
     def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> bool:
         return bool(self._call(worker_id, "wait", {"wait": min(seconds, MAX_WAIT)}, wait=seconds)["called"])
@@ -148,24 +144,9 @@ class HttpTransport:
         self._running -= {(task.id, task.attempt) for task in tasks}
         return len(returned)
 
-    def give_back_unacknowledged(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
-        return 0  # every poll lists the tasks that the worker holds; the server gives back the others
-
     def record_progress(self, reports: Sequence[ProgressReport]) -> None:
         for part, forms in _in_bodies(reports, _report_form):
             self._post(f"/{part[0].worker_id}/heartbeat", self._state | {"running": forms})
-
-    def earlier_attempts(self, task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
-        return [], []  # the protocol does not carry them
-
-    def make_due(self) -> int:
-        return 0
-
-    def wake_idle_workers(self) -> int:
-        return 0
-
-    def rebuild_if_needed(self) -> None:
-        """Do nothing: the server's scheduler rebuilds the index."""
 
     # -- HTTP ------------------------------------------------------------------------
 

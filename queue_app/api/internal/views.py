@@ -13,6 +13,7 @@ from queue_app.api.base import ApiView, parse_id
 from queue_app.api.internal import parsing
 from queue_app.exceptions import TokenRefused, WorkerNotFound
 from queue_app.models import WorkerToken
+from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.repair import remote, tokens
 
 
@@ -94,7 +95,7 @@ class ResultView(WorkerView):
         released = [task for key, task in held.items() if reported[key]["status"] == "released"]
         ended = [task for task in held.values() if task not in released]
         accepted = remote.report([parsing.outcome(task, reported[task.id, task.attempt]) for task in ended])
-        remote.release(released)
+        give_back(released)
         accepted |= {task.id for task in released}
         if "results" not in body:
             (only, _attempt) = next(iter(reported))

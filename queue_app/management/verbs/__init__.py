@@ -1,15 +1,9 @@
 """The verbs of ``manage.py taskqueue``: one module for each verb, with the verb's name.
 
 A module has a docstring (the first line is the summary), ``EXAMPLE`` (the words after ``manage.py``), ``NEEDS`` (what
-must work before the verb starts), ``add_arguments``, and ``run``, which calls the services and returns an exit code:
-
-- 0: done;
-- 1: problems found, or refused by the queue;
-- 2: an option or value is invalid;
-- 4: PostgreSQL or Redis cannot be reached.
-
-A verb need not catch the queue's errors: the command turns each into one line and an exit code. A module whose name
-begins with an underscore is not a verb.
+must work before the verb starts), ``add_arguments``, and ``run``, which calls the services and returns one of
+``EXIT_CODES``. A verb need not catch the queue's errors: the command turns each into one line and an exit code. A
+module whose name begins with an underscore is not a verb.
 """
 
 from __future__ import annotations

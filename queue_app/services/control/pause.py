@@ -8,6 +8,7 @@ Crash points: only the row counts; the reconciler repeats a copy to the index th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -34,9 +35,7 @@ def pause(name: str, *, by: str = "", reason: str = "", resume_at: datetime | No
 
     A second pause changes nothing, unless its ``resume_at`` differs: then it replaces the first one.
     """
-    check_resume_at(resume_at)
-    with atomic():
-        return _pause(lock_queue(name), by=by, reason=reason, resume_at=resume_at)
+    return _pause(lambda: lock_queue(name), by, reason, resume_at)
 
 
 def resume(name: str) -> Queue:
@@ -47,7 +46,7 @@ def resume(name: str) -> Queue:
 
 def pause_type(task_type: str, *, by: str = "", reason: str = "", resume_at: datetime | None = None) -> Limit:
     """Pause a task type in all queues, like ``pause``; raise ``InvalidTaskData``."""
-    return _pause_limit(Scope.TYPE, task_type, by=by, reason=reason, resume_at=resume_at)
+    return _pause(lambda: _lock_limit(Scope.TYPE, task_type), by, reason, resume_at)
 
 
 def resume_type(task_type: str) -> Limit | None:
@@ -57,7 +56,7 @@ def resume_type(task_type: str) -> Limit | None:
 
 def pause_key(key: str, *, by: str = "", reason: str = "", resume_at: datetime | None = None) -> Limit:
     """Pause a concurrency key, like ``pause``; raise ``InvalidTaskData``."""
-    return _pause_limit(Scope.KEY, key, by=by, reason=reason, resume_at=resume_at)
+    return _pause(lambda: _lock_limit(Scope.KEY, key), by, reason, resume_at)
 
 
 def resume_key(key: str) -> Limit | None:
@@ -67,15 +66,13 @@ def resume_key(key: str) -> Limit | None:
 
 def pause_everything(*, by: str = "", reason: str = "", resume_at: datetime | None = None) -> RuntimeSettings:
     """Pause everything, like ``pause``; raise ``InvalidTaskData``."""
-    check_resume_at(resume_at)
-    with atomic():
-        return _pause(_settings(), by=by, reason=reason, resume_at=resume_at)
+    return _pause(_lock_settings, by, reason, resume_at)
 
 
 def resume_everything() -> RuntimeSettings:
     """End the pause of everything; queues, task types and keys with their own pause stay paused."""
     with atomic():
-        return _resume(_settings())
+        return _resume(_lock_settings())
 
 
 def resume_due() -> int:
@@ -120,13 +117,15 @@ def describe(what: Paused) -> str:
     return "everything"
 
 
-def _pause[P: Paused](what: P, *, by: str, reason: str, resume_at: datetime | None) -> P:
-    if what.paused and what.resume_at == resume_at:
+def _pause[P: Paused](lock: Callable[[], P], by: str, reason: str, resume_at: datetime | None) -> P:
+    check_resume_at(resume_at)
+    with atomic():
+        what = lock()
+        if not what.paused or what.resume_at != resume_at:
+            what.paused, what.paused_at = True, what.paused_at or timezone.now()
+            what.paused_by, what.paused_reason, what.resume_at = by, reason, resume_at
+            what.save(update_fields=FIELDS)
         return what
-    what.paused, what.paused_at = True, what.paused_at or timezone.now()
-    what.paused_by, what.paused_reason, what.resume_at = by, reason, resume_at
-    what.save(update_fields=FIELDS)
-    return what
 
 
 def _resume[P: Paused](what: P) -> P:
@@ -136,15 +135,12 @@ def _resume[P: Paused](what: P) -> P:
     return what
 
 
-def _pause_limit(scope: Scope, name: str, *, by: str, reason: str, resume_at: datetime | None) -> Limit:
-    check_resume_at(resume_at)
+def _lock_limit(scope: Scope, name: str) -> Limit:
     with refused():
         Limit(scope=scope, name=name).full_clean(validate_unique=False, validate_constraints=False)
     limits = Limit.objects.using(alias())
-    with atomic():
-        limits.get_or_create(scope=scope, name=name)
-        found = limits.select_for_update().get(scope=scope, name=name)
-        return _pause(found, by=by, reason=reason, resume_at=resume_at)
+    limits.get_or_create(scope=scope, name=name)
+    return limits.select_for_update().get(scope=scope, name=name)
 
 
 def _resume_limit(scope: Scope, name: str) -> Limit | None:
@@ -162,7 +158,7 @@ def lock_queue(name: str) -> Queue:
         raise UnknownQueue(name, queues.values_list("name", flat=True)[:1000]) from None
 
 
-def _settings() -> RuntimeSettings:
+def _lock_settings() -> RuntimeSettings:
     rows = RuntimeSettings.objects.using(alias())
     rows.get_or_create(pk=1)
     return rows.select_for_update().get(pk=1)

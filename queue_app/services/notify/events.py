@@ -32,7 +32,7 @@ from queue_app.core.records import ClaimedTask, Enqueued, Outcome, TaskRef, Task
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.index import Index, get_index
-from queue_app.services.notify import index as notify
+from queue_app.services.notify.index import notify_index, publish_runs, push_on_commit
 from queue_app.sql.finish import Attempt
 
 #: Pass this id to read only events that are published from now on.
@@ -81,13 +81,13 @@ def publish(events: Iterable[tuple[Occasion, uuid.UUID]]) -> None:
 def publish_on_commit(events: Iterable[tuple[Occasion, uuid.UUID]]) -> None:
     """Record events once the caller's transaction has committed."""
     if _is_recorded():
-        notify.push_on_commit((), events=in_runs(events))
+        push_on_commit((), events=in_runs(events))
 
 
 def count(counts: Mapping[str, int]) -> None:
     """Add to the counters of the cluster. Never raises."""
     if counts and conf.get().metrics.enabled:
-        notify.notify_index(Index.count, "count", counts)
+        notify_index(Index.count, "count", counts)
 
 
 # -- events of the transitions ---------------------------------------------------------------------
@@ -204,4 +204,4 @@ def _record(runs: Sequence[Run]) -> None:
 
 def _publish(runs: Sequence[Run]) -> None:
     if runs:
-        notify.publish(runs)
+        publish_runs(runs)

@@ -73,7 +73,7 @@ def on_commit[**P](
     connection().on_commit(lambda: notify_index(operation, name, *args, **kwargs), robust=True)
 
 
-def publish(runs: Sequence[Run]) -> None:
+def publish_runs(runs: Sequence[Run]) -> None:
     """Publish events whose rows are committed."""
     notify_index(Index.notify, "publish", (), runs)
 

@@ -31,7 +31,7 @@ from queue_app.exceptions import WorkerNotFound as NotFound
 from queue_app.index import Profile
 from queue_app.models import Task, TaskPayload, Worker, WorkerToken
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.lifecycle.claim import claim, give_back, give_back_unacknowledged
+from queue_app.services.lifecycle.claim import claim, give_back_unacknowledged
 from queue_app.services.lifecycle.finish import finish, record_progress
 from queue_app.services.repair import tokens
 from queue_app.services.repair import workers as service
@@ -150,11 +150,6 @@ def _with_call(outcome: Outcome, call: TaskPayload | None) -> Outcome:
         return outcome
     task = replace(outcome.task, args=json.dumps(call.args), parameters=json.dumps(call.parameters))
     return replace(outcome, task=task)
-
-
-def release(tasks: list[ClaimedTask]) -> None:
-    """Return tasks that ``held`` returned to their places."""
-    give_back(tasks)
 
 
 def stale(task_id: uuid.UUID, worker_id: uuid.UUID) -> StaleLease:

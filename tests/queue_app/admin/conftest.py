@@ -18,9 +18,9 @@ def rows(db):
     from queue_app.services.enqueue.store import forget_known_queues
     from queue_app.services.notify.index import breaker
 
-    forget_known_queues()  # the rows of the test before are rolled back, and the process remembers them
+    forget_known_queues()  # the process remembers rows that the last test rolled back
     breaker.reset()
-    cache.forget()  # the values that viewers share are of the test before
+    cache.forget()  # the shared values come from the last test
     yield
     forget_known_queues()
     breaker.reset()
@@ -28,7 +28,7 @@ def rows(db):
 
 @pytest.fixture
 def committed(django_capture_on_commit_callbacks):
-    """Return a context in which hooks of a commit run at its end, as after a real commit."""
+    """Return a context that runs on-commit hooks at its end, as a real commit does."""
     return lambda: django_capture_on_commit_callbacks(execute=True)
 
 
@@ -75,7 +75,7 @@ def make_worker() -> Callable:
 
 @pytest.fixture
 def run_task() -> Callable:
-    """Put a task under a worker, as a claim does."""
+    """Assign a task to a worker, as a claim does."""
     from queue_app.models import Task
 
     def run(task, worker=None):
@@ -133,7 +133,7 @@ ROLES = {
 
 @pytest.fixture
 def client_of() -> Callable:
-    """Return a function that logs a user of some role in; ``anonymous`` is nobody."""
+    """Return a function that logs in a user with a role; ``anonymous`` logs in no user."""
     from django.contrib.auth.models import Permission, User
     from django.test import Client
 
@@ -158,7 +158,7 @@ def staff(client_of):
 
 @pytest.fixture
 def redis_down(monkeypatch):
-    """Make every call of the index fail as it does without a server."""
+    """Make every call of the index fail as without a server."""
     from queue_app.exceptions import IndexUnavailable
     from queue_app.index import Index
 

@@ -1,4 +1,4 @@
-"""Who may do what, and what the actions change: rows, index, history, messages."""
+"""Permissions of the actions, and their effect on rows, index, history and messages."""
 
 import uuid
 from collections import Counter
@@ -25,7 +25,7 @@ def select(client, path, action, objects, **data):
     return client.post(path, chosen | data)
 
 
-def said(response):
+def messages_of(response):
     return [str(message) for message in get_messages(response.wsgi_request)]
 
 
@@ -35,7 +35,7 @@ def position(task):
     return get_index().position(ref)
 
 
-# -- who may --------------------------------------------------------------------------
+# -- permissions --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("role", ALL_ROLES)
@@ -100,7 +100,7 @@ def test_who_may_pause(role, how, client_of):
 
 
 @pytest.mark.parametrize("role", ["canceller", "viewer", "reprioritiser", "superuser"])
-def test_buttons_and_actions_are_shown_to_those_who_may(role, client_of, make_task):
+def test_buttons_and_actions_need_their_permission(role, client_of, make_task):
     client, task = client_of(role), make_task()
     page = client.get(f"{TASKS}{task.pk}/change/").content.decode()
     menu = client.get(TASKS).content.decode()
@@ -111,7 +111,7 @@ def test_buttons_and_actions_are_shown_to_those_who_may(role, client_of, make_ta
 @pytest.mark.parametrize(
     "path", ["task/{task}/cancel/", "task/{task}/priority/", "queue/default/pause/", "queue/default/resume/"]
 )
-def test_changes_are_posted_with_a_token(path, client_of, make_task):
+def test_changes_need_a_post_with_a_csrf_token(path, client_of, make_task):
     task = make_task()
     client = client_of("superuser", enforce_csrf_checks=True)
     address = f"/admin/queue_app/{path.format(task=task.pk)}"
@@ -123,7 +123,7 @@ def test_changes_are_posted_with_a_token(path, client_of, make_task):
     assert select(client, TASKS, "cancel_selected", [task]).status_code == 403
 
 
-def test_rows_are_never_edited_by_hand(staff, make_task, make_worker):
+def test_staff_cannot_edit_rows(staff, make_task, make_worker):
     task, worker = make_task(), make_worker()
     assert staff.post(f"{TASKS}{task.pk}/change/", {"status": "completed"}).status_code == 403
     assert staff.get(f"{TASKS}add/").status_code == 403
@@ -136,7 +136,7 @@ def test_rows_are_never_edited_by_hand(staff, make_task, make_worker):
         assert staff.get(f"/admin/queue_app/{model}/add/").status_code == 403
 
 
-# -- what it does ---------------------------------------------------------------------
+# -- effects ---------------------------------------------------------------------
 
 
 def test_cancel_selected(staff, committed, make_task, run_task, end_task):
@@ -150,7 +150,7 @@ def test_cancel_selected(staff, committed, make_task, run_task, end_task):
     assert [waiting.status, running.status, ended.status] == [Status.CANCELLED, Status.EXECUTING, Status.COMPLETED]
     assert running.cancel_requested_at is not None
     assert position(behind) == before - 1
-    assert said(response) == [
+    assert messages_of(response) == [
         "Cancelled 1 task.",
         "Asked the workers of 1 task to stop.",
         "Skipped 1 task (ended already): 1 completed.",
@@ -168,7 +168,7 @@ def test_reprioritise_selected(staff, committed, make_task, run_task, end_task):
     running.refresh_from_db()
     assert (second.priority, running.priority) == (Band.HIGH, Band.NORMAL)
     assert (position(second), position(first)) == (1, 2)
-    assert said(response) == [
+    assert messages_of(response) == [
         "Changed the priority of 1 task to high.",
         "Skipped 1 task (not waiting any more, or in that band already): 1 executing.",
     ]
@@ -192,9 +192,9 @@ def test_actions_on_all_that_match(staff, make_task):
     ask = {"action": "cancel_selected", "index": "0", "select_across": "1", "_selected_action": [str(other.pk)]}
     page = staff.post(f"{TASKS}?task_type=a.task", ask).content.decode()
     assert "<strong>3</strong> tasks will be changed" in page
-    assert Task.objects.in_status("queued").count() == 4, "asked first"
+    assert Task.objects.in_status("queued").count() == 4, "the first request only asks for confirmation"
     staff.post(f"{TASKS}?q=type:a.", ask | {"confirmed": "yes"})
-    assert Task.objects.in_status("queued").count() == 4, "no known type begins so: which ones are meant?"
+    assert Task.objects.in_status("queued").count() == 4, "no known type begins with a., so the filter is ambiguous"
     staff.post(f"{TASKS}?task_type=a.task", ask | {"confirmed": "yes", "reason": "sold out"})
     assert Counter(Task.objects.values_list("task_type", "status")) == {
         ("a.task", "cancelled"): 3,
@@ -207,7 +207,7 @@ def test_actions_on_all_that_match(staff, make_task):
 
 
 @pytest.mark.parametrize(("action", "kind"), [("retry_selected", "retry"), ("run_now_selected", "run_now")])
-def test_all_that_match_are_queued_by_an_operation_however_many(action, kind, staff, make_task, end_task, monkeypatch):
+def test_an_operation_queues_all_that_match(action, kind, staff, make_task, end_task, monkeypatch):
     monkeypatch.setattr("queue_app.admin.bulk.STEP", 2)
     later = timezone.now() + timedelta(hours=1)
     ready = [
@@ -215,18 +215,18 @@ def test_all_that_match_are_queued_by_an_operation_however_many(action, kind, st
     ]
     done = end_task(make_task(), Status.COMPLETED)
     response = select(staff, TASKS, action, [*ready[:1], done], select_across="1")
-    assert said(response)[0].startswith("3 of 3 tasks done")
+    assert messages_of(response)[0].startswith("3 of 3 tasks done")
     assert {task.status for task in Task.objects.filter(pk__in=[task.pk for task in ready])} == {"queued"}
     assert Task.objects.get(pk=done.pk).status == "completed"
     assert (Operation.objects.get().kind, Operation.objects.get().changed) == (kind, 3)
     assert AuditEntry.objects.get(count=3).action == f"task.{kind}_all"
 
 
-def test_a_large_selection_goes_on_as_an_operation(staff, make_task, monkeypatch):
+def test_a_large_selection_becomes_a_background_operation(staff, make_task, monkeypatch):
     monkeypatch.setattr("queue_app.admin.bulk.STEP", 2)
     tasks = [make_task() for _ in range(3)]
     response = select(staff, TASKS, "cancel_selected", tasks, reason="sold out")
-    assert said(response)[0].startswith("3 of 3 tasks done, 0 skipped.")
+    assert messages_of(response)[0].startswith("3 of 3 tasks done, 0 skipped.")
     assert {task.status for task in Task.objects.all()} == {"cancelled"}
     entry = AuditEntry.objects.get(action="task.cancel_all")
     assert (entry.count, entry.reason, entry.by) == (3, "sold out", "superuser")
@@ -251,14 +251,16 @@ def test_a_purged_task_is_named_in_the_message(staff, make_task, monkeypatch):
         return {}
 
     monkeypatch.setattr("queue_app.services.operations.advance.cancel_many", vanish)
-    assert said(select(staff, TASKS, "cancel_selected", [task])) == ["Skipped 1 task (ended already): 1 deleted."]
+    assert messages_of(select(staff, TASKS, "cancel_selected", [task])) == [
+        "Skipped 1 task (ended already): 1 deleted."
+    ]
 
 
-def test_ids_that_are_none_are_answered(staff):
+def test_invalid_ids_get_a_message(staff):
     data = {"action": "cancel_selected", "index": "0", "_selected_action": ["nonsense"]}
     response = staff.post(TASKS, data)
     assert response.status_code == 302
-    assert "invalid value" in said(response)[0]
+    assert "invalid value" in messages_of(response)[0]
 
 
 def test_buttons_of_a_task(staff, committed, make_task):
@@ -287,7 +289,7 @@ def test_buttons_of_a_task(staff, committed, make_task):
     ]
 
 
-def test_running_task_is_asked_to_stop(staff, make_task, run_task):
+def test_cancel_asks_the_worker_of_a_running_task_to_stop(staff, make_task, run_task):
     task = run_task(make_task())
     response = staff.post(f"{TASKS}{task.pk}/cancel/", follow=True)
     page = response.content.decode()
@@ -299,7 +301,7 @@ def test_running_task_is_asked_to_stop(staff, make_task, run_task):
 def test_buttons_of_an_unknown_task(staff):
     response = staff.post(f"{TASKS}{uuid.uuid4()}/cancel/")
     assert response.status_code == 302
-    assert "There is no task" in said(response)[0]
+    assert "There is no task" in messages_of(response)[0]
 
 
 def test_actions_work_while_redis_is_down(staff, committed, make_task, redis_down):

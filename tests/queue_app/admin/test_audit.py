@@ -1,4 +1,4 @@
-"""Every page and address that changes something leaves a record; see test_audit_walk for forms, calls and commands."""
+"""Every page that changes something leaves an audit record; test_audit_walk covers forms, API calls and commands."""
 
 import uuid
 from contextlib import suppress
@@ -22,7 +22,7 @@ READS = "reads only"
 
 
 class Stage:
-    """One of each thing that can be changed."""
+    """One object of each kind that staff can change."""
 
     def __init__(self, make_task, make_worker, end_task):
         self.waiting, self.scheduled = make_task(), make_task(run_after=timezone.now() + timedelta(days=1))
@@ -45,7 +45,7 @@ def stage(make_task, make_worker, end_task):
     return Stage(make_task, make_worker, end_task)
 
 
-#: Name of an address of the admin -> (arguments, data to post), or why it needs no record.
+#: URL name -> (arguments, posted data), or why it needs no record.
 PAGES = {
     "queue_app_task_cancel": lambda s: ([s.waiting.pk], {}),
     "queue_app_task_priority": lambda s: ([s.waiting.pk], {"priority": "high"}),
@@ -71,7 +71,7 @@ PAGES = {
     "queue_app_worker_drain": lambda s: ([s.worker.pk], {}),
     "queue_app_operation_stop": lambda s: ([s.operation.pk], {}),
 }
-DJANGOS = {"changelist", "add", "history", "delete", "change"}  # forms: log_change and its like
+DJANGOS = {"changelist", "add", "history", "delete", "change"}  # log_change and similar methods record these
 
 
 def own_pages():
@@ -149,7 +149,7 @@ def api_views():
     return {name: view for name, view in found.items() if any(hasattr(view, method) for method in UNSAFE)}
 
 
-#: Name -> (method, address, body), for one call that succeeds.
+#: Name -> (method, address, body) of a call that succeeds.
 CALLS = {
     "task": lambda s: ("delete", f"tasks/{s.waiting.pk}", {}),
     "task-priority": lambda s: ("put", f"tasks/{s.waiting.pk}/priority", {"priority": "high"}),
@@ -166,7 +166,7 @@ CALLS = {
 
 
 SUBMITS = {"task-list", "task-bulk", "admin-task-list"}
-#: Their services write the record in the transaction of the change; test_audit_walk calls them.
+#: Their services write the record; test_audit_walk calls them.
 BY_SERVICES = {"queue", "policy", "limit-list", "limit", "limits-pause", "limits-resume"}
 
 
@@ -184,7 +184,7 @@ def test_views_of_the_api_record_what_they_change_unless_the_task_is_the_record(
 
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_a_call_that_cannot_be_recorded_changes_nothing(name, staff, stage, monkeypatch):
-    """Change and record are one transaction, so no death in between leaves one of them alone."""
+    """Change and record are one transaction, so a crash leaves both or neither."""
     method, address, body = CALLS[name](stage)
     before = state_of_everything()
     monkeypatch.setattr("queue_app.services.control.audit.record", lambda *_, **__: 1 / 0)
@@ -199,13 +199,13 @@ def state_of_everything():
     return [list(model.objects.order_by("pk").values()) for model in models]
 
 
-def test_a_refused_call_leaves_none(staff):
+def test_a_refused_call_leaves_no_record(staff):
     answer = staff.delete(f"/api/v1/tasks/{uuid.uuid4()}")
     assert answer.status_code == 404
     assert not AuditEntry.objects.exists()
 
 
-def test_hidden_values_stay_hidden_in_the_record_and_old_ones_go(staff):
+def test_records_mask_secrets_and_expire(staff):
     from queue_app.services.control.audit import record  # noqa: PLC0415
     from queue_app.sql.upkeep import purge_audit  # noqa: PLC0415
 

@@ -1,7 +1,6 @@
-"""Walk through every door that changes something, found by looking and not by a list: each leaves exactly one record.
+"""Call everything that changes something, found by introspection: each call leaves exactly one audit record.
 
-Where a door is new, the test asks for data to open it with; whoever says that it only reads is
-not believed, but tried.
+A new page, call or verb fails the test until it has data here. Those listed as read-only are called too.
 """
 
 import io
@@ -26,16 +25,16 @@ PAUSE = {"reason": "because", "seconds": ""}
 
 
 def everything():
-    """Return all rows of the app but its records."""
+    """Return all rows of the app except audit records."""
     models = [model for model in apps.get_app_config("queue_app").get_models() if model is not AuditEntry]
     return {model.__name__: list(model._base_manager.order_by("pk").values()) for model in models}
 
 
 def assert_one_record(act, via, by="superuser"):
-    """Do something that changes rows, and look at what it leaves."""
+    """Call ``act``, and check that it changes rows and leaves one record."""
     before, known = everything(), AuditEntry.objects.count()
     act()
-    assert everything() != before, "nothing was changed: give it something to do"
+    assert everything() != before, "nothing changed: give it data that changes something"
     assert AuditEntry.objects.count() == known + 1
     entry = AuditEntry.objects.first()
     assert (entry.by, entry.via) == (by, via)
@@ -43,7 +42,7 @@ def assert_one_record(act, via, by="superuser"):
 
 
 def assert_nothing(act):
-    """Do something that is said to change nothing."""
+    """Call ``act``, and check that it changes nothing."""
     before, known = everything(), AuditEntry.objects.count()
     answer = act()
     assert everything() == before
@@ -60,7 +59,7 @@ def own_admins():
 
 
 @pytest.mark.parametrize("name", [name for name, how in PAGES.items() if how is READS])
-def test_a_page_that_only_reads_changes_nothing(name, staff, stage):  # noqa: F811
+def test_a_read_only_page_changes_nothing(name, staff, stage):  # noqa: F811
     args = [stage.waiting.pk] if "task_live" in name else []
     assert_nothing(lambda: staff.post(reverse(f"admin:{name}", args=args)))
 
@@ -75,7 +74,7 @@ def test_limits_are_paused_and_resumed_with_a_record(verb, staff):
 QUEUE = {"order": "fifo", "fair_by": "user", "fair_weights": "{}", "max_concurrent": "7", "reason": "because"}
 POLICY = {"max_retries": "9", "timeout_seconds": "30", "promote_after_seconds": "", "reason": "because"}
 ROW = {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "_save": "Save", "edit_reason": "because"}
-#: (model, form) -> what fills it; a list is edited in its first row.
+#: (model, form) -> posted data; for a list, of its first row.
 FORMS = {
     ("Queue", "add"): QUEUE | {"name": "new"},
     ("Queue", "change"): QUEUE,
@@ -93,7 +92,7 @@ FORMS = {
 
 @pytest.fixture
 def editable():
-    """Have one row of each model that can be edited; in a queue without tasks, so that it can be deleted."""
+    """Create one row of each editable model; the queue has no tasks, so that it can be deleted."""
     Queue.objects.create(name="a-quiet-one")
     Limit.objects.create(scope="type", name="shop.mail")
     RuntimeSettings.objects.get_or_create(pk=1)
@@ -120,7 +119,7 @@ def test_every_form_leaves_a_record_or_is_refused(model, form, staff, editable):
         answer = assert_nothing(lambda: staff.post(address, {"post": "yes", "_save": "Save"}))
         assert answer.status_code in {200, 302} if form == "list" else answer.status_code == 403 or first is None
         return
-    data = dict(FORMS[model.__name__, form])  # a new form: say what fills it
+    data = dict(FORMS[model.__name__, form])  # a KeyError here means a new form: add its data to FORMS
     if form == "list":
         data[f"form-0-{model._meta.pk.name}"] = pk
     entry = assert_one_record(lambda: staff.post(address, data), "admin")
@@ -131,7 +130,7 @@ def test_every_form_leaves_a_record_or_is_refused(model, form, staff, editable):
         assert entry.before != entry.after
 
 
-def test_a_reason_that_cannot_be_kept_stops_the_edit_of_a_list(staff, editable):
+def test_an_invalid_reason_stops_the_edit_of_a_list(staff, editable):
     data = FORMS["Queue", "list"] | {"form-0-name": "a-quiet-one", "edit_reason": "r" * 201}
     answer = assert_nothing(lambda: staff.post(f"{ADMIN}queue/", data, follow=True))
     assert "Nothing was changed" in answer.content.decode()
@@ -176,7 +175,7 @@ def test_every_call_of_the_api_changes_something_and_leaves_one_record(name, sta
 # -- commands ---------------------------------------------------------------------------
 
 AS = ["--as", "ina"]
-#: Verb -> words after it that make it change something.
+#: Verb -> arguments that make it change something.
 CHANGES = {
     "cancel": lambda s: [s.waiting.pk, *AS],
     "pause": lambda _: ["default", *AS],
@@ -187,7 +186,7 @@ CHANGES = {
     "key": lambda _: ["create", "superuser", *AS],
     "token": lambda _: ["create", "renderer", *AS],
 }
-#: What it submits is its own record: whose task it is stands in its row.
+#: A submitted task is its own record: the row names its user.
 SUBMITS = {"submit": ["taskqueue_project.demo.tasks.needs_gpu", "--param", "run_id=7", *AS]}
 LOOKS = {
     "doctor": lambda _: [],
@@ -204,7 +203,7 @@ def say(verb, *words):
         assert end.code in {0, 1}  # noqa: PT017 - the doctor found something
 
 
-def test_every_verb_is_tried():
+def test_every_verb_is_covered():
     assert set(CHANGES) | set(SUBMITS) | set(LOOKS) == set(verbs.names())
 
 
@@ -215,17 +214,17 @@ def test_a_verb_leaves_a_record(verb, staff, stage):  # noqa: F811
     assert_one_record(lambda: say(verb, *words), "command", by="ina")
 
 
-def test_a_submission_names_who_submitted(stage):  # noqa: F811
+def test_a_submission_records_its_user(stage):  # noqa: F811
     say("submit", *SUBMITS["submit"])
     assert Task.objects.filter(user="ina").count() == 1
 
 
 @pytest.mark.parametrize("verb", LOOKS)
-def test_a_verb_that_looks_changes_nothing(verb, stage):  # noqa: F811
+def test_a_read_only_verb_changes_nothing(verb, stage):  # noqa: F811
     assert_nothing(lambda: say(verb, *LOOKS[verb](stage)))
 
 
-def test_a_token_that_never_was_is_not_revoked_on_record():
+def test_revoking_an_unknown_token_leaves_no_record():
     from queue_app.exceptions import TaskQueueError  # noqa: PLC0415
     from queue_app.management.verbs import Call, token  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Dead letters and replays of many in the admin: who may, what is changed, shown and logged."""
+"""Dead letters and bulk replays in the admin: permissions, effects, pages, history."""
 
 import json
 import uuid
@@ -59,7 +59,7 @@ def select(client, path, action, objects, **data):
     return client.post(path, {"action": action, "index": "0", "_selected_action": [str(o.pk) for o in objects], **data})
 
 
-def said(response):
+def messages_of(response):
     return [str(message) for message in get_messages(response.wsgi_request)]
 
 
@@ -72,7 +72,7 @@ def state(letter):
     return letter.state
 
 
-# -- who may ----------------------------------------------------------------------------------------
+# -- permissions ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_who_may_act(staff_with, dead, permissions, replays, discards):
     assert state(five) == ("discarded" if discards else "open")
 
 
-def test_changes_are_posted_with_a_token(staff_with, dead):
+def test_changes_need_a_post_with_a_csrf_token(staff_with, dead):
     client = staff_with(VIEW, REPLAY, DISCARD, WATCH, PAYLOAD, enforce_csrf_checks=True)
     letter = dead()
     operation = start_replay(DeadLetterFilter(), by="")
@@ -125,7 +125,7 @@ def test_changes_are_posted_with_a_token(staff_with, dead):
     assert operation.state == "running"
 
 
-def test_rows_are_never_edited_by_hand(staff, dead):
+def test_staff_cannot_edit_rows(staff, dead):
     letter, operation = dead(), start_replay(DeadLetterFilter(), by="")
     for path in (f"{LETTERS}{letter.pk}", f"{OPERATIONS}{operation.pk}"):
         assert staff.post(f"{path}/change/", {"state": "done", "reason": "x"}).status_code == 403
@@ -208,7 +208,7 @@ def test_secrets_and_markup(staff, dead):
     assert "&lt;script&gt;alert(" in text
 
 
-# -- what it does -----------------------------------------------------------------------------------------
+# -- effects -----------------------------------------------------------------------------------------
 
 
 def test_replay_selected(staff, committed, dead):
@@ -217,7 +217,7 @@ def test_replay_selected(staff, committed, dead):
     with committed():
         response = select(staff, LETTERS, "replay_selected", letters, reason="printer works")
     assert [state(letter) for letter in letters] == ["replayed", "discarded", "replayed"]
-    assert said(response) == [
+    assert messages_of(response) == [
         "Replayed 2 dead letters.",
         "Skipped 1 dead letter (replayed or discarded before, or the task was purged).",
     ]
@@ -231,7 +231,7 @@ def test_replay_selected(staff, committed, dead):
 
 
 @pytest.mark.parametrize("how", ["pace", "many"])
-def test_many_or_with_a_pace_become_an_operation(staff, dead, how, monkeypatch):
+def test_a_large_or_paced_replay_becomes_an_operation(staff, dead, how, monkeypatch):
     letters = [dead() for _ in range(3)]
     if how == "many":
         monkeypatch.setattr("queue_app.admin.dead_letter_actions.AT_ONCE", 2)
@@ -240,7 +240,7 @@ def test_many_or_with_a_pace_become_an_operation(staff, dead, how, monkeypatch):
     operation = Operation.objects.get()
     assert (operation.total, operation.by, operation.reason) == (3, "superuser", "fixed")
     assert operation.rate == (0.5 if how == "pace" else None)
-    assert f"{OPERATIONS}{operation.pk}/change/" in said(response)[0]
+    assert f"{OPERATIONS}{operation.pk}/change/" in messages_of(response)[0]
     assert log() == ["Started to replay 3 dead letters: fixed"]
     assert {state(letter) for letter in letters} == {"open"}
     run_operations()
@@ -255,7 +255,7 @@ def test_many_or_with_a_pace_become_an_operation(staff, dead, how, monkeypatch):
 )
 def test_bad_values_of_an_action_change_nothing(staff, dead, bad):
     letter = dead()
-    assert "Nothing was changed." in said(select(staff, LETTERS, "replay_selected", [letter], **bad))[0]
+    assert "Nothing was changed." in messages_of(select(staff, LETTERS, "replay_selected", [letter], **bad))[0]
     assert state(letter) == "open"
     assert not Operation.objects.exists()
     assert log() == []
@@ -265,14 +265,14 @@ def test_too_many(staff, dead, monkeypatch):
     monkeypatch.setattr("queue_app.admin.dead_letter_actions.COUNT_LIMIT", 2)
     letters = [dead() for _ in range(3)]
     for action in ("replay_selected", "discard_selected"):
-        assert said(select(staff, LETTERS, action, letters[:1], select_across="1"))[-1].startswith("More than")
+        assert messages_of(select(staff, LETTERS, action, letters[:1], select_across="1"))[-1].startswith("More than")
     assert {state(letter) for letter in letters} == {"open"}
 
 
 def test_discard_selected(staff, dead):
     letters = [dead(), dead()]
     response = select(staff, LETTERS, "discard_selected", letters, reason="spam")
-    assert said(response) == ["Discarded 2 dead letters."]
+    assert messages_of(response) == ["Discarded 2 dead letters."]
     assert log() == ["Discarded: spam"] * 2
     letters[0].refresh_from_db()
     assert (letters[0].discarded_by, letters[0].discard_reason) == ("superuser", "spam")
@@ -292,7 +292,7 @@ def test_buttons(staff, dead):
     assert log() == ["Replayed: why not", "Discarded: old"]
     for action in ("replay", "discard", "edit"):
         response = staff.post(f"{LETTERS}{uuid.uuid4()}/{action}/")
-        assert (response.status_code, said(response)[-1].startswith("There is no dead letter")) == (302, True)
+        assert (response.status_code, messages_of(response)[-1].startswith("There is no dead letter")) == (302, True)
 
 
 def test_edited_parameters(staff, committed, dead):
@@ -315,7 +315,7 @@ def test_edited_parameters(staff, committed, dead):
 
 
 @pytest.mark.parametrize(
-    ("text", "said_of_it"),
+    ("text", "problem"),
     [
         ("{", "This is not JSON"),
         ("[1]", "Parameters are a JSON object"),
@@ -332,11 +332,11 @@ def test_edited_parameters(staff, committed, dead):
         (f'{{"other": "{MASK}"}}', "holds the mask"),
     ],
 )
-def test_bad_parameters(staff, dead, text, said_of_it):
+def test_bad_parameters(staff, dead, text, problem):
     letter = dead(parameters={"n": 1, "password": CANARY})
     response = staff.post(f"{LETTERS}{letter.pk}/edit/", {"parameters": text})
     assert response.status_code == 200
-    assert said_of_it in response.content.decode()
+    assert problem in response.content.decode()
     assert CANARY not in response.content.decode()
     assert state(letter) == "open"
     assert TaskPayload.objects.get(pk=letter.task_id).parameters == {"n": 1, "password": CANARY}
@@ -352,7 +352,7 @@ def test_stop(staff, dead):
     assert "by superuser" in page
     page = staff.post(f"{OPERATIONS}{operation.pk}/stop/", follow=True).content.decode()
     assert "The operation is cancelled already." in page
-    assert said(select(staff, OPERATIONS, "stop_selected", [other, ended]))[-2:] == [
+    assert messages_of(select(staff, OPERATIONS, "stop_selected", [other, ended]))[-2:] == [
         "Stopped 1 operation.",
         "Skipped 1 (ended already, or you may not stop them).",
     ]

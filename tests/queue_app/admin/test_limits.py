@@ -1,4 +1,4 @@
-"""Limits in the admin: edited with the same checks as over the API, paused and resumed."""
+"""Limits in the admin: edits with the checks of the API, pause and resume."""
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -60,7 +60,7 @@ def test_a_limit_is_added_edited_and_deleted(staff):
         ({"throttled_until_0": "yesterday"}, {"throttled_until"}),
     ],
 )
-def test_limits_that_cannot_be(staff, given, named):
+def test_invalid_limits(staff, given, named):
     found = faults(staff.post(ADD, fields(scope="type", name="shop.mail") | given))
     assert found >= named
     assert not Limit.objects.exists()
@@ -94,7 +94,7 @@ def test_pause_and_resume_by_button_and_by_list(staff):
     assert AuditEntry.objects.filter(target="limit").count() == 4
 
 
-def test_everything_is_paused_on_the_page_of_the_settings(staff):
+def test_pause_everything_on_the_settings_page(staff):
     staff.post(reverse(f"{SETTINGS}_pause", args=[1]), {"reason": "Fire", "seconds": ""})
     settings = RuntimeSettings.objects.get()
     assert (settings.paused, settings.paused_reason) == (True, "Fire")
@@ -108,7 +108,7 @@ def test_everything_is_paused_on_the_page_of_the_settings(staff):
     assert not settings.paused
 
 
-def test_pauses_need_their_permission_and_post():
+def test_pausing_needs_its_permission_and_a_post():
     limit = Limit.objects.create(scope="type", name="t")
     user = User.objects.create_user("viewer", password="x", is_staff=True)
     user.user_permissions.add(Permission.objects.get(content_type__app_label="queue_app", codename="view_limit"))

@@ -1,4 +1,4 @@
-"""The overview: what one look costs, who shares it, and what it says."""
+"""The overview: its cost, its caching, its content."""
 
 import threading
 from datetime import timedelta
@@ -18,13 +18,13 @@ from queue_app.services import pause
 CHARTS = "/admin/queue_app/queue/charts/"
 
 
-def said():
+def reasons_text():
     cache.forget()
     return " ".join(reason.text for reason in reasons(live.current()))
 
 
-def test_a_look_costs_the_same_however_many_tasks_there_are_and_is_shared(make_task, make_worker, monkeypatch):
-    monkeypatch.setattr(live, "FRESH", 600.0)  # however slow this machine is
+def test_the_cost_of_the_overview_is_constant_and_shared(make_task, make_worker, monkeypatch):
+    monkeypatch.setattr(live, "FRESH", 600.0)  # long enough for a slow machine
     QueueStats.objects.create(queue="default", taken_at=timezone.now(), completed=1)
     costs = []
     for count in (1, 10):
@@ -49,7 +49,7 @@ def tiles(staff):
     return found.completed, found.failed
 
 
-def test_before_the_first_snapshot_that_knows_of_it_the_rows_say_what_ended(staff, make_task):
+def test_rows_tell_what_ended_until_a_snapshot_does(staff, make_task):
     assert tiles(staff) == (0, 0)
     now = timezone.now()
     for status, ago in (("completed", 1), ("completed", 50), ("completed", 70), ("dead_letter", 5), ("cancelled", 5)):
@@ -57,16 +57,16 @@ def test_before_the_first_snapshot_that_knows_of_it_the_rows_say_what_ended(staf
         Task.objects.filter(pk=task.pk).update(status=status, finished_at=now - timedelta(seconds=ago))
     assert tiles(staff) == (2, 1)
     minute = now.replace(second=0, microsecond=0)
-    QueueStats.objects.create(queue="mail", taken_at=minute)  # of the minute before anything ran
+    QueueStats.objects.create(queue="mail", taken_at=minute)  # of the minute before the tasks ran
     QueueStats.objects.create(queue="default", taken_at=minute)
     assert tiles(staff) == (2, 1)
     QueueStats.objects.filter(queue="mail").update(completed=3)
-    assert tiles(staff) == (3, 0), "of the last full minute"
+    assert tiles(staff) == (3, 0), "the last full minute"
     QueueStats.objects.update(taken_at=now - timedelta(minutes=5))
-    assert tiles(staff) == (2, 1), "nobody takes snapshots any more"
+    assert tiles(staff) == (2, 1), "the last snapshot is too old"
 
 
-def test_many_viewers_at_once_cost_one_look():
+def test_concurrent_viewers_share_one_value():
     made = []
     shared = Shared(lambda key: made.append(key) or len(made), lambda _: 60.0)
     viewers = [threading.Thread(target=shared.get, args=("a",)) for _ in range(8)]
@@ -79,7 +79,7 @@ def test_many_viewers_at_once_cost_one_look():
     assert shared.get("a") == 2
 
 
-def test_an_error_is_not_remembered():
+def test_errors_are_not_cached():
     answers = iter([None, 1])
 
     def make(_):
@@ -93,28 +93,28 @@ def test_an_error_is_not_remembered():
     assert shared.get() == 1
 
 
-def test_it_says_why_nothing_moves(make_task, make_worker, staff):
+def test_reasons_why_tasks_wait(make_task, make_worker, staff):
     make_task(queue="mail")
-    text = said()
+    text = reasons_text()
     assert "No active worker serves it." in text
     assert "No worker is active." in text
     assert "No scheduler is running" in text
     make_worker(queues=["other"])
-    assert "No active worker serves it." in said()
+    assert "No active worker serves it." in reasons_text()
     make_worker("able", queues=["mail"])
-    assert "No active worker" not in said()
+    assert "No active worker" not in reasons_text()
     pause("mail", by="ina", reason="new templates", resume_at=timezone.now() + timedelta(hours=1))
-    text = said()
+    text = reasons_text()
     assert "The queue is paused by ina: new templates It resumes in" in text
     Queue.objects.filter(pk="mail").update(
         throttled_until=timezone.now() + timedelta(minutes=5), rate_count=2, rate_seconds=60
     )
-    text = said()
+    text = reasons_text()
     assert "Task code asked to slow down" in text
     Task.objects.all().delete()
 
 
-def test_what_waits_longer_than_its_target_is_marked(make_task, staff):
+def test_tasks_that_wait_longer_than_their_target_are_marked(make_task, staff):
     PriorityPolicy.objects.filter(pk=Band.NORMAL).update(target_seconds=0.000001)
     make_task()
     cache.forget()
@@ -123,7 +123,7 @@ def test_what_waits_longer_than_its_target_is_marked(make_task, staff):
     assert "tq-alert" in staff.get("/admin/queue_app/queue/live/").content.decode()
 
 
-def test_charts_are_averaged_over_steps_and_end_with_the_present(staff, make_task):
+def test_charts_average_each_step_and_end_with_the_current_state(staff, make_task):
     make_task()
     now = timezone.now().replace(second=0, microsecond=0)
     Queue.objects.get_or_create(pk="mail")
@@ -144,7 +144,7 @@ def test_charts_are_averaged_over_steps_and_end_with_the_present(staff, make_tas
     assert staff.get(CHARTS, {"range": "1y"}).status_code == 400
 
 
-def test_who_may_look(client_of):
+def test_the_overview_needs_its_permission(client_of):
     assert client_of("canceller").get(CHARTS).status_code == 403
     assert client_of("viewer").get(CHARTS).status_code == 200
     assert client_of("anonymous").get("/admin/queue_app/queue/live/").status_code == 302

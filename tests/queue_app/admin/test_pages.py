@@ -1,4 +1,4 @@
-"""Every page renders, shows what it promises, and survives odd addresses."""
+"""Every page renders with its content, and answers invalid addresses."""
 
 import uuid
 from datetime import timedelta
@@ -108,7 +108,7 @@ def test_position_in_the_queue(staff, make_task):
     assert "Position 2 in its queue." in text_of(staff.get(url(Task, "change", second.pk)))
 
 
-def test_hints_say_what_a_task_waits_for(staff, make_task, make_worker):
+def test_hints_explain_why_a_task_waits(staff, make_task, make_worker):
     task = make_task(capabilities=("gpu",))
     page = url(Task, "change", task.pk)
     assert "No live worker takes new tasks." in text_of(staff.get(page))
@@ -175,7 +175,7 @@ def test_search_of_dead_letters(staff):
         "id__in=a,b", "worker_id=nonsense", "nonsense=1", "idempotency_key__startswith=a", "all=", "o=5.-3",
     ],
 )  # fmt: skip
-def test_odd_addresses_are_answered(query, staff, make_task):
+def test_invalid_addresses_get_an_answer(query, staff, make_task):
     make_task(parameters={"password": "abcdef"})
     response = staff.get(f"{url(Task, 'changelist')}?{query}")
     assert response.status_code in (200, 302)
@@ -191,7 +191,7 @@ def test_unknown_objects_lead_back_to_a_list(object_id, staff):
     assert staff.get(f"/admin/queue_app/worker/{object_id}/change/").status_code in (302, 404)
 
 
-def test_task_list_counts_no_further_than_its_limit(staff, make_task, monkeypatch):
+def test_the_task_list_stops_counting_at_its_limit(staff, make_task, monkeypatch):
     monkeypatch.setattr("queue_app.admin.mixins.COUNT_LIMIT", 3)
     for _ in range(5):
         make_task()
@@ -206,7 +206,7 @@ def test_newest_task_comes_first(staff, make_task):
     ]
 
 
-def test_task_list_asks_the_same_questions_for_5_and_100_tasks(
+def test_the_task_list_needs_as_many_queries_for_100_tasks_as_for_5(
     staff, make_task, make_worker, run_task, django_assert_max_num_queries
 ):
     workers = [make_worker(f"w{number}") for number in range(10)]
@@ -312,9 +312,9 @@ def test_stylesheet_exists():
     assert finders.find("queue_app/admin.css")
 
 
-def test_a_task_module_that_cannot_be_imported_does_not_take_the_page_away(staff, make_task, monkeypatch):
+def test_the_page_works_if_the_task_module_cannot_be_imported(staff, make_task, monkeypatch):
     def broken(_):
-        raise SyntaxError("in somebody's tasks.py")
+        raise SyntaxError("in a user's tasks.py")
 
     monkeypatch.setattr("queue_app.registry.get", broken)
     task = make_task(args=["positional"])

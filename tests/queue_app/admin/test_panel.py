@@ -1,4 +1,4 @@
-"""An object's tasks on its own page."""
+"""The panel with an object's tasks."""
 
 import pytest
 from django.contrib import admin
@@ -27,7 +27,7 @@ def page(client_of, make_task):
     return show
 
 
-def test_the_tasks_that_name_the_object_are_shown_newest_first(page, make_task):
+def test_the_panel_lists_the_tasks_of_the_object_newest_first(page, make_task):
     group = Group.objects.create(name="buyers")
     tasks = [make_task(f"shop.t{n}", parameters={"group_id": group.pk, "name": "buyers"}) for n in range(3)]
     make_task("shop.other", parameters={"group_id": group.pk, "name": "others"})
@@ -38,7 +38,7 @@ def test_the_tasks_that_name_the_object_are_shown_newest_first(page, make_task):
     assert "queue_app/admin.css" in text
 
 
-def test_it_is_for_those_who_may_see_tasks(page, make_task):
+def test_the_panel_needs_the_permission_to_view_tasks(page, make_task):
     group = Group.objects.create(name="buyers")
     make_task("shop.t", parameters={"group_id": group.pk, "name": "buyers"})
     from django.contrib.auth.models import Permission, User  # noqa: PLC0415

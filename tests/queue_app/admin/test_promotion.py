@@ -1,4 +1,4 @@
-"""What the admin tells of promotion and of the jobs of upkeep."""
+"""Promotion and maintenance jobs in the admin."""
 
 from datetime import timedelta
 
@@ -13,7 +13,7 @@ from queue_app.services.upkeep.maintenance import run_overdue
 TASKS = reverse("admin:queue_app_task_changelist")
 
 
-def test_the_list_shows_both_bands_of_a_task_that_rose(staff, make_task):
+def test_the_list_shows_both_bands_of_a_promoted_task(staff, make_task):
     task = make_task(priority=Band.LOW)
     assert "↑" not in staff.get(TASKS).content.decode()
     Task.objects.filter(pk=task.pk).update(queued_at=timezone.now() - timedelta(seconds=1900))
@@ -22,7 +22,7 @@ def test_the_list_shows_both_bands_of_a_task_that_rose(staff, make_task):
     assert "↑ low" in page
 
 
-def test_the_jobs_tell_when_they_succeeded_last(staff):
+def test_the_jobs_show_their_last_success(staff):
     run_overdue()
     MaintenanceJob.objects.filter(pk="purge").update(succeeded_at=None, error="RuntimeError: <b>no</b>")
     page = staff.get(reverse("admin:queue_app_maintenancejob_changelist")).content.decode()

@@ -1,4 +1,4 @@
-"""What the admin does with queues and policies."""
+"""Queues and policies in the admin."""
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -6,7 +6,7 @@ from django.urls import reverse
 
 from queue_app.models import AuditEntry, PriorityPolicy, Queue, RuntimeSettings
 from queue_app.services import pause
-from tests.queue_app.admin.test_actions import QUEUES, said, select
+from tests.queue_app.admin.test_actions import QUEUES, messages_of, select
 
 QUEUE_FORM = {"order": "fifo", "fair_by": "user", "fair_weights": "{}"}
 
@@ -17,12 +17,12 @@ QUEUE_FORM = {"order": "fifo", "fair_by": "user", "fair_weights": "{}"}
 def test_pause_and_resume_selected(staff):
     queues = [Queue.objects.get(pk="default"), Queue.objects.create(name="with_under.score")]
     response = select(staff, QUEUES, "pause_selected", queues, reason="printer on fire")
-    assert said(response) == ["Paused: 2."]
+    assert messages_of(response) == ["Paused: 2."]
     for queue in queues:
         queue.refresh_from_db()
         assert (queue.paused, queue.paused_by, queue.paused_reason) == (True, "superuser", "printer on fire")
-    assert said(select(staff, QUEUES, "pause_selected", queues))[-1] == "Skipped 2 (already paused)."
-    assert said(select(staff, QUEUES, "resume_selected", queues[:1]))[-1] == "Resumed: 1."
+    assert messages_of(select(staff, QUEUES, "pause_selected", queues))[-1] == "Skipped 2 (already paused)."
+    assert messages_of(select(staff, QUEUES, "resume_selected", queues[:1]))[-1] == "Resumed: 1."
     log = LogEntry.objects.filter(object_id="default").order_by("id").values_list("change_message", flat=True)
     assert list(log) == ["Paused: printer on fire", "Resumed."]
 
@@ -66,19 +66,19 @@ def test_limits_are_edited_in_the_list_and_on_the_page(staff, committed):
     assert "Enter the period in seconds" in bad
 
 
-def test_an_edit_does_not_undo_a_pause_of_that_moment(staff, monkeypatch):
+def test_an_edit_does_not_undo_a_concurrent_pause(staff, monkeypatch):
     from queue_app.admin.queue import QueueAdmin  # noqa: PLC0415
 
     real = QueueAdmin.save_model
 
     def pause_first(self, request, obj, form, change):
-        pause("default", by="somebody else", reason="now")
+        pause("default", by="another user", reason="now")
         real(self, request, obj, form, change)
 
     monkeypatch.setattr(QueueAdmin, "save_model", pause_first)
     staff.post(f"{QUEUES}default/change/", QUEUE_FORM | {"description": "new", "max_concurrent": "3"})
     queue = Queue.objects.get(pk="default")
-    assert (queue.paused, queue.paused_by, queue.max_concurrent) == (True, "somebody else", 3)
+    assert (queue.paused, queue.paused_by, queue.max_concurrent) == (True, "another user", 3)
 
 
 @pytest.mark.parametrize("how", ["page", "bulk"])

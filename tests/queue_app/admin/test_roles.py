@@ -1,4 +1,4 @@
-"""The groups that the migration makes, and what each of them may."""
+"""The groups that the migration creates, and their permissions."""
 
 from importlib import import_module
 
@@ -23,7 +23,7 @@ def groups(db):
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_what_a_group_may(name, groups, make_task):
+def test_permissions_of_a_group(name, groups, make_task):
     user = User.objects.create_user("ina", password="x", is_staff=True)
     user.groups.add(Group.objects.get(name=name))
     client, task = Client(), make_task(parameters={"order": "visible-text"})
@@ -41,14 +41,14 @@ def test_what_a_group_may(name, groups, make_task):
     assert {thing for thing, allowed in may.items() if allowed} == MAY[name]
 
 
-def test_groups_that_exist_are_left_as_they_are(groups):
+def test_existing_groups_stay_unchanged(groups):
     viewer = Group.objects.get(name="Task queue: Viewer")
     viewer.permissions.clear()
     assert _defaults.create_groups(apps, "default") == []
     assert viewer.permissions.count() == 0
 
 
-def test_nobody_guesses_hidden_values_by_searching(client_of, make_task, staff):
+def test_hidden_values_cannot_be_found_by_searching(client_of, make_task, staff):
     make_task(parameters={"password": "hunter2", "order": 17, "nested": {"country": "DE"}})
     page = "/admin/queue_app/task/?q="
     found = "send_mail"

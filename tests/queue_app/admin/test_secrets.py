@@ -1,4 +1,4 @@
-"""What must not be shown is not shown, and what is shown is text."""
+"""Pages hide secrets, and escape everything else."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SCRIPT = "<script>alert('x')</script>"
 
 
 def crawl(client, task, *, api=True):
-    """Return every page that could show something of the task."""
+    """Return every page that could show data of the task."""
     letter = DeadLetter.objects.first()
     pages = [
         "/admin/queue_app/task/",
@@ -89,7 +89,7 @@ def test_secret_positional_arguments_are_masked_by_the_names_of_the_function(
 
         @staticmethod
         def func(context, user, password):
-            """Stand for a task function."""
+            """Represent a task function."""
 
     monkeypatch.setattr("queue_app.registry.get", lambda _: Registered)
     task = end_task(
@@ -112,7 +112,7 @@ def test_values_declared_sensitive_are_masked_everywhere(
     from queue_app import registry, task  # noqa: PLC0415
 
     def charge(order, card_number, **more):
-        """Stand for a task function."""
+        """Represent a task function."""
 
     charge.__qualname__ = "charge"
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
@@ -147,7 +147,7 @@ def test_values_declared_sensitive_are_masked_everywhere(
             in staff.get("/admin/queue_app/task/", {"q": refused}, follow=True).content.decode()
         )
 
-    # Whoever runs it again leaves what is masked as it was.
+    # Running the task again keeps masked values.
     from queue_app.services.lifecycle.actions import run_again  # noqa: PLC0415
 
     monkeypatch.setattr("queue_app.services.lifecycle.actions.registry.get", lambda _: charge)
@@ -157,16 +157,16 @@ def test_values_declared_sensitive_are_masked_everywhere(
     assert Task.objects.get(pk=again.id).payload.parameters["cardNumber"] == DECLARED
 
 
-def test_other_tasks_show_what_one_declares_sensitive(staff, make_task, monkeypatch):
+def test_a_sensitive_name_of_one_task_is_visible_in_others(staff, make_task, monkeypatch):
     from queue_app import registry, task  # noqa: PLC0415
 
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
 
     def send(city):
-        """Stand for a task function."""
+        """Represent a task function."""
 
     def spy(city):
-        """Stand for another."""
+        """Represent another."""
 
     send.__qualname__, spy.__qualname__ = "send", "spy"
     sent = make_task(registry.type_of(task()(send)), parameters={"city": "visible-town"})
@@ -187,7 +187,7 @@ def test_declared_values_are_not_logged_when_a_task_fails(caplog, monkeypatch):
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
 
     def pay(card):
-        """Stand for a task function."""
+        """Represent a task function."""
 
     pay.__qualname__ = "pay"
     held = types.SimpleNamespace(
@@ -206,7 +206,7 @@ def test_declared_values_are_not_logged_when_a_task_fails(caplog, monkeypatch):
     assert not [line for line in (*lines, caplog.text) if CANARY in line or DECLARED in line]
 
 
-def test_what_is_declared_must_be_names():
+def test_sensitive_names_must_be_names():
     from django.tasks.exceptions import InvalidTask  # noqa: PLC0415
 
     from queue_app import task  # noqa: PLC0415
@@ -225,14 +225,14 @@ def test_markup_is_escaped_everywhere(staff, make_task, make_worker, end_task):
     task = end_task(task, Status.DEAD_LETTER, error=SCRIPT, worker=worker)
     Task.objects.filter(pk=task.pk).update(capabilities=[SCRIPT])
     let_die(task, SCRIPT)
-    page = crawl(staff, task, api=False)  # which answers JSON
+    page = crawl(staff, task, api=False)  # the API answers JSON
     assert SCRIPT not in page
     assert "&lt;script&gt;alert(" in page
     assert "{{ 7|add:7 }}" in page
     assert SCRIPT not in staff.get("/admin/queue_app/worker/").content.decode()
 
 
-def test_secrets_of_takes_texts_and_numbers_under_telling_keys():
+def test_secrets_of_finds_texts_and_numbers_under_sensitive_keys():
     value = {"password": "abcdef", "pin_token": 123456, "x": [{"secret": ["deep-one", {"k": "deep-two"}]}], "name": "n"}
     assert secrets_of(value) == {"abcdef", "123456", "deep-one", "deep-two"}
     assert secrets_of({"password": "abc", "token": True, "secret": None}) == frozenset()

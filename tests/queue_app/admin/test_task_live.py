@@ -1,4 +1,4 @@
-"""The moving part of a task's page."""
+"""The live part of a task's page."""
 
 import uuid
 from datetime import timedelta
@@ -10,7 +10,7 @@ from django.utils import timezone
 from queue_app.models import Task, TaskLog, TaskProgress
 
 
-def test_progress_and_lines_are_read_while_the_task_runs(staff, client, django_user_model, make_task):
+def test_progress_and_log_lines_of_a_running_task(staff, client, django_user_model, make_task):
     task = make_task()
     now = timezone.now()
     runs = {"worker_id": uuid.uuid4(), "attempt": 1, "started_at": now, "deadline": now + timedelta(hours=1)}

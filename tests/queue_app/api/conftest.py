@@ -45,7 +45,7 @@ def render_type() -> str:
 
 @pytest.fixture(autouse=True)
 def fresh_process():
-    """Forget what this process learnt of tables and servers of earlier tests."""
+    """Drop what this process cached in earlier tests."""
     forget_known_queues()
     index.breaker.reset()
     yield
@@ -104,6 +104,13 @@ class ApiClient:
         return self.post("/api/v1/tasks", body)
 
 
+def assert_problem(response: Any, status: int, code: str, field: str | None = None) -> None:
+    assert (response.status_code, response.data["code"]) == (status, code), response.data
+    if field is not None:
+        assert [error["field"] for error in response.data["errors"]] == [field]
+        assert response.data["errors"][0]["message"]
+
+
 @pytest.fixture
 def queues(db):
     for name in ("default", "reports"):
@@ -127,7 +134,7 @@ def anonymous(db, queues) -> ApiClient:
 
 @pytest.fixture
 def staff(db, queues):
-    """Make staff with exactly the given permissions of the queue."""
+    """Create a staff user with exactly the given permissions of the queue."""
 
     def make(*codenames: str) -> ApiClient:
         user = User.objects.create_user(f"staff-{uuid7().hex}", password="staff", is_staff=True)
@@ -141,7 +148,7 @@ def staff(db, queues):
 
 @pytest.fixture
 def stored(db, queues, plain_type):
-    """Store a task as another part of the program would."""
+    """Store a task without the API."""
 
     def make(user: str = "alice", **options: Any) -> Task:
         status = options.pop("status", None)
@@ -169,12 +176,20 @@ def stored(db, queues, plain_type):
 
 @pytest.fixture
 def row_counts(queues):
-    """Count the rows of everything that the API could write."""
+    """Count the rows of every table that a submission writes."""
 
     def count() -> dict[str, int]:
         return {model.__name__: model.objects.count() for model in (Task, TaskPayload, TaskAttempt, Queue)}
 
     return count
+
+
+@pytest.fixture
+def nothing_written(row_counts):
+    """Fail if the test changes the number of rows."""
+    before = row_counts()
+    yield
+    assert row_counts() == before
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Who may do what; what is not one's own does not exist."""
+"""Who may do what; the tasks of other users look missing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def basic(name: str, password: str) -> dict[str, str]:
 class TestWho:
     @pytest.mark.parametrize(("method", "path"), ENDPOINTS)
     @pytest.mark.parametrize("slash", ["", "/"])
-    def test_nobody_gets_nothing(self, anonymous, method, path, slash):
+    def test_anonymous_callers_are_refused(self, anonymous, method, path, slash):
         response = anonymous.call(method, path + slash)
         assert (response.status_code, response.data["code"]) == (401, "not_authenticated")
         assert response.headers["WWW-Authenticate"] == 'Bearer realm="task queue"'
@@ -70,7 +70,7 @@ class TestWho:
         assert (response.status_code, response.data["code"]) == (401, "authentication_failed")
         assert response.data["detail"] == "These credentials are not valid."
 
-    def test_inactive_users_are_nobody(self, alice, anonymous):
+    def test_inactive_users_are_refused(self, alice, anonymous):
         token = Token.objects.create(user=alice.user)
         User.objects.update(is_active=False)
         for headers in (basic("alice", "wonderland"), {"Authorization": f"Token {token.key}"}):
@@ -94,22 +94,22 @@ class TestWho:
         response = client.post(TASKS, {"task_type": plain_type}, content_type="application/json")
         assert (response.status_code, json.loads(response.content)["code"]) == (403, "permission_denied")
 
-    def test_a_session_id_that_no_database_can_hold(self, anonymous):
+    def test_a_session_id_with_nul_is_refused(self, anonymous):
         anonymous.http.cookies["sessionid"] = "\x00" * 32
         assert anonymous.get(TASKS).status_code in {400, 401}
 
 
 class TestOwnTasks:
-    def test_lists_hold_own_tasks_only(self, alice, bob, stored):
+    def test_lists_contain_only_own_tasks(self, alice, bob, stored):
         mine = stored("alice")
         stored("bob")
-        stored("")  # of no user
+        stored("")  # without a user
         for query in ("", "?status=pending", "?user=alice", "?queue=default"):
             assert [task["task_id"] for task in alice.get(TASKS + query).data["results"]] == [str(mine.id)]
         assert alice.get(f"{TASKS}?user=bob").data["results"] == []
 
     @pytest.mark.parametrize(("method", "end", "body"), ONE_TASK)
-    def test_other_peoples_ids_answer_as_missing_ones(self, alice, bob, stored, method, end, body):
+    def test_ids_of_other_users_answer_like_missing_ones(self, alice, bob, stored, method, end, body):
         task = stored("bob")
         theirs = alice.call(method, f"{TASKS}/{task.id}{end}", body)
         missing = alice.call(method, f"{TASKS}/{uuid7()}{end}", body)
@@ -121,7 +121,7 @@ class TestOwnTasks:
         assert (task.status, task.band) == ("queued", Band.NORMAL)
         assert bob.call(method, f"{TASKS}/{task.id}{end}", body).status_code == 200
 
-    def test_a_cursor_of_anothers_task_shows_nothing_of_it(self, alice, stored):
+    def test_a_cursor_of_another_users_task_reveals_nothing(self, alice, stored):
         mine = stored("alice")
         theirs = stored("bob")
         results = alice.get(f"{TASKS}?cursor={theirs.id.hex}").data["results"]
@@ -140,7 +140,7 @@ class TestStaff:
             (["view_task", "change_task", "delete_task"], (200, 403, 403)),
         ],
     )
-    def test_act_on_others_tasks_by_permission(self, staff, stored, permissions, statuses):
+    def test_act_on_tasks_of_others_by_permission(self, staff, stored, permissions, statuses):
         client = staff(*permissions)
         for (method, end, body), status in zip(ONE_TASK, statuses, strict=True):
             task = stored("alice")
@@ -165,18 +165,18 @@ class TestStaff:
 
     @pytest.mark.parametrize("action", ["pause", "resume"])
     @pytest.mark.parametrize("name", ["default", "nowhere", "%00"])
-    def test_queues_take_a_permission(self, alice, staff, action, name):
+    def test_pausing_a_queue_needs_a_permission(self, alice, staff, action, name):
         for client in (alice, staff("view_task", "change_queue")):
             response = client.post(f"/api/v1/queues/{name}/{action}")
             assert (response.status_code, response.data["code"]) == (403, "permission_denied")
         assert not Queue.objects.filter(paused=True).exists()
 
 
-def test_only_what_operations_need_is_open():
+def test_only_health_metrics_and_docs_are_public():
     views = {
         pattern.callback.cls
         for pattern in next(r for r in get_resolver().url_patterns if r.app_name == "queue_app").url_patterns
-        if ".internal." not in pattern.callback.cls.__module__  # these ask for the token of a worker
+        if ".internal." not in pattern.callback.cls.__module__  # these need a worker token
     }
     assert len(views) >= 9
     opened = {view for view in views if "IsAuthenticated" not in {p.__name__ for p in view.permission_classes}}

@@ -1,4 +1,4 @@
-"""GET /api/v1/autoscale/{queue}: the numbers an autoscaler reads."""
+"""GET /api/v1/autoscale/{queue}: the numbers for an autoscaler."""
 
 import pytest
 
@@ -9,7 +9,7 @@ URL = "/api/v1/autoscale/default"
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_tells_the_demand(alice, plain_type):
+def test_the_answer_holds_the_demand(alice, plain_type):
     enqueue_many(new(plain_type) for _ in range(90))
     response = alice.get(f"{URL}/?slots=2&seconds=30")
     assert response.data == {
@@ -25,7 +25,7 @@ def test_bad_queries(alice, query):
     assert alice.get(f"{URL}?{query}").status_code == 400
 
 
-def test_who_may_not_and_what_is_not_there(alice, client, index_away):
+def test_refused_callers_and_missing_queues(alice, client, index_away):
     assert client.get(URL).status_code == 401
     assert alice.get("/api/v1/autoscale/nowhere").status_code == 404
     assert alice.get("/api/v1/autoscale/a/b").status_code == 404

@@ -1,4 +1,4 @@
-"""Bodies of POST /api/v1/tasks that cannot be read: a clear problem document each, and nothing half-written."""
+"""Bodies of POST /api/v1/tasks that cannot be read: each gets a problem document and changes nothing."""
 
 from __future__ import annotations
 
@@ -13,25 +13,12 @@ from queue_app import conf
 from queue_app.api.body import body_limit
 from queue_app.api.views.tasks import TaskListView
 from queue_app.models import Task
+from tests.queue_app.api.conftest import assert_problem
 
 TASKS = "/api/v1/tasks"
 
 
-@pytest.fixture
-def nothing_written(row_counts):
-    before = row_counts()
-    yield
-    assert row_counts() == before
-
-
 pytestmark = pytest.mark.usefixtures("nothing_written")
-
-
-def assert_problem(response, status, code, field=None):
-    assert (response.status_code, response.data["code"]) == (status, code), response.data
-    if field is not None:
-        assert [error["field"] for error in response.data["errors"]] == [field]
-        assert response.data["errors"][0]["message"]
 
 
 BODIES = {
@@ -92,7 +79,7 @@ def test_bodies(alice, body, status, code):
     ],
 )
 def test_only_plain_json_is_read(alice, anonymous, plain_type, content_type, headers):
-    for client in (alice, anonymous):  # before anyone is asked who they are: a session's check would read a form
+    for client in (alice, anonymous):  # refused before authentication: the check of a session would read a form
         response = client.call("POST", TASKS, {"task_type": plain_type}, content_type=content_type, **headers)
         assert_problem(response, 415, "unsupported_media_type")
 
@@ -105,7 +92,7 @@ def test_json_is_read_by_any_spelling_of_its_type(alice, plain_type, content_typ
 
 
 def wsgi_request(stream):
-    """Return a request as a WSGI server gives it for a chunked body: no length, and a stream that ends by itself."""
+    """Return a chunked request as a WSGI server passes it: without a length, with a stream that ends."""
     request = RequestFactory().post(TASKS, content_type="application/json")
     del request.META["CONTENT_LENGTH"]
     request.META |= {"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input": stream, "wsgi.input_terminated": True}

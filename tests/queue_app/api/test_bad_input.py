@@ -1,4 +1,4 @@
-"""Every address that changes something, with every kind of bad input: a problem document each, and nothing happens.
+"""Every address that changes something, with every kind of bad input: each gets a problem document and changes nothing.
 
 What to send is made from the API's own document, so a new endpoint or field is tried without a line here.
 """
@@ -26,7 +26,7 @@ from queue_app.services.repair import tokens
 
 JSON = "application/json"
 FAKE = "x\r\nERROR fake\x1b[31m"
-#: (what the body is, content type, other headers)
+#: (body, content type, other headers)
 BODIES: list[tuple[bytes, str, dict[str, str]]] = [
     *(
         (body, JSON, {})
@@ -44,7 +44,7 @@ BODIES: list[tuple[bytes, str, dict[str, str]]] = [
     (b"{}", "", {}),
     (b"\x1f\x8b\x08\x00", JSON, {"Content-Encoding": "gzip"}),
 ]  # fmt: skip
-#: What stands in an address instead of a name or an id.
+#: Invalid parts of an address, instead of a name or an id.
 PLACES = ("a%0d%0aERROR%20fake%1b", "%00", "..%2f..%2f", "9" * 30, "-1", "%F0%9F%92%A5")
 WRONG: dict[str, list[Any]] = {
     "string": [5, [], {}, True],
@@ -78,13 +78,13 @@ def wrong_values(schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return what a reference names, or the first of several."""
+    """Resolve a reference; of several schemas take the first."""
     schema = schema.get("anyOf", [schema])[0]
     return COMPONENTS[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
 
 
 def requests() -> Iterator[tuple[str, str, list[Any]]]:
-    """Yield (method, address, bad bodies as objects) of all that changes something."""
+    """Yield (method, address, bad bodies as objects) of every changing endpoint."""
     for path, methods in document()["paths"].items():
         for method, operation in methods.items():
             if method == "get":
@@ -103,7 +103,7 @@ def requests() -> Iterator[tuple[str, str, list[Any]]]:
 
 @pytest.fixture
 def send(transactional_db, settings, queues, stored, caplog):
-    """Return what sends a request as somebody who may do everything."""
+    """Return a function that sends a request with all permissions."""
     settings.TASKQUEUE = {
         **project.TASKQUEUE,
         "API": {"SUBMITS_PER_MINUTE": 0, "HEAVY_PER_MINUTE": 0, "READS_PER_MINUTE": 0},
@@ -124,12 +124,12 @@ def send(transactional_db, settings, queues, stored, caplog):
 
 
 def rows() -> dict[str, list[Any]]:
-    """Return all rows, but when keys were last used."""
+    """Return all rows, without the time when keys were last used."""
     models = [m for m in apps.get_app_config("queue_app").get_models() if m.__name__ not in {"ApiKey", "WorkerToken"}]
     return {model.__name__: sorted(map(str, model.objects.values())) for model in models}
 
 
-def test_nothing_comes_of_bad_input(send, stored, plain_type, caplog):
+def test_bad_input_changes_nothing(send, stored, plain_type, caplog):
     task, registered = stored(), send("POST", "/internal/workers/register", _registration(plain_type))
     names = {
         "{task_id}": str(task.id),

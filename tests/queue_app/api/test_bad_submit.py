@@ -1,4 +1,4 @@
-"""Bad input of POST /api/v1/tasks: a clear problem document each, and nothing half-written."""
+"""Bad input of POST /api/v1/tasks: each gets a problem document and changes nothing."""
 
 from __future__ import annotations
 
@@ -7,25 +7,12 @@ import pytest
 from queue_app.api.submission import FIELDS as SUBMITTED
 from queue_app.core.payload import MAX_SAFE_INTEGER
 from queue_app.models import Task
+from tests.queue_app.api.conftest import assert_problem
 
 TASKS = "/api/v1/tasks"
 
 
-@pytest.fixture
-def nothing_written(row_counts):
-    before = row_counts()
-    yield
-    assert row_counts() == before
-
-
 pytestmark = pytest.mark.usefixtures("nothing_written")
-
-
-def assert_problem(response, status, code, field=None):
-    assert (response.status_code, response.data["code"]) == (status, code), response.data
-    if field is not None:
-        assert [error["field"] for error in response.data["errors"]] == [field]
-        assert response.data["errors"][0]["message"]
 
 
 def nested(levels: int) -> object:
@@ -254,12 +241,12 @@ def test_unknown_names_come_with_near_matches(alice, plain_type, render_type):
     assert "'priority'" in alice.submit(task_type=plain_type, prioritty="high").data["detail"]
 
 
-def test_limits_are_told(alice, plain_type):
+def test_errors_name_the_limit(alice, plain_type):
     response = alice.submit(task_type=plain_type, parameters={"x": nested(40)})
     assert response.data["errors"][0]["limit"] == 32
 
 
-def test_several_errors_are_told_at_once(alice):
+def test_several_errors_are_reported_at_once(alice):
     response = alice.submit(queue="a:b", priority=5, run_after="tomorrow", bogus=1)
     assert (response.status_code, response.data["code"]) == (400, "invalid")
     assert [(error["field"], error["code"]) for error in response.data["errors"]] == [
@@ -271,7 +258,7 @@ def test_several_errors_are_told_at_once(alice):
     ]
 
 
-def test_a_smaller_limit_of_the_project_holds(alice, plain_type, settings):
+def test_a_smaller_limit_of_the_project_applies(alice, plain_type, settings):
     settings.TASKQUEUE = {**settings.TASKQUEUE, "PAYLOAD": {"MAX_BYTES": 100}}
     assert_problem(
         alice.submit(task_type=plain_type, parameters={"x": "y" * 100}), 413, "payload_too_large", "parameters"

@@ -1,4 +1,4 @@
-"""Dead letters over HTTP: lists, replays, discards, operations; who may, and what bad requests get."""
+"""Dead letters over HTTP: lists, replays, discards, operations; permissions and bad requests."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_own_dead_letters_only(alice, bob, dead):
     assert alice.get(f"{DLQ}/{mine.id}").status_code == bob.get(f"{DLQ}/{theirs.id}").status_code == 200
 
 
-def test_users_replay_and_discard_nothing_not_even_their_own(alice, dead):
+def test_users_cannot_replay_or_discard_even_their_own(alice, dead):
     letter = dead("alice")
     for method, path in (("DELETE", f"/{letter.id}"), ("POST", f"/{letter.id}/replay")):
         assert alice.call(method, DLQ + path).status_code == 403
@@ -194,7 +194,7 @@ def test_staff_by_permission(staff, dead, permissions, replays, discards, many):
     assert client.post(f"{DLQ}/discard", {"filter": {}}).status_code == many[1]
 
 
-def test_users_do_not_learn_who_of_the_staff_it_was(alice, operator, dead):
+def test_users_do_not_learn_which_staff_member_acted(alice, operator, dead):
     replayed, discarded = dead(), dead()
     replay(replayed.id, by="secret-admin")
     discard(discarded.id, by="secret-admin", reason="not worth it")
@@ -253,7 +253,7 @@ def test_replay_with_other_parameters(operator, dead):
     assert operator.get(f"{DLQ}/{letter.id}").data["parameters_edited"] is True
 
 
-def test_why_one_is_replayed_stands_in_the_audit_log(operator, dead):
+def test_the_audit_log_holds_the_reason_of_a_replay(operator, dead):
     letter = dead()
     assert operator.post(f"{DLQ}/{letter.id}/replay", {"reason": "the mail server is back"}).status_code == 200
     entry = AuditEntry.objects.get()

@@ -53,7 +53,7 @@ def test_replay_many_is_an_operation(operator, dead):
     assert str(letters[0].operation_id) == response.data["operation_id"]
 
 
-def test_an_empty_filter_means_all(operator, dead):
+def test_an_empty_filter_selects_all(operator, dead):
     dead("alice")
     dead("bob")
     assert operator.post(f"{DLQ}/replay", {"filter": {}}).data["total"] == 2
@@ -101,7 +101,7 @@ def test_all_errors_at_once(operator):
 
 
 @pytest.mark.parametrize("field", ["rate", "stop_after_failures"])
-def test_a_discard_has_no_pace(operator, field):
+def test_a_discard_has_no_rate(operator, field):
     assert operator.post(f"{DLQ}/discard", {"filter": {}, field: 1}).data["code"] == "unknown_field"
 
 
@@ -130,7 +130,7 @@ def test_operations_are_for_staff(alice, staff, dead):
         ("DELETE", f"{OPERATIONS}/x"),
     ],
 )
-def test_nobody_gets_nothing(anonymous, method, path):
+def test_anonymous_callers_are_refused(anonymous, method, path):
     assert anonymous.call(method, path).data["code"] == "not_authenticated"
 
 

@@ -1,4 +1,4 @@
-"""Queues, policies, and what only staff see."""
+"""Queues, policies, and the views for staff."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_only_staff_with_the_permission_edit(alice, staff):
         ({"order": "random"}, "out_of_range"),
     ],
 )
-def test_what_no_queue_can_be(staff, body, code):
+def test_invalid_settings_of_a_queue(staff, body, code):
     response = patch(staff("change_queue"), QUEUE, body, "*")
     assert (response.status_code, response.data["code"]) == (400, code)
 
@@ -82,7 +82,7 @@ def test_policies_of_the_bands(alice, staff):
     assert alice.get("/api/v1/policies/urgent").status_code == 404
 
 
-def test_queues_in_numbers(transactional_db, alice, staff, stored, index):
+def test_statistics_of_queues(transactional_db, alice, staff, stored, index):
     stored(priority=Band.HIGH)
     index.flush()
     stats = alice.get(f"{QUEUE}/stats").data
@@ -92,7 +92,7 @@ def test_queues_in_numbers(transactional_db, alice, staff, stored, index):
     assert alice.get("/api/v1/queues/nowhere/stats").status_code == 404
 
 
-def test_staff_see_everybodys_tasks_and_the_whole_queue(alice, staff, stored):
+def test_staff_see_the_tasks_of_all_users_and_the_whole_queue(alice, staff, stored):
     task = stored("bob")
     client = staff("view_task", "reprioritise_task")
     for address in ("/api/v1/admin/tasks", "/api/v1/admin/queue", "/api/v1/workers"):

@@ -1,4 +1,4 @@
-"""In a stranger's project: nothing beyond the app and the framework, and settings that are against us."""
+"""In another project: without optional packages, and with unusual settings."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_works_with_queue_app_and_the_framework_alone(process_env, settings, app
     assert nobody[:2] == [401, problem]
     assert ready[:2] == [200, "application/json"]
     assert created[0] == 201
-    assert created[2]["queue_position"] == 1  # ATOMIC_REQUESTS does not hold the push back
+    assert created[2]["queue_position"] == 1  # ATOMIC_REQUESTS does not delay the push
     assert [task["task_id"] for task in listed[2]["results"]] == [created[2]["task_id"]]
     assert (parameter[0], parameter[2]["code"]) == (400, "unknown_parameter")
     assert missing[:2] == [404, problem]

@@ -1,4 +1,4 @@
-"""The shape of errors, whatever they come from."""
+"""The shape of errors from every source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TASKS = "/api/v1/tasks"
         "",
     ],
 )
-def test_json_is_given_to_whoever_takes_it(alice, accept):
+def test_clients_that_accept_json_get_json(alice, accept):
     response = alice.http.get(TASKS, headers={"Accept": accept})
     assert response.status_code == (200 if accept else 406)
     assert json.loads(response.content)
@@ -42,7 +42,7 @@ def test_others_get_406(alice, accept, path):
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-def test_what_is_open_to_all_is_no_page(anonymous, path):
+def test_public_addresses_have_no_page(anonymous, path):
     assert anonymous.get(path, Accept="text/html").status_code == 406
 
 
@@ -82,7 +82,7 @@ def test_addresses_that_do_not_exist(alice, anonymous, method, path):
         assert client.call(method, path).data["code"] == "not_found"
 
 
-def test_the_addresses_of_others_are_left_alone():
+def test_addresses_of_the_project_are_left_alone():
     assert "json" not in Client().get("/api/v1/orders").headers["Content-Type"]
 
 
@@ -116,7 +116,7 @@ def with_cause(error: Exception, sqlstate: str) -> Exception:
         (ZeroDivisionError("secret"), 500, "internal_error", None),
     ],
 )
-def test_errors_from_below_tell_nothing_of_the_inside(rf: RequestFactory, caplog, error, status, code, header):
+def test_errors_from_below_reveal_nothing_about_the_server(rf: RequestFactory, caplog, error, status, code, header):
     response = raising(error)(rf.get("/x\x1b"))
     response.render()
     problem = json.loads(response.content)
@@ -139,7 +139,7 @@ def test_errors_from_below_tell_nothing_of_the_inside(rf: RequestFactory, caplog
         ("\ud800", "\\ud800"),
     ],
 )
-def test_what_cannot_be_shown_is_escaped(text, shown):
+def test_unprintable_characters_are_escaped(text, shown):
     assert printable(text) == shown
 
 

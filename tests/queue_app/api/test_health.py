@@ -1,4 +1,4 @@
-"""Health: for anyone, in time, and nothing but ok or not ok."""
+"""Health: public, in time, and without details."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LIMIT = 5.0
 
 @pytest.fixture(autouse=True)
 def fresh_probes(monkeypatch):
-    """Let no test wait for another's server."""
+    """Give each test probes of its own."""
     for name in ("database", "index"):
         monkeypatch.setattr(health, name, Probe(getattr(health, name)._question))
 
 
 @pytest.fixture
 def silent_port():
-    """Listen on a port, accept connections, and never say a word."""
+    """Listen on a port, accept connections, and send nothing."""
     accepted = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -45,7 +45,7 @@ def silent_port():
         connection.close()
 
 
-def test_lives(anonymous):
+def test_live(anonymous):
     for path in ("/healthz", "/healthz/"):
         assert anonymous.get(path).data == {"status": "ok"}
 
@@ -59,14 +59,14 @@ def test_ready(anonymous, rebuilt):
         assert response.headers["Cache-Control"] == "no-store"
 
 
-def test_takes_tasks_without_the_index(anonymous, index_away):
+def test_ready_without_the_index(anonymous, index_away):
     response = anonymous.get("/readyz")
     assert response.status_code == 200
     assert (response.data["status"], response.data["index"]) == ("ok", "not ok")
     assert response.data["reasons"] == ["Redis does not answer: tasks are accepted but not started."]
 
 
-def test_whoever_needs_more_asks_for_it(anonymous, rebuilt):
+def test_required_parts_must_work(anonymous, rebuilt):
     response = anonymous.http.get("/readyz?require=index,scheduler")
     assert response.status_code == 503
     assert response.json()["reasons"] == ["No scheduler leads: due tasks, dead workers and repairs wait."]
@@ -80,7 +80,7 @@ def test_whoever_needs_more_asks_for_it(anonymous, rebuilt):
 
 @pytest.fixture
 def rebuilt(transactional_db):
-    """The probes look through connections of their own, so there must be rows that are committed."""
+    """Commit the rows: the probes use connections of their own."""
     assert rebuild() is not None
 
 

@@ -1,4 +1,4 @@
-"""API keys: who holds one acts as its user, within its scopes and its time."""
+"""API keys: the holder acts as the user, within scopes and time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def forgetful():
 
 @pytest.fixture
 def with_key(alice, anonymous):
-    """Call as a holder of a key of alice's that is limited to scopes."""
+    """Return a client with one of alice's keys that has these scopes."""
 
     def make(*scopes, user=alice.user, **options):
         _key, secret = create_key(user, "laptop", scopes=scopes, **options)
@@ -37,7 +37,7 @@ def with_key(alice, anonymous):
     return make
 
 
-def test_the_secret_is_kept_by_nobody(alice):
+def test_the_secret_is_not_stored(alice):
     key, secret = create_key(alice.user, "laptop", by="root")
     assert secret.startswith(f"tq_{key.prefix}_")
     assert secret not in str(ApiKey.objects.values().get())
@@ -71,7 +71,7 @@ def test_scopes(with_key, stored, plain_type, scopes, allowed):
         assert (call(method, path, body).status_code < 300) == (name in allowed), name
 
 
-def test_a_scope_takes_permissions_of_staff_away(with_key, staff, stored):
+def test_scopes_restrict_the_permissions_of_staff(with_key, staff, stored):
     stored("bob")
     client = staff("view_task", "pause_queue")
     assert len(with_key("view_task", user=client.user)("GET", TASKS).data["results"]) == 1
@@ -79,7 +79,7 @@ def test_a_scope_takes_permissions_of_staff_away(with_key, staff, stored):
     assert with_key(user=client.user)("POST", "/api/v1/queues/default/pause").status_code == 200
 
 
-def test_keys_that_are_not_good(alice, anonymous):
+def test_invalid_keys(alice, anonymous):
     good, secret = create_key(alice.user, "a")
     _old, expired = create_key(alice.user, "b", expires_at=timezone.now() - timedelta(seconds=1))
     revoked_key, revoked = create_key(alice.user, "c")

@@ -29,7 +29,7 @@ def patch(client, path: str, body):
 
 
 def wrong(response) -> dict[str, str]:
-    """Return code by field of a refusal."""
+    """Return field -> code of an error."""
     assert response.status_code == 400, response.data
     return {error["field"]: error["code"] for error in response.data["errors"]}
 
@@ -83,7 +83,7 @@ def test_the_life_of_a_limit(admin):
         ({"max_length": 5}, {"max_length": "unknown_field"}),
     ],
 )
-def test_limits_that_cannot_be(admin, body, faults):
+def test_invalid_limits(admin, body, faults):
     assert (
         wrong(admin.post(LIMITS, {"scope": "type", "name": "shop.mail"} | body if "scope" not in body else body))
         == faults
@@ -95,7 +95,7 @@ def test_limits_that_cannot_be(admin, body, faults):
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity", "1e400"])
-def test_numbers_that_are_none(admin, constant):
+def test_numbers_that_are_not_numbers(admin, constant):
     body = f'{{"rate_count": 1, "rate_seconds": {constant}}}'.encode()
     limit = Limit.objects.create(scope="type", name="t")
     assert patch(admin, f"{LIMITS}/{limit.pk}", body).status_code == 400
@@ -136,7 +136,7 @@ def test_a_queue_and_its_limits(admin):
         ({"stale_after_seconds": 0}, "stale_after_seconds"),
     ],
 )
-def test_queues_that_cannot_be(admin, body, field):
+def test_invalid_limits_of_a_queue(admin, body, field):
     before = admin.get(QUEUE).data
     assert set(wrong(edit(admin, body))) == {field}
     assert admin.get(QUEUE).data == before
@@ -165,12 +165,12 @@ def test_pause_and_resume(admin, scope, name):
         ({"scope": "everything", "resume_at": "2030-01-01T00:00:00"}, {"resume_at": "timezone_required"}),
     ],
 )
-def test_pauses_that_cannot_be(admin, body, faults):
+def test_invalid_pauses(admin, body, faults):
     assert wrong(admin.post(f"{LIMITS}/pause", body)) == faults
     assert not RuntimeSettings.objects.filter(paused=True).exists()
 
 
-def test_a_pause_of_a_queue_may_end_by_itself(admin):
+def test_a_pause_of_a_queue_can_end_by_itself(admin):
     assert admin.post(f"{QUEUE}/pause", {"resume_at": SOON}).data["resume_at"] is not None
     assert admin.post(f"{QUEUE}/resume").data["resume_at"] is None
     assert wrong(admin.post(f"{QUEUE}/pause", {"resume_at": 5})).keys() == {"resume_at"}
@@ -198,7 +198,7 @@ def test_each_verb_needs_its_permission(alice, staff):
 
 
 @pytest.mark.parametrize("name", ["0", "x", "-1", "1" * 30, "%00", "1.0"])
-def test_ids_that_are_none(admin, name):
+def test_invalid_ids(admin, name):
     assert admin.get(f"{LIMITS}/{name}").data["code"] == "limit_not_found"
 
 
@@ -232,7 +232,7 @@ def test_a_user_has_a_hundred_pending_tasks_by_default(alice, bob, plain_type):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_explain_tells_its_owner_why_and_staff_by_whom(alice, bob, staff, stored):
+def test_explain_shows_owners_the_reason_and_staff_the_user(alice, bob, staff, stored):
     task = stored()
     path = f"/api/v1/tasks/{task.pk}/explain"
     pause("default", by="root", reason="Stock-taking.")

@@ -1,4 +1,4 @@
-"""Many tasks: submit, filter, count, export, act on them, and watch what goes on in the background."""
+"""Many tasks: submit, filter, count, export, act on them, and watch operations."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class TestFilters:
             ("fields=", "unknown_field"),
         ],
     )
-    def test_what_is_refused(self, alice, query, code):
+    def test_invalid_requests(self, alice, query, code):
         response = alice.get(f"{TASKS}?{query}")
         assert response.status_code == 400
         assert response.data["code"] == code
@@ -152,10 +152,10 @@ class TestFilters:
             ("parameters__password=a", True),
             ("parameters__login__api_key=1", True),
             ("parameters__pin=1", True),  # declared by the project
-            ("parameters__card__number=4", True),  # declared by one task: for all types together
+            ("parameters__card__number=4", True),  # declared by one task, so hidden for all types
             ("parameters__card__number=4&task_type={declaring}", True),
             ("parameters__card__number=4&task_type={plain},{declaring}", True),
-            ("parameters__card__number=4&task_type=shop.gone", True),  # may have declared anything
+            ("parameters__card__number=4&task_type=shop.gone", True),  # an unknown type may have declared any name
             ("parameters__card__number=4&task_type={plain}", False),
             ("parameters__url=https://me:guess@example.org/", True),
             ("parameters__url=https://example.org/", False),
@@ -166,7 +166,7 @@ class TestFilters:
         settings.TASKQUEUE = settings.TASKQUEUE | {"SENSITIVE": ["PIN"]}
 
         def charge(card):
-            """Stand for a task function."""
+            """Do nothing."""
 
         charge.__qualname__ = "charge"
         declaring = registry.type_of(task(sensitive=["card"])(charge))
@@ -185,16 +185,16 @@ class TestFilters:
             assert response.status_code == 400
             assert response.data["code"] == "sensitive_parameter"
 
-    def test_an_offset_that_no_database_reads(self, alice):
+    def test_an_offset_that_the_database_cannot_read(self, alice):
         assert alice.get(f"{TASKS}?created_after=2030-01-01T00:00:00-20:10").status_code == 200
 
-    def test_only_the_fields_that_were_asked_for(self, alice, stored):
+    def test_only_the_requested_fields(self, alice, stored):
         task = stored()
         assert alice.get(f"{TASKS}?fields=status,task_id").data["results"] == [
             {"status": "queued", "task_id": str(task.id)}
         ]
 
-    def test_a_count_stops_at_its_cap_unless_it_is_to_be_exact(self, alice, stored, monkeypatch):
+    def test_a_count_stops_at_its_cap_unless_exact(self, alice, stored, monkeypatch):
         monkeypatch.setattr(inspect, "COUNT_CAP", 2)
         for _ in range(3):
             stored()
@@ -204,7 +204,7 @@ class TestFilters:
 
 
 class TestExport:
-    def test_ndjson_of_ones_own_over_several_pages(self, alice, stored, monkeypatch):
+    def test_ndjson_of_own_tasks_over_several_pages(self, alice, stored, monkeypatch):
         monkeypatch.setattr(inspect, "EXPORT_PAGE", 2)
         tasks = [stored() for _ in range(4)]
         stored("bob")
@@ -214,7 +214,7 @@ class TestExport:
         assert [row["task_id"] for row in shown] == [str(task.id) for task in reversed(tasks)]
         assert shown[0] == alice.get(TASKS).data["results"][0]
 
-    def test_csv_that_no_program_takes_for_formulas(self, alice, staff, stored):
+    def test_csv_cells_are_not_formulas(self, alice, staff, stored):
         stored("=HYPERLINK(1)", capabilities=("gpu", "fast"))
         client = staff("view_task")
         response = client.http.get(f"{EXPORT}?format=csv&fields=user,capabilities,attempt,finished_at")
@@ -235,7 +235,7 @@ class TestActions:
         assert (response.status_code, response.data) == (200, {"dry_run": True, "count": 1, "sample": [str(task.id)]})
         assert not Operation.objects.exists()
 
-    def test_people_act_on_their_own_staff_on_all(self, alice, staff, stored):
+    def test_users_act_on_their_own_tasks_and_staff_on_all(self, alice, staff, stored):
         mine, foreign = stored(), stored("bob")
         response = alice.post(ACTIONS, {"action": "cancel", "ids": [str(mine.id), str(foreign.id), str(uuid.uuid4())]})
         assert response.status_code == 202
@@ -249,7 +249,7 @@ class TestActions:
         assert alice.post(ACTIONS, {"action": "cancel", "filter": {"user": "bob"}}).data["total"] == 0
         assert alice.post(ACTIONS, {"action": "replay", "filter": {}}).status_code == 403
 
-    def test_operations_belong_to_who_asked(self, alice, bob, staff, stored, monkeypatch, settings):
+    def test_operations_belong_to_the_caller(self, alice, bob, staff, stored, monkeypatch, settings):
         monkeypatch.setattr(
             "queue_app.api.views.operations.advance_for", lambda found, _: Operation.objects.get(pk=found)
         )
@@ -289,7 +289,7 @@ class TestActions:
             ({"action": "cancel", "filter": {}, "reason": "x" * 201}, "invalid"),
         ],
     )
-    def test_what_is_refused(self, alice, body, code):
+    def test_invalid_requests(self, alice, body, code):
         response = alice.post(ACTIONS, body)
         assert response.status_code == 400
         codes = {error["code"] for error in response.data["errors"]}

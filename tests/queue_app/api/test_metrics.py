@@ -1,4 +1,4 @@
-"""/metrics: who may read it, and that a server out of reach does not take it away."""
+"""/metrics: who may read it, and that it works without a server."""
 
 import pytest
 
@@ -10,7 +10,7 @@ ELSEWHERE = {"REMOTE_ADDR": "203.0.113.9"}
 
 @pytest.fixture
 def access(settings):
-    """Say who may read."""
+    """Set who may read."""
 
     def allow(**options: str) -> None:
         settings.TASKQUEUE = {**settings.TASKQUEUE, "METRICS": {name.upper(): value for name, value in options.items()}}
@@ -30,7 +30,7 @@ def test_this_machine_may_read(anonymous):
 @pytest.mark.parametrize(
     "extra", [ELSEWHERE, {"HTTP_X_FORWARDED_FOR": "127.0.0.1"}, {"HTTP_FORWARDED": "for=127.0.0.1"}]
 )
-def test_others_have_to_say_who_they_are(anonymous, extra):
+def test_remote_callers_must_authenticate(anonymous, extra):
     assert anonymous.http.get("/metrics", **extra).status_code == 401
 
 
@@ -45,10 +45,10 @@ def test_a_token(anonymous, access):
     right, wrong = ({"HTTP_AUTHORIZATION": f"Bearer {token}"} for token in ("sesame", "sesam"))
     assert anonymous.http.get("/metrics", **ELSEWHERE, **right).status_code == 200
     assert anonymous.http.get("/metrics", **ELSEWHERE, **wrong).status_code == 401
-    assert anonymous.http.get("/metrics").status_code == 401  # being near is not enough then
+    assert anonymous.http.get("/metrics").status_code == 401  # a local address is not enough
 
 
-def test_no_token_lets_nobody_in(anonymous, access):
+def test_without_a_configured_token_every_token_is_refused(anonymous, access):
     access(access="token")
     assert anonymous.http.get("/metrics", HTTP_AUTHORIZATION="Bearer ").status_code == 401
 
@@ -58,7 +58,7 @@ def test_open(anonymous, access):
     assert anonymous.http.get("/metrics", **ELSEWHERE).status_code == 200
 
 
-def test_redis_out_of_reach_is_told(anonymous, monkeypatch):
+def test_an_unavailable_redis_is_reported(anonymous, monkeypatch):
     monkeypatch.setattr(metrics, "_index", Probe(lambda: 1 / 0))
     content = anonymous.http.get("/metrics").content
     assert b'up{component="redis"} 0.0' in content

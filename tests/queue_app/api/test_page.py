@@ -1,4 +1,4 @@
-"""Every address as a page for people."""
+"""Every address as an HTML page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def page(client, path: str):
     return response.status_code, response.headers.get("Content-Type", ""), response.content.decode()
 
 
-def test_every_address_says_what_it_is_for_and_gives_an_example(staff, stored):
+def test_every_address_shows_its_purpose_and_an_example(staff, stored):
     client, task = staff("view_task", "view_worker"), stored()
     shown = 0
     for path, methods in document()["paths"].items():
@@ -44,7 +44,7 @@ def test_every_address_says_what_it_is_for_and_gives_an_example(staff, stored):
     assert shown > 15
 
 
-def test_what_is_shown_is_escaped_and_programs_get_json(alice, stored):
+def test_values_are_escaped_and_programs_get_json(alice, stored):
     task = stored(parameters={"a": "</pre><script>alert(1)</script>"})
     status, _, text = page(alice, f"/api/v1/tasks/{task.id}")
     assert status == 200
@@ -56,7 +56,7 @@ def test_what_is_shown_is_escaped_and_programs_get_json(alice, stored):
     assert refused.headers["Content-Type"] == "application/problem+json"
 
 
-def test_who_is_nobody_sees_nothing_but_that(anonymous):
+def test_anonymous_callers_get_only_the_error(anonymous):
     status, kind, text = page(anonymous, "/api/v1/tasks")
     assert (status, kind) == (401, "text/html; charset=utf-8")
     assert "not_authenticated" in text

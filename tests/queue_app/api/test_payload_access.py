@@ -1,4 +1,4 @@
-"""Parameters, results, errors and logs of others' tasks take view_payload, wherever and however they are asked for."""
+"""Parameters, results, errors and logs of other users' tasks need view_payload in every endpoint."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.queue_app.api.conftest import ApiClient
 CANARY = "canary5150"
 API = "/api/v1"
 MOMENT = datetime(2030, 1, 31, 12, tzinfo=UTC)
-#: All that staff may be given but to read payloads.
+#: All permissions of staff except view_payload.
 REST = (
     "view_task", "cancel_task", "reprioritise_task", "retry_task", "view_deadletter", "replay_deadletter",
     "discard_deadletter", "view_operation", "view_worker",
 )  # fmt: skip
-#: What shows a task, a dead letter or an operation, and whether its payload too, to who may read it.
+#: Addresses of a task, a dead letter or an operation, and whether they show its payload with the permission.
 SHOWN = [
     ("/tasks/{task}", True),
     ("/tasks/{task}?wait=1", True),
@@ -40,7 +40,7 @@ SHOWN = [
     ("/operations/{operation}", True),
 ]
 FILTER = {"parameters": {"name": CANARY}}
-#: What asks for the text: (method, address, body).
+#: Requests that search for the text: (method, address, body).
 SOUGHT = [
     *(("GET", f"{path}{query}", None)
       for path in ("/tasks", "/admin/tasks", "/tasks/count", "/tasks/export")
@@ -55,7 +55,7 @@ SOUGHT = [
 
 @pytest.fixture
 def secret(dead):
-    """Store a dead task of alice's that has the text in all places; and an operation of hers that looks for it."""
+    """Store a dead task of alice with the text in all places, and an operation of alice that searches for it."""
     letter = dead("alice", parameters={"name": CANARY}, args=(CANARY,), message=f"no {CANARY}")
     name = letter.task_id
     Task.objects.filter(pk=name).update(attempt=1)
@@ -75,7 +75,7 @@ def secret(dead):
 
 @pytest.fixture
 def in_group(queues):
-    """Make staff of one of the groups that a migration makes."""
+    """Create staff in one of the groups of the migrations."""
 
     def make(name: str) -> ApiClient:
         import_module("queue_app.migrations.0002_defaults").create_groups(apps, "default")
@@ -88,7 +88,7 @@ def in_group(queues):
 
 @pytest.fixture
 def with_scopes(queues):
-    """Call as a superuser whose key is limited to scopes."""
+    """Return a client with a key of a superuser that has these scopes."""
     forget_keys()
 
     def make(*scopes: str) -> ApiClient:
@@ -101,7 +101,7 @@ def with_scopes(queues):
 
 
 def texts(client: ApiClient, path: str) -> list[str]:
-    """Return what the address answers to programs, and to people."""
+    """Return the answers of an address to programs and to browsers."""
     found = []
     for accept in ("application/json", "text/html"):
         response = client.http.get(path, headers={"Accept": accept})
@@ -111,9 +111,7 @@ def texts(client: ApiClient, path: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("address", "tells"), SHOWN)
-def test_others_payloads_are_shown_to_those_with_the_permission(
-    alice, staff, in_group, with_scopes, secret, address, tells
-):
+def test_payloads_of_others_need_the_permission(alice, staff, in_group, with_scopes, secret, address, tells):
     path = API + address.format_map(vars(secret))
     for client in (staff(*REST), in_group("Viewer"), with_scopes(*REST)):
         assert not any(CANARY in text for text in texts(client, path))
@@ -123,7 +121,7 @@ def test_others_payloads_are_shown_to_those_with_the_permission(
         assert all((CANARY in text) is tells for text in texts(alice, path)), "owners read their own"
 
 
-def test_what_is_hidden_is_null_and_said_to_be(staff, secret):
+def test_hidden_payloads_are_null_and_marked(staff, secret):
     viewer, operator = staff(*REST), staff(*REST, "view_payload")
     task = viewer.get(f"{API}/tasks/{secret.task}").data
     assert task["payload_hidden"] is True
@@ -141,7 +139,7 @@ def test_what_is_hidden_is_null_and_said_to_be(staff, secret):
 
 
 @pytest.mark.parametrize(("method", "address", "body"), SOUGHT)
-def test_nobody_finds_out_by_trying(alice, staff, with_scopes, secret, method, address, body):
+def test_hidden_payloads_cannot_be_found_by_trying(alice, staff, with_scopes, secret, method, address, body):
     path = API + address
     for client in (staff(*REST), with_scopes(*REST)):
         response = client.call(method, path, body)
@@ -149,7 +147,7 @@ def test_nobody_finds_out_by_trying(alice, staff, with_scopes, secret, method, a
         assert "queue_app.view_payload" in response.data["detail"]
     assert Operation.objects.count() == 1
     assert DeadLetter.objects.open().count() == 1
-    client = staff(*REST)  # of their own tasks they may ask
+    client = staff(*REST)  # callers may search their own tasks
     name = client.user.username
     mine = body and body | {"filter": body["filter"] | {"user": name}}
     response = client.http.generic(method, f"{path}&user={name}" if body is None else path, *sent(mine))
@@ -173,7 +171,7 @@ def test_parameters_that_cannot_be_read_cannot_be_edited(staff, secret):
 
 
 @pytest.mark.parametrize("verb", ["replay", "discard"])
-def test_the_audit_log_tells_why_but_no_payload(in_group, dead, verb):
+def test_the_audit_log_holds_the_reason_but_no_payload(in_group, dead, verb):
     dead("alice", message=f"no {CANARY}")
     asked = {"filter": {"text": CANARY}, "reason": "the shop is back"}
     operator = in_group("Operator")
@@ -185,7 +183,7 @@ def test_the_audit_log_tells_why_but_no_payload(in_group, dead, verb):
     assert CANARY not in json.dumps([entry.before, entry.after])
 
 
-def test_parameters_that_a_replay_is_given_are_not_in_the_audit_log(in_group, dead):
+def test_the_parameters_of_a_replay_are_not_in_the_audit_log(in_group, dead):
     letter = dead("alice", parameters={"name": "old"})
     asked = {"parameters": {"name": CANARY}}
     assert in_group("Operator").post(f"{API}/dlq/{letter.pk}/replay", asked).status_code == 200
@@ -193,7 +191,7 @@ def test_parameters_that_a_replay_is_given_are_not_in_the_audit_log(in_group, de
     assert CANARY not in json.dumps([entry.before, entry.after])
 
 
-def test_the_page_of_an_operation_shows_its_filter_to_those_with_the_permission(client, secret):
+def test_the_page_of_an_operation_shows_its_filter_only_with_the_permission(client, secret):
     for codenames, tells in ((["view_operation"], False), (["view_operation", "view_payload"], True)):
         user = User.objects.create_user(f"staff-{tells}", is_staff=True)
         user.user_permissions.set(Permission.objects.filter(codename__in=codenames))

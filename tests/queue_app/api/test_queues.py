@@ -16,7 +16,7 @@ def operator(staff):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_stats_count_what_waits(alice, stored):
+def test_stats_count_waiting_tasks(alice, stored):
     for band in (Band.CRITICAL, Band.LOW, Band.LOW):
         stored(priority=band)
     stored(status="completed")
@@ -47,7 +47,7 @@ def test_pause_and_resume(operator):
     assert response.data["paused_by"] == operator.user.username
     queue = Queue.objects.get(pk="default")
     assert (queue.paused, queue.paused_by) == (True, operator.user.username)
-    assert operator.post("/api/v1/queues/default/pause").data["paused_reason"] == "stock-taking"  # again: no change
+    assert operator.post("/api/v1/queues/default/pause").data["paused_reason"] == "stock-taking"  # no change
     for _ in range(2):
         response = operator.post("/api/v1/queues/default/resume")
         assert (response.status_code, response.data["paused"], response.data["paused_by"]) == (200, False, "")
@@ -88,5 +88,5 @@ def test_bad_pauses(operator, body, status, code):
 
 
 @pytest.mark.parametrize("reason", ["", None, "ü" * 200])
-def test_good_reasons(operator, reason):
+def test_valid_reasons(operator, reason):
     assert operator.post("/api/v1/queues/default/pause", {"reason": reason}).data["paused_reason"] == (reason or "")

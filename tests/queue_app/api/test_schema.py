@@ -1,4 +1,4 @@
-"""The OpenAPI document is valid and complete, and the API keeps to it whatever it is sent."""
+"""The OpenAPI document is valid and complete, and the API conforms to it for every request."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from queue_app.core.masking import MASK
 from queue_app.services.control.api_keys import create_key, forget_keys
 from queue_app.services.repair import tokens
 
-#: Requests of each endpoint; the long form takes a larger number.
+#: Requests per endpoint; set more for a long run.
 EXAMPLES = int(os.environ.get("TASKQUEUE_FUZZ_EXAMPLES", "3"))
 CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
-#: Without a description: what describes, and what is no JSON for people or programs of this kind.
+#: Views without a description: the document itself, pages, metrics and unknown addresses.
 UNDESCRIBED = {NotFoundView, docs.DocsView, docs.SchemaView, metrics.MetricsView}
 
 
@@ -69,11 +69,11 @@ def test_the_page_has_nothing_inline(client, db):
 
 
 @pytest.mark.parametrize(("secret", "shown"), [([], [17, "4111"]), (["card"], {"order": 17, "card": MASK})])
-def test_positional_parameters_are_described_as_they_are_answered(alice, stored, monkeypatch, secret, shown):
-    """By name where one of them is secret."""
+def test_positional_arguments_match_their_description(alice, stored, monkeypatch, secret, shown):
+    """They are answered by name if one of them is secret."""
 
     def charge(order, card):
-        """Stand for a task function."""
+        """Do nothing."""
 
     charge.__qualname__ = "charge"
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
@@ -92,7 +92,7 @@ def address(transactional_db, settings, live_server):
     forget_keys()
 
 
-def test_whatever_is_sent_is_answered_as_described(address, monkeypatch):
+def test_every_request_is_answered_as_described(address, monkeypatch):
     monkeypatch.setattr("queue_app.api.waiting.MAX_SECONDS", 0)
     monkeypatch.setattr("queue_app.api.views.tasks.wait_for_end", lambda *_: False)
     user = User.objects.create_user("fuzz", is_staff=True)

@@ -1,4 +1,4 @@
-"""The API as an ASGI server serves it: event streams, and the example client of the documentation."""
+"""The API under an ASGI server: event streams, and the example client of the documentation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def port(process_env):
             time.sleep(0.02)
         yield port
     finally:
-        server.kill()  # it may hold streams, which it would wait for
+        server.kill()  # a graceful stop would wait for open streams
         server.wait(20)
         forget_keys()
 
@@ -83,7 +83,7 @@ class Stream:
         self.connection.close()
 
 
-def test_a_stream_goes_on_where_it_ended_and_a_client_is_made_from_the_document(port, alice, stored):
+def test_a_stream_continues_after_the_last_event_and_a_client_is_generated_from_the_document(port, alice, stored):
     _key, secret = create_key(alice.user, "live")
     with closing(Stream(port, secret)) as stream:
         assert stream.next() == {"retry": "3000"}
@@ -93,7 +93,7 @@ def test_a_stream_goes_on_where_it_ended_and_a_client_is_made_from_the_document(
         get_index().flush()
         accepted = stream.event()
         assert accepted["event"] == "Accepted"
-        assert json.loads(accepted["data"])["task_id"] == str(mine.id)  # and not bob's, which came before
+        assert json.loads(accepted["data"])["task_id"] == str(mine.id)  # bob's task came before and is not shown
     cancel(mine.id)
     get_index().flush()
     with closing(Stream(port, secret, after=accepted["id"])) as stream:

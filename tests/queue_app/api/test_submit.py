@@ -1,4 +1,4 @@
-"""POST /api/v1/tasks: what is stored, what is answered."""
+"""POST /api/v1/tasks: rows and answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def stored_task(response) -> Task:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/tasks", "/api/v1/tasks/"])
-def test_stores_the_task_and_says_where_it_is(alice, plain_type, path):
+def test_stores_the_task_and_returns_its_address(alice, plain_type, path):
     response = alice.post(path, {"task_type": plain_type, "parameters": {"a": [1, None, "ü"]}})
     task = stored_task(response)
     assert response.status_code == 201
@@ -34,16 +34,16 @@ def test_stores_the_task_and_says_where_it_is(alice, plain_type, path):
     )
 
 
-def test_what_the_body_leaves_open_is_as_the_registered_task_says(alice, render_type):
+def test_missing_fields_default_to_the_registered_task(alice, render_type):
     response = alice.submit(task_type=render_type)
     task = stored_task(response)
     assert (task.queue, task.band, task.capabilities) == ("renders", Band.HIGH, ["big-memory", "gpu"])
     assert (task.timeout, task.max_retries, task.retry_delay) == (60, 2, 1.5)
     assert response.data["capabilities"] == ["big-memory", "gpu"]
-    assert Queue.objects.filter(name="renders").exists()  # the queue of a task is created on first use
+    assert Queue.objects.filter(name="renders").exists()  # a queue is created on first use
 
 
-def test_the_body_comes_before_the_registered_task(alice, render_type):
+def test_the_body_overrides_the_registered_task(alice, render_type):
     body = {
         "queue": "reports",
         "priority": "low",
@@ -57,7 +57,7 @@ def test_the_body_comes_before_the_registered_task(alice, render_type):
     assert (task.timeout, task.max_retries, task.idempotency_key) == (5, 0, "k" * 64)
 
 
-def test_null_counts_as_left_open(alice, render_type):
+def test_null_means_missing(alice, render_type):
     nothing = dict.fromkeys(
         ["queue", "priority", "capabilities", "run_after", "delay", "timeout", "max_retries", "idempotency_key"]
     )
@@ -86,7 +86,7 @@ def test_a_later_time_schedules(alice, plain_type, moment):
 
 
 @pytest.mark.parametrize(("delay", "status"), [(0, "queued"), (0.5, "scheduled"), (3600, "scheduled")])
-def test_a_delay_counts_from_the_clock_of_the_rows(alice, plain_type, delay, status):
+def test_a_delay_counts_from_the_clock_of_the_database(alice, plain_type, delay, status):
     task = stored_task(alice.submit(task_type=plain_type, delay=delay))
     assert task.status == status
     if delay:
@@ -94,7 +94,7 @@ def test_a_delay_counts_from_the_clock_of_the_rows(alice, plain_type, delay, sta
 
 
 @pytest.mark.django_db(transaction=True)
-def test_queue_position_counts_who_runs_before(alice, plain_type):
+def test_queue_position_counts_the_tasks_that_run_before(alice, plain_type):
     positions = [
         alice.submit(task_type=plain_type, priority=priority).data["queue_position"]
         for priority in ("normal", "normal", "critical", "low", "critical")
@@ -104,7 +104,7 @@ def test_queue_position_counts_who_runs_before(alice, plain_type):
 
 @pytest.mark.django_db(transaction=True)
 def test_accepts_tasks_while_the_index_is_away(alice, plain_type, index_away):
-    for _ in range(2):  # the second does not even ask
+    for _ in range(2):  # the second one does not ask the index
         response = alice.submit(task_type=plain_type, idempotency_key=None)
         assert (response.status_code, response.data["status"], response.data["queue_position"]) == (201, "queued", None)
     assert Task.objects.count() == 2
@@ -120,7 +120,7 @@ class TestIdempotencyKey:
         assert again.data["priority"] == "normal"  # as it is stored
         assert Task.objects.count() == 1
 
-    def test_comes_by_header_too(self, alice, plain_type):
+    def test_header(self, alice, plain_type):
         body = {"task_type": plain_type}
         header = {"Idempotency-Key": "once"}
         first = alice.call("POST", "/api/v1/tasks", body, **header)
@@ -137,18 +137,18 @@ class TestIdempotencyKey:
         assert (response.status_code, response.data["code"]) == (409, "idempotency_conflict")
         assert Task.objects.count() == 1
 
-    def test_is_each_users_own(self, alice, bob, plain_type):
+    def test_belongs_to_one_user(self, alice, bob, plain_type):
         answers = [client.submit(task_type=plain_type, idempotency_key="once") for client in (alice, bob)]
         assert [answer.status_code for answer in answers] == [201, 201]
         assert answers[0].data["task_id"] != answers[1].data["task_id"]
 
-    def test_tells_what_became_of_the_first(self, alice, stored, plain_type):
+    def test_returns_the_status_of_the_first_task(self, alice, stored, plain_type):
         task = stored(idempotency_key="once", status="completed")
         response = alice.submit(task_type=plain_type, idempotency_key="once")
         assert (response.data["task_id"], response.data["status"]) == (str(task.id), "completed")
 
 
-def test_the_user_is_always_who_asks(staff, plain_type):
+def test_the_user_is_always_the_caller(staff, plain_type):
     client = staff("view_task", "add_task", "change_task")
     assert client.submit(task_type=plain_type, user="alice").data["code"] == "read_only_field"
     assert stored_task(client.submit(task_type=plain_type)).user == client.user.username

@@ -34,7 +34,7 @@ class TestList:
             response = alice.get(address)
             found += ids(response)
             pages += 1
-            stored()  # newer ones do not shift the pages that follow
+            stored()  # newer tasks do not shift the following pages
             address = (response.data["next"] or "").removeprefix("http://testserver")
             assert "queue=default" in address or not address
         assert (found, pages) == ([str(task.id) for task in reversed(tasks)], 3)
@@ -54,7 +54,7 @@ class TestList:
             stored(status=status.value)
         assert {task["status"] for task in alice.get(f"{TASKS}?{query}").data["results"]} == wanted
 
-    def test_by_everything_else(self, alice, stored, render_type):
+    def test_by_other_filters(self, alice, stored, render_type):
         other = stored()
         task = stored(queue="reports", priority=Band.HIGH, task_type=render_type, status="executing")
         for query in ("queue=reports", "priority=high", f"task_type={render_type}", f"worker={task.worker_id}"):
@@ -115,12 +115,12 @@ class TestList:
     def test_too_many_parameters(self, alice):
         assert alice.get(f"{TASKS}?{'&'.join(f'a{n}=1' for n in range(2000))}").data["code"] == "bad_request"
 
-    def test_bytes_that_are_no_text(self, alice):
+    def test_bytes_that_are_not_text(self, alice):
         assert ids(alice.get(f"{TASKS}?user=%FF%FE")) == []
 
 
 class TestDetail:
-    def test_tells_everything(self, alice, stored, render_type):
+    def test_shows_everything(self, alice, stored, render_type):
         task = stored(
             task_type=render_type,
             parameters={"frame": 7},
@@ -138,7 +138,7 @@ class TestDetail:
         assert (data["idempotency_key"], data["worker_id"], data["finished_at"]) == ("k", None, None)
         assert datetime.fromisoformat(data["created_at"]) == task.created_at
 
-    def test_options_are_the_tasks_own_or_the_policys(self, alice, stored):
+    def test_options_come_from_the_task_or_the_policy(self, alice, stored):
         PriorityPolicy.objects.update_or_create(pk=Band.LOW, defaults={"timeout_seconds": 7, "max_retries": 9})
         path = f"{TASKS}/{stored(priority=Band.LOW).id}"
         assert alice.get(path).data["options"] == {"timeout": 7, "max_retries": 9, "retry_delay": 20}
@@ -200,7 +200,7 @@ class TestDetail:
         assert canary not in response.content.decode()
 
     @pytest.mark.django_db(transaction=True)
-    def test_the_place_in_the_queue(self, alice, stored):
+    def test_the_position_in_the_queue(self, alice, stored):
         stored()
         task = stored()
         assert alice.get(f"{TASKS}/{task.id}").data["queue_position"] == 2
@@ -313,7 +313,7 @@ BAD_IDS = [
 @pytest.mark.parametrize(
     ("method", "end", "body"), [("GET", "", None), ("DELETE", "", None), ("PUT", "/priority", {"priority": "high"})]
 )
-def test_ids_that_are_none(alice, stored, method, end, body, name):
+def test_invalid_ids(alice, stored, method, end, body, name):
     stored()
     response = alice.call(method, f"{TASKS}/{name}{end}", body)
     assert (response.status_code, response.data["title"]) == (404, "Not Found")

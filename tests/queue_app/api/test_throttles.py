@@ -1,4 +1,4 @@
-"""How often one caller may call."""
+"""Rate limits of callers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ TASKS = "/api/v1/tasks"
 
 @pytest.fixture
 def few(settings, monkeypatch):
-    """Allow two submissions and three reads in a window that does not end meanwhile."""
+    """Allow 2 submissions and 3 reads in a window that does not end during the test."""
     monkeypatch.setattr(throttles, "WINDOW_SECONDS", 10**6)
     limits = {"SUBMITS_PER_MINUTE": 2, "READS_PER_MINUTE": 3}
     prefix = f"{project.TASKQUEUE['KEY_PREFIX']}-throttles"
     settings.TASKQUEUE = {**project.TASKQUEUE, "API": limits, "KEY_PREFIX": prefix}
 
 
-def test_each_caller_and_scope_is_counted_for_itself(few, alice, bob, plain_type):
+def test_each_caller_and_scope_has_its_own_counter(few, alice, bob, plain_type):
     assert [alice.submit(task_type=plain_type).status_code for _ in range(3)] == [201, 201, 429]
     assert [alice.get(TASKS).status_code for _ in range(4)] == [200, 200, 200, 429]
     assert bob.submit(task_type=plain_type).status_code == 201
@@ -33,7 +33,7 @@ def test_each_caller_and_scope_is_counted_for_itself(few, alice, bob, plain_type
     assert 1 <= int(refused.headers["Retry-After"]) <= 10**6
 
 
-def test_a_process_asks_for_many_calls_at_once_and_the_limit_holds_all_the_same(settings, monkeypatch):
+def test_processes_reserve_blocks_of_calls_within_the_limit(settings, monkeypatch):
     monkeypatch.setattr(throttles, "BLOCKS", 4)
     index, asked = get_index(), []
     count = index.count_calls
@@ -49,13 +49,13 @@ def test_a_process_asks_for_many_calls_at_once_and_the_limit_holds_all_the_same(
     assert here.take("reads", name, 2, 10), "a window of its own"
 
 
-def test_without_redis_nobody_is_refused(few, index_away, alice):
+def test_without_redis_every_call_is_allowed(few, index_away, alice):
     assert [alice.get(TASKS).status_code for _ in range(5)] == [200] * 5
-    assert breaker.is_open  # so that the next ones do not wait for it
+    assert breaker.is_open  # so the next calls do not wait for Redis
 
 
-def test_a_count_ends_by_itself_and_lies_in_the_slot_of_the_index(settings):
-    """A Redis Cluster would refuse it anywhere else."""
+def test_a_counter_expires_and_shares_the_slot_of_the_index(settings):
+    """A Redis Cluster refuses a counter in another slot."""
     index = get_index()
     assert [index.count_calls("test", calls, 60) for calls in (1, 2)] == [1, 3]
     key = index.keys.throttle("test")

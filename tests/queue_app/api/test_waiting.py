@@ -1,4 +1,4 @@
-"""Requests that wait: for the end of a task, and for events."""
+"""Requests that wait for the end of a task or for events."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ EVENTS = "/api/v1/events"
 
 
 @pytest.fixture
-def told(transactional_db, alice, stored):
-    """A task whose life is told on the stream."""
+def published(transactional_db, alice, stored):
+    """A task whose events are published."""
     task = stored()
     get_index().flush()
     return task
@@ -46,30 +46,30 @@ def read(lines: bytes) -> list[dict]:
 
 
 class TestLongPoll:
-    def test_it_ends_when_the_task_does(self, alice, told):
+    def test_it_ends_when_the_task_does(self, alice, published):
         began = time.monotonic()
-        side = Side(lambda: alice.get(f"{TASKS}/{told.id}?wait=60"))
+        side = Side(lambda: alice.get(f"{TASKS}/{published.id}?wait=60"))
         until(lambda: waiting.waiters.taken == 1, "the request waits")
-        end(told)
+        end(published)
         assert side.result().data["status"] == "cancelled"
         assert time.monotonic() - began < 30
         until(lambda: not subscribe.hub.busy, "nobody listens, so nobody reads")
         assert waiting.waiters.taken == 0
 
-    def test_it_answers_in_time_when_nothing_happens_and_at_once_when_all_has(self, alice, told, monkeypatch):
-        assert alice.get(f"{TASKS}/{told.id}?wait=1").data["status"] == "queued"
-        end(told)
+    def test_it_answers_in_time_and_at_once_when_the_task_has_ended(self, alice, published, monkeypatch):
+        assert alice.get(f"{TASKS}/{published.id}?wait=1").data["status"] == "queued"
+        end(published)
         monkeypatch.setattr(subscribe, "wait_for_end", None)
-        assert alice.get(f"{TASKS}/{told.id}?wait=60").data["status"] == "cancelled"
+        assert alice.get(f"{TASKS}/{published.id}?wait=60").data["status"] == "cancelled"
 
-    def test_a_lost_event_delays_it_only(self, told, monkeypatch):
+    def test_a_lost_event_only_delays_it(self, published, monkeypatch):
         monkeypatch.setattr(subscribe, "CHECK_SECONDS", 0.05)
         monkeypatch.setattr(subscribe.events, "read", lambda after, **_: time.sleep(0.01) or ([], after))
-        side = Side(lambda: subscribe.wait_for_end(told.id, 30))
-        cancel(told.id)
+        side = Side(lambda: subscribe.wait_for_end(published.id, 30))
+        cancel(published.id)
         assert side.result()
 
-    def test_so_many_may_wait(self, alice, stored, settings):
+    def test_the_number_of_waiting_requests_is_limited(self, alice, stored, settings):
         settings.TASKQUEUE = {**settings.TASKQUEUE, "API": {"MAX_WAITERS": 1}}
         task = stored()
         with waiting.waiters.taking(1):
@@ -77,7 +77,7 @@ class TestLongPoll:
         assert (response.status_code, response.headers["Retry-After"]) == (200, "2")
 
     @pytest.mark.parametrize("query", ["wait=61", "wait=-1", "wait=1.5", "wait=", "wait=1&wait=2", "wiat=3"])
-    def test_what_is_refused(self, alice, stored, query):
+    def test_invalid_requests(self, alice, stored, query):
         assert alice.get(f"{TASKS}/{stored().id}?{query}").status_code == 400
 
 
@@ -85,7 +85,7 @@ class TestStream:
     def test_it_needs_asgi(self, alice):
         assert alice.get(EVENTS).data["code"] == "asgi_required"
 
-    def test_what_it_can_be_asked(self, alice):
+    def test_filters(self, alice):
         for query, code in (
             ("colour=red", "unknown_parameter"),
             ("event=Exploded", "unknown_event"),
@@ -95,7 +95,7 @@ class TestStream:
             assert alice.get(f"{EVENTS}?{query}").data["code"] == code
         assert alice.get(EVENTS, **{"Last-Event-ID": "x" * 50}).data["code"] == "invalid_id"
 
-    def test_everybody_hears_of_their_own_only(self, alice, staff):
+    def test_callers_receive_only_events_of_their_own_tasks(self, alice, staff):
         for client, query, user, names in (
             (alice, {}, "alice", None),
             (alice, {"user": "bob"}, "alice", ()),
@@ -107,17 +107,17 @@ class TestStream:
             wanted, _ = view._parse(SimpleNamespace(query_params=params, user=client.user, headers={}))
             assert (wanted.user, wanted.names) == (user, names)
 
-    def test_it_tells_what_was_and_what_comes(self, told, monkeypatch):
+    def test_it_sends_stored_and_new_events(self, published, monkeypatch):
         monkeypatch.setattr(view, "HEARTBEAT_SECONDS", 0.2)
         view.streams.take(1)
 
         async def listen() -> bytes:
             heard = b""
-            stream = view.stream(EventFilter(task_id=told.id), "0-0")
+            stream = view.stream(EventFilter(task_id=published.id), "0-0")
             async for part in stream:
                 heard += part
                 if b": heartbeat" in heard and b"event: Cancelled" not in heard:
-                    await sync_to_async(end, thread_sensitive=True)(told)
+                    await sync_to_async(end, thread_sensitive=True)(published)
                 if b"event: Cancelled" in heard:
                     break
             await stream.aclose()
@@ -130,17 +130,17 @@ class TestStream:
         assert heard.startswith(b"retry: 3000\n\n")
         found = read(heard)
         assert [event["event"] for event in found] == ["Accepted", "Cancelled"]
-        assert found[1]["data"]["task_id"] == str(told.id)
+        assert found[1]["data"]["task_id"] == str(published.id)
         assert view.streams.taken == 0
-        later = [event for event in events.read(found[0]["id"])[0] if event.task_id == str(told.id)]
+        later = [event for event in events.read(found[0]["id"])[0] if event.task_id == str(published.id)]
         assert [event.name for event in later] == ["Cancelled"], "the id is where to go on"
 
-    def test_an_id_stands_at_the_last_event_of_its_entry(self, told):
-        [event] = [event for event in events.read("0-0")[0] if event.task_id == str(told.id)]
+    def test_the_last_event_of_an_entry_carries_its_id(self, published):
+        [event] = [event for event in events.read("0-0")[0] if event.task_id == str(published.id)]
         found = read(view._lines([event, event], EventFilter()))
         assert ["id" in item for item in found] == [False, True]
 
-    def test_who_is_too_far_behind_has_to_come_again(self):
+    def test_a_slow_client_must_reconnect(self):
         async def full() -> object:
             queue: asyncio.Queue = asyncio.Queue(maxsize=3)
             for _ in range(3):
@@ -151,7 +151,7 @@ class TestStream:
         assert async_to_sync(full)() is None
 
 
-def test_the_hub_survives_the_loss_of_redis(told, monkeypatch):
+def test_the_hub_survives_the_loss_of_redis(published, monkeypatch):
     monkeypatch.setattr(subscribe, "RETRY_SECONDS", 0.01)
     plain, tries = events.last_id, []
 
@@ -172,5 +172,5 @@ def test_the_hub_survives_the_loss_of_redis(told, monkeypatch):
     heard = []
     with subscribe.hub.listening(lambda _: 1 / 0), subscribe.hub.listening(heard.extend):
         until(lambda: bool(reads), "it reads again")
-        end(told)
+        end(published)
         until(lambda: any(event.name == "Cancelled" for event in heard), "it hears again")

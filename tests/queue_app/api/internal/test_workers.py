@@ -1,4 +1,4 @@
-"""Remote workers: what their token allows, what they are given, and what is refused."""
+"""Remote workers: scopes of tokens, answers, and refused requests."""
 
 import uuid
 
@@ -73,7 +73,7 @@ def test_a_task_goes_out_and_its_result_comes_back(remote):
     assert_index_agrees()
 
 
-def test_failures_snoozes_and_tasks_given_back(remote):
+def test_failures_snoozes_and_released_tasks(remote):
     ids = [put(n=n, token="swordfish") for n in range(3)]
     failed, snoozed, back = remote.take()
     error = {"class": "Error", "message": "a\u0000b, not swordfish", "traceback": "at x"}
@@ -117,7 +117,7 @@ def test_a_heartbeat_carries_progress_lines_extensions_and_brings_cancellations(
     assert Task.objects.get(pk=task_id).status == Status.CANCELLED
 
 
-def test_who_leaves_gives_back_what_it_holds(remote):
+def test_a_worker_that_deregisters_gives_back_its_tasks(remote):
     task_id = put()
     remote.take()
     assert remote.call("deregister").status_code == 200
@@ -127,7 +127,7 @@ def test_who_leaves_gives_back_what_it_holds(remote):
     assert_index_agrees()
 
 
-def test_a_worker_touches_only_its_own(remote, token):
+def test_a_worker_touches_only_its_own_tasks(remote, token):
     task_id = put()
     [task] = remote.take()
     for other in (Remote(token[1]), Remote(tokens.create("other")[1])):
@@ -173,7 +173,7 @@ def test_tokens_are_rotated_without_a_gap_and_revoked_at_once(remote, token):
 @pytest.mark.parametrize(
     "header", [None, "Bearer", "Bearer x", "Bearer tqw_x", "Basic YTpi", "Bearer tqw_" + "x" * 500]
 )
-def test_nobody_enters_without_a_token(engine, admin_client, header):
+def test_every_call_needs_a_token(engine, admin_client, header):
     client = Client(**({"HTTP_AUTHORIZATION": header} if header else {}))
     for path in ("register", f"{uuid.uuid4()}/poll", f"{uuid.uuid4()}/result"):
         response = client.post(f"/internal/workers/{path}", {}, content_type="application/json")
@@ -197,7 +197,7 @@ def test_bad_requests(remote):
         assert remote.post(f"/internal/workers/{path}", {}).status_code in {400, 404}
 
 
-def test_a_throttle_closes_a_gate_for_all(remote):
+def test_a_throttle_closes_a_gate_for_all_workers(remote):
     ids = [put(n=n) for n in range(2)]
     [first] = remote.take(want=1)
     asked = {"scope": "type", "seconds": 60}
@@ -213,7 +213,7 @@ def test_a_throttle_closes_a_gate_for_all(remote):
     assert_index_agrees()
 
 
-def test_a_worker_learns_of_types_that_wait_and_serves_them(remote):
+def test_a_worker_is_told_of_waiting_types_and_serves_them(remote):
     other = enqueue(NewTask(task_type="shop.tasks.new")).id
     assert remote.take() == []
     assert remote.call("heartbeat").json()["unserved"] == ["shop.tasks.new"]
