@@ -14,6 +14,10 @@ from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 
 
+#: A task id and an attempt number; one worker may run two attempts of the same task.
+type AttemptKey = tuple[uuid.UUID, int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
     """An unchecked request for a task.
