@@ -13,7 +13,6 @@ from queue_app.core.lanes import lane_name, score
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 
-
 #: A task id and an attempt number; one worker may run two attempts of the same task.
 type AttemptKey = tuple[uuid.UUID, int]
 
