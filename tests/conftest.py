@@ -4,8 +4,8 @@ Django reads the addresses of the servers when its settings are imported, so the
 imported, before pytest-django looks for settings. With DATABASE_URL or REDIS_URL in the environment those servers are
 used instead: PostgreSQL gets a separate database (test_...), Redis a key prefix.
 
-A server that does not start ends the run. No test is skipped because a server is missing. Tests that need a program of the
-system (promtool, Chromium, ...) are skipped where it is missing; with CI set, a skipped test is a failed one.
+A server that does not start ends the run; no test is skipped because a server is missing. Tests that need a program of
+the system (promtool, Chromium, ...) are skipped if it is missing; with CI set, a skipped test is a failed one.
 
 The whole suite is divided among processes by pytest-xdist. Each has servers of its own, because tests flush them, kill
 their connections and read their locks; a test marked ``serial`` runs while all other processes wait.
