@@ -91,14 +91,11 @@ class QueueFull(LimitExceeded, code="queue_full"):
 
     def __init__(self, queue: str, *, limit: int, current: int, asked: int = 1) -> None:
         room = "no more fit" if asked == 1 else f"{asked} more do not fit"
-        super().__init__(
-            f"The queue {queue!r} is full: {current} tasks wait of at most {limit}, and {room}. Try again later, or"
-            " ask staff for a larger max_length.",
-            queue=queue,
-            limit=limit,
-            current=current,
-            asked=asked,
+        text = (
+            f"The queue {queue!r} is full: it has {current} of at most {limit} waiting tasks, and {room}. Try again"
+            " later, or ask staff for a larger max_length."
         )
+        super().__init__(text, queue=queue, limit=limit, current=current, asked=asked)
 
 
 class UserLimitExceeded(LimitExceeded, code="user_limit_exceeded"):
@@ -107,14 +104,11 @@ class UserLimitExceeded(LimitExceeded, code="user_limit_exceeded"):
     def __init__(self, user: str, *, queue: str, limit: int, current: int, asked: int = 1) -> None:
         where = f" in the queue {queue!r}" if queue else ""
         room = "no more are accepted" if asked == 1 else f"{asked} more are too many"
-        super().__init__(
-            f"The user {user!r} has {current} pending tasks{where} of at most {limit}, and {room}. Wait until some"
-            " have ended, or ask staff for a larger max_pending_per_user.",
-            queue=queue,
-            limit=limit,
-            current=current,
-            asked=asked,
+        text = (
+            f"The user {user!r} has {current} of at most {limit} pending tasks{where}, and {room}. Wait until some"
+            " have ended, or ask staff for a larger max_pending_per_user."
         )
+        super().__init__(text, queue=queue, limit=limit, current=current, asked=asked)
         self.user = user
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, Protocol, Self, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, Protocol, Self, TypedDict, Unpack, cast, overload
 
 from django.db import DEFAULT_DB_ALIAS, transaction
 from django.tasks.base import (
@@ -66,6 +66,23 @@ class TaskOptions(TypedDict, total=False):
     concurrency_key: str
     weight: int
     sensitive: Sequence[str]
+
+
+class DecoratorOptions(TaskOptions, total=False):
+    """The options of the decorator."""
+
+    priority: int
+    queue_name: str
+    backend: str
+
+
+# Django 6.0 has no defaults.
+_DEFAULTS: Final[dict[str, Any]] = {
+    "priority": DEFAULT_TASK_PRIORITY,
+    "queue_name": DEFAULT_TASK_QUEUE_NAME,
+    "backend": DEFAULT_TASK_BACKEND_ALIAS,
+    "run_after": None,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,49 +191,22 @@ def task[**P, R](
     /,
     *,
     takes_context: Literal[True],
-    priority: int = ...,
-    queue_name: str = ...,
-    backend: str = ...,
-    **options: Unpack[TaskOptions],
+    **options: Unpack[DecoratorOptions],
 ) -> QueueTask[P, R]: ...
 @overload
 def task[**P, R](
-    function: Callable[P, R],
-    /,
-    *,
-    takes_context: Literal[False] = False,
-    priority: int = ...,
-    queue_name: str = ...,
-    backend: str = ...,
-    **options: Unpack[TaskOptions],
+    function: Callable[P, R], /, *, takes_context: Literal[False] = False, **options: Unpack[DecoratorOptions]
 ) -> QueueTask[P, R]: ...
 @overload
 def task[**P, R](
-    *,
-    takes_context: Literal[True],
-    priority: int = ...,
-    queue_name: str = ...,
-    backend: str = ...,
-    **options: Unpack[TaskOptions],
+    *, takes_context: Literal[True], **options: Unpack[DecoratorOptions]
 ) -> Callable[[Callable[Concatenate[TaskContext[Any, Any], P], R]], QueueTask[P, R]]: ...
 @overload
 def task[**P, R](
-    *,
-    takes_context: Literal[False] = False,
-    priority: int = ...,
-    queue_name: str = ...,
-    backend: str = ...,
-    **options: Unpack[TaskOptions],
+    *, takes_context: Literal[False] = False, **options: Unpack[DecoratorOptions]
 ) -> Callable[[Callable[P, R]], QueueTask[P, R]]: ...
 def task(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    priority: int = DEFAULT_TASK_PRIORITY,
-    queue_name: str = DEFAULT_TASK_QUEUE_NAME,
-    backend: str = DEFAULT_TASK_BACKEND_ALIAS,
-    takes_context: bool = False,
-    **options: Unpack[TaskOptions],
+    function: Callable[..., Any] | None = None, /, *, takes_context: bool = False, **options: Unpack[DecoratorOptions]
 ) -> Any:
     """Make a task of a function, like Django's decorator, with the options of ``QueueTask``.
 
@@ -226,16 +216,10 @@ def task(
     if "run_after" in options:  # as Django's decorator does
         raise TypeError("run_after cannot be set in the decorator; use .using(run_after=...).")
 
+    given: dict[str, Any] = _DEFAULTS | options
+
     def wrap(wrapped: Callable[..., Any]) -> QueueTask[..., Any]:
-        return QueueTask(
-            func=wrapped,
-            priority=priority,
-            queue_name=queue_name,
-            backend=backend,
-            takes_context=takes_context,
-            run_after=None,  # Django 6.0 has no defaults
-            **options,
-        )
+        return QueueTask(func=wrapped, takes_context=takes_context, **given)
 
     return wrap if function is None else wrap(function)
 

@@ -14,11 +14,10 @@ from collections.abc import Callable
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from queue_app.core.records import ProgressReport
+from queue_app.core.records import AttemptKey, ProgressReport
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import Profile
 from queue_app.workers.claimer import Claimer, TaskDiscovery
-from queue_app.workers.context import AttemptKey
 from queue_app.workers.deadlines import enforce, next_due
 from queue_app.workers.executor import Executor
 from queue_app.workers.health import LoopHeartbeat

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
 
 from queue_app.core.lanes import lane_name, score
@@ -14,6 +15,10 @@ from queue_app.core.states import Status
 
 #: Stands for an unknown lease time; the index then accepts any lease of the task.
 ANY_LEASE: Final = -1
+
+
+#: A task id and an attempt number; one worker may run two attempts of the same task.
+type AttemptKey = tuple[uuid.UUID, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +143,11 @@ class TaskRef:
         task_id, task_type, queue, priority, capabilities, *rest = row
         return cls(task_id, task_type, queue, priority, tuple(capabilities), *rest)
 
+    @classmethod
+    def of(cls, task: Any) -> Self:
+        """Return the record of a queued task: a model or a ``ClaimedTask``."""
+        return cls.from_row(_ref_fields(task))
+
     @property
     def lane(self) -> str:
         """The name of the lane that the task waits in."""
@@ -152,6 +162,9 @@ class TaskRef:
     def entry(self) -> Entry:
         """The task's lane, score and id."""
         return Entry(self.lane, self.score, self.id)
+
+
+_ref_fields: Final = attrgetter(*(each.name for each in fields(TaskRef)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,17 +217,7 @@ class ClaimedTask:
     @property
     def ref(self) -> TaskRef:
         """The task as the index knows it."""
-        return TaskRef(
-            self.id,
-            self.task_type,
-            self.queue,
-            self.priority,
-            self.capabilities,
-            self.queued_at,
-            self.user,
-            self.concurrency_key,
-            self.weight,
-        )
+        return TaskRef.of(self)
 
 
 @dataclass(frozen=True, slots=True)

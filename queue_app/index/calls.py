@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from queue_app.index import scripts
@@ -36,6 +36,10 @@ class Calls:
             return self._script(name)(keys=[self.keys.prefix], args=args)
         except redis.RedisError as error:
             raise unavailable(name, self.alias, error) from error
+
+    def _total(self, name: str, calls: Iterable[Sequence[Any]]) -> int:
+        """Run a script once for each list of arguments; return the sum of its replies."""
+        return sum(int(self._call(name, *arguments)) for arguments in calls)
 
     def _call_fast(self, name: str, *args: Any) -> Any:
         """Run a script as ``_call``, without the overhead of the client, which doubles the time of a short call."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import batched
+from itertools import batched, chain
 from typing import Any, NamedTuple
 
 from queue_app import conf
@@ -52,11 +52,11 @@ class Index(Leases):
     def push(self, tasks: Iterable[TaskRef]) -> int:
         """Put queued tasks at their places; return how many were missing or misplaced."""
         entries = (task.entry for task in tasks)
-        return sum(int(self._call("push", *packed.pack(batch))) for batch in batched(entries, BATCH))
+        return self._total("push", map(packed.pack, batched(entries, BATCH)))
 
     def push_lanes(self, lanes: Iterable[PackedLane]) -> int:
         """Put queued tasks at their places, packed by the database; return how many were missing or misplaced."""
-        return sum(int(self._call("push", *arguments)) for arguments in packed.calls(lanes))
+        return self._total("push", packed.calls(lanes))
 
     def misplaced(self, lanes: Iterable[PackedLane]) -> list[uuid.UUID]:
         """Return the queued tasks that are missing or misplaced; repair nothing."""
@@ -85,10 +85,8 @@ class Index(Leases):
 
     def remove_entries(self, entries: Iterable[tuple[str, uuid.UUID]]) -> int:
         """Remove waiting tasks (lane, id) from their lanes; return how many were there."""
-        removed = 0
-        for batch in batched(entries, BATCH):
-            removed += self._call("remove", *(part for lane, task_id in batch for part in (lane, task_id.bytes)))
-        return removed
+        pairs = ((lane, task_id.bytes) for lane, task_id in entries)
+        return self._total("remove", (list(chain.from_iterable(batch)) for batch in batched(pairs, BATCH)))
 
     def promote(self, tasks: Iterable[TaskRef]) -> list[Risen]:
         """Lift waiting tasks as their age allows; return the tasks that moved, and between which bands."""
@@ -129,7 +127,7 @@ class Index(Leases):
 
     def publish(self, events: Iterable[Run]) -> int:
         """Append events to the stream and wait for the reply; return how many entries the server took."""
-        return sum(int(self._call("publish", *stream.publish_arguments(part))) for part in stream.split(events, BATCH))
+        return self._total("publish", map(stream.publish_arguments, stream.split(events, BATCH)))
 
     def count(self, counts: Mapping[str, int]) -> None:
         """Add to the counters of the cluster (``core.counters``)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import batched
+from itertools import batched, chain
 from typing import Any, NamedTuple, cast
 
 from queue_app.core.records import ANY_LEASE
@@ -32,20 +32,17 @@ class Leases(Calls):
             (queue, (task_id.bytes, "" if leased_at == ANY_LEASE else leased_at))
             for task_id, queue, leased_at in leases
         )
-        return sum(int(self._call("release", *_grouped(batch))) for batch in batched(entries, BATCH))
+        return self._total("release", map(_grouped, batched(entries, BATCH)))
 
     def restore_leases(self, tasks: Iterable[tuple[uuid.UUID, str]]) -> int:
         """Write the leases of tasks (id, lane) whose rows are executing; return how many were missing."""
         entries = ((lane, (task_id.bytes,)) for task_id, lane in tasks)
-        return sum(int(self._call("restore_leases", *_grouped(batch))) for batch in batched(entries, BATCH))
+        return self._total("restore_leases", map(_grouped, batched(entries, BATCH)))
 
     def revoke(self, leases: Iterable[Lease]) -> int:
         """Revoke leases that no row confirms, each only if it is still the same lease; return how many were."""
-        revoked = 0
-        for batch in batched(leases, BATCH):
-            args = [part for lease in batch for part in (lease.queue, lease.id.bytes, lease.leased_at)]
-            revoked += self._call("revoke", *args)
-        return revoked
+        entries = ((queue, task_id.bytes, leased_at) for task_id, queue, leased_at in leases)
+        return self._total("revoke", (list(chain.from_iterable(batch)) for batch in batched(entries, BATCH)))
 
     def last_proposal(self, worker_id: uuid.UUID) -> list[Lease]:
         """Return the leases that are left of a worker's last proposal."""

@@ -36,7 +36,13 @@ REPAIRS: Final = ("missing", "leases_ended", "leases_restored", "entries_ended",
 NO_CHANGE: Final = {EventName.PROMOTED.value, EventName.REJECTED.value}
 
 
-Labels = tuple[str, ...]
+#: Upper bounds of the buckets, as labels.
+BOUNDS: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
+
+type Labels = tuple[str, ...]
+#: The parts of each counter's name after its kind, by kind: event -> [event, queue, band, status, reason],
+#: wait or run -> [queue, band, status, bucket].
+type _Parsed = dict[str, list[tuple[list[str], int]]]
 
 
 class Times(NamedTuple):
@@ -76,34 +82,27 @@ def families(metrics: Metrics) -> Iterator[Family]:
         yield _family("queue_paused", paused)
 
 
-class _Counts(NamedTuple):
-    """Counters with parsed names; the parts of each name follow its kind."""
-
-    events: list[tuple[list[str], int]]  # [event, queue, band, status, reason]
-    times: dict[str, list[tuple[list[str], int]]]  # wait or run -> [queue, band, status, place]
-
-
-def _parse(counts: Mapping[str, int]) -> _Counts:
+def _parse(counts: Mapping[str, int]) -> _Parsed:
     """Parse the names of counters, once for all metrics: there are thousands."""
-    found: dict[str, list[tuple[list[str], int]]] = {"event": [], WAIT: [], RUN: []}
+    parsed: _Parsed = {"event": [], WAIT: [], RUN: []}
     for field, count in counts.items():
         kind, *parts = field.split(":", 5)
-        if kind in found:
-            found[kind].append((parts, count))
-    return _Counts(found.pop("event"), found)
+        if kind in parsed:
+            parsed[kind].append((parts, count))
+    return parsed
 
 
-def _queue_labels(index: IndexStats, counts: _Counts) -> dict[str, str]:
+def _queue_labels(index: IndexStats, parsed: _Parsed) -> dict[str, str]:
     """Return the label of each queue: the name for the queues with most tasks, ``other`` for the rest."""
     weight = {queue.queue: queue.total + queue.active for queue in index.queues}
-    counted = {parts[1] for parts, _ in counts.events}
-    counted.update(parts[0] for each in counts.times.values() for parts, _ in each)
+    counted = {parts[1] for parts, _ in parsed["event"]}
+    counted.update(parts[0] for parts, _ in parsed[WAIT] + parsed[RUN])
     weight |= dict.fromkeys(counted - weight.keys(), 0)
     first = set(sorted(weight, key=lambda name: (-weight[name], name))[: conf.get().metrics.max_queues])
     return {name: name if name in first else OTHER for name in weight}
 
 
-def _of_index(index: IndexStats, parsed: _Counts, queue_labels: dict[str, str]) -> Iterator[Family]:
+def _of_index(index: IndexStats, parsed: _Parsed, queue_labels: dict[str, str]) -> Iterator[Family]:
     now = datetime.now(UTC)
     depth: Counter[Labels] = Counter()
     ages: dict[Labels, float] = {}
@@ -121,8 +120,7 @@ def _of_index(index: IndexStats, parsed: _Counts, queue_labels: dict[str, str]) 
     yield _family("queue_oldest_age_seconds", ages)
     yield _family("queue_active", active)
     counts = index.counts
-    yield from _of_events(parsed, counts.get("due", 0), queue_labels)
-    yield from _of_failures(parsed, counts.get("retry:worker_died", 0))
+    yield from _of_events(parsed, counts.get("due", 0), counts.get("retry:worker_died", 0), queue_labels)
     yield from _of_times(parsed, queue_labels)
     yield _family(
         "tasks_promoted_total",
@@ -133,56 +131,45 @@ def _of_index(index: IndexStats, parsed: _Counts, queue_labels: dict[str, str]) 
     yield _family("index_repairs_total", {(kind,): counts.get(f"repair:{kind}", 0) for kind in REPAIRS})
 
 
-def _of_events(counts: _Counts, due: int, queue_labels: dict[str, str]) -> Iterator[Family]:
+def _of_events(parsed: _Parsed, due: int, died: int, queue_labels: dict[str, str]) -> Iterator[Family]:
     names = sorted(set(queue_labels.values()))
-    nothing: dict[Labels, int] = {(name, band.label): 0 for name in names for band in Band}
-    enqueued = Counter(nothing)
-    scheduled = Counter(nothing)
-    started = Counter(nothing)
+    zeros: dict[Labels, int] = {(name, band.label): 0 for name in names for band in Band}
+    enqueued, scheduled, started = Counter(zeros), Counter(zeros), Counter(zeros)
     states = Counter({(status.value,): 0 for status in Status})
-    for (event, queue, band, status, reason), count in counts.events:
+    retries, failed, dead = (
+        Counter({(reason,): 0 for reason in reasons}) for reasons in (RETRY_REASONS, FAILURE_REASONS, DEATH_REASONS)
+    )
+    for (event, queue, band, status, reason), count in parsed["event"]:
         labels = (queue_labels[queue], band)
-        if event not in NO_CHANGE and _is_change(event, reason):
-            states[status,] += count
+        if event not in NO_CHANGE and (event != EventName.DEAD_LETTERED or reason == CRASH_LOOP):
+            states[status,] += count  # another dead letter was counted with the event of its last failure
+        if status == Status.SCHEDULED:
+            scheduled[labels] += count
         if event == EventName.ACCEPTED:
             enqueued[labels] += count
         elif event == EventName.STARTED:
             started[labels] += count
-        if status == Status.SCHEDULED:
-            scheduled[labels] += count
-    states[Status.QUEUED.value,] += due
-    yield _family("queue_enqueued_total", enqueued)
-    yield _family("queue_scheduled_total", scheduled)
-    yield _family("queue_started_total", started)
-    yield _family("task_state_total", states)
-
-
-def _is_change(event: str, reason: str) -> bool:
-    """Whether the event is the first one of the new state: most dead letters already counted as a failure."""
-    return event != EventName.DEAD_LETTERED or reason == CRASH_LOOP
-
-
-def _of_failures(counts: _Counts, died: int) -> Iterator[Family]:
-    retries = Counter({(reason,): 0 for reason in RETRY_REASONS})
-    failed = Counter({(reason,): 0 for reason in FAILURE_REASONS})
-    dead = Counter({(reason,): 0 for reason in DEATH_REASONS})
-    for (event, _queue, _band, status, reason), count in counts.events:
-        if event == EventName.DEAD_LETTERED:
+        elif event == EventName.DEAD_LETTERED:
             dead[reason if reason in DEATH_REASONS else OTHER,] += count
         elif event in FAILURES:
             failed[FAILURES[event],] += count
             if status == Status.SCHEDULED:
                 retries[FAILURES[event],] += count
+    states[Status.QUEUED.value,] += due
     retries["worker_died",] += died
+    yield _family("queue_enqueued_total", enqueued)
+    yield _family("queue_scheduled_total", scheduled)
+    yield _family("queue_started_total", started)
+    yield _family("task_state_total", states)
     yield _family("task_retries_total", retries)
     yield _family("tasks_failed_total", failed)
     yield _family("tasks_dlq_total", dead)
 
 
-def _of_times(counts: _Counts, queue_labels: dict[str, str]) -> Iterator[Family]:
+def _of_times(parsed: _Parsed, queue_labels: dict[str, str]) -> Iterator[Family]:
     for kind, name in ((WAIT, "queue_wait_seconds"), (RUN, "task_duration_seconds")):
-        found: dict[Labels, list[int]] = defaultdict(_no_times)
-        for (queue, band, status, place), count in counts.times[kind]:
+        found: dict[Labels, list[int]] = defaultdict(lambda: [0] * (len(BOUNDS) + 1))  # the buckets, and the sum in µs
+        for (queue, band, status, place), count in parsed[kind]:
             found[queue_labels[queue], band, status][-1 if place == SUM else int(place)] += count
         yield _family(
             name,
@@ -191,15 +178,6 @@ def _of_times(counts: _Counts, queue_labels: dict[str, str]) -> Iterator[Family]
                 for labels, (*buckets, total) in found.items()
             },
         )
-
-
-#: Upper bounds of the buckets, as labels.
-BOUNDS: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
-
-
-def _no_times() -> list[int]:
-    """Return an empty histogram: a count for each bucket and, last, the sum in µs."""
-    return [0] * (len(BOUNDS) + 1)
 
 
 def _of_rows(rows: RowStats) -> Iterator[Family]:

@@ -1,4 +1,4 @@
-"""Count what waits in queues and what users have pending, one submitter at a time.
+"""Count the waiting tasks of queues and the pending tasks of users, one submitter at a time.
 
 Tasks of open transactions are invisible, so two submitters that count at the same time would both find the last
 place free. A transaction-level advisory lock for each queue and user lets the second submitter count only after the
@@ -90,7 +90,7 @@ SELECT 1, asked.n, CASE WHEN asked.queue = '' THEN {_pending("asked.name", "aske
 FROM unnest(%s::text[], %s::text[], %s::int[]) WITH ORDINALITY AS asked (name, queue, most, n)
 ORDER BY kind, n
 """
-# Under another isolation level the second statement sees what the first saw before it waited.
+# Under another isolation level the second statement sees the data that the first saw before it waited.
 _ROOM: Final = f"""(
     SELECT current_setting('transaction_isolation') = '{READ_COMMITTED}'
         AND CASE WHEN length IS NULL THEN true ELSE length > {_waiting("%s", "length")} END
@@ -132,7 +132,7 @@ def read_limits(queues: Iterable[str], defaults: Defaults) -> tuple[str, list[Qu
 
 
 def be_read_committed() -> None:
-    """Let the transaction that has just begun see what others commit."""
+    """Let the transaction that has just begun see the commits of others."""
     execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
 

@@ -1,6 +1,6 @@
 """Run SQL on the database that holds the tasks.
 
-``docs/explanation/database-and-redis-access.md`` says which function is for what.
+``docs/explanation/database-and-redis-access.md`` says when to use which function.
 
 Statements write ``clock_timestamp()``, the current time, but compare columns with ``statement_timestamp()``.
 ``clock_timestamp()`` can change from row to row, so PostgreSQL cannot search an index for it.

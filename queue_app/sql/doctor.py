@@ -145,21 +145,14 @@ def overdue_tasks(seconds: float) -> list[tuple[uuid.UUID, str, float]]:
 
 def deaths(seconds: float) -> int:
     """Return how many tasks became dead letters within the last ``seconds``."""
-    return int(
-        fetch_value(
-            "SELECT count(*) FROM queue_app_deadletter"
-            " WHERE died_at > statement_timestamp() - make_interval(secs => %s)",
-            [seconds],
-        )
-    )
+    sql = "SELECT count(*) FROM queue_app_deadletter WHERE died_at > statement_timestamp() - make_interval(secs => %s)"
+    return int(fetch_value(sql, [seconds]))
 
 
 def workers_dead_within(seconds: float) -> int:
     """Return how many workers were declared dead within the last ``seconds``."""
-    return int(
-        fetch_value(
-            "SELECT count(*) FROM queue_app_worker"
-            " WHERE status = 'dead' AND stopped_at > statement_timestamp() - make_interval(secs => %s)",
-            [seconds],
-        )
+    sql = (
+        "SELECT count(*) FROM queue_app_worker"
+        " WHERE status = 'dead' AND stopped_at > statement_timestamp() - make_interval(secs => %s)"
     )
+    return int(fetch_value(sql, [seconds]))

@@ -1,4 +1,4 @@
-"""Store what attempts report while they run, fenced as their outcomes are. The commits do not wait for the disk."""
+"""Store the progress reports of attempts, fenced as their outcomes are. The commits do not wait for the disk."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Active(NamedTuple):
 
 
 def active() -> list[Active]:
-    """Return the executing tasks, grouped by what limits count."""
+    """Return the executing tasks, grouped as limits count them."""
     found = fetch_all(
         'SELECT queue, task_type, concurrency_key, "user", count(*), sum(weight) FROM queue_app_task'
         " WHERE status = 'executing' GROUP BY 1, 2, 3, 4"

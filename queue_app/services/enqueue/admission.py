@@ -8,7 +8,7 @@ default as well: by ``max_length`` of the runtime settings, and by ``ADMISSION.M
 has a number of its own, else in all queues that have none. Only submissions are limited; a retry, a returned task and
 a replay always find their place.
 
-Submitters never exceed a limit: those of one queue, and those of one user, take turns until their transactions end
+Submitters never exceed a limit: the submitters of one queue or of one user take turns until their transactions end
 (``sql.admission``). In a long transaction, enqueue late, because other submitters wait. Two transactions that enqueue
 to the same two queues in different orders may deadlock; PostgreSQL ends one of them with an error. Without a limit,
 code that enqueues takes no lock and counts nothing.

@@ -139,7 +139,7 @@ def _insert_one(row: TaskRow, *, admitted: bool = False) -> Enqueued | None:
 
 
 def _insert_with_keys(rows: list[TaskRow], queues: set[QueueKey], *, admitted: bool = False) -> list[Enqueued]:
-    """Store and announce tasks of which some have idempotency keys: those one by one, the others by COPY."""
+    """Store and announce tasks: one by one if they have an idempotency key, the others by COPY."""
     with atomic():
         stored = insert_many([row for row in rows if row.spec.idempotency_key is None], admitted=admitted)
         results = {item.id: item for item in stored}

@@ -219,18 +219,7 @@ def position_of(task: Task) -> int | None:
 
 def ref_of(task: Task) -> TaskRef:
     """Return a queued task as the index knows it."""
-    assert task.queued_at is not None  # noqa: S101 - a constraint of the table; for mypy
-    return TaskRef(
-        task.id,
-        task.task_type,
-        task.queue,
-        task.priority,
-        tuple(task.capabilities),
-        task.queued_at,
-        task.user,
-        task.concurrency_key,
-        task.weight,
-    )
+    return TaskRef.of(task)
 
 
 def queue_position(ref: TaskRef) -> int | None:

@@ -186,7 +186,7 @@ def test_the_number_of_the_runtime_settings_holds_over_all_queues_that_name_none
     assert outcome_of(lambda: put(user="ada", queue="c")) == "user_limit_exceeded"
     told = [outcome_of(lambda: put(user="ada", queue="roomy")) for _ in range(6)]
     assert told == ["stored"] * 5 + ["user_limit_exceeded"]
-    with pytest.raises(UserLimitExceeded, match="'ada' has 5 pending tasks in the queue 'roomy' of at most 5"):
+    with pytest.raises(UserLimitExceeded, match="'ada' has 5 of at most 5 pending tasks in the queue 'roomy'"):
         put(user="ada", queue="roomy")
 
 
@@ -290,7 +290,9 @@ def test_a_refusal_is_told_with_its_numbers(engine):
     since = last_id()
     with pytest.raises(QueueFull) as refused:
         put(user="ada", priority="high")
-    assert str(refused.value).startswith("The queue 'default' is full: 1 tasks wait of at most 1, and no more fit.")
+    assert str(refused.value).startswith(
+        "The queue 'default' is full: it has 1 of at most 1 waiting tasks, and no more fit."
+    )
     (event,), _ = read(since)
     assert (event.name, event.task_id, event.queue, event.user) == (EventName.REJECTED, "", "default", "ada")
     assert event.details == {"code": "queue_full", "limit": "1", "current": "1", "asked": "1"}
