@@ -94,7 +94,7 @@ def _notify_index(ended: Sequence[ClaimedTask], throttled: _Throttled) -> None:
     """Free the slots of attempts that ended; close gates first, or the next tasks would start at once."""
     if throttled.gates:
         notify_index(_copy_limits, "set_limits", throttled.gates)
-    notify_index(Index.release, "release", [Lease(task.id, task.queue, task.leased_at) for task in ended])
+    notify_index(Index.release, "release", [Lease(task.id, task.ref.lane, task.leased_at) for task in ended])
     if throttled.tasks:
         notify_index(Index.push, "push", throttled.tasks)
 
@@ -104,8 +104,8 @@ def _throttle(outcomes: Sequence[Outcome]) -> _Throttled:
     by_id = {outcome.task.id: outcome for outcome in outcomes}
     returned = claim_rows.give_back([outcome.task for outcome in by_id.values()])
     longest: dict[Gate, float] = {}
-    for _, ref in returned:
-        outcome = by_id[ref.id]
+    for each in returned:
+        outcome = by_id[each.task.id]
         if outcome.throttle is not None:
             gate = _gate(outcome.task, outcome.throttle.scope)
             longest[gate] = max(longest.get(gate, 0.0), outcome.throttle.seconds)
@@ -113,8 +113,8 @@ def _throttle(outcomes: Sequence[Outcome]) -> _Throttled:
     for gate in gates:
         throttle.close(*gate, longest[gate])
     return _Throttled(
-        {(ref.id, by_id[ref.id].task.attempt): status for status, ref in returned},
-        [ref for status, ref in returned if status is Status.QUEUED],
+        {(each.task.id, by_id[each.task.id].task.attempt): each.status for each in returned},
+        [each.task for each in returned if each.status is Status.QUEUED],
         gates,
     )
 
