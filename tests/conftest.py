@@ -26,6 +26,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from taskqueue_project.embedded import EmbeddedError, EmbeddedServers
+from tests.support.programs import summary
 from tests.support.turns import turn
 
 ADDRESSES = {"postgres": "DATABASE_URL", "valkey": "REDIS_URL"}
@@ -123,6 +124,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             return report
         report.outcome, report.longrepr = "failed", f"{item.nodeid}: not skipped in CI. {reason}"
     return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
+    """Say in the last line which groups of tests were skipped because a program is missing."""
+    try:
+        return (yield)
+    finally:
+        skipped = terminalreporter.stats.get("skipped", [])
+        if line := summary(str(report.longrepr) for report in skipped):
+            terminalreporter.write_line(line, yellow=True)
 
 
 def _remove_index() -> None:

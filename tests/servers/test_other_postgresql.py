@@ -11,6 +11,7 @@ import pytest
 
 from taskqueue_project.embedded.data_directory import DataDirectory
 from taskqueue_project.embedded.postgres import Postgres
+from tests.support.programs import skip
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 INSTALLED = Path("/usr/lib/postgresql")
@@ -39,7 +40,7 @@ class SystemPostgres(Postgres):
 @pytest.fixture
 def database_url(tmp_path):
     if not INSTALLED.is_dir():
-        pytest.skip("no PostgreSQL of the system (Debian: postgresql)")
+        skip("pg_lsclusters")
     server = SystemPostgres(DataDirectory(tmp_path / "rows"), durable=False)
     server.start()
     try:

@@ -1,7 +1,6 @@
 """The doctor recognises a real PgBouncer in front of PostgreSQL."""
 
 import getpass
-import shutil
 import socket
 import subprocess
 import time
@@ -11,16 +10,14 @@ from django.db import connection, connections
 
 from queue_app.services.doctor import Level, servers
 from taskqueue_project.embedded.postgres import _let_others_pass
+from tests.support.programs import require
 
 PASSWORD = "not-a-secret"
 
 
 @pytest.fixture(scope="module")
 def program() -> str:
-    path = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
-    if path is None:
-        pytest.skip("PgBouncer is not installed (Debian: pgbouncer).")
-    return path
+    return require("pgbouncer")
 
 
 @pytest.fixture
