@@ -174,6 +174,14 @@ def django_db_setup(django_db_setup: None, django_db_blocker: pytest.FixtureRequ
 
 
 @pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """Yield a folder for a server that runs as another user; pytest's folders are private, and it keeps them so."""
+    with tempfile.TemporaryDirectory(prefix="taskqueue-tests-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
+
+
+@pytest.fixture
 def process_env(transactional_db: None) -> dict[str, str]:
     """Return the environment for a process that uses this test's database and index."""
     from django.db import connection  # noqa: PLC0415 - needs the settings

@@ -38,10 +38,10 @@ class SystemPostgres(Postgres):
 
 
 @pytest.fixture
-def database_url(tmp_path):
+def database_url(shared_folder):
     if not INSTALLED.is_dir():
         skip("pg_lsclusters")
-    server = SystemPostgres(DataDirectory(tmp_path / "rows"), durable=False)
+    server = SystemPostgres(DataDirectory(shared_folder / "rows"), durable=False)
     server.start()
     try:
         server.wait_until_ready()
