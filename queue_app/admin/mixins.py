@@ -217,6 +217,18 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
             self.message_user(request, done, messages.SUCCESS)
         return HttpResponseRedirect(self.url_of("change", quote(pk)))
 
+    def act_on_each(self, objects: Iterable[M], act: Callable[[M], Any]) -> tuple[int, int]:
+        """Call ``act`` for each object in a transaction of its own; return how many it changed, and how many not."""
+        changed = skipped = 0
+        for found in objects:
+            try:
+                with atomic():
+                    act(found)
+                changed += 1
+            except TaskQueueError:
+                skipped += 1
+        return changed, skipped
+
     def visible(self, request: HttpRequest, pk: uuid.UUID | str, allowed: bool) -> M | None:  # noqa: FBT001 - one check
         """Return an object to act on. Raises ``PermissionDenied``."""
         if not (allowed and self.has_view_or_change_permission(request)):

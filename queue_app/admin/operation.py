@@ -19,12 +19,10 @@ from queue_app.admin.mixins import ReadOnlyAdmin, Routes
 from queue_app.admin.task_detail import pretty
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.dashboard import labels
-from queue_app.exceptions import OperationEnded, OperationNotFound
 from queue_app.models import Operation
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationState
 from queue_app.registry import all_sensitive_names
 from queue_app.services.operations.request import cancel_operation, get_operation
-from queue_app.sql.database import atomic
 
 #: Number of ids shown of a filter.
 MAX_DISPLAYED_IDS: Final = 20
@@ -111,15 +109,8 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
     def stop_selected(self, request: HttpRequest, queryset: QuerySet[Operation]) -> None:
         """Stop running operations; what they have changed stays changed."""
         found = list(queryset)
-        stopped = 0
-        for operation in found:
-            if _may_stop(request, operation):
-                try:
-                    with atomic():
-                        self._stop(request, operation)
-                    stopped += 1
-                except (OperationEnded, OperationNotFound):
-                    continue
+        allowed = [operation for operation in found if _may_stop(request, operation)]
+        stopped, _ended = self.act_on_each(allowed, lambda operation: self._stop(request, operation))
         if stopped:
             self.message_user(request, f"Stopped {counted(stopped, 'operation')}.", messages.SUCCESS)
         if stopped < len(found):

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import reduce
 from typing import Any, Final
 
 from django.utils.translation import gettext as _
@@ -114,11 +115,8 @@ def _meanings(value: str) -> list[Any]:
     return [value, read] if isinstance(read, bool | int | float) or read is None else [value]
 
 
-def _nested(keys: list[str], value: Any) -> dict[str, Any]:
-    for key in reversed(keys):
-        value = {key: value}
-    result: dict[str, Any] = value
-    return result
+def _nested(keys: list[str], value: Any) -> Any:
+    return reduce(lambda inner, key: {key: inner}, reversed(keys), value)
 
 
 def read_address(data: Mapping[str, str], now: datetime, *, may_view_payload: bool) -> TaskFilter:

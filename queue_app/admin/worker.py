@@ -20,11 +20,9 @@ from queue_app.admin.mixins import ReadOnlyAdmin, Routes
 from queue_app.core.states import Status
 from queue_app.dashboard import labels
 from queue_app.dashboard.live import LIVE_STATUSES, is_late
-from queue_app.exceptions import InvalidTransition
 from queue_app.models import Task, Worker
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.repair.workers import request_drain
-from queue_app.sql.database import atomic
 
 MAX_RUNNING = 200
 
@@ -72,14 +70,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     @admin.action(description=_lazy("Drain selected workers"), permissions=["drain"])
     def drain_selected(self, request: HttpRequest, queryset: QuerySet[Worker]) -> None:
         """Ask active workers to finish their tasks and exit."""
-        asked = skipped = 0
-        for worker in queryset:
-            try:
-                with atomic():
-                    self._drain(request, worker, "")
-                asked += 1
-            except InvalidTransition:
-                skipped += 1
+        asked, skipped = self.act_on_each(queryset, lambda worker: self._drain(request, worker, ""))
         if asked:
             self.message_user(request, _("Asked %(count)d to drain.") % {"count": asked}, messages.SUCCESS)
         if skipped:

@@ -62,18 +62,15 @@ def _forms(view: Any, request: Any) -> list[dict[str, Any]]:
     found = [(path, view)]
     name = request.resolver_match.url_name if request.resolver_match else ""
     below = request.path_info.rstrip("/")
-    found += [(f"{path}/{end}", _view_at(f"{below}/{end}")) for end in RELATED.get(name, ())]
+    for end in RELATED.get(name, ()):
+        callback: Any = resolve(f"{below}/{end}").func
+        found.append((f"{path}/{end}", callback.view_class))
     return [
         {"method": method, "path": address, "about": _about(each, method.lower()), "body": _example(each, method)}
         for address, each in found
         for method in METHODS
         if hasattr(each, method.lower())
     ]
-
-
-def _view_at(path: str) -> Any:
-    callback: Any = resolve(path).func
-    return callback.view_class
 
 
 def _about(view: Any, method: str) -> str:

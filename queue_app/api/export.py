@@ -39,16 +39,12 @@ async def _asynchronously(texts: Iterator[str]) -> AsyncIterator[str]:
 
 
 def _ndjson(tasks: Sequence[Task], fields: Sequence[str]) -> str:
-    rows = (summary(task) for task in tasks)
-    return "".join(f"{_encode({name: row[name] for name in fields})}\n" for row in rows)
+    return "".join(f"{_encode({name: row[name] for name in fields})}\n" for row in map(summary, tasks))
 
 
 def _csv(tasks: Sequence[Task], fields: Sequence[str]) -> str:
     target = io.StringIO()
-    writer = csv.writer(target)
-    for task in tasks:
-        row = summary(task)
-        writer.writerow([_cell(row[name]) for name in fields])
+    csv.writer(target).writerows([_cell(row[name]) for name in fields] for row in map(summary, tasks))
     return target.getvalue()
 
 

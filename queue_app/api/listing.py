@@ -101,21 +101,20 @@ def _page_size(reader: Reader) -> int:
     return reader.optional("page_size", once(between(1, MAX_PAGE_SIZE, integer_text))) or PAGE_SIZE
 
 
-def _refuse_cursor(name: str) -> InvalidTaskData:
-    message = "This is not a cursor; use next_cursor of the previous page."
-    return InvalidTaskData(name, message, code="invalid_cursor")
+def _bad_cursor(name: str) -> InvalidTaskData:
+    return InvalidTaskData(name, "This is not a cursor; use next_cursor of the previous page.", code="invalid_cursor")
 
 
 def _task_cursor(value: str, name: str) -> uuid.UUID:
     try:
         return uuid_of(value, name)
     except InvalidTaskData:
-        raise _refuse_cursor(name) from None
+        raise _bad_cursor(name) from None
 
 
 def _death_cursor(value: str, name: str) -> DeathCursor:
     if not _DEATH_CURSOR.fullmatch(value):
-        raise _refuse_cursor(name)
+        raise _bad_cursor(name)
     return DeathCursor(_EPOCH + timedelta(microseconds=int(value[:14], 16)), uuid.UUID(value[14:]))
 
 

@@ -78,8 +78,7 @@ os.register_at_fork(after_in_child=blocks.forget)
 class ScopedThrottle(BaseThrottle):
     """Count the calls of a user per minute; the view names the scope of each method."""
 
-    def __init__(self) -> None:
-        self._wait: float | None = None
+    _wait: float | None = None
 
     def allow_request(self, request: Request, view: Any) -> bool:
         """Return whether the call is within the limit; allow every call while Redis is unavailable."""

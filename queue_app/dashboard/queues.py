@@ -50,12 +50,6 @@ class QueueRow:
         """Whether a task waits longer than the target of its band."""
         return any(row.is_late for row in self.bands)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the queue's ``max_concurrent`` is reached."""
-        cap = self.queue.max_concurrent
-        return cap is not None and self.active is not None and self.active >= cap
-
 
 def oldest_seconds(summary: QueueSummary | None) -> float | None:
     """Return the longest wait in a queue."""

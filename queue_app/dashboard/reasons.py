@@ -95,7 +95,7 @@ def of_queue(row: QueueRow, now: datetime) -> Iterator[Reason]:
         return
     if not row.workers:
         yield Reason(_("No active worker serves it."), queue.name, severe=True)
-    if row.is_full:
+    if queue.max_concurrent is not None and (row.active or 0) >= queue.max_concurrent:
         yield Reason(
             _("Its limit is reached: %(active)d of %(cap)d tasks are running.")
             % {"active": row.active, "cap": queue.max_concurrent},
@@ -115,7 +115,7 @@ def _paused(what: str, paused: object) -> str:
     by, why = getattr(paused, "paused_by", ""), getattr(paused, "paused_reason", "")
     text = _("%(what)s is paused") % {"what": what}
     text += _(" by %(by)s") % {"by": by} if by else ""
-    text += f": {why}" if why else "."
+    text += f": {why.rstrip('.')}." if why else "."
     resume_at: datetime | None = getattr(paused, "resume_at", None)
     if resume_at is not None:
         # A length, not a time of day: all viewers share the text, whatever their time zone.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
 from typing import Any, Final
 
 from django.apps import apps
@@ -63,7 +62,7 @@ class MayReadMetrics(BasePermission):
 class MetricsView(ApiView):
     """Metrics of the queue, and of this process if django-prometheus is installed."""
 
-    permission_classes: Sequence[type[BasePermission]] = (MayReadMetrics,)
+    permission_classes = (MayReadMetrics,)
     content_negotiation_class = AnyFormat
 
     def get_authenticators(self) -> list[BaseAuthentication]:

@@ -56,9 +56,9 @@ class TaskListView(ApiView):
         """
         user, key = self.username(request), request.META.get(KEY_META)
         task = submit(parse_submission(self.json_body(), user=user, key_header=key))
-        status = HTTPStatus.CREATED if task.created else HTTPStatus.OK
+        content, status = representation.submitted(task), HTTPStatus.CREATED if task.created else HTTPStatus.OK
         location = {"Location": self.address(request, f"{request.path.rstrip('/')}/{task.id}")}
-        return Response(representation.submitted(task), status=status, headers=location)
+        return Response(content, status=status, headers=location)
 
 
 class AdminTaskListView(TaskListView):

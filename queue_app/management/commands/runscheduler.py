@@ -20,14 +20,13 @@ class Command(ServerCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
-        parser.add_argument(
+        add = parser.add_argument
+        add(
             "--with-maintenance",
             action="store_true",
             help="also run promotion, expiry, statistics and purge every minute, for setups without Celery",
         )
-        parser.add_argument(
-            "--health-port", type=int, metavar="PORT", help="answer GET /livez with the state of the loop on this port"
-        )
+        add("--health-port", type=int, metavar="PORT", help="answer GET /livez with the state of the loop on this port")
 
     def handle(self, **options: Any) -> None:
         """Run until a signal stops the loop."""

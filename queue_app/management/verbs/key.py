@@ -22,21 +22,18 @@ LISTED_FIELDS = ("prefix", "name", "scopes", "expires_at", "revoked_at", "last_u
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("action", choices=("create", "list", "revoke"))
-    parser.add_argument(
-        "target", nargs="?", default="", metavar="USER|PREFIX", help="create: the user; revoke: the key"
-    )
-    parser.add_argument("--name", default="", help="purpose of the key")
-    parser.add_argument(
+    add = parser.add_argument
+    add("action", choices=("create", "list", "revoke"))
+    add("target", nargs="?", default="", metavar="USER|PREFIX", help="create: the user; revoke: the key")
+    add("--name", default="", help="purpose of the key")
+    add(
         "--scope",
         action="append",
         default=[],
         choices=SCOPES,
         help="a permission; repeatable; default: all of the user's",
     )
-    parser.add_argument(
-        "--for", dest="length", type=duration, metavar="TIME", help="expire after 2h, 90d; default: never"
-    )
+    add("--for", dest="length", type=duration, metavar="TIME", help="expire after 2h, 90d; default: never")
     add_by(parser)
     add_json(parser)
 

@@ -39,11 +39,10 @@ def target(call: Call) -> tuple[str, str]:
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
+    add = parser.add_argument
     add_target(parser)
-    parser.add_argument("--reason", default="", help="shown in the admin and by explain")
-    parser.add_argument(
-        "--for", dest="length", type=duration, metavar="TIME", help="resume by itself after 90s, 15m, 2h, 1d"
-    )
+    add("--reason", default="", help="shown in the admin and by explain")
+    add("--for", dest="length", type=duration, metavar="TIME", help="resume by itself after 90s, 15m, 2h, 1d")
     add_by(parser)
     add_json(parser)
 

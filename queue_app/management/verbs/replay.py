@@ -31,29 +31,28 @@ POLL_SECONDS = 0.5
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("ids", nargs="*", type=uuid.UUID, metavar="ID", help="ids of dead letters; default: by filter")
-    parser.add_argument("--reason", help="retries_exhausted, timeout or crash_loop")
-    parser.add_argument("--type", dest="task_type", help="task type")
-    parser.add_argument("--queue")
-    parser.add_argument("--user", help="owner of the tasks")
-    parser.add_argument("--error", metavar="CLASS", help="exception class, with or without its module")
-    parser.add_argument("--text", help="part of the error's message")
-    parser.add_argument("--since", type=instant, metavar="TIME", help="only tasks that died at or after this time")
-    parser.add_argument("--all", action="store_true", help="all open dead letters; required without ids or filter")
-    parser.add_argument("--dry-run", action="store_true", help="only print the count and the first ids")
-    parser.add_argument("--rate", type=float, metavar="N", help="replay N tasks per second; default: no limit")
-    parser.add_argument("--limit", type=int, metavar="N", help="replay at most N tasks, oldest first")
-    parser.add_argument(
+    add = parser.add_argument
+    add("ids", nargs="*", type=uuid.UUID, metavar="ID", help="ids of dead letters; default: by filter")
+    add("--reason", help="retries_exhausted, timeout or crash_loop")
+    add("--type", dest="task_type", help="task type")
+    add("--queue")
+    add("--user", help="owner of the tasks")
+    add("--error", metavar="CLASS", help="exception class, with or without its module")
+    add("--text", help="part of the error's message")
+    add("--since", type=instant, metavar="TIME", help="only tasks that died at or after this time")
+    add("--all", action="store_true", help="all open dead letters; required without ids or filter")
+    add("--dry-run", action="store_true", help="only print the count and the first ids")
+    add("--rate", type=float, metavar="N", help="replay N tasks per second; default: no limit")
+    add("--limit", type=int, metavar="N", help="replay at most N tasks, oldest first")
+    add(
         "--stop-after",
         type=int,
         default=STOP_AFTER_FAILURES,
         metavar="K",
         help=f"replay K tasks first and stop if they fail again; 0: never stop (default {STOP_AFTER_FAILURES})",
     )
-    parser.add_argument("--why", default="", metavar="TEXT", help="reason, stored with the operation")
-    parser.add_argument(
-        "--wait", action="store_true", help="wait for the end; by default the scheduler continues the replay"
-    )
+    add("--why", default="", metavar="TEXT", help="reason, stored with the operation")
+    add("--wait", action="store_true", help="wait for the end; by default the scheduler continues the replay")
     add_by(parser)
     add_json(parser)
 

@@ -18,44 +18,28 @@ PLAIN_OPTIONS = ("queue", "run_after", "timeout", "max_retries", "idempotency_ke
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("task_type", metavar="TYPE", help="name of a registered task, as in the admin")
-    parser.add_argument(
+    add = parser.add_argument
+    add("task_type", metavar="TYPE", help="name of a registered task, as in the admin")
+    add(
         "--param",
         action="append",
         default=[],
         type=parameter,
         metavar="NAME=VALUE",
-        help="a parameter, as text; repeatable",
+        help="a text parameter; repeatable",
     )
-    parser.add_argument(
-        "--json-params",
-        type=json_object,
-        default={},
-        metavar="OBJECT",
-        help="parameters as JSON, such as '{\"order_id\": 7}'; --param adds to them",
-    )
-    parser.add_argument("--queue", help="default: the task's queue")
-    parser.add_argument("--priority", help="critical, high, normal, low or background; default: the task's priority")
-    parser.add_argument(
-        "--run-after", type=instant, metavar="WHEN", help="a time with its zone, or a duration from now (15m)"
-    )
-    parser.add_argument(
-        "--capability", action="append", metavar="NAME", help="a capability that the worker must have; repeatable"
-    )
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="time limit of one attempt")
-    parser.add_argument("--max-retries", type=int, metavar="N", help="number of attempts after the first")
-    parser.add_argument(
-        "--idempotency-key",
-        metavar="KEY",
-        help="a second submit with the same user, task and key returns the first task",
-    )
-    parser.add_argument(
-        "--concurrency-key", metavar="KEY", help="limits count tasks with the same key together, such as customer:7"
-    )
-    parser.add_argument(
-        "--weight", type=int, metavar="SLOTS", help="number of a worker's slots that the task takes; default: 1"
-    )
-    parser.add_argument("--as", dest="by", metavar="USER", help="owner of the task; default: the system user")
+    example = "parameters as JSON, such as '{\"order_id\": 7}'; --param adds to them"
+    add("--json-params", type=json_object, default={}, metavar="OBJECT", help=example)
+    add("--queue", help="default: the task's queue")
+    add("--priority", help="critical, high, normal, low or background; default: the task's priority")
+    add("--run-after", type=instant, metavar="WHEN", help="a time with its zone, or a duration from now (15m)")
+    add("--capability", action="append", metavar="NAME", help="a capability that the worker must have; repeatable")
+    add("--timeout", type=float, metavar="SECONDS", help="time limit of one attempt")
+    add("--max-retries", type=int, metavar="N", help="number of attempts after the first")
+    add("--idempotency-key", metavar="KEY", help="a second submit with the same user, task and key returns the first")
+    add("--concurrency-key", metavar="KEY", help="limits count tasks with the same key together, such as customer:7")
+    add("--weight", type=int, metavar="SLOTS", help="number of a worker's slots that the task takes; default: 1")
+    add("--as", dest="by", metavar="USER", help="owner of the task; default: the system user")
     add_json(parser)
 
 

@@ -29,22 +29,19 @@ FIELDS = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("action", choices=("create", "rotate", "revoke", "list"))
-    parser.add_argument("name", nargs="?", default="", help="name of the token; not for list")
-    parser.add_argument("--queues", default="", help="create: comma-separated names; default: all queues")
-    parser.add_argument(
-        "--capabilities", default="", help="create: capabilities that its workers may offer; default: none"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("action", choices=("create", "rotate", "revoke", "list"))
+    add("name", nargs="?", default="", help="name of the token; not for list")
+    add("--queues", default="", help="create: comma-separated names; default: all queues")
+    add("--capabilities", default="", help="create: capabilities that its workers may offer; default: none")
+    add(
         "--max-in-flight",
         type=int,
         default=100,
         help="create: maximum number of tasks that its workers may hold at once (default 100)",
     )
-    parser.add_argument(
-        "--expires-in", type=duration, metavar="TIME", help="create: expire after 90s, 15m, 2h, 1d; default: never"
-    )
-    parser.add_argument(
+    add("--expires-in", type=duration, metavar="TIME", help="create: expire after 90s, 15m, 2h, 1d; default: never")
+    add(
         "--overlap", type=duration, metavar="TIME", help="rotate: the old secret stays valid for this time (default 1h)"
     )
     add_by(parser)

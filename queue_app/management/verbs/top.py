@@ -30,10 +30,9 @@ MINIMUM_INTERVAL: Final = 0.2
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "--interval", type=float, default=2.0, metavar="SECONDS", help="time between two updates (default 2)"
-    )
-    parser.add_argument("--once", action="store_true", help="print once and exit")
+    add = parser.add_argument
+    add("--interval", type=float, default=2.0, metavar="SECONDS", help="time between two updates (default 2)")
+    add("--once", action="store_true", help="print once and exit")
 
 
 def run(call: Call) -> int:

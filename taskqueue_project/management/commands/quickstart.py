@@ -27,17 +27,14 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
-        parser.add_argument("--exit", action="store_true", help="exit after the demo's summary")
-        parser.add_argument("--no-demo", action="store_true", help="start everything without the demo")
-        parser.add_argument("--input", metavar="DIR", help="folder for the demo to index (default: this repository)")
-        parser.add_argument(
-            "--data", metavar="DIR", help="folder of the servers' data and the logs (default: .taskqueue)"
-        )
-        parser.add_argument(
-            "--port", type=int, help="port of the web process (default: a free one, kept for later starts)"
-        )
-        parser.add_argument("--admin-password", metavar="PASSWORD", help="password for the staff user admin")
-        parser.add_argument("--verbose", action="store_true", help="also show the logs of all processes here")
+        add = parser.add_argument
+        add("--exit", action="store_true", help="exit after the demo's summary")
+        add("--no-demo", action="store_true", help="start everything without the demo")
+        add("--input", metavar="DIR", help="folder for the demo to index (default: this repository)")
+        add("--data", metavar="DIR", help="folder of the servers' data and the logs (default: .taskqueue)")
+        add("--port", type=int, help="port of the web process (default: a free one, kept for later starts)")
+        add("--admin-password", metavar="PASSWORD", help="password for the staff user admin")
+        add("--verbose", action="store_true", help="also show the logs of all processes here")
 
     def handle(self, *_: Any, **options: Any) -> None:
         """Run a session with the given options."""

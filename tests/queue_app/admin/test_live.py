@@ -105,7 +105,7 @@ def test_reasons_why_tasks_wait(make_task, make_worker, staff):
     assert "No active worker" not in reasons_text()
     pause("mail", by="ina", reason="new templates", resume_at=timezone.now() + timedelta(hours=1))
     text = reasons_text()
-    assert "The queue is paused by ina: new templates It resumes in" in text
+    assert "The queue is paused by ina: new templates. It resumes in" in text
     Queue.objects.filter(pk="mail").update(
         throttled_until=timezone.now() + timedelta(minutes=5), rate_count=2, rate_seconds=60
     )

@@ -22,14 +22,15 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
-        parser.add_argument(
+        add = parser.add_argument
+        add(
             "--input",
             type=Path,
             default=settings.BASE_DIR,
             metavar="DIR",
             help="folder to index (default: this repository)",
         )
-        parser.add_argument(
+        add(
             "--timeout",
             type=float,
             default=TIMEOUT_SECONDS,
