@@ -30,7 +30,7 @@ def test_the_search_for_due_tasks_reads_only_due_tasks(db):
 @pytest.mark.parametrize(
     ("prelude", "statement", "types"),
     [
-        (claim._LOCK, claim._GRANT, ("uuid", "float8", "uuid[]", "int", "uuid")),
+        (claim._LOCK, claim._GRANT, ("uuid", "bigint", "float8", "uuid[]", "bigint", "int", "uuid")),
         (finish._LOOK_UP[0], finish._COMPLETE, ("uuid[]", "int[]", "uuid[]", "timestamptz[]", "uuid[]")),
         (
             finish._LOOK_UP[0],
