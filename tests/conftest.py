@@ -1,14 +1,14 @@
-"""Servers for the tests, and what lets several processes run them side by side.
+"""Servers for the tests, and their division among several processes.
 
 Django reads the addresses of the servers when its settings are imported, so they are started while this file is
 imported, before pytest-django looks for settings. With DATABASE_URL or REDIS_URL in the environment those servers are
 used instead: PostgreSQL gets a separate database (test_...), Redis a key prefix.
 
-A server that does not start ends the run. No test is ever skipped for the lack of one. Tests that need a program of the
-system (promtool, Chromium, ...) are skipped where it is missing; with CI set, a skipped test is a failed one.
+A server that does not start ends the run; no test is skipped because a server is missing. Tests that need a program of
+the system (promtool, Chromium, ...) are skipped if it is missing; with CI set, a skipped test is a failed one.
 
 The whole suite is divided among processes by pytest-xdist. Each has servers of its own, because tests flush them, kill
-their connections and look at their locks; a test marked ``serial`` runs while all other processes wait.
+their connections and read their locks; a test marked ``serial`` runs while all other processes wait.
 """
 
 import atexit
@@ -115,7 +115,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let no test be skipped in CI, which installs what they need, but for what a backend says that it cannot."""
+    """Fail skipped tests in CI, which has all programs; a backend may still skip a feature that it lacks."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI"):
         reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
@@ -136,21 +136,21 @@ def _remove_index() -> None:
 
 
 @pytest.fixture(autouse=True)
-def hints_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send each hint at once: many tests look into Redis themselves, right after an enqueue."""
+def notify_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send each index notification at once: many tests read Redis right after an enqueue."""
     monkeypatch.setattr("queue_app.index.notifier.GATHER_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)
 def clean_index() -> Iterator[Callable[[], None]]:
-    """Leave no index behind: rows are rolled back after a test, and the index must not remember them."""
+    """Delete the index after each test, because the rows of the test are rolled back."""
     yield _remove_index
     _remove_index()
 
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: pytest.FixtureRequest) -> Iterator[None]:
-    """Let a test with real commits end by putting back what it changed; Django empties every table instead."""
+    """Restore only the changed rows after a test with real commits; Django would empty every table."""
     from django.test import TransactionTestCase  # noqa: PLC0415 - needs the settings
 
     from tests.support.rows import reset_rows  # noqa: PLC0415 - the same

@@ -11,6 +11,7 @@ from django.db import Error as DatabaseError
 
 from queue_app import registry
 from queue_app.core.records import ClaimedTask
+from queue_app.exceptions import IndexUnavailable
 from queue_app.index import MAX_CLAIM, Profile
 from queue_app.registry import AnyTask
 from queue_app.workers.context import ClaimedAttempt
@@ -90,7 +91,7 @@ class Claimer:
         self.should_claim = self.was_called = False  # before the claim, so that a call during the claim is not lost
         try:
             tasks = self._transport.claim(profile, self._worker_id, want, on_wait=self._set_refill)
-        except DatabaseError:
+        except (DatabaseError, IndexUnavailable):
             self._has_unacknowledged = True
             raise
         if sum(task.weight for task in tasks) == want:

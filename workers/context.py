@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.tasks.base import TaskContext, TaskError
 
 from queue_app.core import trace
-from queue_app.core.records import ClaimedTask, Outcome
+from queue_app.core.records import AttemptKey, ClaimedTask, Outcome
 from queue_app.exceptions import Interruption, TaskCancelled
 from queue_app.results import earlier_attempts
 
@@ -30,8 +30,6 @@ MAX_EXTENSION: Final = 365 * 86_400.0
 #: Guards ``ClaimedAttempt.shielded`` of all attempts. Shields are rare and entered quickly, so one lock is enough.
 shields = threading.Lock()
 
-#: A task id and an attempt number. One worker may run two attempts of the same task.
-type AttemptKey = tuple[uuid.UUID, int]
 #: Returns the errors and the worker ids of a task's earlier attempts.
 type History = Callable[[uuid.UUID], tuple[list[TaskError], list[str]]]
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from django.db import DataError, IntegrityError
 
-from queue_app.core.records import ClaimedTask, Outcome
+from queue_app.core.records import AttemptKey, ClaimedTask, Outcome
 from queue_app.index import MAX_CLAIM
-from queue_app.workers.context import AttemptKey, ClaimedAttempt
+from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.outcomes import describe
 from queue_app.workers.transport.base import OutcomesRefused, Transport
 

@@ -76,6 +76,11 @@ class Shutdown:
         return self.draining or bool(self.lost)
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the worker claims nothing more."""
+        return self.draining or self.quiet or bool(self.lost)
+
+    @property
     def is_now(self) -> bool:
         """Whether the worker exits now, even if tasks still run."""
         return bool(self.lost) or self._hurried or self.remaining == 0

@@ -14,11 +14,10 @@ from collections.abc import Callable
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from queue_app.core.records import ProgressReport
+from queue_app.core.records import AttemptKey, ProgressReport
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import Profile
 from queue_app.workers.claimer import Claimer, TaskDiscovery
-from queue_app.workers.context import AttemptKey
 from queue_app.workers.deadlines import enforce, next_due
 from queue_app.workers.executor import Executor
 from queue_app.workers.health import LoopHeartbeat
@@ -77,7 +76,7 @@ class WorkerLoop:
                 self._claimer.should_claim = True
             self._in_flight.give_back()
             self._interrupt()
-            if self._is_closed:
+            if self._shutdown.is_closed:
                 self._give_back_unstarted()
             else:
                 self._claimer.give_back_unacknowledged()
@@ -117,17 +116,12 @@ class WorkerLoop:
         for outcome in enforce(self._pool, cancelled):
             self._in_flight.record(outcome)
 
-    @property
-    def _is_closed(self) -> bool:
-        """Whether the worker claims nothing more."""
-        return self._shutdown.wanted or self._shutdown.quiet
-
     def _give_back_unstarted(self) -> None:
         self._in_flight.put_back(self._pool.take_unstarted())
         self._in_flight.give_back()
 
     def _room(self) -> int:
-        return 0 if self._is_closed else self._claimer.room()
+        return 0 if self._shutdown.is_closed else self._claimer.room()
 
     def _pass_call_on(self) -> None:
         """Wake another worker if the index called this one while it has no room."""

@@ -10,8 +10,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from queue_app import conf
-from queue_app.core.records import ProgressReport
-from queue_app.workers.context import AttemptKey, ClaimedAttempt, ProgressSink
+from queue_app.core.records import AttemptKey, ProgressReport
+from queue_app.workers.context import ClaimedAttempt, ProgressSink
 from queue_app.workers.outcomes import storable
 
 #: Minimum time between two stored reports. An extension is stored at once.

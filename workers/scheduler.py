@@ -5,7 +5,7 @@ the same time, so the lock only saves work. While Redis is away no scheduler can
 runs the jobs that need only PostgreSQL. A leader renews the lock several times before it expires.
 
 Jobs that are due at about the same time run in one turn. Most jobs find no work most of the time; one query
-(``look``) finds that out for all of them.
+(``pending_work``) finds that out for all of them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Job:
     failing: bool = field(default=False)
     needs_index: bool = False  # the job can do nothing without Redis
     has_more: bool = field(default=False)
-    asks: tuple[str, ...] = ()  # questions for ``look``
+    asks: tuple[str, ...] = ()  # questions for ``pending_work``
     is_wanted: Callable[[Answers], bool] | None = None  # judges the answers; ``None``: one yes is enough
 
     def run_once(self, answers: Answers | None = None) -> bool:

@@ -25,7 +25,7 @@ ERROR_LENGTH: Final = 200
 STATUS_NAMES: Final = (PENDING_NAME, *(status.value for status in Status))
 PARAMETERS_PREFIX: Final = "parameters__"
 TIME_NAMES: Final = tuple(f"{time}_{suffix}" for time in TIMES for suffix in ("after", "before"))
-#: Filters that take several values, of which one must match (of capabilities: all).
+#: Filters that take several values: a task must match one of them, or all in the case of capabilities.
 SEVERAL: Final = ("status", "priority", "effective_priority", "queue", "task_type", "capability")
 NAMES: Final = (*SEVERAL, "user", "worker", "error", *TIME_NAMES)
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,20})?", re.ASCII)

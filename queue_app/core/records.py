@@ -13,8 +13,8 @@ from queue_app.core.lanes import lane_name, score
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 
-#: Stands for an unknown lease time; the index then accepts any lease of the task.
-ANY_LEASE: Final = -1
+#: A task id and an attempt number; one worker may run two attempts of the same task.
+type AttemptKey = tuple[uuid.UUID, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,19 +201,39 @@ class ClaimedTask:
     weight: int = 1  # slots of a worker
     worker_id: uuid.UUID | None = None  # the other half of the fence
     trace: str | None = None  # W3C traceparent
-    leased_at: int = ANY_LEASE  # time of the lease (index time, µs); not a column
+    leased_at: int = 0  # stamp of the lease that it was granted under (index time, µs)
 
     @classmethod
-    def from_row(cls, row: Sequence[Any], leased_at: int = ANY_LEASE) -> Self:
+    def from_row(cls, row: Sequence[Any]) -> Self:
         """Return the record of a row with the columns ``sql.columns.CLAIMED``."""
         task_id, attempt, task_type, queue, priority, capabilities, *rest = row
-        rest.append(leased_at)
         return cls(task_id, attempt, task_type, queue, priority, tuple(capabilities), *rest)
 
     @property
     def ref(self) -> TaskRef:
         """The task as the index knows it."""
         return TaskRef.of(self)
+
+
+class Lease(NamedTuple):
+    """A slot in use: the task, its lane (or only the queue) and the stamp of the lease (index time, µs)."""
+
+    id: uuid.UUID
+    lane: str
+    leased_at: int
+
+
+class Returned(NamedTuple):
+    """A task whose attempt ended without an outcome: its status now, and the stamp of the lease to release."""
+
+    status: Status
+    leased_at: int
+    task: TaskRef
+
+    @property
+    def lease(self) -> Lease:
+        """The lease to release."""
+        return Lease(self.task.id, self.task.lane, self.leased_at)
 
 
 @dataclass(frozen=True, slots=True)

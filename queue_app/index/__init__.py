@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from queue_app.core.records import Proposal
+from queue_app.core.records import Lease, Proposal
 from queue_app.index.client import hide_password
 from queue_app.index.index import MAX_CLAIM, Generation, Index, get_index
-from queue_app.index.leases import Lease
 from queue_app.index.profile import Profile
 from queue_app.index.requests import Backlog, Request, Taken
 from queue_app.index.stats import IndexStats

@@ -29,6 +29,10 @@ class Keys:
         """The sorted set of a queue's leases: id -> leased at (µs)."""
         return f"{self.prefix}:leases:{queue}"
 
+    def held(self, gate: str) -> str:
+        """The set of the leased ids that passed a gate."""
+        return f"{self.prefix}:held:{gate}"
+
     def wake(self, worker_id: str) -> str:
         """The list on which a worker waits for its wake-up call."""
         return f"{self.prefix}:wake:{worker_id}"

@@ -3,61 +3,48 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import batched, chain
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from itertools import batched
+from typing import Any, cast
 
-from queue_app.core.records import ANY_LEASE
+from queue_app.core.records import Lease
 from queue_app.index.calls import Calls
 from queue_app.index.client import translated
 
 #: Maximum entries per call of a script, so that no script blocks the server for long.
 BATCH = 500
-
-
-class Lease(NamedTuple):
-    """A slot in use: the task, its queue and the instant of the lease (index time, µs; ``ANY_LEASE``: unknown)."""
-
-    id: uuid.UUID
-    queue: str
-    leased_at: int = ANY_LEASE
+#: Keys that one step of a scan looks at.
+SCANNED = 1000
 
 
 class Leases(Calls):
     """The part of the index that holds leases."""
 
     def release(self, leases: Iterable[Lease]) -> int:
-        """Free the slots of tasks whose rows are no longer executing, each only if it still holds that lease."""
-        entries = (
-            (queue, (task_id.bytes, "" if leased_at == ANY_LEASE else leased_at))
-            for task_id, queue, leased_at in leases
-        )
-        return self._total("release", map(_grouped, batched(entries, BATCH)))
+        """Free slots, each only if it is still held under that lease; return how many were."""
+        return self._each("release", leases)
 
-    def restore_leases(self, tasks: Iterable[tuple[uuid.UUID, str]]) -> int:
-        """Write the leases of tasks (id, lane) whose rows are executing; return how many were missing."""
-        entries = ((lane, (task_id.bytes,)) for task_id, lane in tasks)
-        return self._total("restore_leases", map(_grouped, batched(entries, BATCH)))
+    def restore_leases(self, leases: Iterable[Lease]) -> int:
+        """Write the leases of executing rows; return how many were missing, incomplete or other ones."""
+        return self._each("restore_leases", leases)
 
-    def revoke(self, leases: Iterable[Lease]) -> int:
-        """Revoke leases that no row confirms, each only if it is still the same lease; return how many were."""
-        entries = ((queue, task_id.bytes, leased_at) for task_id, queue, leased_at in leases)
-        return self._total("revoke", (list(chain.from_iterable(batch)) for batch in batched(entries, BATCH)))
+    def _each(self, script: str, leases: Iterable[Lease]) -> int:
+        return self._total(script, map(_grouped, batched(leases, BATCH)))
+
+    def missing_leases(self, leases: Iterable[Lease]) -> list[uuid.UUID]:
+        """Return the tasks whose lease is missing, incomplete or another one."""
+        return [
+            uuid.UUID(bytes=task_id)
+            for batch in batched(leases, BATCH)
+            for task_id in self._call("missing_leases", *_grouped(batch))
+        ]
 
     def last_proposal(self, worker_id: uuid.UUID) -> list[Lease]:
         """Return the leases that are left of a worker's last proposal."""
         reply = self._call("last_proposal", str(worker_id))
         pairs = zip(reply[1::2], reply[2::2], strict=True)
         return [Lease(uuid.UUID(bytes=task_id), queue.decode(), int(reply[0])) for task_id, queue in pairs]
-
-    def missing_leases(self, tasks: Sequence[tuple[uuid.UUID, str]]) -> list[tuple[uuid.UUID, str]]:
-        """Return the tasks (id, lane) that hold no lease."""
-        missing: list[tuple[uuid.UUID, str]] = []
-        for batch in batched(tasks, BATCH):
-            with translated("leases", self.alias):
-                held = self._client.hmget(self.keys.leases, [task_id.bytes for task_id, _ in batch])
-            missing += [task for task, lane in zip(batch, held, strict=True) if lane is None]
-        return missing
 
     def leases(self, queue: str) -> Iterator[Lease]:
         """Yield the leases of a queue, in pages."""
@@ -70,13 +57,32 @@ class Leases(Calls):
             if cursor == 0:
                 return
 
+    def incomplete_leases(self, complete: AbstractSet[uuid.UUID]) -> list[Lease]:
+        """Return what is left of leases that have lost their stamp: all that are not among the ``complete`` ones."""
+        with translated("leases", self.alias):
+            found = self._client.hscan_iter(self.keys.leases, count=BATCH)
+            leases = [Lease(uuid.UUID(bytes=cast("bytes", key)), lane.decode(), 0) for key, lane in found]
+        return [lease for lease in leases if lease.id not in complete]
 
-def _grouped(entries: Iterable[tuple[str, tuple[Any, ...]]]) -> list[Any]:
-    """Return the arguments of a script: each name once, the number of its entries, and their parts."""
-    groups: dict[str, list[tuple[Any, ...]]] = {}
-    for name, parts in entries:
-        groups.setdefault(name, []).append(parts)
-    args: list[Any] = []
-    for name, found in groups.items():
-        args += (name, len(found), *(part for parts in found for part in parts))
-    return args
+    def leave_gates(self, cursor: int) -> tuple[int, int]:
+        """Remove members of gates that no lease stands behind, from a bounded part of the keys.
+
+        Returns (where to continue, 0 at the end; how many were removed).
+        """
+        with translated("leases", self.alias):
+            cursor, keys = self._client.scan(cursor, match=self.keys.held("*"), count=SCANNED)
+        removed = 0
+        for key in cast("list[bytes]", keys):
+            gate = key.decode().removeprefix(self.keys.held(""))
+            with translated("leases", self.alias):
+                members = list(self._client.sscan_iter(key, count=BATCH))
+            removed += sum(int(self._call("leave_gate", gate, *batch)) for batch in batched(members, BATCH))
+        return cursor, removed
+
+
+def _grouped(leases: Iterable[Lease]) -> list[Any]:
+    """Return the arguments of a script: each lane once, the number of its leases, and their ids and stamps."""
+    lanes: dict[str, list[Any]] = {}
+    for task_id, lane, leased_at in leases:
+        lanes.setdefault(lane, []).extend((task_id.bytes, leased_at))
+    return [part for lane, found in lanes.items() for part in (lane, len(found) // 2, *found)]

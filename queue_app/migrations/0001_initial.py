@@ -63,6 +63,7 @@ class Migration(migrations.Migration):
                 ('deadline', models.DateTimeField(blank=True, null=True)),
                 ('finished_at', models.DateTimeField(blank=True, null=True)),
                 ('worker_id', models.UUIDField(blank=True, null=True)),
+                ('leased_at', models.BigIntegerField(blank=True, null=True)),
                 ('cancel_requested_at', models.DateTimeField(blank=True, null=True)),
                 ('idempotency_key', models.CharField(blank=True, max_length=64, null=True)),
             ],
@@ -223,6 +224,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.SmallIntegerField(default=1, editable=False, primary_key=True, serialize=False)),
                 ('number', models.BigIntegerField(default=0)),
+                ('abandoned_until', models.BigIntegerField(db_default=0, default=0)),
                 ('started_at', models.DateTimeField(blank=True, null=True)),
                 ('ready_at', models.DateTimeField(blank=True, null=True)),
                 ('tasks', models.BigIntegerField(default=0)),

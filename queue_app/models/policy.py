@@ -89,11 +89,12 @@ class IndexGeneration(models.Model):
     """The current generation of the index; one row.
 
     A rebuild raises ``number`` before it reads the rows, so claims that the old index proposed
-    are refused (``sql.claim``).
+    are refused. ``abandoned_until`` does the same for single proposals (``sql.claim``).
     """
 
     id = models.SmallIntegerField(primary_key=True, default=1, editable=False)
     number = models.BigIntegerField(default=0)
+    abandoned_until = models.BigIntegerField(default=0, db_default=0)  # stamp of leases; grants up to it are refused
     started_at = models.DateTimeField(null=True, blank=True)
     ready_at = models.DateTimeField(null=True, blank=True)
     tasks = models.BigIntegerField(default=0)  # queued rows that the last rebuild wrote

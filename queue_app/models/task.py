@@ -62,6 +62,7 @@ class Task(models.Model):
     deadline = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
     worker_id = models.UUIDField(null=True, blank=True)  # the worker that runs it, or ran it last
+    leased_at = models.BigIntegerField(null=True, blank=True)  # stamp of its last lease in the index (µs)
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
     idempotency_key = models.CharField(max_length=KEY_LENGTH, null=True, blank=True)  # noqa: DJ001 - null: no key, so the unique index skips it
 

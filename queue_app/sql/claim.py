@@ -10,20 +10,21 @@ from django.db import OperationalError
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from queue_app import conf
-from queue_app.core.records import ANY_LEASE, ClaimedTask, TaskRef
+from queue_app.core.records import ClaimedTask, Returned
 from queue_app.core.states import Status
-from queue_app.sql.columns import CLAIMED, REF, effective
+from queue_app.sql.columns import CLAIMED, RETURNED, effective, returned
 from queue_app.sql.database import BY_KEYS_ONLY, GENERATION_LOCK, fetch_all, fetch_prepared
-from queue_app.sql.prepared import Row
+from queue_app.sql.prepared import Statement
 
 # Lock and update are two statements in one implicit transaction and one round trip. The shared lock comes first, so
 # that the update's snapshot is younger than the lock: a rebuild that takes the lock exclusively either waits for this
 # commit before it reads, or has raised the generation, and this update changes nothing. For the same reason a worker
 # that was declared dead is granted nothing (services.repair.reap).
+# The reconciler may have taken back the lease of a proposal that was not granted in time. It raised `abandoned_until`
+# before that, under the same lock, so a late grant changes nothing. Stamps are compared within one generation only.
 # Another transaction may hold a row locked, for example because it cancelled the task and goes on. Such a row must not
-# delay the rest of the proposal, nor be granted after the reconciler may have released its lease
-# (services.lifecycle.claim.PROPOSAL_SECONDS). So the claim waits for one second, then skips locked rows. It does not
-# skip them at once, because locking rows first costs every claim a write for each row.
+# delay the rest of the proposal. So the claim waits for one second, then skips locked rows. It does not skip them at
+# once, because locking rows first costs every claim a write for each row.
 # The commit does not wait for the disk: a claim that is lost with the server leaves a queued row.
 # PostgreSQL may plan a prepared statement while the tables are empty and keep that plan. BY_KEYS_ONLY forces plans
 # that suit full tables. The `|| ''` hides the partial indexes of waiting and executing tasks from the planner.
@@ -33,12 +34,12 @@ SELECT pg_advisory_xact_lock_shared(%s), set_config('synchronous_commit', 'off',
 """
 _GRANT: Final = f"""
 UPDATE queue_app_task AS t
-SET status = 'executing', attempt = t.attempt + 1, worker_id = %s, started_at = now.clock,
+SET status = 'executing', attempt = t.attempt + 1, worker_id = %s, leased_at = %s, started_at = now.clock,
     deadline = now.clock + make_interval(
         secs => LEAST(31536000, {effective("timeout", "timeout_seconds", 600)} * power(%s::float8, t.failures)))
 FROM (SELECT clock_timestamp() AS clock) AS now, queue_app_taskpayload AS payload
 WHERE t.id = ANY(%s) AND t.status || '' = 'queued' AND payload.task_id = t.id
-    AND (SELECT number FROM queue_app_indexgeneration WHERE id = 1) = %s
+    AND (SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s
     AND NOT EXISTS (SELECT 1 FROM queue_app_worker WHERE id = %s AND status IN ('dead', 'stopped'))
 RETURNING {CLAIMED}
 """
@@ -47,22 +48,21 @@ _GRANT_UNLOCKED: Final = _GRANT.replace(
 )
 
 
-def claim(
-    ids: Sequence[uuid.UUID], worker_id: uuid.UUID, generation: int, leased_at: int = ANY_LEASE
-) -> list[ClaimedTask]:
+def claim(ids: Sequence[uuid.UUID], worker_id: uuid.UUID, generation: int, leased_at: int) -> list[ClaimedTask]:
     """Grant the still queued tasks among ``ids`` to the worker; return them in the order of ``ids``.
 
     This is the only statement that grants tasks. It skips rows that others keep locked.
     """
     lock = (_LOCK, [GENERATION_LOCK])
-    params = [worker_id, conf.get().retry.timeout_factor, list(ids), generation, worker_id]
+    factor = conf.get().retry.timeout_factor
+    params = [worker_id, leased_at, factor, list(ids), leased_at, generation, worker_id]
     try:
         rows = fetch_prepared(lock, (_GRANT, params))
     except OperationalError as error:
         if not isinstance(error.__cause__, LockNotAvailable | DeadlockDetected):
             raise
         rows = fetch_prepared(lock, (_GRANT_UNLOCKED, params))
-    granted = {row[0]: ClaimedTask.from_row(row, leased_at) for row in rows}
+    granted = {row[0]: ClaimedTask.from_row(row) for row in rows}
     return [granted[task_id] for task_id in ids if task_id in granted]
 
 
@@ -82,26 +82,32 @@ _GIVE_BACK: Final = f"""
 UPDATE queue_app_task AS t {_BACK_IN_PLACE}
 FROM unnest(%s::uuid[], %s::int[], %s::uuid[]) AS held (id, attempt, worker_id)
 WHERE t.id = held.id AND t.attempt = held.attempt AND t.worker_id = held.worker_id AND t.status = 'executing'
-RETURNING t.status, {REF}
+RETURNING {RETURNED}
 """
 _GIVE_BACK_UNACKNOWLEDGED: Final = f"""
 UPDATE queue_app_task AS t {_BACK_IN_PLACE}
 WHERE t.worker_id = %s AND t.status = 'executing' AND t.id <> ALL(%s)
-RETURNING t.status, {REF}
+RETURNING {RETURNED}
 """
 
 
-def give_back(tasks: Sequence[ClaimedTask]) -> list[tuple[Status, TaskRef]]:
-    """Return claimed tasks to their places without counting a failure; return (status now, task) of each."""
-    params = [[task.id for task in tasks], [task.attempt for task in tasks], [task.worker_id for task in tasks]]
-    return with_status(fetch_all(_GIVE_BACK, params))
+def give_back(tasks: Sequence[ClaimedTask]) -> list[Returned]:
+    """Return claimed tasks to their places without counting a failure; return those that were still held."""
+    held = sorted(tasks, key=lambda task: task.id)
+    ids = [task.id for task in held]
+    params = [ids, [task.attempt for task in held], [task.worker_id for task in held]]
+    return returned(fetch_prepared(lock_rows(ids), (_GIVE_BACK, params)))
 
 
-def give_back_unacknowledged(worker_id: uuid.UUID, known: Sequence[uuid.UUID]) -> list[tuple[Status, TaskRef]]:
+def give_back_unacknowledged(worker_id: uuid.UUID, known: Sequence[uuid.UUID]) -> list[Returned]:
     """Do as ``give_back`` does with the tasks that the worker was granted but does not know of."""
-    return with_status(fetch_all(_GIVE_BACK_UNACKNOWLEDGED, [worker_id, list(known)]))
+    return returned(fetch_all(_GIVE_BACK_UNACKNOWLEDGED, [worker_id, list(known)]))
 
 
-def with_status(rows: Sequence[Row]) -> list[tuple[Status, TaskRef]]:
-    """Return (status, task) of rows with a status and the columns ``REF``."""
-    return [(Status(status), TaskRef.from_row(row)) for status, *row in rows]
+def lock_rows(ids: Sequence[uuid.UUID]) -> Statement:
+    """Return the statement that locks tasks in the order of their ids.
+
+    It goes before a statement that changes several tasks, in the same transaction. Every process locks in this order,
+    so none deadlock; and the snapshot of the second statement is younger than the locks, so it sees each row as it is.
+    """
+    return "SELECT FROM queue_app_task WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [list(ids)]

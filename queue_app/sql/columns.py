@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
-from queue_app.core.records import ClaimedTask, TaskRef
+from queue_app.core.records import ClaimedTask, Returned, TaskRef
+from queue_app.core.states import Status
 
 
 def _of(record: type[Any], **expressions: str) -> str:
-    names = [field.name for field in fields(record) if field.name != "leased_at"]
-    return ", ".join(expressions.get(name, f't."{name}"') for name in names)
+    return ", ".join(expressions.get(field.name, f't."{field.name}"') for field in fields(record))
 
 
 def effective(option: str, policy: str, default: int) -> str:
@@ -29,7 +30,11 @@ REF: Final = _of(TaskRef)
 #: For ``core.lanes.lane_name``.
 LANE: Final = 't.queue, t.task_type, t.capabilities, t."user", t.concurrency_key, t.weight'
 
+#: For ``returned``.
+RETURNED: Final = f"t.status, COALESCE(t.leased_at, 0), {REF}"
+
 _OPTIONS: Final = {
+    "leased_at": "COALESCE(t.leased_at, 0)",
     "timeout": "EXTRACT(EPOCH FROM t.deadline - t.started_at)::float8",
     "max_retries": effective("max_retries", "max_retries", 3),
 }
@@ -45,3 +50,8 @@ INSERT_ATTEMPTS: Final = """INSERT INTO queue_app_taskattempt
 INSERT_DEAD_LETTERS: Final = """INSERT INTO queue_app_deadletter
         (id, task_id, task_type, queue, priority, "user", reason, attempts, exception_class, message, died_at,
          expires_at, replayed_by, fingerprint)"""
+
+
+def returned(rows: Iterable[Sequence[Any]]) -> list[Returned]:
+    """Return the records of rows with the columns ``RETURNED``."""
+    return [Returned(Status(status), leased_at, TaskRef.from_row(row)) for status, leased_at, *row in rows]

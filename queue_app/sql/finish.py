@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queue_app.core.records import Outcome
+from queue_app.core.records import AttemptKey, Outcome
 from queue_app.core.states import Status
 from queue_app.sql.columns import INSERT_ATTEMPTS, INSERT_DEAD_LETTERS
 from queue_app.sql.database import BY_KEYS_ONLY, fetch_all, fetch_prepared
 from queue_app.sql.prepared import Row
-
-type Attempt = tuple[uuid.UUID, int]
 
 #: Maximum number of outcomes for a prepared statement, which compares each with each. More outcomes get their own plan.
 FEW: Final = 16
@@ -48,7 +45,7 @@ SELECT id, attempt, status FROM done
 """
 
 
-def complete(outcomes: Sequence[Outcome]) -> dict[Attempt, Status]:
+def complete(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
     """Mark the attempts' tasks as completed, or as cancelled if that was requested meanwhile.
 
     Returns {(id, attempt): status now} of the attempts that still held their task. The result of a
@@ -68,7 +65,7 @@ def _fence(outcomes: Sequence[Outcome]) -> list[list[Any]]:
     return [[task.id for task in tasks], [task.attempt for task in tasks], [task.worker_id for task in tasks]]
 
 
-def _by_attempt(found: list[Row]) -> dict[Attempt, Status]:
+def _by_attempt(found: list[Row]) -> dict[AttemptKey, Status]:
     return {(task_id, attempt): Status(status) for task_id, attempt, status in found}
 
 
@@ -83,7 +80,7 @@ RETURNING t.id, t.attempt, t.status
 """
 
 
-def snooze(outcomes: Sequence[Outcome]) -> dict[Attempt, Status]:
+def snooze(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
     """Delay tasks without counting a failure; return {(id, attempt): status now} as ``complete`` does."""
     params = [*_fence(outcomes), [outcome.snooze for outcome in outcomes]]
     return _by_attempt(fetch_all(_SNOOZE, params))
@@ -134,7 +131,7 @@ SELECT id, attempt, status FROM done
 """
 
 
-def fail(verdicts: Sequence[Verdict], dead_letter_seconds: float) -> dict[Attempt, Status]:
+def fail(verdicts: Sequence[Verdict], dead_letter_seconds: float) -> dict[AttemptKey, Status]:
     """Record failed attempts and their consequences; a task with a requested cancellation is not retried.
 
     Returns {(id, attempt): status now} as ``complete`` does.

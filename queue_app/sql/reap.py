@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from queue_app.core.fingerprint import fingerprint
-from queue_app.core.records import ClaimedTask, TaskRef
-from queue_app.core.states import Status
-from queue_app.sql.claim import with_status
-from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD, INSERT_ATTEMPTS, INSERT_DEAD_LETTERS, REF
+from queue_app.core.records import ClaimedTask, Returned
+from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD, INSERT_ATTEMPTS, INSERT_DEAD_LETTERS, RETURNED, returned
 from queue_app.sql.database import fetch_all
 
 # Requeue tasks whose worker is dead. They keep their place in the queue, and their attempt number as the fence.
@@ -53,7 +51,7 @@ WITH lost AS (
     FROM done WHERE status = 'dead_letter'
     ON CONFLICT DO NOTHING
 )
-SELECT t.status, {REF} FROM done AS t
+SELECT {RETURNED} FROM done AS t
 """
 WORKER_DIED: Final = "queue_app.exceptions.WorkerDied"
 _MESSAGE: Final = "The worker died, or was out of reach for too long, while it had the task."
@@ -62,8 +60,8 @@ _MESSAGE: Final = "The worker died, or was out of reach for too long, while it h
 OVERDUE: Final = "t.status = 'executing' AND t.deadline < statement_timestamp() - make_interval(secs => %s)"
 
 
-def reap_orphans(limit: int, *, max_crashes: int, dead_letter_seconds: float) -> list[tuple[Status, TaskRef]]:
-    """End the attempts of dead workers; return (status now, task) of each."""
+def reap_orphans(limit: int, *, max_crashes: int, dead_letter_seconds: float) -> list[Returned]:
+    """End the attempts of dead workers; return their tasks."""
     params = {
         "limit": limit,
         "max_crashes": max_crashes,
@@ -72,7 +70,7 @@ def reap_orphans(limit: int, *, max_crashes: int, dead_letter_seconds: float) ->
         "message": _MESSAGE,
         "fingerprint": fingerprint(WORKER_DIED, _MESSAGE),
     }
-    return with_status(fetch_all(_ORPHANS, params))
+    return returned(fetch_all(_ORPHANS, params))
 
 
 def overdue(grace_seconds: float, limit: int) -> list[ClaimedTask]:

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from queue_app.core.lanes import lane_name
 from queue_app.core.limit_values import EVERYTHING, Limits, Scope, gate_of
-from queue_app.core.records import TaskRef
+from queue_app.core.records import Lease, TaskRef
+from queue_app.core.states import Status
 from queue_app.sql.columns import LANE, REF
 from queue_app.sql.database import GENERATION_LOCK, atomic, execute, fetch_all, fetch_value
 
@@ -22,11 +23,25 @@ def queued_estimate() -> int:
     return int(found or 0)
 
 
-def executing(ids: Sequence[uuid.UUID] | None = None) -> list[tuple[uuid.UUID, str]]:
-    """Return (id, lane) of the executing tasks, all or those among ``ids``."""
+def executing(ids: Sequence[uuid.UUID] | None = None) -> list[Lease]:
+    """Return the leases of the executing tasks, of all or of those among ``ids``."""
     among, params = ("", []) if ids is None else (" AND id = ANY(%s)", [list(ids)])
-    found = fetch_all(f"SELECT t.id, {LANE} FROM queue_app_task AS t WHERE status = 'executing'{among}", params)
-    return [(task_id, lane_name(*lane)) for task_id, *lane in found]
+    found = fetch_all(f"SELECT {_LEASE} FROM queue_app_task AS t WHERE status = 'executing'{among}", params)
+    return [_lease(row) for row in found]
+
+
+def leases(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, tuple[Status, Lease]]:
+    """Return the status of each task that exists, and the lease that it was granted under last."""
+    found = fetch_all(f"SELECT t.status, {_LEASE} FROM queue_app_task AS t WHERE id = ANY(%s)", [list(ids)])
+    return {row[0]: (Status(status), _lease(row)) for status, *row in found}
+
+
+_LEASE: Final = f"t.id, COALESCE(t.leased_at, 0), {LANE}"
+
+
+def _lease(row: Sequence[Any]) -> Lease:
+    task_id, leased_at, *lane = row
+    return Lease(task_id, lane_name(*lane), leased_at)
 
 
 _COLUMNS: Final = "max_concurrent, paused, rate_count, rate_seconds, rate_burst, min_delay_seconds, throttled_until"
@@ -70,10 +85,17 @@ def _named(values: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(_COLUMNS.split(", "), values, strict=True))
 
 
-def wait_for_grants() -> None:
-    """Wait until the claims that are being committed are; later claims see everything committed before this call."""
+def abandon(leased_at: int) -> None:
+    """Refuse every grant with a stamp up to this one from now on.
+
+    Waits for the grants that are being committed: what is queued when this returns is never granted under such a stamp.
+    """
     with atomic():
         _lock_generation()
+        execute(
+            "UPDATE queue_app_indexgeneration SET abandoned_until = GREATEST(abandoned_until, %s) WHERE id = 1",
+            [leased_at],
+        )
 
 
 def refs(ids: list[uuid.UUID]) -> list[TaskRef]:
@@ -94,13 +116,23 @@ def raise_generation() -> int:
             "INSERT INTO queue_app_indexgeneration (id, number, started_at, tasks, leases)"
             " VALUES (1, 1, clock_timestamp(), 0, 0)"
             " ON CONFLICT (id) DO UPDATE SET number = queue_app_indexgeneration.number + 1,"
-            " started_at = clock_timestamp(), ready_at = NULL RETURNING number"
+            " abandoned_until = 0, started_at = clock_timestamp(), ready_at = NULL RETURNING number"
         )
     return number
 
 
 def _lock_generation() -> None:
     fetch_all("SELECT pg_advisory_xact_lock(%s)", [GENERATION_LOCK])
+
+
+def accepts(number: int, leased_at: int) -> bool:
+    """Whether a proposal of this generation and stamp can still be granted."""
+    return bool(
+        fetch_all(
+            "SELECT FROM queue_app_indexgeneration WHERE id = 1 AND number = %s AND abandoned_until < %s",
+            [number, leased_at],
+        )
+    )
 
 
 def generation() -> int:

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
-from queue_app.sql.claim import with_status
+from queue_app.sql.claim import lock_rows
 from queue_app.sql.columns import REF
 from queue_app.sql.comparison import Cursor
-from queue_app.sql.database import fetch_all, fetch_value
+from queue_app.sql.database import fetch_all, fetch_prepared, fetch_value
 
 # Tasks that become due together are queued in the order of their times, 8 µs apart: the resolution of a score.
 _DUE: Final = f"""
@@ -30,48 +30,32 @@ RETURNING {REF}
 
 # Queued and scheduled tasks end here; the worker of an executing task is asked to stop it.
 _CANCEL: Final = f"""
-WITH before AS (
-    SELECT id, status FROM queue_app_task WHERE id = ANY(%s) ORDER BY id FOR UPDATE
-)
 UPDATE queue_app_task AS t
-SET status = CASE WHEN before.status = 'executing' THEN t.status ELSE 'cancelled' END,
-    finished_at = CASE WHEN before.status = 'executing' THEN NULL ELSE clock_timestamp() END,
+SET status = CASE WHEN t.status = 'executing' THEN t.status ELSE 'cancelled' END,
+    finished_at = CASE WHEN t.status = 'executing' THEN NULL ELSE clock_timestamp() END,
     cancel_requested_at = COALESCE(t.cancel_requested_at, clock_timestamp())
-FROM before
-WHERE t.id = before.id AND before.status IN ('scheduled', 'queued', 'executing') AND t.status = before.status
-RETURNING before.status, t.worker_id, {REF}
+WHERE t.id = ANY(%s) AND t.status IN ('scheduled', 'queued', 'executing')
+RETURNING CASE WHEN t.status = 'executing' THEN t.status WHEN t.queued_at IS NULL THEN 'scheduled' ELSE 'queued' END,
+    t.worker_id, {REF}
 """
 
 _REPRIORITISE: Final = f"""
-WITH before AS (
-    SELECT id, status FROM queue_app_task WHERE id = ANY(%s) ORDER BY id FOR UPDATE
-)
-UPDATE queue_app_task AS t SET priority = %s
-FROM before
-WHERE t.id = before.id AND before.status IN ('scheduled', 'queued') AND t.status = before.status
-RETURNING before.status, {REF}
+UPDATE queue_app_task AS t SET priority = %s WHERE t.id = ANY(%s) AND t.status IN ('scheduled', 'queued')
+RETURNING t.status, {REF}
 """
 
 _RUN_NOW: Final = f"""
-WITH before AS (
-    SELECT id FROM queue_app_task WHERE id = ANY(%s) AND status = 'scheduled' ORDER BY id FOR UPDATE
-)
 UPDATE queue_app_task AS t SET status = 'queued', queued_at = clock_timestamp()
-FROM before WHERE t.id = before.id AND t.status = 'scheduled'
+WHERE t.id = ANY(%s) AND t.status = 'scheduled'
 RETURNING {REF}
 """
 
 # A task with an open dead letter is replayed instead. After its record was discarded or has expired, it returns here.
 _REQUEUE: Final = f"""
-WITH before AS (
-    SELECT id FROM queue_app_task WHERE id = ANY(%s) AND status IN ('failed', 'expired', 'cancelled', 'dead_letter')
-    ORDER BY id FOR UPDATE
-)
 UPDATE queue_app_task AS t
 SET status = 'queued', failures = 0, crashes = 0, queued_at = clock_timestamp(), run_after = NULL,
     finished_at = NULL, deadline = NULL, cancel_requested_at = NULL
-FROM before
-WHERE t.id = before.id AND t.status IN ('failed', 'expired', 'cancelled', 'dead_letter')
+WHERE t.id = ANY(%s) AND t.status IN ('failed', 'expired', 'cancelled', 'dead_letter')
 RETURNING {REF}
 """
 
@@ -113,23 +97,24 @@ def seconds_until_due() -> float | None:
 
 def cancel(ids: Sequence[uuid.UUID]) -> list[tuple[Status, uuid.UUID | None, TaskRef]]:
     """Cancel waiting tasks and request it of executing ones; return (status before, worker, task) of each."""
-    found = fetch_all(_CANCEL, [list(ids)])
+    found = fetch_prepared(lock_rows(ids), (_CANCEL, [list(ids)]))
     return [(Status(status), worker_id, TaskRef.from_row(row)) for status, worker_id, *row in found]
 
 
 def reprioritise(ids: Sequence[uuid.UUID], priority: int) -> list[tuple[Status, TaskRef]]:
     """Change the band of waiting tasks; return (status, task) of each changed one."""
-    return with_status(fetch_all(_REPRIORITISE, [list(ids), priority]))
+    found = fetch_prepared(lock_rows(ids), (_REPRIORITISE, [priority, list(ids)]))
+    return [(Status(status), TaskRef.from_row(row)) for status, *row in found]
 
 
 def run_now(ids: Sequence[uuid.UUID]) -> list[TaskRef]:
     """Queue the scheduled tasks among ``ids``; return them."""
-    return _refs(_RUN_NOW, [list(ids)])
+    return [TaskRef.from_row(row) for row in fetch_prepared(lock_rows(ids), (_RUN_NOW, [list(ids)]))]
 
 
 def requeue(ids: Sequence[uuid.UUID]) -> list[TaskRef]:
     """Queue tasks again that ended without success, with a fresh retry budget; return them."""
-    return _refs(_REQUEUE, [list(ids)])
+    return [TaskRef.from_row(row) for row in fetch_prepared(lock_rows(ids), (_REQUEUE, [list(ids)]))]
 
 
 def aged_page(band: int, after: Cursor | None, until: datetime, limit: int) -> list[TaskRef]:

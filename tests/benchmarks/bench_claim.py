@@ -50,7 +50,7 @@ def _measure(n: int, types: int = 1, blocked: int = 0) -> tuple[float, float]:
         seconds = timed(lambda: taken.append(index.claim(profile, worker_id, BATCH, register_idle=False)))
         proposal = taken[0]
         assert len(proposal.tasks) == BATCH
-        index.revoke(Lease(task_id, queue, proposal.leased_at) for task_id, queue in proposal.tasks)
+        index.release(Lease(task_id, queue, proposal.leased_at) for task_id, queue in proposal.tasks)
         return seconds
 
     alone = [script_once() for _ in range(CALLS)]

@@ -94,7 +94,7 @@ def _script_alone(worker: Worker) -> float:
     index, taken = get_index(), []
     seconds = timed(lambda: taken.append(index.claim(*worker, BATCH, register_idle=False)))
     assert len(taken[0].tasks) == BATCH
-    index.revoke(Lease(task_id, queue, taken[0].leased_at) for task_id, queue in taken[0].tasks)
+    index.release(Lease(task_id, queue, taken[0].leased_at) for task_id, queue in taken[0].tasks)
     return seconds
 
 

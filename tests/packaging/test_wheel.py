@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import zipfile
 from pathlib import Path
 from uuid import uuid4
 
@@ -140,6 +141,14 @@ def psycopg_url(name):
     return f"{address}/{name}"
 
 
+GREET = """
+from django.tasks import task
+
+
+@task
+def greet(name):
+    return f"Hello, {name}"
+"""
 TUTORIAL = blocks(ROOT / "docs/tutorial/index.md")
 #: Commands that the tutorial leaves running.
 SERVICES = {"runscheduler", "runworker"}
@@ -242,14 +251,36 @@ def test_the_wheel_works_as_the_tutorial_says(stranger, python):
             time.sleep(0.1)
     assert stranger.leave() == [0, 0]
     stranger.manage("makemigrations", "--check", "--dry-run")
+    tasks_of_an_app_called_workers(stranger)
     script = f"import sys; sys.argv = ['', {json.dumps(TEMPLATES)!r}]\n" + textwrap.dedent(INSPECT)
     found = json.loads(stranger.shell(script).splitlines()[-1])
 
-    assert found["tasks"] == {"shop.tasks.add": "completed", "shop.tasks.divide": "dead_letter"}
+    assert found["tasks"] == {
+        "shop.tasks.add": "completed",
+        "shop.tasks.divide": "dead_letter",
+        "workers.tasks.greet": "completed",
+    }
     assert set(found["pages"].values()) == {200}
     assert {"Task", "Queue", "Worker"} <= set(found["pages"])
     assert found["index_lists_tasks"]
     assert all(str(python.parent.parent) in path for path in found["packages"])
+
+
+def tasks_of_an_app_called_workers(stranger):
+    """The runtime lies in the folder workers/ of this repository; a project may use that name for an app."""
+    stranger.manage("startapp", "workers")
+    (stranger.folder / "workers/tasks.py").write_text(GREET)
+    with (stranger.folder / "shop_site/settings.py").open("a") as file:
+        file.write('INSTALLED_APPS += ["workers"]\n')
+    stranger.shell('from workers.tasks import greet\ngreet.enqueue("Ada")\n')
+    stranger.manage("runworker", "--burst")
+
+
+def test_the_wheel_installs_one_package(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.split("/")[0] for name in archive.namelist()}
+        assert {top for top in tops if not top.endswith(".dist-info")} == {"queue_app"}
+        assert len(archive.namelist()) == len(set(archive.namelist())), "each file is there once"
 
 
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])

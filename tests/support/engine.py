@@ -108,7 +108,7 @@ def assert_index_agrees() -> index_state.IndexState:
             assert state.overall.get(f"promote_{band}") == (None if seconds is None else str(seconds))
     assert state.lanes == dict(lanes), "what waits, and where"
     leases: dict[str, set[uuid.UUID]] = defaultdict(set)
-    for task_id, lane in snapshot.executing():
+    for task_id, lane, _ in snapshot.executing():
         leases[lane.split(SEPARATOR)[0]].add(task_id)
     assert {queue: set(page) for queue, page in state.queue_leases.items()} == dict(leases), "a slot for what runs"
     for gate, limits in snapshot.limits().items():

@@ -1,4 +1,4 @@
-"""The rows as the migrations leave them."""
+"""The rows that the migrations create."""
 
 from functools import cache
 from importlib import import_module
@@ -8,12 +8,12 @@ from django.db import connection
 
 from queue_app.services.enqueue.store import forget_known_queues
 
-#: Holds a copy of what the migrations write: taking it from there is one statement.
+#: Schema with a copy of the rows that the migrations create.
 _COPIES = "as_migrated"
 
 
 def reset_rows() -> None:
-    """Make every table what the migrations left, in one round trip and much quicker than by emptying all."""
+    """Reset every table to the rows of the migrations, in one round trip."""
     if connection.connection is not None and not connection.is_usable():
         connection.close()
     connection.set_autocommit(True)
@@ -25,9 +25,9 @@ def reset_rows() -> None:
 
 @cache
 def _statement(_database: str) -> str:
-    """Return what puts everything back; the queue's own tables need not be clean when this is first asked for."""
+    """Return the statement that resets all tables; the first call also cleans the queue's own tables."""
     ours = [model._meta.db_table for model in apps.get_app_config("queue_app").get_models()]
-    # One implicit transaction, in which foreign keys are looked at only at the end: the order is of no matter.
+    # One implicit transaction checks foreign keys at its end, so the order of tables does not matter.
     with connection.cursor() as cursor:
         cursor.execute(";".join(f"DELETE FROM {table}" for table in ours))  # noqa: S608 - names of our tables
         with connection.schema_editor() as editor:

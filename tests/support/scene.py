@@ -11,8 +11,9 @@ from typing import Any
 from queue_app.core.limit_values import EVERYTHING, Limits, Scope, gate_of
 from queue_app.core.priorities import Band
 from queue_app.core.records import Proposal, TaskRef
-from queue_app.index import Index, Lease, Profile
+from queue_app.index import Index, Profile
 from tests.support import index_state
+from tests.support.leases import release
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -86,7 +87,7 @@ class Scene:
 
     def release(self, *names: str) -> int:
         """Release tasks by name."""
-        freed = self.index.release([Lease(self.tasks[name].id, self.tasks[name].queue) for name in names])
+        freed = release(self.index, [(self.tasks[name].id, self.tasks[name].queue) for name in names])
         self.check()
         return freed
 

@@ -60,7 +60,7 @@ class Schema(AutoSchema):
         return inspect.getdoc(getattr(self.view, self.method.lower())) or ""
 
     def _get_format_parameters(self) -> list[Any]:
-        """Return none: the table lists ``format`` where it exists."""
+        """Return no parameters: the table lists ``format`` for the endpoints that have it."""
         return []
 
 

@@ -1,4 +1,4 @@
-"""The description of one endpoint: what its view does not say."""
+"""The description of one endpoint, in addition to the docstrings of its view."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ from queue_app.services.notify.subscribe import hub
 from queue_app.sql.database import connection
 
 HEARTBEAT_SECONDS: Final = 15.0
-#: A stream ends after this time and the client opens it again: so a caller who lost permission is refused.
+#: Maximum age of a stream. The client then reconnects, and a caller who has lost permission is refused.
 MAX_SECONDS: Final = 600.0
 RETRY_MS: Final = 3000
-#: Maximum batches of events queued for a slow client; it must then reopen the stream with Last-Event-ID.
+#: Maximum batches of events queued for a slow client; after that it must reconnect with Last-Event-ID.
 BACKLOG: Final = 2000
 ID_LENGTH: Final = 40
 _event_name: Final = choice(tuple(event.value for event in EventName), "unknown_event")

@@ -30,7 +30,7 @@ class Scraper:
 
 
 class ScraperAuthentication(BaseAuthentication):
-    """Admit scrapers without a user: by ``METRICS.TOKEN``, from this machine, or all, as ``METRICS.ACCESS`` says."""
+    """Admit scrapers without a user: by token, from this machine, or all, depending on ``METRICS.ACCESS``."""
 
     def authenticate(self, request: Request) -> tuple[Any, Any] | None:
         """Return the scraper, or ``None`` for a caller who must authenticate."""

@@ -190,7 +190,7 @@ class WorkerListView(ApiView):
     permission_classes = (IsAuthenticated, staff_with("queue_app.view_worker"))
 
     def get(self, request: Request) -> Response:
-        """List the latest workers, including those that have stopped."""
+        """List the latest 200 workers, including stopped ones."""
         found = Worker.objects.order_by("-id")[:MAX_LISTED_WORKERS]
         return Response({"results": [representation.worker(worker) for worker in found]})
 

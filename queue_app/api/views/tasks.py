@@ -80,7 +80,7 @@ class TaskCountView(ApiView):
     def get(self, request: Request) -> Response:
         """Count tasks.
 
-        Counting stops at a cap unless ``exact=true``.
+        Counting stops at 10 000 tasks unless ``exact=true``.
         """
         wanted, exact = parse_counting(request.query_params)
         count, capped = count_tasks(visible_tasks(request.user, wanted), wanted, exact=exact)

@@ -1,31 +1,29 @@
--- Frees the slots of tasks whose rows have left the executing state.
+-- Frees the slots of leases that have ended: their rows say so, or no row was ever granted under them.
 --
 -- KEYS[1]  prefix of all keys (their hash tag)
--- ARGV     queue, n, id, leased_at_us, id, leased_at_us, ... (n pairs, at most 500), queue, n, ...
--- Returns  how many leases existed
+-- ARGV     lane, n, id, leased_at_us, id, leased_at_us, ... (n pairs, at most 500), lane, n, ...
+--          a lane, or only its queue
+-- Returns  how many slots were freed
 --
--- Frees a slot only if it is still the lease that was taken at that instant ('' for any lease): a late worker must not
--- free the slot of the worker that was granted the task meanwhile. A lease that a rebuild restored (at 0) counts as the
--- one that the caller knows. A slot is a member of a set, so however often it is released, at most one is freed.
+-- Frees a slot only if it is still the lease that was taken at that instant: whoever is late must not free the slot of
+-- the worker that was granted the task meanwhile. What an incomplete lease has left, without its instant, goes too.
+-- A slot is a member of a set, so however often it is released, at most one is freed.
 -- Where the queue, everything, or a gate has a limit, one waiting worker is woken for each freed slot.
 --! include wake
 local freed, at = 0, 1
 while at < #ARGV do
-  local q, n = ARGV[at], tonumber(ARGV[at + 1])
-  local ids = {}
+  local lane, n = lane_of(ARGV[at]), tonumber(ARGV[at + 1])
+  local q, ids = split_lane(lane), {}
   for i = 1, n do ids[i] = ARGV[at + 2 * i] end
-  local leased, matching = redis.call('ZMSCORE', queue_leases_key(q), unpack(ids)), {}
+  local leased, ended = redis.call('ZMSCORE', queue_leases_key(q), unpack(ids)), {}
   for i = 1, n do
-    local held, token = leased[i], ARGV[at + 2 * i + 1]
-    if token == '' or (held and (tonumber(held) == tonumber(token) or tonumber(held) == 0)) then
-      matching[#matching + 1] = ids[i]
-    end
+    if not leased[i] or tonumber(leased[i]) == tonumber(ARGV[at + 2 * i + 1]) then ended[#ended + 1] = ids[i] end
   end
   at = at + 2 + 2 * n
-  if #matching > 0 then
-    local opened = leave_gates(matching)
-    redis.call('HDEL', LEASES, unpack(matching))
-    local removed = redis.call('ZREM', queue_leases_key(q), unpack(matching))
+  if #ended > 0 then
+    local opened = leave_gates(ended, lane)
+    local removed = math.max(
+      redis.call('HDEL', LEASES, unpack(ended)), redis.call('ZREM', queue_leases_key(q), unpack(ended)))
     freed = freed + removed
     local cap = queue_policy(q).cap
     if cap then refresh_queue_everywhere(q) end

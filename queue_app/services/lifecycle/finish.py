@@ -16,7 +16,7 @@ from queue_app import conf, signals
 from queue_app.core.backoff import retry_delay
 from queue_app.core.fingerprint import fingerprint
 from queue_app.core.limit_values import Scope, gate_of
-from queue_app.core.records import ClaimedTask, Outcome, ProgressReport, TaskRef
+from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, TaskRef
 from queue_app.core.redaction import redact
 from queue_app.core.states import Status
 from queue_app.displayed_payload import secrets_of_call
@@ -28,7 +28,7 @@ from queue_app.sql import finish as finish_rows
 from queue_app.sql import progress as progress_rows
 from queue_app.sql import snapshot, throttle
 from queue_app.sql.database import atomic
-from queue_app.sql.finish import Attempt, Verdict
+from queue_app.sql.finish import Verdict
 
 type Gate = tuple[str, str]  # scope, name
 
@@ -37,7 +37,7 @@ type Gate = tuple[str, str]  # scope, name
 class _Throttled:
     """What throttling attempts changed: tasks that went back to their places, and gates that closed."""
 
-    held: dict[Attempt, Status] = field(default_factory=dict)
+    held: dict[AttemptKey, Status] = field(default_factory=dict)
     tasks: list[TaskRef] = field(default_factory=list)
     gates: list[Gate] = field(default_factory=list)
 
@@ -65,7 +65,7 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
     snoozed = [outcome for outcome in first.values() if outcome.snooze is not None]
     throttled = [outcome for outcome in first.values() if outcome.throttle is not None]
     verdicts = [_judge(_without_secrets(outcome)) for outcome in first.values() if outcome.failure is not None]
-    held: dict[Attempt, Status] = {}
+    held: dict[AttemptKey, Status] = {}
     closed = _Throttled()
     if completed and not (verdicts or snoozed or throttled):  # the common case: one statement, which commits by itself
         held = finish_rows.complete(completed)
@@ -94,7 +94,7 @@ def _notify_index(ended: Sequence[ClaimedTask], throttled: _Throttled) -> None:
     """Free the slots of attempts that ended; close gates first, or the next tasks would start at once."""
     if throttled.gates:
         notify_index(_copy_limits, "set_limits", throttled.gates)
-    notify_index(Index.release, "release", [Lease(task.id, task.queue, task.leased_at) for task in ended])
+    notify_index(Index.release, "release", [Lease(task.id, task.ref.lane, task.leased_at) for task in ended])
     if throttled.tasks:
         notify_index(Index.push, "push", throttled.tasks)
 
@@ -104,8 +104,8 @@ def _throttle(outcomes: Sequence[Outcome]) -> _Throttled:
     by_id = {outcome.task.id: outcome for outcome in outcomes}
     returned = claim_rows.give_back([outcome.task for outcome in by_id.values()])
     longest: dict[Gate, float] = {}
-    for _, ref in returned:
-        outcome = by_id[ref.id]
+    for each in returned:
+        outcome = by_id[each.task.id]
         if outcome.throttle is not None:
             gate = _gate(outcome.task, outcome.throttle.scope)
             longest[gate] = max(longest.get(gate, 0.0), outcome.throttle.seconds)
@@ -113,8 +113,8 @@ def _throttle(outcomes: Sequence[Outcome]) -> _Throttled:
     for gate in gates:
         throttle.close(*gate, longest[gate])
     return _Throttled(
-        {(ref.id, by_id[ref.id].task.attempt): status for status, ref in returned},
-        [ref for status, ref in returned if status is Status.QUEUED],
+        {(each.task.id, by_id[each.task.id].task.attempt): each.status for each in returned},
+        [each.task for each in returned if each.status is Status.QUEUED],
         gates,
     )
 

@@ -28,12 +28,11 @@ from queue_app.core.events import (
     is_entry_id,
     occasion_of,
 )
-from queue_app.core.records import ClaimedTask, Enqueued, Outcome, TaskRef, TaskSpec
+from queue_app.core.records import AttemptKey, ClaimedTask, Enqueued, Outcome, TaskRef, TaskSpec
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.index import Index, get_index
 from queue_app.services.notify.index import notify_index, publish_runs, push_on_commit
-from queue_app.sql.finish import Attempt
 
 #: Pass this id to read only events that are published from now on.
 FROM_NOW = "$"
@@ -134,7 +133,7 @@ def started(tasks: Sequence[ClaimedTask]) -> None:
         _publish(attempts_in_runs([(EventName.STARTED, task, Status.EXECUTING) for task in tasks]))
 
 
-def finished(outcomes: Mapping[Attempt, Outcome], held: Mapping[Attempt, Status]) -> None:
+def finished(outcomes: Mapping[AttemptKey, Outcome], held: Mapping[AttemptKey, Status]) -> None:
     """Record how attempts ended, and which tasks are dead letters now."""
     settings = conf.get()
     is_published = _is_published(settings)

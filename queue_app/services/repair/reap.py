@@ -15,16 +15,15 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Sequence
 from typing import ClassVar
 
 from queue_app import conf, signals
 from queue_app.core.clock import now
 from queue_app.core.process import machine_identity, process_identity
-from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, TaskRef
+from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
 from queue_app.core.states import Status
-from queue_app.index import Index, Lease
-from queue_app.services.lifecycle.claim import withdraw_last
+from queue_app.index import Index
+from queue_app.services.lifecycle.claim import return_to_index, withdraw_last
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify import events
 from queue_app.services.notify.index import notify_index
@@ -85,20 +84,14 @@ def reap_orphans() -> int:
         dead_letter_seconds=settings.retention.dead_letter_seconds,
     )
     if reaped:
-        notify_index(_return_to_index, "reap", reaped)
-        events.returned(reaped)
-        dead = [task for status, task in reaped if status is Status.DEAD_LETTER]
+        return_to_index(reaped)
+        dead = [each.task for each in reaped if each.status is Status.DEAD_LETTER]
         if dead:
             signals.tasks_crash_looped.send(None, tasks=dead)
-        again = sum(status in {Status.QUEUED, Status.SCHEDULED} for status, _ in reaped)
+        again = sum(each.status in {Status.QUEUED, Status.SCHEDULED} for each in reaped)
         if again:
             events.count({"retry:worker_died": again})
     return len(reaped)
-
-
-def _return_to_index(index: Index, reaped: Sequence[tuple[Status, TaskRef]]) -> None:
-    index.release(Lease(task.id, task.queue) for _, task in reaped)
-    index.push(task for status, task in reaped if status is Status.QUEUED)
 
 
 def reap_overdue() -> int:

@@ -5,9 +5,9 @@ Each step is bounded, and cheap when nothing is wrong:
 - limits are copied again;
 - tasks that were queued within the last seconds are compared, and missing or misplaced ones are pushed;
 - all queued tasks are compared in the same way, page by page, once in ``FULL_PASS_SECONDS``;
-- leases whose row is not executing end; a task that is still queued goes back to its place once its lease is too old
-  for a claim under way;
-- executing rows without a lease get one, so that limits hold;
+- leases that no executing row names end: at once where the row was granted under them and has ended since, else when
+  they are there in two steps, so that claims under way are left alone;
+- executing rows without their lease, or with part of it, get it back, so that limits hold;
 - a sweep removes entries of rows that are no longer queued, from lanes with more entries than queued rows;
 - workers whose rows have ended are retired.
 """
@@ -24,7 +24,7 @@ from queue_app import conf, signals
 from queue_app.core.records import PackedLane
 from queue_app.core.states import Status
 from queue_app.index import Index, Lease, get_index
-from queue_app.services.lifecycle.claim import PROPOSAL_SECONDS
+from queue_app.services.lifecycle.claim import abandon
 from queue_app.services.notify import events
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.sql import comparison, snapshot, workers
@@ -32,8 +32,6 @@ from queue_app.sql.claim import statuses
 
 #: Length of the recent window: several reconcile periods, because commits may come late.
 RECENT_SECONDS = 30.0
-#: A lease of a queued row that is older than this belongs to a claim that died.
-ABANDONED_SECONDS = PROPOSAL_SECONDS + 5.0
 #: Rows of one page of a comparison.
 PAGE = 5000
 #: Approximate number of entries per step of a sweep.
@@ -93,6 +91,8 @@ class Reconciler:
     compared: int = 0  # rows of the current full pass
     total: int = 0  # rows of the last full pass
     sweep: Sweep = field(default_factory=Sweep)
+    unconfirmed: set[Lease] = field(default_factory=set)  # leases that no row named in the last step
+    gate_cursor: int = 0
     repaired: Counter[str] = field(default_factory=Counter)
 
     def run_once(self) -> dict[str, int]:
@@ -101,7 +101,7 @@ class Reconciler:
         repairs = {
             "limits": copy_limits(),  # first, so that they hold for what is pushed next
             "missing": _repair(index, comparison.packed_recent(RECENT_SECONDS, PAGE)) + self._roll_on(index),
-            "leases_ended": self._end_stale_leases(index),
+            "leases_ended": self._end_leases(index) + self._leave_gates(index),
             "leases_restored": _restore_leases(index),
             "entries_ended": self.sweep.step(index),
             "workers_retired": _retire_ended_workers(index),
@@ -136,16 +136,34 @@ class Reconciler:
             self.sweep.end_pass(index)
         return _repair(index, page)
 
-    def _end_stale_leases(self, index: Index) -> int:
-        now = index.now()
+    def _end_leases(self, index: Index) -> int:
+        """End the leases that no executing row names; return how many.
+
+        No grant can follow where the row is gone, or names the lease and has ended since: only the release was lost.
+        Any other lease may be about to be granted. It is abandoned when the next step finds it still there.
+        """
         leases = [lease for queue in index.queues() for lease in index.leases(queue)]
-        found = statuses([lease.id for lease in leases])
-        stale = [lease for lease in leases if _is_stale(lease, found.get(lease.id), now)]
-        if not stale:
-            return 0
-        ended = index.revoke(stale)
-        index.push(snapshot.refs([lease.id for lease in stale]))
-        return ended
+        leases += index.incomplete_leases({lease.id for lease in leases})
+        found = snapshot.leases([lease.id for lease in leases])
+        ended, unconfirmed = [], []
+        for lease in leases:
+            status, granted = found.get(lease.id, (None, None))
+            if granted is not None and granted.leased_at != lease.leased_at:
+                unconfirmed.append(lease)
+            elif status is not Status.EXECUTING:
+                ended.append(lease)
+        abandoned = [lease for lease in unconfirmed if lease in self.unconfirmed]
+        self.unconfirmed = set(unconfirmed)
+        abandon(abandoned)
+        if ended:
+            index.release(ended)
+            index.push(snapshot.refs([lease.id for lease in ended]))  # one may be queued again since
+        return len(ended) + len(abandoned)
+
+    def _leave_gates(self, index: Index) -> int:
+        """Take members out of gates that no lease stands behind, from a part of the gates; return how many."""
+        self.gate_cursor, removed = index.leave_gates(self.gate_cursor)
+        return removed
 
 
 def _repair(index: Index, page: comparison.Page) -> int:
@@ -155,13 +173,13 @@ def _repair(index: Index, page: comparison.Page) -> int:
 
 
 def _restore_leases(index: Index) -> int:
-    """Give a lease to executing rows without one; return how many.
+    """Give executing rows without their lease, or with part of it, their lease; return how many.
 
     The rows are read again after the index: a task that ended in between has no lease any more, and a new one
     would take a slot until the next step.
     """
     missing = index.missing_leases(snapshot.executing())
-    return index.restore_leases(snapshot.executing([task_id for task_id, _ in missing])) if missing else 0
+    return index.restore_leases(snapshot.executing(missing)) if missing else 0
 
 
 def _retire_ended_workers(index: Index) -> int:
@@ -174,19 +192,11 @@ def _retire_ended_workers(index: Index) -> int:
     return len(gone)
 
 
-def _is_stale(lease: Lease, status: Status | None, now: int) -> bool:
-    """Whether the lease belongs to no claim under way and no execution; ``now`` is index time in µs."""
-    if status is Status.EXECUTING:
-        return False
-    if status is Status.QUEUED:
-        return now - lease.leased_at > ABANDONED_SECONDS * 1_000_000
-    return True
-
-
 def reconcile_everything() -> dict[str, int]:
     """Run two full passes at once, so that surplus entries go too; return the number of repairs by kind."""
     reconciler, index = Reconciler(), get_index()
     total = Counter(reconciler.run_once())
+    total.update(reconciler.run_once())  # ends leases that are unconfirmed twice
     for _ in range(2):
         total["missing"] += reconciler.next_page(index)
         while reconciler.cursor is not None:

@@ -18,20 +18,16 @@ pytestmark = pytest.mark.integration
 #: Another one in each run with FAULTS_SEED=$RANDOM.
 SEED = int(os.environ.get("FAULTS_SEED", "20261121"))
 COUNT = 160
-#: What a claim that died has taken is given back after so many seconds and two more, not after 15.
-PROPOSAL_SECONDS = "2"
 
 
 @pytest.fixture(scope="module")
 def arena(tmp_path_factory, django_db_blocker):
     """Servers that only these tests use."""
     with (
-        pytest.MonkeyPatch.context() as patch,
         django_db_blocker.unblock(),
         Arena(tmp_path_factory.mktemp("arena")) as servers,
         servers.entered(),
     ):
-        patch.setenv("TEST_PROPOSAL_SECONDS", PROPOSAL_SECONDS)
         yield servers
 
 
@@ -86,9 +82,8 @@ def test_a_fault(arena, tmp_path, fault):
         assert figures.faults == []
 
 
-def test_the_checker_sees_tasks_that_nobody_returns(arena, tmp_path, monkeypatch):
+def test_the_checker_sees_tasks_that_nobody_returns(arena, tmp_path):
     """Without a scheduler, what a dead worker held stays where it is: the checker must say so."""
-    monkeypatch.delenv("TEST_PROPOSAL_SECONDS")  # nobody repairs a claim that was given up because it was slow
     with run_on(arena, tmp_path, seed=SEED, count=COUNT) as run:
         uncapped()  # or what it holds could keep its neighbour from working
         one = alone(run)

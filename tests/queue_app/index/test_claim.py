@@ -7,6 +7,7 @@ import pytest
 from queue_app.core.priorities import Band
 from queue_app.exceptions import IndexNotReady, UnknownProfile
 from queue_app.index import Index, Profile
+from tests.support.leases import restore
 from tests.support.scene import Hand, Scene, set_limits
 
 # given tasks: name -> (ms, options); worker: (kinds, options); want; proposed in order
@@ -213,7 +214,7 @@ def test_an_id_that_is_leased_is_never_proposed_again(scene: Scene):
     """A task runs, and a stale copy of it waits, as after a lost write. The claim removes the copy."""
     x = scene.task("x")
     scene.push(x, scene.task("y", 1))
-    scene.index.restore_leases([(x.id, x.queue)])
+    restore(scene.index, [(x.id, x.queue)])
     hand = scene.worker()
     assert scene.claim(hand, 5) == "y"
     assert scene.waiting() == set()
@@ -227,7 +228,7 @@ def test_work_behind_stale_copies_is_found_and_in_order(scene: Scene, stale_lane
     for n in range(stale_lanes):
         stale = scene.task(f"stale{n}", n, kind="abcdefgh"[n])
         scene.push(stale)
-        scene.index.restore_leases([(stale.id, stale.queue)])
+        restore(scene.index, [(stale.id, stale.queue)])
     scene.push(
         scene.task("x", 100, kind="f"),
         scene.task("z", 300, kind="f"),
@@ -241,7 +242,7 @@ def test_thousands_of_stale_copies_do_not_break_the_script(scene: Scene):
     """Lua unpacks fewer than 8000 values; a claim that failed half-way would leak its leases."""
     stale = [scene.task(f"s{n}", n) for n in range(9000)]
     scene.index.push(stale)
-    scene.index.restore_leases([(task.id, task.queue) for task in stale])
+    restore(scene.index, [(task.id, task.queue) for task in stale])
     scene.push(scene.task("x", 10_000))
     assert scene.claim(scene.worker(), 3) == "x"
     assert scene.waiting() == set()

@@ -7,7 +7,7 @@ from itertools import cycle
 import pytest
 
 from queue_app.core.records import TaskRef
-from queue_app.index import Lease
+from tests.support.leases import release
 from tests.support.scene import Hand, Scene, set_limits
 
 USERS = 50
@@ -37,7 +37,7 @@ def owners(scene: Scene, hand: Hand, want: int) -> list[str]:
 
 
 def end(scene: Scene, *names: str) -> None:
-    scene.index.release(Lease(scene.tasks[name].id, "default") for name in names)
+    release(scene.index, ((scene.tasks[name].id, "default") for name in names))
 
 
 @pytest.mark.parametrize("per_user", [None, 2])

@@ -4,6 +4,7 @@ import pytest
 
 from queue_app.exceptions import UnknownProfile
 from queue_app.index import Generation, Index
+from tests.support.leases import restore
 from tests.support.scene import Scene, set_limits
 
 
@@ -43,7 +44,7 @@ def test_a_beginning_generation_forgets_everything_but_limits_locks_and_calls(sc
     hand = scene.worker()
     scene.claim(hand)
     scene.push(*(scene.task(f"t{n}", n, queue=f"q{n % 7}", kind=f"k{n % 300}") for n in range(1500)), scene.task("x"))
-    scene.index.restore_leases([(scene.task("y").id, "default")])
+    restore(scene.index, [(scene.task("y").id, "default")])
     set_limits(scene.index, "", max_concurrent=9)
     set_limits(scene.index, "q1", max_concurrent=1, paused=True)
     assert scene.index.lock("scheduler", "me", 60)
@@ -66,7 +67,7 @@ def test_a_rebuild_that_was_overtaken_wipes_nothing_of_the_later_one(index: Inde
     def overtaken(*args: object, **kwargs: object):
         monkeypatch.undo()
         index.begin_generation(2)
-        index.restore_leases([(task.id, task.queue)])
+        restore(index, [(task.id, task.queue)])
         yield from scan(*args, **kwargs)
 
     monkeypatch.setattr(index._client, "scan_iter", overtaken)

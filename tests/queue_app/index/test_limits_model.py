@@ -26,6 +26,7 @@ from queue_app.core.records import TaskRef
 from queue_app.index import Index, Lease, Profile, get_index
 from queue_app.index.scripts import NAMES, source
 from tests.support import index_state
+from tests.support.leases import release, restore
 from tests.support.limits_model import Model
 from tests.support.scene import Hand
 
@@ -122,7 +123,7 @@ class LimitsMachine(RuleBasedStateMachine):
     def _rebuild(self) -> None:
         self.generation += 1
         assert self.index.begin_generation(self.generation)
-        self.index.restore_leases([(task.id, task.lane) for task in self.model.leases.values()])
+        restore(self.index, [(task.id, task.lane) for task in self.model.leases.values()])
         self.index.push(self.model.waiting.values())
         assert self.index.finish_generation(self.generation)
         self.model.turns.clear()
@@ -246,7 +247,7 @@ class LimitsMachine(RuleBasedStateMachine):
         self._release({self._pick(self.model.leases, choice) for choice in choices})
 
     def _release(self, ended: Collection[TaskRef]) -> None:
-        assert self.index.release([Lease(task.id, task.queue) for task in ended]) == len(ended)
+        assert release(self.index, [(task.id, task.queue) for task in ended]) == len(ended)
         for task in ended:
             del self.model.leases[task.id]
 
@@ -256,7 +257,7 @@ class LimitsMachine(RuleBasedStateMachine):
         """The rows refuse a proposal, and it returns to its place; tokens that it took are not given back."""
         task = self._pick(self.model.leases, choice)
         leased_at = next(lease.leased_at for lease in self.index.leases(task.queue) if lease.id == task.id)
-        assert self.index.revoke([Lease(task.id, task.queue, leased_at)]) == 1
+        assert self.index.release([Lease(task.id, task.queue, leased_at)]) == 1
         self.model.waiting[task.id] = self.model.leases.pop(task.id)
         assert self.index.push([task]) == 1
 

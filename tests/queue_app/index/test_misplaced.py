@@ -8,6 +8,7 @@ import pytest
 from queue_app.core.priorities import Band
 from queue_app.core.records import PackedLane, TaskRef
 from queue_app.index.packed import CHUNK
+from tests.support.leases import restore
 from tests.support.scene import Scene
 
 
@@ -37,7 +38,7 @@ def test_misplaced(scene: Scene, case: str):
     pushed, leased, rows, wrong = (names.split() for names in COMPARISONS[case])
     tasks = {"x": scene.task("x", 1), "y": scene.task("y", 2.345, queue="q", needs=["gpu"])}
     scene.index.push([tasks[name] for name in pushed])
-    scene.index.restore_leases([(tasks[name].id, tasks[name].lane) for name in leased])
+    restore(scene.index, [(tasks[name].id, tasks[name].lane) for name in leased])
     before = scene.check()
     assert scene.index.misplaced(packed(*(tasks[name] for name in rows))) == [tasks[name].id for name in wrong]
     assert scene.check() == before
@@ -114,7 +115,7 @@ def test_one_range_of_a_lane_finds_the_same_as_single_look_ups(scene: Scene, see
             case "missing":
                 wrong.append(row.id)
             case "leased":
-                scene.index.restore_leases([(row.id, row.lane)])
+                restore(scene.index, [(row.id, row.lane)])
             case "no row":
                 scene.index.push([rows.pop()])
             case "not risen":

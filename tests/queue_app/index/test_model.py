@@ -23,6 +23,8 @@ from queue_app.core.promotion import PROMOTED, Thresholds, effective_band, steps
 from queue_app.core.records import TaskRef
 from queue_app.index import Lease, Profile, get_index
 from tests.support import index_state
+from tests.support.leases import release as free
+from tests.support.leases import restore
 from tests.support.scene import Hand, set_limits
 
 EXAMPLES = int(os.environ.get("INDEX_MODEL_EXAMPLES", "0"))
@@ -159,7 +161,7 @@ class IndexMachine(RuleBasedStateMachine):
     def _rebuild(self) -> None:
         self.generation += 1
         assert self.index.begin_generation(self.generation)
-        self.index.restore_leases([(task.id, task.queue) for task in self.model.leases.values()])
+        restore(self.index, [(task.id, task.queue) for task in self.model.leases.values()])
         for queue in ("", *QUEUES):
             set_limits(self.index, queue, max_concurrent=self.model.caps.get(queue), paused=queue in self.model.paused)
         self.index.set_thresholds(self.model.thresholds)
@@ -204,7 +206,7 @@ class IndexMachine(RuleBasedStateMachine):
     def drain(self, release):
         """Everybody claims until nothing is left that may start: all are idle then. What runs may end before."""
         if release:
-            self.index.release([Lease(task.id, task.queue) for task in self.model.leases.values()])
+            free(self.index, [(task.id, task.queue) for task in self.model.leases.values()])
             self.model.leases.clear()
         for hand in self.hands:
             self._claim(hand, 100, idle=True)
@@ -239,7 +241,7 @@ class IndexMachine(RuleBasedStateMachine):
     def release_some(self, choices):
         """The end of several tasks in one call."""
         tasks = {task.id: task for task in (self._pick(self.model.leases, choice) for choice in choices)}
-        assert self.index.release([Lease(task.id, task.queue) for task in tasks.values()]) == len(tasks)
+        assert free(self.index, [(task.id, task.queue) for task in tasks.values()]) == len(tasks)
         for task_id in tasks:
             del self.model.leases[task_id]
 
@@ -248,7 +250,7 @@ class IndexMachine(RuleBasedStateMachine):
     def release(self, choice, repeat):
         """The end of a task, perhaps reported twice."""
         task = self._pick(self.model.leases, choice)
-        assert [self.index.release([Lease(task.id, task.queue)]) for _ in range(repeat)] == [1, 0][:repeat]
+        assert [free(self.index, [(task.id, task.queue)]) for _ in range(repeat)] == [1, 0][:repeat]
         del self.model.leases[task.id]
 
     @precondition(lambda self: self.model.leases)
@@ -257,7 +259,7 @@ class IndexMachine(RuleBasedStateMachine):
         """A proposal that the row refused, or a lease that is another one by now."""
         task = self._pick(self.model.leases, choice)
         leased_at = next(lease.leased_at for lease in self.index.leases(task.queue) if lease.id == task.id)
-        assert self.index.revoke([Lease(task.id, task.queue, leased_at - (not same))]) == int(same)
+        assert self.index.release([Lease(task.id, task.queue, leased_at - (not same))]) == int(same)
         if same:
             del self.model.leases[task.id]
 
@@ -266,7 +268,7 @@ class IndexMachine(RuleBasedStateMachine):
     def give_back(self, choice):
         """A leased task returns to its place."""
         task = self._pick(self.model.leases, choice)
-        self.index.release([Lease(task.id, task.queue)])
+        free(self.index, [(task.id, task.queue)])
         del self.model.leases[task.id]
         assert self.index.push([task]) == int(self.model.push(task)) == 1
 
@@ -323,7 +325,7 @@ class IndexMachine(RuleBasedStateMachine):
     def find_running(self, choice):
         """A row runs although it waits in the index: its lease is restored, and its entry is a stale copy."""
         task = self._pick(self.model.waiting, choice)
-        assert self.index.restore_leases([(task.id, task.queue)]) == 1
+        assert restore(self.index, [(task.id, task.queue)]) == 1
         self.index.remove([task])
         self.model.leases[task.id] = self.model.waiting.pop(task.id)
 

@@ -7,6 +7,7 @@ import pytest
 from queue_app.core.lanes import BAND_WIDTH, band_of, score
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import effective_band, steps_of
+from tests.support.leases import restore
 from tests.support.scene import START, Scene
 
 CRITICAL, HIGH, NORMAL, LOW, BACKGROUND = Band
@@ -155,7 +156,7 @@ def test_of_many_only_the_aged_move(aging):
 def test_what_does_not_wait_at_its_place_is_left_alone(aging, given):
     task = aging.aged("x", 2000, LOW)
     if given == "leased":
-        aging.index.restore_leases([(task.id, task.queue)])
+        restore(aging.index, [(task.id, task.queue)])
     elif given == "another time":  # retried meanwhile
         aging.push_young(aging.aged("x", 10, NORMAL))
     elif given == "another lane":

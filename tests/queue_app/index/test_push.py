@@ -4,6 +4,7 @@ import pytest
 
 from queue_app.core.priorities import Band
 from queue_app.index import Index
+from tests.support.leases import restore
 from tests.support.scene import Scene
 
 # given in the lanes, given as leases, pushed -> changed, waiting afterwards
@@ -23,7 +24,7 @@ def test_push(scene: Scene, case: str):
     given, leased, pushed, changed, waiting = PUSHES[case]
     tasks = {"x": scene.task("x", 1), "y": scene.task("y", 2, queue="q")}
     scene.index.push([tasks[name] for name in given])
-    scene.index.restore_leases([(tasks[name].id, tasks[name].queue) for name in leased])
+    restore(scene.index, [(tasks[name].id, tasks[name].queue) for name in leased])
     assert scene.push(*(tasks[name] for name in pushed)) == changed
     assert scene.waiting() == waiting
 

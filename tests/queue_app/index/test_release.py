@@ -5,6 +5,7 @@ import uuid
 import pytest
 
 from queue_app.index import Lease
+from tests.support.leases import release, restore
 from tests.support.scene import Scene, set_limits
 
 
@@ -44,18 +45,18 @@ def test_a_slot_is_freed_once_however_often_it_is_released(busy: Scene):
 
 
 def test_an_unknown_id_frees_nothing(busy: Scene):
-    assert busy.index.release([Lease(uuid.uuid4(), "default"), Lease(uuid.uuid4(), "never heard of")]) == 0
+    assert release(busy.index, [(uuid.uuid4(), "default"), (uuid.uuid4(), "never heard of")]) == 0
     assert busy.leased() == {"x", "y"}
 
 
 def test_more_than_one_batch_of_releases(scene: Scene):
     tasks = [scene.task(f"t{n}", n) for n in range(700)]
-    scene.index.restore_leases([(task.id, task.queue) for task in tasks])
+    restore(scene.index, [(task.id, task.queue) for task in tasks])
     assert scene.release(*(f"t{n}" for n in range(700))) == 700
     assert scene.leased() == set()
 
 
-# -- revoke --------------------------------------------------------------------------
+# -- a named lease --------------------------------------------------------------------------
 
 
 def lease(scene: Scene, name: str, leased_at: int | None = None) -> Lease:
@@ -65,33 +66,33 @@ def lease(scene: Scene, name: str, leased_at: int | None = None) -> Lease:
     return Lease(task.id, task.queue, found if leased_at is None else leased_at)
 
 
-def test_revoke_ends_the_named_lease(busy: Scene):
-    assert busy.index.revoke([lease(busy, "x"), lease(busy, "y")]) == 2
+def test_it_ends_the_named_lease(busy: Scene):
+    assert busy.index.release([lease(busy, "x"), lease(busy, "y")]) == 2
     assert busy.leased() == set()
 
 
-def test_revoke_leaves_a_later_lease(busy: Scene):
+def test_it_leaves_a_later_lease(busy: Scene):
     """Read, ended, claimed again by another worker, and only then revoked."""
     seen = lease(busy, "x")
     busy.release("x")
     busy.push(busy.tasks["x"])
     assert busy.claim(busy.worker(), 1) == "x"
     assert lease(busy, "x") != seen
-    assert busy.index.revoke([seen]) == 0
+    assert busy.index.release([seen]) == 0
     assert "x" in busy.leased()
 
 
-def test_revoke_twice_ends_once(busy: Scene):
+def test_twice_ends_once(busy: Scene):
     seen = lease(busy, "x")
-    assert busy.index.revoke([seen, seen]) == 1
-    assert busy.index.revoke([seen]) == 0
+    assert busy.index.release([seen, seen]) == 1
+    assert busy.index.release([seen]) == 0
 
 
-def test_revoke_reopens_a_full_queue(busy: Scene):
+def test_it_reopens_a_full_queue(busy: Scene):
     set_limits(busy.index, "default", max_concurrent=1)
     hand = busy.worker()
     assert busy.claim(hand) == ""
-    busy.index.revoke([lease(busy, "x")])
+    busy.index.release([lease(busy, "x")])
     assert busy.called(hand)
     assert busy.claim(hand) == "z"
 
@@ -105,21 +106,25 @@ def test_leases_are_listed_with_their_instant(busy: Scene):
 
 
 def test_restore_leases_counts_the_missing_ones(busy: Scene):
-    tasks = [(busy.tasks[name].id, busy.tasks[name].queue) for name in "xyz"]
-    assert busy.index.missing_leases(tasks) == [tasks[2]]
-    assert busy.index.restore_leases(tasks) == 1
-    assert busy.index.restore_leases(tasks) == 0
+    waiting = busy.tasks["z"]
+    leases = [lease(busy, name)._replace(lane=busy.tasks[name].lane) for name in "xy"]
+    leases.append(Lease(waiting.id, waiting.lane, 7))
+    assert busy.index.missing_leases(leases) == [waiting.id]
+    assert busy.index.restore_leases(leases) == 1
+    assert busy.index.restore_leases(leases) == 0
     assert busy.leased() == {"x", "y", "z"}
 
 
-def test_restore_leases_leaves_the_instant_of_an_existing_lease(busy: Scene):
-    before = lease(busy, "x")
-    busy.index.restore_leases([(before.id, before.queue)])
-    assert lease(busy, "x") == before
+def test_a_lease_that_the_row_does_not_name_is_replaced(busy: Scene):
+    seen = lease(busy, "x")
+    of_the_row = seen._replace(leased_at=seen.leased_at - 1)
+    assert busy.index.missing_leases([of_the_row]) == [seen.id]
+    assert busy.index.restore_leases([of_the_row]) == 1
+    assert lease(busy, "x") == of_the_row
 
 
 def test_restored_leases_count_for_every_limit(scene: Scene):
-    scene.index.restore_leases([(scene.task("x").id, "default")])
+    restore(scene.index, [(scene.task("x").id, "default")])
     set_limits(scene.index, "default", max_concurrent=2)
     scene.push(scene.task("y", 1), scene.task("z", 2))
     assert scene.claim(scene.worker(), 5) == "y"
@@ -127,7 +132,7 @@ def test_restored_leases_count_for_every_limit(scene: Scene):
 
 def test_a_queue_that_only_has_leases_is_known(scene: Scene):
     """Otherwise the reconciler would skip its leases, and a leaked one would stay."""
-    scene.index.restore_leases([(scene.task("x", queue="q").id, "q")])
+    restore(scene.index, [(scene.task("x", queue="q").id, "q")])
     assert scene.index.queues() == ["q"]
 
 

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from queue_app.index import scripts
+from tests.support.leases import restore
 from tests.support.scene import Scene
 
 
@@ -30,7 +31,7 @@ def test_leases_are_a_table_however_few_they_are(scene: Scene, how: str):
         assert scene.claim(scene.worker(), 1) == "x"
     else:
         task = scene.task("z")
-        scene.index.restore_leases([(task.id, task.lane)])
+        restore(scene.index, [(task.id, task.lane)])
     client, leases = scene.index._client, scene.index.keys.leases
     assert client.object("encoding", leases) == b"hashtable"
     assert client.hlen(leases) == 1

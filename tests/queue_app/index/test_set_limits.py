@@ -80,7 +80,7 @@ def test_a_gate_that_opens_shows_what_waits_behind_it(scene: Scene, how: str):
     if how == "release":
         scene.release("x")
     else:
-        scene.index.revoke(scene.index.leases("default"))
+        scene.index.release(scene.index.leases("default"))
     assert scene.called(hand)
     assert scene.claim(hand, 2) == "y"
 

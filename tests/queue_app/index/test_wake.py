@@ -7,6 +7,7 @@ reaches another one. A claim passes the call on while there is work for an idle 
 import pytest
 
 from queue_app.core.priorities import Band
+from tests.support.leases import restore
 from tests.support.scene import Hand, Scene, set_limits
 
 
@@ -57,7 +58,7 @@ def test_a_push_into_a_queue_that_may_not_start_anything_wakes_no_worker(scene: 
     scene.push(scene.task("x", queue="p"))
     assert not scene.called(one)
     set_limits(scene.index, "", max_concurrent=1)
-    scene.index.restore_leases([(scene.task("running", queue="r").id, "r")])
+    restore(scene.index, [(scene.task("running", queue="r").id, "r")])
     scene.push(scene.task("y"))
     assert not scene.called(one)
 

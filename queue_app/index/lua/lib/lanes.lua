@@ -25,11 +25,12 @@ local function write_leases(leases)
 end
 
 -- Removes leases from the gates that they passed; returns the gates that were full. The caller frees the slot of the queue.
-local function leave_gates(ids)
+-- `given` is the lane of an incomplete lease, of which the index has lost the lane.
+local function leave_gates(ids, given)
   if not has_gate_limits() then return {} end
   local gone, opened = {}, {}
   for i, lane in ipairs(redis.call('HMGET', LEASES, unpack(ids))) do
-    for _, g in ipairs(lane and gates_of(lane) or {}) do
+    for _, g in ipairs(gates_of(lane or given)) do
       gone[g] = gone[g] or {}
       table.insert(gone[g], ids[i])
     end

@@ -7,16 +7,17 @@ from datetime import UTC, datetime
 import pytest
 from django.db import DatabaseError, connection, transaction
 
+from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexNotReady, IndexUnavailable
-from queue_app.index import Lease, Proposal
+from queue_app.index import Proposal
 from queue_app.models import PriorityPolicy, Task, TaskPayload
+from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify.index import breaker
-from queue_app.services.repair import reconcile
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import claim as claim_rows
 from queue_app.sql import snapshot
@@ -36,14 +37,16 @@ from tests.support.engine import (
     take_ids,
     until,
 )
+from tests.support.leases import release
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-@pytest.fixture
-def impatient(monkeypatch) -> None:
-    """Let the reconciler take every lease of a queued row for abandoned."""
-    monkeypatch.setattr(reconcile, "ABANDONED_SECONDS", -1)
+def reconcile_later() -> None:
+    """Reconcile as often as it takes for a lease that no row confirms to be abandoned."""
+    reconciler = Reconciler()
+    for _ in range(2):
+        reconciler.run_once()
 
 
 def test_what_the_rows_refuse_hides_nothing_behind_it(engine):
@@ -100,7 +103,7 @@ def propose(scene, ids, generation=1) -> Proposal:
 def test_two_claims_of_one_row_grant_it_once(engine, history):
     [task_id] = put_many(1)
     number = snapshot.generation()
-    grants = at_once([lambda: claim_rows.claim([task_id], uuid.uuid4(), number) for _ in range(6)])
+    grants = at_once([lambda: claim_rows.claim([task_id], uuid.uuid4(), number, 1) for _ in range(6)])
     assert sum(map(len, grants)) == 1
     assert history.states(task_id) == "queued executing"
 
@@ -123,8 +126,6 @@ def test_claimers_at_once_share_the_tasks_without_overlap(engine, history):
 
 def test_a_cap_holds_among_claimers_at_once(engine, history):
     """As PostgreSQL sees it: never more rows executing than the cap allows."""
-    from queue_app.services.control.queues import set_queue_limits  # noqa: PLC0415 - reads better where it is used
-
     set_queue_limits("default", max_concurrent=3)
     put_many(40)
     hands = [engine.worker() for _ in range(4)]
@@ -162,7 +163,7 @@ def test_the_lease_of_a_row_that_another_worker_runs_stays(engine):
     """Its own lease was lost and a copy proposed again: the new lease counts for the row that runs."""
     task_id = put()
     [task] = take(engine.worker())
-    engine.index.release([Lease(task_id, "default")])
+    release(engine.index, [(task_id, "default")])
     engine.index.push([task.ref])
     assert take(engine.worker(), 5) == []
     assert_index_agrees()
@@ -179,18 +180,46 @@ def test_a_proposal_of_an_earlier_generation_is_refused_and_goes_back(engine):
     assert engine.check().leases == set()
 
 
-def test_a_proposal_that_took_too_long_is_given_up(engine, monkeypatch, impatient):
-    """By then the reconciler may have given its tasks to others."""
-    task_id = put()
-    hand = engine.worker()
-    monkeypatch.setattr(claim_service, "PROPOSAL_SECONDS", 0)
-    assert take(hand) == []
-    assert status(task_id) is Status.QUEUED
-    monkeypatch.undo()
-    monkeypatch.setattr(reconcile, "ABANDONED_SECONDS", -1)
-    Reconciler().run_once()
+def test_a_grant_that_is_late_changes_nothing(engine, history, monkeypatch):
+    """The worker stood still between index and rows, for however long: its slot was given to another meanwhile."""
+    set_queue_limits("default", max_concurrent=1)
+    slow, other = engine.worker(), engine.worker()
+    first = put()
+    there, go_on = threading.Event(), threading.Event()
+    grant = claim_rows.claim
+
+    def grant_late(ids, worker_id, *rest):
+        if worker_id == slow.id and not there.is_set():
+            there.set()
+            assert go_on.wait(20)
+        return grant(ids, worker_id, *rest)
+
+    monkeypatch.setattr(claim_rows, "claim", grant_late)
+    late = Side(lambda: take(slow))
+    assert there.wait(10)
+    reconcile_later()
+    urgent = put(priority=Band.CRITICAL)
+    assert take_ids(other) == [urgent]
+    go_on.set()
+    assert late.result() == []
+    assert history.most_executing() == 1
+    assert status(first) is Status.QUEUED
     assert_index_agrees()
-    assert take_ids(hand) == [task_id]
+
+
+def test_twin_without_the_fence_a_late_grant_exceeds_the_cap(engine, history, monkeypatch):
+    condition = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s"
+    instead = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND %s::bigint IS NOT NULL) = %s"
+    without(monkeypatch, claim_rows, "_GRANT", condition, instead)
+    set_queue_limits("default", max_concurrent=1)
+    slow, other = engine.worker(), engine.worker()
+    first = put()
+    proposal = engine.index.claim(slow.profile, slow.id, 1)
+    reconcile_later()
+    put(priority=Band.CRITICAL)
+    take(other)
+    claim_rows.claim([first], slow.id, proposal.generation, proposal.leased_at)
+    assert history.most_executing() == 2
 
 
 # -- the fences can fail: without the condition the invariant breaks --------------------------
@@ -208,7 +237,7 @@ def test_twin_without_the_status_a_running_task_is_granted_again(rows, scene, mo
     snapshot.raise_generation()
     [task_id] = put_many(1)
     number = snapshot.generation()
-    grants = [claim_rows.claim([task_id], uuid.uuid4(), number) for _ in range(2)]
+    grants = [claim_rows.claim([task_id], uuid.uuid4(), number, 1) for _ in range(2)]
     assert [len(granted) for granted in grants] == [1, 1], "two workers run it"
 
 
@@ -217,12 +246,12 @@ def test_the_history_refuses_such_a_grant(engine, monkeypatch):
     [task_id] = put_many(1)
     take(engine.worker())
     with pytest.raises(DatabaseError, match="attempt 1 -> 2"):
-        claim_rows.claim([task_id], uuid.uuid4(), snapshot.generation())
+        claim_rows.claim([task_id], uuid.uuid4(), snapshot.generation(), 1)
 
 
 def test_twin_without_the_generation_an_outdated_proposal_is_granted(engine, monkeypatch):
-    condition = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1) = %s"
-    without(monkeypatch, claim_rows, "_GRANT", condition, "%s::int IS NOT NULL")
+    condition = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s"
+    without(monkeypatch, claim_rows, "_GRANT", condition, "%s::bigint + %s::int IS NOT NULL")
     [task_id] = put_many(1)
     hand = engine.worker()
     snapshot.raise_generation()
@@ -232,7 +261,7 @@ def test_twin_without_the_generation_an_outdated_proposal_is_granted(engine, mon
 # -- when something fails on the way ------------------------------------------------------------
 
 
-def test_granted_tasks_reach_the_worker_although_another_row_cannot_be_claimed(engine, impatient):
+def test_granted_tasks_reach_the_worker_although_another_row_cannot_be_claimed(engine):
     """A queued row that the claim cannot take (its payload is gone) must not take others along."""
     bad, good, later = put_many(3)
     TaskPayload.objects.filter(pk=bad)._raw_delete(using="default")
@@ -240,11 +269,11 @@ def test_granted_tasks_reach_the_worker_although_another_row_cannot_be_claimed(e
     assert take_ids(hand, 2) == [good]
     assert take_ids(hand, 2) == [later], "and it is out of the way"
     assert engine.check().leases == {bad, good, later}
-    Reconciler().run_once()
+    reconcile_later()
     assert engine.check().waiting == {bad}
 
 
-def test_a_locked_row_does_not_hold_up_the_others(engine, impatient, monkeypatch):
+def test_a_locked_row_does_not_hold_up_the_others(engine, monkeypatch):
     """It was cancelled in a transaction that goes on: the index proposes it until that commits."""
     monkeypatch.setattr(claim_rows, "_LOCK", claim_rows._LOCK.replace("'1s'", "'10ms'"))
     ids = put_many(5)
@@ -263,23 +292,23 @@ def test_a_locked_row_does_not_hold_up_the_others(engine, impatient, monkeypatch
     assert take_ids(hand, 3) == ids[3:], "and it is out of the way"
     done_with_it.set()
     side.result()
-    Reconciler().run_once()
+    reconcile_later()
     assert take_ids(hand, 3) == [ids[1]]
     assert_index_agrees()
 
 
-@pytest.mark.parametrize("script", ["revoke", "push"])
-def test_granted_tasks_reach_the_worker_although_the_index_goes_away(engine, script, impatient):
+@pytest.mark.parametrize("script", ["release", "push"])
+def test_granted_tasks_reach_the_worker_although_the_index_goes_away(engine, script):
     refused, granted = put_many(2)
     with index_away("remove"):
         cancel(refused)
     with index_away(script):
         assert take_ids(engine.worker(), 2) == [granted]
-    Reconciler().run_once()
+    reconcile_later()
     assert_index_agrees()
 
 
-def test_a_claim_that_dies_before_the_rows_costs_no_attempt(engine, history, monkeypatch, impatient):
+def test_a_claim_that_dies_before_the_rows_costs_no_attempt(engine, history, monkeypatch):
     task_id, other = put_many(2)
     hand = engine.worker()
     with monkeypatch.context() as patch:
@@ -291,7 +320,7 @@ def test_a_claim_that_dies_before_the_rows_costs_no_attempt(engine, history, mon
         with pytest.raises(DatabaseError):
             take(hand, 1)
     assert engine.check().leases == {task_id}
-    Reconciler().run_once()
+    reconcile_later()
     assert_index_agrees()
     assert take_ids(hand, 5) == [task_id, other], "in its old place"
     assert row(task_id).attempt == 1
@@ -309,7 +338,7 @@ def test_a_worker_whose_connection_broke_waits_for_its_grant(engine, history):
             fetch_all("SELECT pg_advisory_xact_lock_shared(%s)", [GENERATION_LOCK])
             under_way.set()
             assert go_on.wait(20)
-            claim_rows.claim([task_id], hand.id, proposal.generation)
+            claim_rows.claim([task_id], hand.id, proposal.generation, proposal.leased_at)
 
     granting = Side(grant)
     assert under_way.wait(10)
@@ -328,7 +357,8 @@ def test_a_young_lease_of_a_queued_row_is_left_to_its_claim(engine):
     hand = engine.worker()
     proposal = engine.index.claim(hand.profile, hand.id, 1)
     assert Reconciler().run_once()["leases_ended"] == 0
-    assert [task.id for task in claim_rows.claim([task_id], hand.id, proposal.generation)] == [task_id]
+    [granted] = claim_rows.claim([task_id], hand.id, proposal.generation, proposal.leased_at)
+    assert granted.id == task_id
     assert_index_agrees()
 
 

@@ -1,10 +1,11 @@
 """give_back: a task returns to its place, and frees its own slot only."""
 
-from queue_app.index import Lease, get_index
+from queue_app.index import get_index
 from queue_app.models import Queue
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.sql import claim as claim_rows
 from tests.support.engine import assert_index_agrees, put, take, take_ids
+from tests.support.leases import release
 
 
 def test_a_late_worker_does_not_free_the_slot_of_the_worker_that_has_the_task_now(engine, monkeypatch):
@@ -19,8 +20,8 @@ def test_a_late_worker_does_not_free_the_slot_of_the_worker_that_has_the_task_no
 
     def and_others_are_quicker(tasks):
         returned = plain(tasks)
-        get_index().release([Lease(mine.id, mine.queue)])  # as the reconciler does where a row is queued
-        get_index().push(task for _, task in returned)
+        release(get_index(), [(mine.id, mine.queue)])  # as the reconciler does where a row is queued
+        get_index().push(each.task for each in returned)
         assert take_ids(second) == [task_id]
         return returned
 

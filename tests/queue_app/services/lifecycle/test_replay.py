@@ -241,7 +241,6 @@ def test_a_slot_of_the_death_that_was_never_freed_does_not_hold_it_back(engine, 
         finish([failed(task)])
     replay(letter_of(task.id).id, by="")
     assert engine.check().waiting == set(), "what holds a lease is not pushed"
-    monkeypatch.setattr("queue_app.services.repair.reconcile.ABANDONED_SECONDS", -1)
     Reconciler().run_once()
     assert assert_index_agrees().waiting == {task.id}
 

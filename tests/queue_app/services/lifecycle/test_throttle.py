@@ -11,7 +11,6 @@ from queue_app.exceptions import Throttle
 from queue_app.models import Limit, Queue
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.repair import reconcile
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import throttle as throttle_rows
 from tests.support.engine import assert_index_agrees, index_away, put, row, status, take
@@ -96,7 +95,6 @@ def test_the_familys_cap_still_holds_for_a_key_that_was_throttled(engine, hand):
 
 
 def test_a_hint_that_is_lost_is_made_up_for_before_the_task_is_back(engine, hand, monkeypatch):
-    monkeypatch.setattr(reconcile, "ABANDONED_SECONDS", -1)
     task_id = put()
     [task] = take(hand)
     with index_away("set_limits", "release", "push"):

@@ -147,7 +147,6 @@ def test_a_free_slot_is_announced(engine):
 
 @pytest.mark.parametrize("script", ["release", "push", "unregister"])
 def test_what_the_index_did_not_hear_of_is_repaired(engine, script, monkeypatch):
-    monkeypatch.setattr("queue_app.services.repair.reconcile.ABANDONED_SECONDS", -1)
     put_many(2)
     hand = enlist(engine)
     take(hand)

@@ -249,7 +249,7 @@ def claim_under_way(scene, hand, go):
 
     def run():
         with atomic():
-            granted.extend(claim_rows.claim([task_id], hand.id, proposal.generation))
+            granted.extend(claim_rows.claim([task_id], hand.id, proposal.generation, proposal.leased_at))
             until(lambda: bool(go), "the word to commit")
 
     side = Side(run)
@@ -293,7 +293,7 @@ def test_a_claim_that_comes_while_the_generation_is_raised_is_refused(engine):
     number = snapshot.generation()
     with transaction.atomic():
         snapshot.raise_generation()
-        claiming = Side(lambda: claim_rows.claim([task_id], hand.id, number))
+        claiming = Side(lambda: claim_rows.claim([task_id], hand.id, number, 1))
         until(somebody_waits_for_a_lock, "the claim to wait")
         assert claiming.running
     assert claiming.result() == []
@@ -308,7 +308,7 @@ def test_twin_without_the_lock_such_a_claim_is_granted(engine, monkeypatch):
     number = snapshot.generation()
     with transaction.atomic():
         snapshot.raise_generation()
-        assert len(Side(lambda: claim_rows.claim([task_id], hand.id, number)).result()) == 1
+        assert len(Side(lambda: claim_rows.claim([task_id], hand.id, number, 1)).result()) == 1
 
 
 def test_caps_hold_while_the_index_is_lost_again_and_again(engine, history):

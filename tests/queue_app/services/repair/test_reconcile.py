@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from queue_app import signals
 from queue_app.core.lanes import score
 from queue_app.core.priorities import Band
-from queue_app.index import Lease, Profile
+from queue_app.index import Profile
 from queue_app.metrics.exposition import REPAIRS
 from queue_app.models import Queue, Task
 from queue_app.services.lifecycle.actions import cancel
@@ -25,6 +25,7 @@ from queue_app.services.repair.workers import WorkerIdentity, deregister, regist
 from queue_app.sql import snapshot
 from tests.support import index_state
 from tests.support.engine import assert_index_agrees, done, index_away, put_many, row, take, take_ids
+from tests.support.leases import release
 
 NOTHING = dict.fromkeys(REPAIRS, 0)
 
@@ -46,7 +47,7 @@ def misplace_entry(scene, tasks):
 
 
 def lose_lease(scene, tasks):
-    scene.index.release([Lease(tasks[0].id, "default")])
+    release(scene.index, [(tasks[0].id, "default")])
 
 
 def leave_lease_of_ended_row(scene, tasks):
@@ -81,7 +82,6 @@ DAMAGES = {
 @pytest.mark.parametrize("case", DAMAGES)
 def test_each_damage_is_repaired_in_one_step_and_only_it(engine, running, case, monkeypatch):
     damage, repairs = DAMAGES[case]
-    monkeypatch.setattr(module, "ABANDONED_SECONDS", -1)
     damage(engine, running)
     with pytest.raises(AssertionError):
         assert_index_agrees()
@@ -119,7 +119,6 @@ def test_a_task_that_ends_while_leases_are_compared_takes_no_slot(engine, runnin
 
 
 def test_everything_at_once(engine, running, monkeypatch):
-    monkeypatch.setattr(module, "ABANDONED_SECONDS", -1)
     leave_lease_of_ended_row(engine, running)
     lose_lease(engine, running[1:])
     lose_entry(engine, running)

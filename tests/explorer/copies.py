@@ -1,0 +1,60 @@
+"""Copies of all rows and keys of a world, from which the next run begins: to make them anew takes ten times as long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from django.apps import apps
+from django.db import connection
+
+from queue_app.index import get_index
+
+FORGET = "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end"
+_RESTORE = """
+for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end
+for i = 2, #ARGV, 2 do redis.call('RESTORE', ARGV[i], 0, ARGV[i + 1]) end
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Rows in a schema of their own, keys as the server dumps them, and the names of what is in them."""
+
+    statement: str
+    keys: tuple[bytes, ...]  # name, value, name, value, ...
+    last_event: int
+    names: tuple[Any, ...]
+
+    @classmethod
+    def take(cls, number: int, names: tuple[Any, ...]) -> Self:
+        """Copy what there is now."""
+        tables = [model._meta.db_table for model in apps.get_app_config("queue_app").get_models()]
+        tables = [*tables, "task_event"]
+        schema = f"explorer_{number}"
+        statements = ["SET session_replication_role = replica"]  # no triggers, no order among foreign keys
+        with connection.cursor() as cursor:
+            cursor.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}")
+            for table in tables:
+                cursor.execute(f"CREATE TABLE {schema}.{table} AS TABLE {table}")
+                cursor.execute(f"SELECT EXISTS (SELECT FROM {table})")  # noqa: S608 - the same
+                statements.append(f"DELETE FROM {table}")  # noqa: S608 - names of tables
+                if cursor.fetchone()[0]:
+                    overriding = " OVERRIDING SYSTEM VALUE" if table == "task_event" else ""
+                    statements.append(f"INSERT INTO {table}{overriding} TABLE {schema}.{table}")
+            cursor.execute("SELECT COALESCE(max(seq), 0) FROM task_event")
+            last_event = cursor.fetchone()[0]
+        statements.append("SET session_replication_role = DEFAULT")
+        index = get_index()
+        index.flush()
+        keys: list[bytes] = []
+        for key in index._client.scan_iter(match=index.keys.everything, count=1000):
+            keys += [key, index._client.dump(key)]
+        return cls("; ".join(statements), tuple(keys), last_event, names)
+
+    def put_back(self) -> None:
+        """Make rows and keys what they were."""
+        with connection.cursor() as cursor:
+            cursor.execute(self.statement)
+        index = get_index()
+        index._client.eval(_RESTORE, 0, index.keys.everything, *self.keys)

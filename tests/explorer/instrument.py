@@ -1,0 +1,33 @@
+"""Everything that a run needs, installed for a block: history, triggers, gates, and what makes steps repeatable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+from queue_app.index import get_index, notifier, scripts
+from queue_app.services.repair import reap
+from queue_app.sql import prepared
+from tests.explorer.controller import Controller, controller
+from tests.explorer.world import World
+from tests.support.history import installed
+
+
+@contextmanager
+def instrument(count: int = 3) -> Iterator[tuple[World, Controller]]:
+    """Yield a world and a controller of up to ``count`` actors."""
+    with (
+        # A statement becomes a prepared one after some runs: then the same transition would take other steps.
+        mock.patch.object(prepared, "PREPARE_AFTER", 10**9),
+        # Each notification is sent by the actor, at once, and not by a thread later.
+        mock.patch.object(notifier, "GATHER_SECONDS", 0.0),
+        # Workers of the world are no processes of this machine.
+        mock.patch.object(reap, "machine_identity", return_value=""),
+        installed() as history,
+        controller(count) as control,
+    ):
+        index = get_index()
+        for name in scripts.NAMES:  # a server that does not know a script makes a call take another step
+            index._client.script_load(scripts.source(name))
+        yield World(history), control

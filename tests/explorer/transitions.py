@@ -1,0 +1,150 @@
+"""The transitions that meet: what an actor does, in which states it means something, and what its answer promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queue_app.core.priorities import Band
+from queue_app.core.records import Throttling
+from queue_app.core.states import TERMINAL
+from queue_app.exceptions import InvalidTransition
+from queue_app.models import Limit
+from queue_app.services.control.pause import pause, resume
+from queue_app.services.control.queues import copy_limit
+from queue_app.services.enqueue.admission import expire_stale
+from queue_app.services.enqueue.store import enqueue, enqueue_many
+from queue_app.services.lifecycle import claim as claiming
+from queue_app.services.lifecycle.actions import cancel, cancel_many, reprioritise, retry, run_now
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.lifecycle.replay import discard, replay
+from queue_app.services.repair import reap
+from queue_app.services.repair import workers as worker_services
+from queue_app.services.repair.rebuild import rebuild
+from queue_app.services.repair.reconcile import Reconciler
+from queue_app.services.upkeep.promote import make_due, promote
+from tests.explorer.world import KEY, STATES, World, new, row
+from tests.support.engine import done, failed
+
+EVERYWHERE: Final = STATES
+HELD: Final = ("executing", "overdue")
+PENDING: Final = ("queued", "executing", "proposed", "scheduled")
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What an actor does. ``number`` tells two actors of the same kind apart."""
+
+    act: Callable[[World, int], Any]
+    states: tuple[str, ...] = EVERYWHERE
+    #: Yields the promises of an answer (or of a refusal) that do not hold once all actors have ended.
+    broken: Callable[[World, Any, BaseException | None], Iterator[str]] | None = None
+
+
+def _claim(world: World, number: int) -> list[Any]:
+    hand = world.hands[1 + number]
+    return claiming.claim(hand.profile, hand.id, 1)
+
+
+def _cancel_broken(world: World, value: Any, error: BaseException | None) -> Iterator[str]:
+    if error is not None and not isinstance(error, InvalidTransition):
+        return
+    ended = bool(world.statuses_of(world.x) & {str(status) for status in TERMINAL})
+    task = row(world.x)
+    if error is not None:
+        if not ended:
+            yield f"cancel was refused ({error}), and x had not ended"
+    elif not ended and task.cancel_requested_at is None:
+        yield f"cancel was acknowledged, and x is {task.status}"
+
+
+def _cancel_many_broken(world: World, value: Any, error: BaseException | None) -> Iterator[str]:
+    if error is None and world.x not in value:
+        yield from _cancel_broken(world, None, InvalidTransition("left out of a bulk cancel", status=""))
+    elif error is None:
+        yield from _cancel_broken(world, value, None)
+
+
+def _reprioritise_broken(world: World, _value: Any, error: BaseException | None) -> Iterator[str]:
+    if error is not None and not isinstance(error, InvalidTransition):
+        return
+    was = world.statuses_of(world.x)
+    if error is not None:
+        if was <= {"queued", "scheduled"}:
+            yield f"reprioritise was refused ({error}), and x waited all the time"
+    elif row(world.x).priority != Band.HIGH:
+        yield "reprioritise was acknowledged, and the row has the old priority"
+
+
+def _throttled(world: World) -> Any:
+    outcome = done(world.held[0])
+    return type(outcome)(outcome.task, outcome.started_at, outcome.finished_at, throttle=Throttling("key", 0.001))
+
+
+def _snoozed(world: World) -> Any:
+    outcome = done(world.held[0])
+    return type(outcome)(outcome.task, outcome.started_at, outcome.finished_at, snooze=0.001)
+
+
+def _edit_limit(_world: World, _number: int) -> None:
+    limit = Limit.objects.get(scope="key", name="customer")
+    limit.rate_count, limit.rate_seconds, limit.rate_burst = 1000, 1.0, 1000
+    limit.save()
+    copy_limit(limit)
+
+
+def _reconcile(_world: World, _number: int) -> Any:
+    reconciler = Reconciler()
+    reconciler.run_once()
+    return reconciler.run_once()  # as much later as it takes for a lease to be abandoned
+
+
+def _register(world: World, number: int) -> None:
+    hand = world.hands[1 + number]
+    worker_services.register_in_index(hand.profile, hand.id)
+
+
+TRANSITIONS: Final[dict[str, Transition]] = {
+    "claim": Transition(_claim),
+    "complete": Transition(lambda world, _: finish([done(task) for task in world.held]), HELD),
+    "fail": Transition(lambda world, _: finish([failed(task) for task in world.held]), HELD),
+    "die_in_attempt": Transition(lambda world, _: finish([failed(task, retriable=False) for task in world.held]), HELD),
+    "snooze": Transition(lambda world, _: finish([_snoozed(world)]), HELD),
+    "throttle": Transition(lambda world, _: finish([_throttled(world)]), HELD),
+    "give_back": Transition(lambda world, _: claiming.give_back(list(world.held)), HELD),
+    "recover": Transition(lambda world, _: claiming.recover(world.hands[0].id, []), ("executing", "proposed")),
+    "cancel": Transition(lambda world, _: cancel(world.x), PENDING, _cancel_broken),
+    "cancel_many": Transition(lambda world, _: cancel_many([world.y, world.x]), PENDING, _cancel_many_broken),
+    "reprioritise": Transition(
+        lambda world, _: reprioritise(world.x, Band.HIGH), ("queued", "scheduled", "proposed"), _reprioritise_broken
+    ),
+    "due": Transition(lambda _world, _number: make_due(), ("scheduled", "executing")),
+    "run_now": Transition(lambda world, _: run_now(world.x), ("scheduled",)),
+    "promote": Transition(lambda _world, _number: promote(), ("queued", "executing")),
+    "expire": Transition(lambda _world, _number: expire_stale("default", 0.0), ("queued", "proposed", "scheduled")),
+    "reap": Transition(lambda world, _: reap.mark_dead(world.hands[0].id), ("executing", "proposed", "queued")),
+    "overdue": Transition(lambda _world, _number: reap.reap_overdue(), ("overdue",)),
+    "reconcile": Transition(_reconcile),
+    "rebuild": Transition(lambda _world, _number: rebuild()),
+    "replay": Transition(lambda world, _: replay(world.letter, by="ina"), ("dead",)),
+    "discard": Transition(lambda world, _: discard(world.letter, by="ina"), ("dead",)),
+    "retry": Transition(lambda world, _: retry(world.x, by="ina"), ("dead", "cancelled")),
+    "pause": Transition(lambda _world, _number: pause("default", by="ina") and resume("default")),
+    "edit_limit": Transition(_edit_limit),
+    "enqueue": Transition(
+        lambda _world, _number: enqueue(new(concurrency_key=KEY, user="ina", idempotency_key="k")),
+        ("queued", "executing"),
+    ),
+    "enqueue_many": Transition(
+        lambda _world, number: enqueue_many(
+            [new(user="ina", idempotency_key=key) for key in (("k", "l") if number else ("l", "k"))]
+        ),
+        ("queued",),
+    ),
+    "register": Transition(_register, ("queued", "executing", "proposed")),
+    "deregister": Transition(
+        lambda world, _: worker_services.deregister(world.hands[0].id, world.hands[0].profile, tasks_done=0),
+        ("executing", "proposed"),
+    ),
+}

@@ -1,0 +1,224 @@
+"""What the actors meet on: two tasks of one concurrency key that is capped at one, three workers, and one index.
+
+``World.begin`` makes it anew in a given state; ``World.settle`` lets everything happen that is due, as time would.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from django.db import connection
+
+from queue_app.core.records import ClaimedTask
+from queue_app.core.states import TERMINAL
+from queue_app.exceptions import TaskQueueError
+from queue_app.index import Profile, get_index
+from queue_app.models import DeadLetter, Limit, Task, Worker
+from queue_app.services.control.queues import copy_limit
+from queue_app.services.enqueue.store import forget_known_queues
+from queue_app.services.lifecycle.claim import claim
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.notify.index import breaker
+from queue_app.services.repair import reap, workers
+from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
+from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
+from queue_app.services.upkeep.promote import make_due
+from tests.explorer.copies import FORGET, Copy
+from tests.support import index_state
+from tests.support.engine import assert_index_agrees, done, failed, lane_in_index, new, put, row
+from tests.support.history import History
+from tests.support.rows import reset_rows
+from tests.support.scene import Hand
+
+KEY: Final = "customer:7"
+#: How the task ``x`` stands when the actors begin. ``y`` is queued behind it.
+STATES: Final = ("queued", "executing", "overdue", "proposed", "scheduled", "dead", "cancelled")
+PAST: Final = timedelta(hours=1)
+
+
+class World:
+    """The rows, the index and the workers of one run."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.x: uuid.UUID
+        self.y: uuid.UUID
+        self.held: list[ClaimedTask] = []  # what the first worker holds
+        self.hands: list[Hand] = []
+        self._copies: dict[str, Copy] = {}
+
+    def begin(self, state: str) -> None:
+        """Make everything anew, with ``x`` in ``state``: by real transitions once, later from a copy."""
+        breaker.reset()
+        forget_known_queues()
+        if state not in self._copies:
+            self._make(state)
+            self._copies[state] = Copy.take(len(self._copies), (self.x, self.y, self.held, self.hands))
+        copy = self._copies[state]
+        copy.put_back()
+        self.x, self.y, held, hands = copy.names
+        self.held, self.hands = list(held), list(hands)
+        self.begun_at = copy.last_event
+
+    def _make(self, state: str) -> None:
+        reset_rows()
+        index = get_index()
+        index._client.eval(FORGET, 0, index.keys.everything)
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM task_event")
+        assert rebuild() is not None
+        limit = Limit.objects.create(scope="key", name="customer", max_concurrent=1)
+        copy_limit(limit)
+        index.flush()
+        self.hands = [self._worker(number) for number in range(4)]
+        self.held = []
+        self._put_x(state)
+        self.y = put(concurrency_key=KEY, user="ina")
+
+    def _put_x(self, state: str) -> None:
+        options = {"concurrency_key": KEY, "user": "ina", "max_retries": 0 if state == "dead" else 3}
+        if state == "scheduled":
+            self.x = put(run_after=datetime.now(UTC) + PAST, **options)
+            Task.objects.filter(pk=self.x).update(run_after=datetime.now(UTC) - PAST)
+            return
+        self.x = put(**options)
+        first = self.hands[0]
+        if state in ("executing", "overdue", "dead"):
+            self.held = claim(first.profile, first.id, 1)
+        if state == "overdue":
+            Task.objects.filter(pk=self.x).update(deadline=datetime.now(UTC) - PAST)
+        elif state == "dead":
+            finish([failed(self.held[0])])
+        elif state == "cancelled":
+            _cancel(self.x)
+        elif state == "proposed":
+            get_index().claim(first.profile, first.id, 1)
+
+    def _worker(self, number: int) -> Hand:
+        hand = Hand(uuid.UUID(int=number + 1), Profile.of((), ("a",), ()))
+        identity = workers.WorkerIdentity(
+            id=hand.id, name=f"worker-{number}", host="h", pid=1, process_identity="elsewhere", version=""
+        )
+        workers.register(identity, hand.profile, concurrency=4, heartbeat_seconds=3600)
+        return hand
+
+    @property
+    def letter(self) -> uuid.UUID:
+        """The dead letter of ``x``."""
+        return DeadLetter.objects.values_list("id", flat=True).filter(task_id=self.x).latest("died_at")
+
+    def statuses_of(self, task_id: uuid.UUID) -> set[str]:
+        """Return the states that a task was in since the actors began."""
+        events = self.history.events(task_id)
+        earlier = [event.after for event in events if event.seq <= self.begun_at][-1:]
+        return {*earlier, *(event.after for event in events if event.seq > self.begun_at)}
+
+    # -- judgement ------------------------------------------------------------------------------------
+
+    def broken_now(self) -> Iterator[str]:
+        """Yield what must never be, also while the index lags."""
+        try:
+            state = index_state.check(get_index())
+        except AssertionError as error:
+            yield f"the index contradicts itself: {_first_line(error)}"
+            return
+        lanes: dict[uuid.UUID, list[str]] = {}
+        for lane, entries in state.lanes.items():
+            for task_id in entries:
+                lanes.setdefault(task_id, []).append(lane)
+        for task_id, names in lanes.items():
+            if len(names) > 1:
+                yield f"{self.name_of(task_id)} stands in {len(names)} lanes"
+        for ref in _refs(list(lanes)):
+            if lane_in_index(state, ref) not in lanes[ref.id]:
+                yield f"{self.name_of(ref.id)} stands in a lane that its row does not name"
+        if self._most_executing() > 1:
+            yield f"{self._most_executing()} tasks of a key that is capped at 1 executed at once"
+
+    def _most_executing(self) -> int:
+        running = worst = 0
+        for event in self.history.events():
+            running += (event.after == "executing") - (event.before == "executing")
+            worst = max(worst, running)
+        return worst
+
+    def settle(self) -> Iterator[str]:
+        """Let dead workers be reaped, the index be repaired, and every task run to its end; yield what is wrong."""
+        breaker.reset()
+        index = get_index()
+        index._client.delete(f"{index.keys.prefix}:lock:rebuild")  # of a rebuild that died it lapses
+        reconciler = Reconciler()
+        for _ in range(8):
+            self._turn(reconciler)
+            if self._is_done():
+                break
+        else:
+            left = Task.objects.exclude(status__in=TERMINAL).values_list("id", "status")
+            yield f"it never ends: {[(self.name_of(task_id), status) for task_id, status in left]}"
+            return
+        state = self._agreeing_index()
+        if isinstance(state, str):
+            reconcile_everything()
+            state = self._agreeing_index()
+        if isinstance(state, str):
+            yield f"index and rows differ after a reconciliation: {state}"
+            return
+        if state.leases or state.waiting:
+            yield f"{len(state.leases)} slots and {len(state.waiting)} entries are left"
+        if self._most_executing() > 1:
+            yield f"{self._most_executing()} tasks of a key that is capped at 1 executed at once"
+
+    def _agreeing_index(self) -> index_state.IndexState | str:
+        try:
+            return assert_index_agrees()
+        except AssertionError as error:
+            return _first_line(error)
+
+    def _turn(self, reconciler: Reconciler) -> None:
+        """Let the workers of the run die, everything come due, and the last worker do what waits."""
+        *others, last = self.hands
+        Worker.objects.filter(id__in=[hand.id for hand in others]).update(status="dead")
+        reap.reap_orphans()
+        if rebuild_if_needed() or last.profile.id not in {profile for profile, _ in get_index().registered()}:
+            get_index().register(last.profile, last.id)
+        reconciler.run_once()
+        if Task.objects.filter(status="scheduled").update(run_after=datetime.now(UTC) - PAST):
+            make_due()
+        for _ in range(6):
+            try:
+                tasks = claim(last.profile, last.id, 1)
+            except TaskQueueError:
+                break
+            if not tasks:
+                break
+            finish([done(task) for task in tasks])
+
+    def _is_done(self) -> bool:
+        return not Task.objects.exclude(status__in=TERMINAL).exists()
+
+    def name_of(self, task_id: uuid.UUID) -> str:
+        """Return x or y, or the id of another."""
+        return {self.x: "x", self.y: "y"}.get(task_id, str(task_id))
+
+
+def _cancel(task_id: uuid.UUID) -> None:
+    from queue_app.services.lifecycle.actions import cancel  # noqa: PLC0415
+
+    cancel(task_id)
+    get_index().flush()
+
+
+def _refs(ids: list[uuid.UUID]):
+    from queue_app.sql import snapshot  # noqa: PLC0415
+
+    return snapshot.refs(ids)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+
+
+__all__ = ["KEY", "STATES", "World", "new", "row"]
