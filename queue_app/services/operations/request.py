@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from django.db.models import QuerySet
+
 from queue_app import signals
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING_NAME, Status
@@ -30,13 +32,16 @@ from queue_app.sql.database import atomic, clock
 
 MAX_IDS: Final = 10_000
 SAMPLE: Final = 10
+STOP_AFTER_FAILURES: Final = 5
 MAX_STOP_AFTER_FAILURES: Final = 1000
 #: Tasks per second; the minimum is about one in a quarter of an hour.
 MIN_RATE: Final = 0.001
 MAX_RATE: Final = 10_000
 MAX_LIMIT: Final = 2**31 - 1
 #: The status that a task must have.
-_STATES: Final = {
+_STATES: Final[dict[OperationKind, tuple[str, ...]]] = {
+    OperationKind.CANCEL: (PENDING_NAME,),
+    OperationKind.REPRIORITISE: (Status.SCHEDULED, Status.QUEUED),
     OperationKind.REPLAY: (Status.DEAD_LETTER,),
     OperationKind.RETRY: tuple(sorted(RETRIABLE)),
     OperationKind.RUN_NOW: (Status.SCHEDULED,),
@@ -62,6 +67,13 @@ class Options:
     rate: float | None = None  # tasks per second; None: as fast as possible
     limit: int | None = None  # maximum number of tasks; None: all
     stop_after_failures: int = 0  # size of the first group of a replay, see start_operation; 0: never stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions(Options):
+    """Options of a replay that stops when all of its first tasks fail again."""
+
+    stop_after_failures: int = STOP_AFTER_FAILURES
 
 
 def preview_operation(action: Action, wanted: TaskFilter | DeadLetterFilter, limit: int | None = None) -> Preview:
@@ -115,11 +127,19 @@ def start_operation(
     )
 
 
+def start_replay(
+    wanted: DeadLetterFilter, options: ReplayOptions | None = None, *, by: str, reason: str = ""
+) -> Operation:
+    """Request a replay of the open dead letters that match a filter now, oldest first; see ``start_operation``.
+
+    ``dead_letters.preview`` is its dry run. Raises ``InvalidTaskData``.
+    """
+    return start_operation(Action(kind=OperationKind.REPLAY), wanted, options or ReplayOptions(), by=by, reason=reason)
+
+
 def get_operation(operation_id: uuid.UUID) -> Operation:
     """Return an operation with its current number of failed replays. Raises ``OperationNotFound``."""
-    operation = Operation.objects.filter(pk=operation_id).first()
-    if operation is None:
-        raise _not_found(operation_id)
+    operation = _find(Operation.objects.all(), operation_id)
     if operation.kind == OperationKind.REPLAY:
         operation.failed_again, _ended_otherwise = rows.outcomes(operation.id)
     return operation
@@ -132,9 +152,7 @@ def cancel_operation(operation_id: uuid.UUID, *, by: str) -> Operation:
     when it has already ended.
     """
     with atomic():
-        operation = Operation.objects.select_for_update().filter(pk=operation_id).first()
-        if operation is None:
-            raise _not_found(operation_id)
+        operation = _find(Operation.objects.select_for_update(), operation_id)
         if operation.state != OperationState.RUNNING:
             raise OperationEnded(f"The operation is {operation.state} already.")
         operation.state, operation.ended_by = OperationState.CANCELLED, by[:USER_LENGTH]
@@ -144,14 +162,17 @@ def cancel_operation(operation_id: uuid.UUID, *, by: str) -> Operation:
     return operation
 
 
+def _find(operations: QuerySet[Operation], operation_id: uuid.UUID) -> Operation:
+    operation = operations.filter(pk=operation_id).first()
+    if operation is None:
+        raise OperationNotFound(f"There is no operation {operation_id}.")
+    return operation
+
+
 def applicable(action: Action, wanted: TaskFilter) -> TaskQuerySet:
     """Return the tasks of a filter to which an action applies now."""
-    tasks = matching(wanted)
-    if action.kind is OperationKind.CANCEL:
-        return tasks.in_status(PENDING_NAME)
-    if action.kind is OperationKind.REPRIORITISE:
-        return tasks.in_status(Status.SCHEDULED, Status.QUEUED).exclude(priority=action.band)
-    return tasks.in_status(*_STATES[action.kind])
+    tasks = matching(wanted).in_status(*_STATES[action.kind])
+    return tasks if action.band is None else tasks.exclude(priority=action.band)
 
 
 def check_options(options: Options) -> None:
@@ -172,27 +193,3 @@ def check_options(options: Options) -> None:
             raise InvalidTaskData(
                 name, f"{name} must be a whole number from {low} to {high}.", code="out_of_range", limit=high
             )
-
-
-def _not_found(operation_id: uuid.UUID) -> OperationNotFound:
-    return OperationNotFound(f"There is no operation {operation_id}.")
-
-
-STOP_AFTER_FAILURES: Final = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOptions(Options):
-    """Options of a replay that stops when all of its first tasks fail again."""
-
-    stop_after_failures: int = STOP_AFTER_FAILURES
-
-
-def start_replay(
-    wanted: DeadLetterFilter, options: ReplayOptions | None = None, *, by: str, reason: str = ""
-) -> Operation:
-    """Request a replay of the open dead letters that match a filter now, oldest first; see ``start_operation``.
-
-    ``dead_letters.preview`` is its dry run. Raises ``InvalidTaskData``.
-    """
-    return start_operation(Action(kind=OperationKind.REPLAY), wanted, options or ReplayOptions(), by=by, reason=reason)
