@@ -25,7 +25,6 @@ from queue_app.exceptions import InvalidTaskData, InvalidTransition
 from queue_app.models import Limit, Queue, RuntimeSettings
 from queue_app.models.limit import Scope
 from queue_app.services.control import pause
-from queue_app.sql.database import atomic
 
 REASON_LENGTH = 200  # the length of paused_reason
 LIMITS_NOTE = _lazy("A change applies from the next claim on.")
@@ -117,18 +116,15 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
 
     def _set_many(self, request: HttpRequest, queryset: QuerySet[M], *, paused: bool) -> None:
         try:
-            form = _posted(request)
+            _posted(request)
         except InvalidTaskData as error:
             self.refuse(request, error)
             return
-        found = list(queryset)
-        chosen = [one for one in found if one.paused is not paused]
-        for one in chosen:
-            self.set_paused(request, one, form, paused=paused)
-        if chosen:
+        changed, skipped = self.act_on_each(queryset, lambda found: self._toggle(request, found, paused=paused))
+        if changed:
             done = _("Paused: %(count)d.") if paused else _("Resumed: %(count)d.")
-            self.message_user(request, done % {"count": len(chosen)}, messages.SUCCESS)
-        if skipped := len(found) - len(chosen):
+            self.message_user(request, done % {"count": changed}, messages.SUCCESS)
+        if skipped:
             text = _("Skipped %(count)d (already paused).") if paused else _("Skipped %(count)d (not paused).")
             self.message_user(request, text % {"count": skipped}, messages.WARNING)
 
@@ -144,34 +140,28 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
 
     def _set_one(self, request: HttpRequest, object_id: str, *, paused: bool) -> HttpResponse:
         def act(found: M, _reason: str) -> str:
-            form = _posted(request)
-            if found.paused is paused:
-                text = _("It is paused already.") if paused else _("It is running already.")
-                raise InvalidTransition(text, status="paused" if paused else "running")
-            self.set_paused(request, found, form, paused=paused)
+            self._toggle(request, found, paused=paused)
             return _("Paused: running tasks finish, and no new task starts.") if paused else _("It is running again.")
 
         return self.act_on(request, unquote(object_id), self.has_pause_permission, act)
 
-    def set_paused(self, request: HttpRequest, found: M, form: PauseForm, *, paused: bool) -> None:
-        """Pause or resume an object, and record it."""
+    def _toggle(self, request: HttpRequest, found: M, *, paused: bool) -> None:
+        """Pause or resume an object as the posted form says, and record it. Raises ``InvalidTransition``."""
+        if found.paused is paused:
+            text = _("It is paused already.") if paused else _("It is running already.")
+            raise InvalidTransition(text, status="paused" if paused else "running")
+        form = _posted(request)
         reason = form.cleaned_data["reason"].strip()
         until = form.resume_at if paused else None
-        with atomic():
-            pause_it, resume_it = _verbs(found)
-            if paused:
-                pause_it(by=request.user.get_username(), reason=reason, resume_at=until)
-            else:
-                resume_it()
-            self.audit(
-                request,
-                [found],
-                "Paused." if paused else "Resumed.",
-                action="pause" if paused else "resume",
-                before={"paused": found.paused, "by": found.paused_by, "reason": found.paused_reason},
-                after={"paused": paused} | ({"resume_at": until.isoformat()} if until else {}),
-                reason=reason,
-            )
+        before = {"paused": found.paused, "by": found.paused_by, "reason": found.paused_reason}
+        after = {"paused": paused} | ({"resume_at": until.isoformat()} if until else {})
+        pause_it, resume_it = _verbs(found)
+        if paused:
+            pause_it(by=request.user.get_username(), reason=reason, resume_at=until)
+            self.audit(request, [found], "Paused.", action="pause", before=before, after=after, reason=reason)
+        else:
+            resume_it()
+            self.audit(request, [found], "Resumed.", action="resume", before=before, after=after, reason=reason)
 
     def page_context(self, request: HttpRequest, found: M) -> dict[str, Any]:
         """Return the state and the buttons."""

@@ -30,7 +30,7 @@ def test_a_connection_that_the_server_ended_is_replaced_at_its_first_use_in_a_re
 
 
 @asks
-def test_a_connection_on_which_nothing_came_is_not_asked_for_its_health(ask, monkeypatch):
+def test_a_silent_connection_is_not_checked(ask, monkeypatch):
     monkeypatch.setitem(connection.settings_dict, "CONN_HEALTH_CHECKS", True)
     connection.close()
     assert ask() == ONE
@@ -40,7 +40,7 @@ def test_a_connection_on_which_nothing_came_is_not_asked_for_its_health(ask, mon
 
 
 @pytest.mark.parametrize("pooled", [False, True], ids=["pipelined", "as one text"])
-def test_what_goes_together_is_done_together_or_not_at_all(pooled, monkeypatch):
+def test_statements_that_go_together_succeed_or_fail_together(pooled, monkeypatch):
     monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", pooled)
     made = "SELECT to_regclass('tq_made') IS NOT NULL"
     with pytest.raises(DataError, match="division by zero"):
@@ -52,7 +52,7 @@ def test_what_goes_together_is_done_together_or_not_at_all(pooled, monkeypatch):
 
 
 @pytest.mark.parametrize("pooled", [False, True], ids=["pipelined", "as one text"])
-def test_what_goes_together_is_part_of_the_callers_transaction(pooled, monkeypatch):
+def test_statements_that_go_together_join_the_callers_transaction(pooled, monkeypatch):
     monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", pooled)
     made = "SELECT to_regclass('tq_made') IS NOT NULL"
     with transaction.atomic():

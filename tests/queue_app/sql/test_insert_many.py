@@ -53,7 +53,7 @@ def test_bulk_keeps_the_order_of_the_call_over_lanes_and_queues(engine):
 
 
 @pytest.mark.parametrize("kinds", ["a", "ab"])
-def test_what_is_enqueued_after_a_bulk_comes_after_it(engine, kinds):
+def test_tasks_enqueued_after_a_bulk_come_after_it(engine, kinds):
     """Tasks of a bulk over several lanes are queued 8 µs apart: the last must not lie in the future."""
     many = enqueue_many(new(kinds[n % len(kinds)]) for n in range(3000))
     after = put("a")

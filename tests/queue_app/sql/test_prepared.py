@@ -85,20 +85,20 @@ def test_a_statement_is_prepared_once_it_is_run_often(raw):
     ["with\x00nul", b"bytes", dt.datetime(2026, 1, 1), {"a": 1}, [object()], ["a\x00b"]],  # noqa: DTZ001
     ids=["NUL", "bytes", "no zone", "dict", "objects", "NUL in a list"],
 )
-def test_what_is_not_surely_right_is_left_to_a_cursor(raw, value):
+def test_unsupported_values_are_left_to_a_cursor(raw, value):
     warmed("SELECT %s::text", ["x"])
     with pytest.raises(Declined):
         prepared.run(raw, [("SELECT %s::text", [value])])
     assert raw.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
-def test_text_that_the_database_cannot_hold_is_refused_not_cut_off(raw):
+def test_a_nul_character_is_refused_not_cut_off(raw):
     warmed("SELECT %s::text", ["x"])
     with pytest.raises(DataError, match="NUL"):
         fetch_prepared(("SELECT %s::text", ["with\x00nul"]))
 
 
-def test_a_server_that_was_told_to_forget_is_told_again(raw):
+def test_a_statement_is_prepared_again_after_the_server_forgot_it(raw):
     warmed("SELECT %s::int", [1])
     execute("DISCARD ALL")
     assert fetch_prepared(("SELECT %s::int", [2])) == [(2,)]
@@ -106,7 +106,7 @@ def test_a_server_that_was_told_to_forget_is_told_again(raw):
 
 
 @pytest.mark.parametrize("prepares", [None, 2], ids=["ours", "the driver's own"])
-def test_it_outlives_a_rollback(raw, prepares):
+def test_a_prepared_statement_outlives_a_rollback(raw, prepares):
     """After one the driver has the server forget all that is prepared, if it prepared something itself."""
     raw.prepare_threshold = prepares
     warmed("SELECT %s::int", [1])
@@ -121,7 +121,7 @@ def test_it_outlives_a_rollback(raw, prepares):
     assert len(names()) == (prepares is None)
 
 
-def test_whoever_makes_the_server_forget_breaks_one_transaction_at_most(raw):
+def test_deallocating_all_statements_breaks_one_transaction_at_most(raw):
     warmed("SELECT %s::int", [1])
     execute("DEALLOCATE ALL")
     with transaction.atomic():
@@ -134,14 +134,14 @@ def test_whoever_makes_the_server_forget_breaks_one_transaction_at_most(raw):
         assert fetch_prepared(("SELECT %s::int", [3])) == [(3,)]
 
 
-def test_a_table_that_changed_under_a_statement_is_read_as_it_is_now(raw):
+def test_a_changed_table_is_read_as_it_is_now(raw):
     execute("CREATE TEMPORARY TABLE tq_changes AS SELECT 1 AS a")
     assert warmed("SELECT * FROM tq_changes") == [(1,)]
     execute("ALTER TABLE tq_changes ADD COLUMN b text DEFAULT 'new'")
     assert fetch_prepared(("SELECT * FROM tq_changes", [])) == [(1, "new")]
 
 
-def test_it_belongs_to_the_transaction_that_the_caller_began(raw):
+def test_a_prepared_statement_joins_the_callers_transaction(raw):
     execute("CREATE TEMPORARY TABLE tq_kept (a int)")
     insert = "INSERT INTO tq_kept VALUES (%s) RETURNING a"
     warmed(insert, [1])
@@ -169,7 +169,7 @@ def test_an_error_is_the_same_as_through_a_cursor_and_the_connection_is_good_for
 
 
 @pytest.mark.parametrize(("name", "value"), [("datestyle", "German"), ("client_encoding", "latin1")])
-def test_a_connection_that_was_told_to_write_otherwise_is_read_by_cursors(raw, name, value):
+def test_a_connection_with_other_formats_is_read_by_cursors(raw, name, value):
     assert warmed("SELECT %s::timestamptz, %s::text", [NOW, "ü"]) == [(NOW, "ü")]
     execute("SELECT set_config(%s, %s, false)", [name, value])
     with pytest.raises(Declined):
@@ -180,7 +180,7 @@ def test_a_connection_that_was_told_to_write_otherwise_is_read_by_cursors(raw, n
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["one", "together"])
-def test_whoever_is_interrupted_while_waiting_ends_the_statement(raw, together):
+def test_an_interruption_of_the_wait_cancels_the_statement(raw, together):
     def nap(seconds):
         last = ("SELECT 1 FROM pg_sleep(%s::float8)", [seconds])
         return fetch_prepared(("SELECT %s::int", [0]), last) if together else fetch_prepared(last)
@@ -201,7 +201,7 @@ def test_whoever_is_interrupted_while_waiting_ends_the_statement(raw, together):
     assert nap(0.0) == [(1,)]
 
 
-def test_more_than_a_socket_holds_goes_both_ways(raw):
+def test_parameters_and_results_larger_than_a_socket_buffer(raw):
     text = "x" * 20_000_000
     ask = ("SELECT %s::text", [text]), ("SELECT %s::text || 'y'", [text])
     for _ in range(PREPARE_AFTER):
@@ -219,13 +219,13 @@ def test_a_connection_that_is_cut_off_in_the_middle_is_closed(raw):
     assert raw.closed
 
 
-def test_a_driver_that_works_in_another_way_does_it_by_cursors(raw, monkeypatch):
+def test_an_unexpected_driver_gets_cursors(raw, monkeypatch):
     monkeypatch.setattr(prepared, "_execute", None)
     assert warmed("SELECT %s::int", [1]) == [(1,)]
     assert not names()
 
 
-def test_what_is_remembered_of_a_connection_does_not_keep_it():
+def test_cached_statements_do_not_keep_a_connection_alive():
     """Under ASGI each request has a thread and a connection, which closes as both are forgotten."""
     other = connection.get_new_connection(connection.get_connection_params())
     other.autocommit = True
@@ -240,7 +240,7 @@ def test_what_is_remembered_of_a_connection_does_not_keep_it():
     assert seen() is None
 
 
-def test_what_was_prepared_is_forgotten_with_its_connection(raw):
+def test_prepared_statements_are_forgotten_with_their_connection(raw):
     warmed("SELECT %s::int", [1])
     connection.close()
     assert fetch_prepared(("SELECT %s::int", [2])) == [(2,)]

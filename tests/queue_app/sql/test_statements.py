@@ -1,4 +1,4 @@
-"""What holds for every statement of the rows."""
+"""Rules for every SQL statement, and the plans of the hot ones."""
 
 import itertools
 import re
@@ -21,7 +21,7 @@ def test_no_column_is_compared_with_a_time_that_changes_from_row_to_row(module):
     assert not re.findall(r"[<>]=? *clock_timestamp\(\)", module.read_text())
 
 
-def test_the_look_for_due_tasks_reads_what_is_due_only(db):
+def test_the_search_for_due_tasks_reads_only_due_tasks(db):
     fetch_all("SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)")
     plan = "\n".join(line for (line,) in fetch_all(f"EXPLAIN {waiting._DUE}", [100]))
     assert "Index Cond: (run_after <= statement_timestamp())" in plan
@@ -30,7 +30,7 @@ def test_the_look_for_due_tasks_reads_what_is_due_only(db):
 @pytest.mark.parametrize(
     ("prelude", "statement", "types"),
     [
-        (claim._LOCK, claim._GRANT, ("uuid", "float8", "uuid[]", "int", "uuid")),
+        (claim._LOCK, claim._GRANT, ("uuid", "bigint", "float8", "uuid[]", "bigint", "int", "uuid")),
         (finish._LOOK_UP[0], finish._COMPLETE, ("uuid[]", "int[]", "uuid[]", "timestamptz[]", "uuid[]")),
         (
             finish._LOOK_UP[0],
@@ -40,7 +40,7 @@ def test_the_look_for_due_tasks_reads_what_is_due_only(db):
     ],
     ids=["claim", "complete", "complete with results"],
 )
-def test_what_was_planned_when_the_tables_were_empty_suits_full_ones(db, prelude, statement, types):
+def test_plans_made_for_empty_tables_suit_full_ones(db, prelude, statement, types):
     """A prepared statement keeps its plan until the tables are analysed."""
     numbers = (f"${number}" for number in itertools.count(1))
     text = re.sub("%s", lambda _: next(numbers), statement)
@@ -58,8 +58,8 @@ def test_what_was_planned_when_the_tables_were_empty_suits_full_ones(db, prelude
     assert "Merge" not in plan
 
 
-#: What each question of a look reads, as long as it is there, and nothing else of these tables.
-OF_A_LOOK = {
+#: The only index that each question may read in these tables.
+PLANS = {
     "due": r"Index (Only )?Scan using taskqueue_due on queue_app_task\b",
     "silent": "(using|on) taskqueue_live_workers",
     "neighbours": "(using|on) taskqueue_live_workers",
@@ -74,8 +74,8 @@ OF_A_LOOK = {
 @pytest.mark.parametrize(
     "question", sorted(set(pending_work.QUESTIONS) - {"pauses"})
 )  # it reads all queues and limits, which are few
-def test_a_look_reads_only_what_could_be_meant(engine, question, waiting_tasks):
-    """As it was planned when there was little or nothing: what waits, and what ended, may be millions."""
+def test_a_question_reads_only_rows_that_could_answer_it(engine, question, waiting_tasks):
+    """Even with a plan made for empty tables, because waiting and ended tasks may be millions."""
     params = pending_work.QUESTIONS[question].count("%s")
     put_many(waiting_tasks)
     with transaction.atomic(), connection().cursor() as cursor:
@@ -86,5 +86,5 @@ def test_a_look_reads_only_what_could_be_meant(engine, question, waiting_tasks):
         cursor.execute("EXPLAIN EXECUTE of_this_test" + "(NULL)" * params)
         plan = "\n".join(line for (line,) in cursor.fetchall())
         cursor.execute("DEALLOCATE of_this_test")
-    assert re.search(OF_A_LOOK[question], plan), plan
+    assert re.search(PLANS[question], plan), plan
     assert "Seq Scan" not in plan
