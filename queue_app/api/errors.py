@@ -32,44 +32,32 @@ TEXT_LIMIT: Final = 500
 logger = logging.getLogger("django.request")
 
 
-class InvalidInput(TaskQueueError):
+class InvalidInput(TaskQueueError, code="invalid"):
     """Several parts of one request are wrong."""
-
-    code = "invalid"
 
     def __init__(self, errors: Sequence[InvalidTaskData]) -> None:
         super().__init__(f"{len(errors)} parts of the request are wrong; see errors.")
         self.errors = errors
 
 
-class NoSuchQueue(TaskQueueError):
+class NoSuchQueue(TaskQueueError, code="unknown_queue"):
     """The queue named in the address does not exist."""
 
-    code = "unknown_queue"
 
-
-class PreconditionRequired(TaskQueueError):
+class PreconditionRequired(TaskQueueError, code="precondition_required"):
     """An edit does not name the version that it is based on."""
 
-    code = "precondition_required"
 
-
-class TooManyWaiters(TaskQueueError):
+class TooManyWaiters(TaskQueueError, code="too_many_waiters"):
     """This process already holds the maximum number of waiting requests."""
 
-    code = "too_many_waiters"
 
-
-class AsgiRequired(TaskQueueError):
+class AsgiRequired(TaskQueueError, code="asgi_required"):
     """This needs an ASGI server."""
 
-    code = "asgi_required"
 
-
-class NotInstalled(TaskQueueError):
+class NotInstalled(TaskQueueError, code="not_installed"):
     """A part of the API needs a package that is not installed."""
-
-    code = "not_installed"
 
 
 class Rule(NamedTuple):

@@ -21,6 +21,7 @@ from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.models import Limit, Queue, RuntimeSettings
 from queue_app.models.limit import Scope
 from queue_app.services.control.limits import refused
+from queue_app.services.enqueue.validate import check_aware
 from queue_app.sql import pending_work
 from queue_app.sql.database import alias, atomic
 
@@ -94,17 +95,10 @@ def check_resume_at(value: datetime | None) -> datetime | None:
     """Return ``value`` if it is ``None`` or an aware time within the next year; else raise ``InvalidTaskData``."""
     if value is None:
         return None
-    if not isinstance(value, datetime):
-        raise InvalidTaskData("resume_at", "resume_at must be a date and time.", code="datetime_expected")
-    if value.tzinfo is None or value.utcoffset() is None:
-        raise InvalidTaskData("resume_at", "resume_at needs a time zone.", code="timezone_required")
     now = datetime.now(UTC)
-    if not now < value <= now + MAX_PAUSE:
-        raise InvalidTaskData(
-            "resume_at",
-            f"resume_at must be in the future, by at most {MAX_PAUSE.days} days.",
-            code="date_out_of_range",
-        )
+    if not now < check_aware(value, "resume_at") <= now + MAX_PAUSE:
+        message = f"resume_at must be in the future, by at most {MAX_PAUSE.days} days."
+        raise InvalidTaskData("resume_at", message, code="date_out_of_range")
     return value
 
 

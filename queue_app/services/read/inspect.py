@@ -214,12 +214,7 @@ def position_of(task: Task) -> int | None:
     """Return a queued task's place in its queue by time, 1 for the next; ``None`` for other tasks."""
     if task.status != Status.QUEUED or task.queued_at is None:
         return None
-    return queue_position(ref_of(task))
-
-
-def ref_of(task: Task) -> TaskRef:
-    """Return a queued task as the index knows it."""
-    return TaskRef.of(task)
+    return queue_position(TaskRef.of(task))
 
 
 def queue_position(ref: TaskRef) -> int | None:
