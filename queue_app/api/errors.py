@@ -101,12 +101,7 @@ RULES: Final = (
     Rule(django.PermissionDenied, 403, "permission_denied", "You may not do this."),
     Rule(drf.NotFound, 404, "not_found", "There is nothing at this address."),
     Rule(Http404, 404, "not_found", "There is nothing at this address."),
-    Rule(
-        drf.MethodNotAllowed,
-        405,
-        "method_not_allowed",
-        "This address does not support the method; see Allow.",
-    ),
+    Rule(drf.MethodNotAllowed, 405, "method_not_allowed", "This address does not support the method; see Allow."),
     Rule(drf.NotAcceptable, 406, "not_acceptable", "Answers are JSON; accept application/json."),
     Rule(drf.UnsupportedMediaType, 415, "unsupported_media_type", "Send plain JSON as application/json."),
     Rule(drf.Throttled, 429, "throttled", "Too many requests; try again later."),

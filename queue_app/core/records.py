@@ -19,10 +19,7 @@ type AttemptKey = tuple[uuid.UUID, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
-    """An unchecked request for a task.
-
-    ``None`` stands for the option of the registered task, if the task is submitted by its type, else for the default.
-    """
+    """An unchecked request for a task; ``None`` stands for the option of the registered task, else the default."""
 
     task_type: str
     args: Sequence[Any] = ()

@@ -65,10 +65,7 @@ class Leases(Calls):
         return [lease for lease in leases if lease.id not in complete]
 
     def leave_gates(self, cursor: int) -> tuple[int, int]:
-        """Remove members of gates that no lease stands behind, from a bounded part of the keys.
-
-        Returns (where to continue, 0 at the end; how many were removed).
-        """
+        """Remove members of gates without a lease from a part of the keys; return (next cursor or 0, how many)."""
         with translated("leases", self.alias):
             cursor, keys = self._client.scan(cursor, match=self.keys.held("*"), count=SCANNED)
         removed = 0

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Callable
 
 from django.utils import timezone
 
 from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
 from queue_app.management.verbs._values import duration
 from queue_app.services.control import audit
-from queue_app.services.control.pause import Paused, describe, pause, pause_everything, pause_key, pause_type
+from queue_app.services.control.pause import BY_KIND, EVERYTHING, describe
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue pause mail --reason 'the provider is down' --for 2h"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
-PAUSES: dict[str, Callable[..., Paused]] = {
-    "queue": pause,
-    "type": pause_type,
-    "key": pause_key,
-    "all": pause_everything,
-}
 
 
 def add_target(parser: ArgumentParser) -> None:
@@ -53,7 +46,7 @@ def run(call: Call) -> int:
     names = [name] if name else []
     until = None if call["length"] is None else timezone.now() + call["length"]
     with atomic():
-        paused = PAUSES[kind](*names, by=call.by, reason=call["reason"], resume_at=until)
+        paused = BY_KIND[kind if names else EVERYTHING][0](*names, by=call.by, reason=call["reason"], resume_at=until)
         audit.record("pause", kind, names, by=call.by, via=audit.COMMAND, reason=call["reason"])
     end = f" until {paused.resume_at:%Y-%m-%d %H:%M:%S %Z}" if paused.resume_at else ""
     call.write(f"{describe(paused)} is paused by {paused.paused_by}{end}")

@@ -28,6 +28,9 @@ from queue_app.sql.database import alias, atomic
 MAX_PAUSE: Final = timedelta(days=366)
 FIELDS: Final = ("paused", "paused_at", "paused_by", "paused_reason", "resume_at", "updated_at")
 
+#: The kind of a pause of everything, beside those of limits and "queue".
+EVERYTHING: Final = "everything"
+
 type Paused = Queue | Limit | RuntimeSettings
 
 
@@ -76,6 +79,15 @@ def resume_everything() -> RuntimeSettings:
         return _resume(_lock_settings())
 
 
+#: {kind: how to pause it, how to resume it}; everything has no name.
+BY_KIND: Final[dict[str, tuple[Callable[..., Paused], Callable[..., Paused | None]]]] = {
+    "queue": (pause, resume),
+    Scope.TYPE.value: (pause_type, resume_type),
+    Scope.KEY.value: (pause_key, resume_key),
+    EVERYTHING: (pause_everything, resume_everything),
+}
+
+
 def resume_due() -> int:
     """End the pauses whose ``resume_at`` has passed; return their number. Safe to run concurrently."""
     if not pending_work.any_pause_over():
@@ -108,7 +120,7 @@ def describe(what: Paused) -> str:
         return f"the queue {what.name}"
     if isinstance(what, Limit):
         return f"the task type {what.name}" if what.scope == Scope.TYPE else f"the key {what.name}"
-    return "everything"
+    return EVERYTHING
 
 
 def _pause[P: Paused](lock: Callable[[], P], by: str, reason: str, resume_at: datetime | None) -> P:

@@ -120,10 +120,7 @@ def withdraw_last(index: Index, worker_id: uuid.UUID) -> int:
 
 
 def give_back(tasks: list[ClaimedTask]) -> int:
-    """Return claimed tasks to their places; return how many this worker still held.
-
-    A task that was asked to stop in the meantime ends as cancelled.
-    """
+    """Return claimed tasks to their places, or end those asked to stop; return how many this worker still held."""
     return return_to_index(claim_rows.give_back(tasks)) if tasks else 0
 
 

@@ -135,10 +135,7 @@ def export_pages(tasks: TaskQuerySet, wanted: TaskFilter) -> Iterator[list[Task]
 
 
 def count_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, exact: bool) -> tuple[int, bool]:
-    """Return how many tasks match the filter, and whether the count stopped at ``COUNT_CAP``.
-
-    An ``exact`` count does not stop; its cost grows with the number of rows.
-    """
+    """Return how many tasks match, and whether the count stopped at ``COUNT_CAP``; an ``exact`` one never stops."""
     if exact:
         return matching(wanted, tasks).order_by().count(), False
     count = 0

@@ -79,9 +79,7 @@ def reap_orphans() -> int:
     """End at most ``BATCH`` attempts of workers that are gone; return how many it ended."""
     settings = conf.get()
     reaped = rows.reap_orphans(
-        BATCH,
-        max_crashes=settings.retry.max_crashes,
-        dead_letter_seconds=settings.retention.dead_letter_seconds,
+        BATCH, max_crashes=settings.retry.max_crashes, dead_letter_seconds=settings.retention.dead_letter_seconds
     )
     if reaped:
         return_to_index(reaped)

@@ -87,10 +87,7 @@ JOBS: Final[dict[str, Callable[[], int]]] = {
 
 
 def run_overdue(*names: str, every: bool = False) -> list[str]:
-    """Run the named jobs (none named: all) that are overdue, or all of them with ``every``.
-
-    Return the names of the jobs that succeeded.
-    """
+    """Run the named jobs (none: all) that are overdue, or all with ``every``; return those that succeeded."""
     return [name for name in names or JOBS if (every or is_overdue(name)) and _succeeds(name, JOBS[name])]
 
 
