@@ -1,7 +1,5 @@
 """The threads of a worker beside its loop: one reports that the worker lives, one waits for wake-up calls."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

@@ -1,7 +1,5 @@
 """How a worker claims: which task types, for how many slots, and how many tasks ahead of its free slots."""
 
-from __future__ import annotations
-
 import logging
 import time
 import uuid

@@ -1,7 +1,5 @@
 """End attempts that are past their timeout, or whose task was cancelled."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

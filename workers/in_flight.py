@@ -1,7 +1,5 @@
 """The tasks that a worker holds, from the claim until the outcome is stored or the task is given back."""
 
-from __future__ import annotations
-
 import logging
 import uuid
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A process of the runtime: its exit, signals, wake-ups, forks, and a dump of what runs."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

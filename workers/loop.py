@@ -4,8 +4,6 @@ Batches form by themselves: while the loop writes, the next outcomes gather. An 
 one in groups. Other threads only set flags and wake the loop; the loop alone writes and claims.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 import uuid

@@ -1,7 +1,5 @@
 """The outcome of an attempt as PostgreSQL stores it, and the result that code sees while the attempt runs."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -1,7 +1,5 @@
 """Limits of a slot that is a process: when it is replaced, when it is killed, and what the system refuses it."""
 
-from __future__ import annotations
-
 import resource
 from dataclasses import dataclass
 from typing import Final

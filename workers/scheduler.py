@@ -8,8 +8,6 @@ Jobs that are due at about the same time run in one turn. Most jobs find no work
 (``pending_work``) finds that out for all of them.
 """
 
-from __future__ import annotations
-
 import logging
 import signal
 import time

@@ -1,7 +1,5 @@
 """A worker process: it registers, turns its loop, reacts to signals, and exits in order."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import uuid

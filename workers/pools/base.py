@@ -1,7 +1,5 @@
 """What all pools have in common, and what the worker's loop may ask of them."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

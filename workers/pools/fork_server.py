@@ -5,8 +5,6 @@ process, which has one thread and no connections. It forks slots on request, rep
 when the worker is gone.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

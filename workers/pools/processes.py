@@ -6,8 +6,6 @@ released. This costs a message each way and the memory of a process for each slo
 The calls of the worker's loop and the messages of the processes meet under one lock, so they stand in one module.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

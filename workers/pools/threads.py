@@ -1,7 +1,5 @@
 """Slots as threads of the worker process: the default pool."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import threading

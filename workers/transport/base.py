@@ -1,7 +1,5 @@
 """What the worker runtime asks of the queue."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The transport of a worker without access to PostgreSQL and Redis: it calls a web process of the project."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading
