@@ -69,8 +69,8 @@ class Transport(Protocol):
         Raises ``DataError``, ``IntegrityError`` or ``OutcomesRefused`` if one of them cannot be stored.
         """
 
-    def give_back(self, tasks: list[ClaimedTask]) -> int:
-        """Return claimed tasks to their places; return how many the worker still held."""
+    def give_back(self, tasks: list[ClaimedTask]) -> object:
+        """Return the claimed tasks that the worker still holds to their places."""
 
     def give_back_unacknowledged(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
         """Return the tasks that the worker was granted by a claim whose answer it never saw."""
