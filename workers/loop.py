@@ -115,7 +115,7 @@ class WorkerLoop:
             self._in_flight.record(outcome)
 
     def _give_back_unstarted(self) -> None:
-        self._in_flight.put_back(self._pool.take_unstarted())
+        self._in_flight.return_later(self._pool.take_unstarted())
         self._in_flight.give_back()
 
     def _room(self) -> int:

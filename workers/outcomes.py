@@ -66,8 +66,8 @@ def ended(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
         if error.scope != "key" or held.task.concurrency_key:
             return held.outcome(began, throttle=Throttling(error.scope, error.seconds))
         error = ValueError(
-            "The task raised Throttle for its key, but has none: enqueue it with a concurrency_key, or name another"
-            " scope (queue, type)."
+            "The task raised Throttle for its concurrency key, but has no key: enqueue it with a concurrency_key, or"
+            " name another scope (queue, type)."
         ).with_traceback(error.__traceback__)
     return failed(held, began, error)
 

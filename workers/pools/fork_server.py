@@ -133,7 +133,7 @@ class _ForkServer:
             _exit_after(lambda: run_slot(socket.socket(fileno=descriptors[0]), self._limits, self._history))
         os.close(descriptors[0])
         self._slots.add(pid)
-        self._report({"born": pid})
+        self._report({"started": pid})
         return True
 
     def _collect(self) -> None:

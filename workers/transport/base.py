@@ -21,7 +21,7 @@ class OutcomesRefused(Exception):
 class Transport(Protocol):
     """A way to reach the queue. The command makes one and passes it to the worker or supervisor.
 
-    The bodies are for transports whose server does this by itself.
+    Methods with a body do nothing by default: over HTTP the server does this work itself.
     """
 
     def register(
