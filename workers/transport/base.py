@@ -1,7 +1,5 @@
 """What the worker runtime asks of the queue."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -23,7 +21,7 @@ class OutcomesRefused(Exception):
 class Transport(Protocol):
     """A way to reach the queue. The command makes one and passes it to the worker or supervisor.
 
-    The bodies are for transports whose server does this by itself.
+    Methods with a body do nothing by default: over HTTP the server does this work itself.
     """
 
     def register(
