@@ -14,8 +14,8 @@ from queue_app.exceptions import TaskQueueError
 from tests.explorer.controller import Controller, Fault, Plan, Run, Step, Switch
 from tests.explorer.dependence import matters
 from tests.explorer.gates import BREAK, DIE, LOSE, POSTGRESQL
-from tests.explorer.transitions import TRANSITIONS
-from tests.explorer.world import STATES, World
+from tests.explorer.transitions import EVERYWHERE, TRANSITIONS
+from tests.explorer.world import World
 
 FAULTS: Final = (DIE, LOSE, BREAK)
 
@@ -66,8 +66,8 @@ def meetings() -> list[Meeting]:
     for number, one in enumerate(names):
         for other in names[number:]:
             both = [state for state in TRANSITIONS[one].states if state in TRANSITIONS[other].states]
-            if both == list(STATES):  # neither is about the task
-                both = [state for state in both if state in ("queued", "executing", "proposed")]
+            if both == list(EVERYWHERE):  # neither is about the task
+                both = ["queued", "executing", "proposed"]
             found += [Meeting((one, other), state) for state in both]
     return found
 
@@ -94,6 +94,8 @@ class Explorer:
         if run.stuck:
             return run, [*problems, "all actors wait for each other"]
         problems += world.broken_now()
+        if not run.faulted:
+            problems += world.without_slot()
         for label, name in zip(labels, meeting.names, strict=True):
             broken = TRANSITIONS[name].broken
             if broken and (label in run.values or label != run.faulted):
