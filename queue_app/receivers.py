@@ -16,14 +16,9 @@ from queue_app.services.control.queues import copy_global_limits, copy_limit, co
 
 
 @receiver(post_save, sender=Queue, dispatch_uid="queue_app.queue_saved")
-def queue_saved(instance: Queue, **_: Any) -> None:
-    """Copy the limits of a saved queue."""
-    copy_queue_limits(instance.name)
-
-
 @receiver(post_delete, sender=Queue, dispatch_uid="queue_app.queue_deleted")
-def queue_deleted(instance: Queue, **_: Any) -> None:
-    """Lift the limits of a deleted queue."""
+def queue_changed(instance: Queue, **_: Any) -> None:
+    """Copy the limits of a saved queue, or lift the limits of a deleted one."""
     copy_queue_limits(instance.name)
 
 

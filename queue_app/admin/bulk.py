@@ -42,12 +42,12 @@ from queue_app.sql.database import atomic
 SAMPLE: Final = 10
 #: Seconds that the request waits for an operation to end.
 PATIENCE_SECONDS: Final = 1.0
-#: Kind -> (states that it applies to, why a task was skipped, name in the history).
+#: Kind -> (states that it applies to, why a task was skipped, text in the history if it is always the same).
 _KINDS: Final[Mapping[OperationKind, tuple[frozenset[Status], str, str]]] = {
     OperationKind.CANCEL: (PENDING, "ended already", "Cancelled."),
     OperationKind.RETRY: (RETRIABLE, "waiting, running or completed", "Queued again."),
     OperationKind.RUN_NOW: (frozenset({Status.SCHEDULED}), "not scheduled", "Queued before its time."),
-    OperationKind.REPRIORITISE: (WAITING, "not waiting any more, or in that band already", "Priority changed"),
+    OperationKind.REPRIORITISE: (WAITING, "not waiting any more, or in that band already", ""),
 }
 
 
@@ -200,7 +200,8 @@ def _changes(action: Action, tasks: list[Task], status_now: Mapping[uuid.UUID, s
     match action.kind:
         case OperationKind.CANCEL:
             running = [task for task in tasks if status_now[task.id] == Status.EXECUTING]
-            yield Change([task for task in tasks if task not in running], logged, "Cancelled %s.", {}, {})
+            waiting = [task for task in tasks if status_now[task.id] != Status.EXECUTING]
+            yield Change(waiting, logged, "Cancelled %s.", {}, {})
             yield Change(running, "Asked to stop while executing.", "Asked the workers of %s to stop.", {}, {})
         case OperationKind.REPRIORITISE:
             assert action.band is not None  # noqa: S101 - for mypy: Action refuses this kind without a band

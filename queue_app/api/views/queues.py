@@ -67,7 +67,7 @@ class QueueView(ApiView):
 
         An edit must send the ETag of this answer as ``If-Match``.
         """
-        found = _existing(get_queue, name)
+        found = _existing(_queue, name)
         return _with_version(found, representation.queue(found))
 
     def patch(self, request: Request, name: str) -> Response:
@@ -77,7 +77,7 @@ class QueueView(ApiView):
         """
         require_staff(request, "queue_app.change_queue")
         changes = _changes(self.json_body(), QUEUE_FIELDS)
-        version = _expected_version(request, _existing(get_queue, name))
+        version = _expected_version(request, _existing(_queue, name))
         edited = edit_queue(check_queue_name(name), changes, version=version, by=self.username(request))
         return _with_version(edited, representation.queue(edited))
 
@@ -90,7 +90,7 @@ class QueueStatsView(ApiView):
 
         Depth and age of the oldest task are given by band.
         """
-        return Response(one_queue_stats(_existing(get_queue, name)))
+        return Response(one_queue_stats(_existing(_queue, name)))
 
 
 class AutoscaleView(ApiView):
@@ -105,7 +105,7 @@ class AutoscaleView(ApiView):
         with read_query(request.query_params, ("slots", "seconds")) as reader:
             slots = reader.optional("slots", lambda values, field: _positive(values[-1], field, MAX_SLOTS))
             seconds = reader.optional("seconds", lambda values, field: _positive(values[-1], field, MAX_SECONDS))
-        found = autoscale(_existing(get_queue, name), slots=slots, seconds=seconds or TARGET_SECONDS)
+        found = autoscale(_existing(_queue, name), slots=slots, seconds=seconds or TARGET_SECONDS)
         return Response({"queue": name, **asdict(found)})
 
 
@@ -205,7 +205,7 @@ def _existing(service: Callable[..., Queue], name: str, **options: Any) -> Queue
         raise NoSuchQueue("There is no such queue.") from error
 
 
-def get_queue(name: str) -> Queue:
+def _queue(name: str) -> Queue:
     """Return a queue; raise ``UnknownQueue``."""
     found = Queue.objects.filter(pk=name).first()
     if found is None:

@@ -25,7 +25,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import TaskNotFound
 from queue_app.models import Task
-from queue_app.models.querysets import TaskQuerySet, seen_as
+from queue_app.models.querysets import seen_as
 from queue_app.services import cancel, reprioritise
 from queue_app.services.enqueue.submit import submit, submit_many
 from queue_app.services.notify.subscribe import wait_for_end
@@ -126,13 +126,9 @@ class TaskBulkView(ApiView):
 
 
 class _OneTaskView(ApiView):
-    def visible(self, request: Request) -> TaskQuerySet:
-        """Return the tasks that the caller may see."""
-        return Task.objects.visible_to(request.user)
-
     def task(self, request: Request, name: str, permission: str) -> Task:
         """Return a task to change; it is missing if the caller cannot see it, and others' tasks need a permission."""
-        task = get_task(self.visible(request), parse_id(name, TaskNotFound(name)))
+        task = get_task(Task.objects.visible_to(request.user), parse_id(name, TaskNotFound(name)))
         if task.user != self.username(request) and not request.user.has_perm(permission):
             raise PermissionDenied(f"This needs the permission {permission}.")
         return task
@@ -174,7 +170,7 @@ class TaskView(_OneTaskView):
         return Response({"task_id": task.id, "status": status, "cancel_requested": True})
 
 
-class TaskExplainView(_OneTaskView):
+class TaskExplainView(ApiView):
     """The reasons why one task is not running."""
 
     key_scopes = MappingProxyType({"GET": "view_task"})
@@ -184,7 +180,8 @@ class TaskExplainView(_OneTaskView):
 
         Lists every reason in order. Only staff who may view tasks learn about the tasks of other users.
         """
-        visible, found = self.visible(request), parse_id(task_id, TaskNotFound(task_id))
+        found = parse_id(task_id, TaskNotFound(task_id))
+        visible = Task.objects.visible_to(request.user)
         return Response(explain(found, None if is_staff_with(request, VIEW) else visible).as_dict())
 
 
