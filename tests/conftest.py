@@ -26,6 +26,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from taskqueue_project.embedded import EmbeddedError, EmbeddedServers
+from tests.support.programs import summary
 from tests.support.turns import turn
 
 ADDRESSES = {"postgres": "DATABASE_URL", "valkey": "REDIS_URL"}
@@ -125,6 +126,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
+    """Say in the last line which groups of tests were skipped because a program is missing."""
+    try:
+        return (yield)
+    finally:
+        skipped = terminalreporter.stats.get("skipped", [])
+        if line := summary(str(report.longrepr) for report in skipped):
+            terminalreporter.write_line(line, yellow=True)
+
+
 def _remove_index() -> None:
     """Delete the keys of this test process, and no others."""
     from django_redis import get_redis_connection  # noqa: PLC0415 - needs the settings
@@ -159,6 +171,14 @@ def django_db_setup(django_db_setup: None, django_db_blocker: pytest.FixtureRequ
         reset_rows()
         patch.setattr(TransactionTestCase, "_fixture_teardown", lambda _: reset_rows())
         yield
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """Yield a folder for a server that runs as another user; pytest's folders are private, and it keeps them so."""
+    with tempfile.TemporaryDirectory(prefix="taskqueue-tests-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
 
 
 @pytest.fixture

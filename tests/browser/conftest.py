@@ -1,12 +1,12 @@
 """A browser: the system's Chromium, driven by Playwright."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+from tests.support.programs import require
+
 ARGUMENTS = (
     "--no-sandbox",  # CI runs as root in a container
     "--headless",
@@ -22,10 +22,7 @@ ARTEFACTS = Path(__file__).parent.parent.parent / ".artefacts" / "screenshots"
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    path = next(filter(None, map(shutil.which, NAMES)), None)
-    if path is None:
-        pytest.skip("Chromium is not installed.")
-    return path
+    return require("chromium")
 
 
 @pytest.fixture(autouse=True)

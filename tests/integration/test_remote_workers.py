@@ -1,7 +1,6 @@
 """Workers that have neither database nor Redis, in Python and in JavaScript, pass the same tests."""
 
 import os
-import shutil
 import signal
 import subprocess
 
@@ -15,8 +14,8 @@ from queue_app.services.repair import tokens
 from tests.integration.app import tasks
 from tests.integration.processes import ROOT, eventually, index_comes_to_agree
 from tests.support.engine import put, row
+from tests.support.programs import require
 
-NODE = shutil.which("node")
 NOWHERE = {"DATABASE_URL": "postgresql://127.0.0.1:1/none", "REDIS_URL": "redis://127.0.0.1:1/0"}
 
 
@@ -32,9 +31,10 @@ def start(fleet, live_server, tmp_path):
                 "--server", live_server.url, "--concurrency", "4", heartbeat=1, TASKQUEUE_TOKEN=secret, **NOWHERE
             )
             return process._popen, process.log_path
+        node = require("node")
         log = tmp_path / "node.log"
         with log.open("wb") as output:
-            command = [NODE, str(ROOT / "docs/examples/worker.mjs"), live_server.url, secret]
+            command = [node, str(ROOT / "docs/examples/worker.mjs"), live_server.url, secret]
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         started.append(process)
         return process, log
@@ -46,10 +46,7 @@ def start(fleet, live_server, tmp_path):
         process.wait(30)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["python", pytest.param("node", marks=pytest.mark.skipif(NODE is None, reason="no node (Debian: nodejs)"))],
-)
+@pytest.mark.parametrize("kind", ["python", "node"])
 def test_conformance(start, kind, tmp_path):
     """Results, failures, cancellation, types to learn, throttles, a drain: by a process that reaches neither server."""
     sums = [put(type_of(tasks.add), args=[n, 1]) for n in range(6)]

@@ -11,6 +11,7 @@ import pytest
 
 from taskqueue_project.embedded.data_directory import DataDirectory
 from taskqueue_project.embedded.postgres import Postgres
+from tests.support.programs import skip
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 INSTALLED = Path("/usr/lib/postgresql")
@@ -37,10 +38,10 @@ class SystemPostgres(Postgres):
 
 
 @pytest.fixture
-def database_url(tmp_path):
+def database_url(shared_folder):
     if not INSTALLED.is_dir():
-        pytest.skip("no PostgreSQL of the system (Debian: postgresql)")
-    server = SystemPostgres(DataDirectory(tmp_path / "rows"), durable=False)
+        skip("pg_lsclusters")
+    server = SystemPostgres(DataDirectory(shared_folder / "rows"), durable=False)
     server.start()
     try:
         server.wait_until_ready()

@@ -1,7 +1,6 @@
 """The alert rules, run by promtool: each fault fires exactly its alert, and a healthy system fires none."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 import yaml
 
 from queue_app.metrics.names import ALL, HISTOGRAM
+from tests.support.programs import require
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RULES = ROOT / "taskqueue_project/deploy/prometheus/alerts.yml"
@@ -86,10 +86,7 @@ HARMLESS = {
 
 @pytest.fixture(scope="session")
 def promtool() -> str:
-    path = shutil.which("promtool")
-    if path is None:
-        pytest.skip("promtool is not installed (Debian: prometheus).")
-    return path
+    return require("promtool")
 
 
 def scenario(name: str, changed: dict[str, str], firing: dict[int, list[str]]) -> dict:

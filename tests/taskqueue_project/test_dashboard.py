@@ -2,13 +2,11 @@
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from queue_app.metrics.names import ALL, HISTOGRAM
+from tests.support.programs import require
 
 DASHBOARD = Path(__file__).resolve().parent.parent.parent / "taskqueue_project/deploy/grafana/taskqueue.json"
 BOARD = json.loads(DASHBOARD.read_text())
@@ -46,9 +44,7 @@ def test_it_asks_for_metrics_that_exist_and_for_nearly_all_of_them():
 
 
 def test_prometheus_parses_every_expression(tmp_path):
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed (Debian: prometheus).")
+    promtool = require("promtool")
     rules = [
         {"record": f"panel:{number}", "expr": text.replace("$queue", ".*")} for number, text in enumerate(EXPRESSIONS)
     ]

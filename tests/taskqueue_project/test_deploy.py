@@ -13,6 +13,8 @@ import yaml
 from django.core.management import load_command_class
 from django.urls import resolve
 
+from tests.support.programs import require
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEPLOY = ROOT / "taskqueue_project/deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
@@ -198,12 +200,12 @@ def test_units_are_started_by_their_target_and_watched():
     assert {re.sub(r"@.*\.", "@.", name) for name in wanted} == set(UNITS) - {"taskqueue.target"}
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze (Debian: systemd)")
 def test_systemd_accepts_the_units(tmp_path):
+    analyze = require("systemd-analyze")
     for name, text in UNITS.items():
         (tmp_path / name).write_text(re.sub(r"/srv/taskqueue/venv/bin/\w+", shutil.which("true"), text))
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *sorted(str(path) for path in tmp_path.iterdir())],
+        [analyze, "verify", "--man=no", *sorted(str(path) for path in tmp_path.iterdir())],
         capture_output=True,
         text=True,
         check=False,
@@ -212,13 +214,13 @@ def test_systemd_accepts_the_units(tmp_path):
     assert complaints == []
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool (Debian: prometheus)")
 def test_prometheus_accepts_its_configuration(tmp_path):
+    promtool = require("promtool")
     text = (DEPLOY / "prometheus/prometheus.yml").read_text()
     (tmp_path / "token").write_text("x")
     (tmp_path / "prometheus.yml").write_text(text.replace("/run/secrets/metrics_token", str(tmp_path / "token")))
     shutil.copy(DEPLOY / "prometheus/alerts.yml", tmp_path)
     done = subprocess.run(
-        ["promtool", "check", "config", tmp_path / "prometheus.yml"], capture_output=True, text=True, check=False
+        [promtool, "check", "config", tmp_path / "prometheus.yml"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -30,20 +31,20 @@ time.sleep(600)
 
 
 @pytest.fixture
-def fresh(tmp_path):
+def fresh(shared_folder):
     """A new directory; processes that still use it at the end of the test are killed."""
-    yield tmp_path / "data"
-    for process in server_processes(tmp_path / "data"):
+    yield shared_folder / "data"
+    for process in server_processes(shared_folder / "data"):
         process.kill()
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
+def stopped():
     """A directory in which both servers have run; created once, because this is slow."""
-    folder = tmp_path_factory.mktemp("stopped") / "data"
-    with EmbeddedServers(folder):
-        pass
-    return folder
+    with tempfile.TemporaryDirectory(prefix="taskqueue-tests-") as folder:
+        with EmbeddedServers(Path(folder) / "data"):
+            pass
+        yield Path(folder) / "data"
 
 
 @pytest.fixture

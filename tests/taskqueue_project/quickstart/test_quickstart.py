@@ -38,12 +38,12 @@ def environment():
 
 
 @pytest.fixture
-def quickstart(tmp_path, environment):
+def quickstart(shared_folder, environment):
     """Return a function that starts quickstart; at the end of the test nothing that it started may be alive."""
     started = []
 
     def start(*arguments, **variables):
-        command = [sys.executable, "manage.py", "quickstart", "--data", str(tmp_path / "data"), *arguments]
+        command = [sys.executable, "manage.py", "quickstart", "--data", str(shared_folder / "data"), *arguments]
         process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -130,12 +130,12 @@ def test_a_given_admin_password_and_nothing_outlives_a_killed_quickstart(quickst
     assert not alive
 
 
-def test_a_folder_that_is_missing_is_refused_before_anything_starts(quickstart, tmp_path):
-    process = quickstart("--input", str(tmp_path / "nowhere"))
+def test_a_folder_that_is_missing_is_refused_before_anything_starts(quickstart, shared_folder):
+    process = quickstart("--input", str(shared_folder / "nowhere"))
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "nowhere is not a folder" in output
-    assert not (tmp_path / "data").exists()
+    assert not (shared_folder / "data").exists()
 
 
 def test_a_server_that_cannot_be_reached_is_named_without_its_password(quickstart):

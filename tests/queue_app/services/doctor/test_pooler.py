@@ -1,7 +1,6 @@
 """The doctor recognises a real PgBouncer in front of PostgreSQL."""
 
 import getpass
-import shutil
 import socket
 import subprocess
 import time
@@ -10,21 +9,18 @@ import pytest
 from django.db import connection, connections
 
 from queue_app.services.doctor import Level, servers
-from taskqueue_project.embedded.postgres import _let_others_pass
+from tests.support.programs import require
 
 PASSWORD = "not-a-secret"
 
 
 @pytest.fixture(scope="module")
 def program() -> str:
-    path = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
-    if path is None:
-        pytest.skip("PgBouncer is not installed (Debian: pgbouncer).")
-    return path
+    return require("pgbouncer")
 
 
 @pytest.fixture
-def behind(program, transactional_db, monkeypatch, settings, tmp_path):
+def behind(program, transactional_db, monkeypatch, settings, shared_folder):
     """Return a function that starts a PgBouncer with a pool mode and connects the queue through it."""
     started: list[subprocess.Popen] = []
 
@@ -32,7 +28,7 @@ def behind(program, transactional_db, monkeypatch, settings, tmp_path):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         database = connection.settings_dict
-        config = tmp_path / f"{mode}.ini"
+        config = shared_folder / f"{mode}.ini"
         target = {
             "host": database["HOST"], "port": database["PORT"] or 5432, "user": database["USER"],
             "password": database["PASSWORD"], "dbname": database["NAME"],
@@ -46,8 +42,6 @@ def behind(program, transactional_db, monkeypatch, settings, tmp_path):
         )
         config.chmod(0o644)
         as_another = ["-u", "nobody"] if getpass.getuser() == "root" else []  # PgBouncer refuses to run as root
-        if as_another:
-            _let_others_pass(tmp_path)
         started.append(
             subprocess.Popen([program, *as_another, str(config)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         )
