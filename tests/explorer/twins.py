@@ -45,15 +45,14 @@ def _old_snapshot(name: str, condition: str) -> AbstractContextManager[Any]:
     before = f"WITH before AS (SELECT id, status FROM queue_app_task WHERE {condition} ORDER BY id FOR UPDATE) "  # noqa: S608
     tail = rest.replace("RETURNING", "AND t.status = before.status\nRETURNING", 1)
     statement = f"{head}FROM before WHERE t.id = before.id {tail}"
-    plain = waiting.fetch_prepared
+    plain = waiting.fetch_locked
 
-    def fetch(_lock: Any, asked: tuple[str, list[Any]]) -> Any:
-        sql, params = asked
+    def fetch(ids: Any, sql: str, params: Any) -> Any:
         if sql != text:
-            return plain(_lock, asked)
+            return plain(ids, sql, params)
         return database.fetch_all(before + statement, [params[-1], *params[:-1]])
 
-    return mock.patch.object(waiting, "fetch_prepared", fetch)
+    return mock.patch.object(waiting, "fetch_locked", fetch)
 
 
 def _any_stamp() -> AbstractContextManager[Any]:
@@ -90,7 +89,7 @@ def _without_key() -> AbstractContextManager[Any]:
 
 
 def _unordered() -> AbstractContextManager[Any]:
-    """Give tasks back in the order in which they are named, with a statement each, and lock nothing before."""
+    """Give tasks back one by one, in no order, and repeat nothing after a deadlock."""
 
     def give_back(tasks: Any) -> list[Any]:
         with transaction.atomic():
@@ -99,7 +98,7 @@ def _unordered() -> AbstractContextManager[Any]:
     def _one(task: Any) -> tuple[str, list[Any]]:
         return claim._GIVE_BACK, [[task.id], [task.attempt], [task.worker_id]]
 
-    return mock.patch.object(claim, "give_back", give_back)
+    return mock.patch.multiple(claim, give_back=give_back, once_more_after_deadlock=lambda action: action())
 
 
 def _pairs(*names: str, states: tuple[str, ...]) -> tuple[Meeting, ...]:

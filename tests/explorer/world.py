@@ -16,7 +16,8 @@ from queue_app.core.records import ClaimedTask
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import TaskQueueError
 from queue_app.index import Profile, get_index
-from queue_app.models import DeadLetter, Limit, Task, Worker
+from queue_app.models import DeadLetter, Limit, Queue, Task, Worker
+from queue_app.services.control.pause import resume
 from queue_app.services.control.queues import copy_limit
 from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.lifecycle.claim import claim
@@ -192,6 +193,8 @@ class World:
 
     def _turn(self, reconciler: Reconciler) -> None:
         """Let the workers of the run die, everything come due, and the last worker do what waits."""
+        if Queue.objects.filter(paused=True):  # by an actor that died before it resumed it
+            resume("default")
         *others, last = self.hands
         Worker.objects.filter(id__in=[hand.id for hand in others]).update(status="dead")
         reap.reap_orphans()
