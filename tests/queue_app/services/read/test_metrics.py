@@ -29,7 +29,7 @@ def probe(rows, monkeypatch):
         connections["default"].close()
         gone.set()
 
-    probe = Probe(ask, linger=0.5, goodbye=leave)
+    probe = Probe(ask, linger=0.5, on_end=leave)
     probe.pids = pids
     yield probe
     assert gone.wait(LIMIT)
