@@ -144,7 +144,7 @@ def rate(seconds: float) -> None:
 
 def work(worker, is_over) -> None:
     """Turn the loop, woken by nobody, until something is so; sleep as the loop would."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not is_over():
         worker.run_once()
         worker.pool.finish()
