@@ -1,7 +1,5 @@
 """The outcome of an attempt as PostgreSQL stores it, and the result that code sees while the attempt runs."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time
@@ -68,8 +66,8 @@ def ended(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
         if error.scope != "key" or held.task.concurrency_key:
             return held.outcome(began, throttle=Throttling(error.scope, error.seconds))
         error = ValueError(
-            "The task raised Throttle for its key, but has none: enqueue it with a concurrency_key, or name another"
-            " scope (queue, type)."
+            "The task raised Throttle for its concurrency key, but has no key: enqueue it with a concurrency_key, or"
+            " name another scope (queue, type)."
         ).with_traceback(error.__traceback__)
     return failed(held, began, error)
 

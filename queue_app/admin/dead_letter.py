@@ -1,7 +1,5 @@
 """The pages of dead letters."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from django.contrib import admin

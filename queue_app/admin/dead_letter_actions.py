@@ -1,7 +1,5 @@
 """Replay and discard dead letters: one, a selection, or all that match a filter."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any, ClassVar
 

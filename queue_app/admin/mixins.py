@@ -3,8 +3,6 @@
 One module, though a long one: every page inherits all of it.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar

@@ -1,7 +1,5 @@
 """The pages of operations: staff watch and stop actions on many tasks or dead letters."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any, ClassVar, Final
 

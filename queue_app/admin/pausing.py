@@ -1,7 +1,5 @@
 """Pause and resume queues, task types, keys or everything, from a list or a page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial

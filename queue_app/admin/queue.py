@@ -1,7 +1,5 @@
 """The pages of queues."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from django import forms

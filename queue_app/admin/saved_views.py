@@ -1,7 +1,5 @@
 """Saved views: filtered lists that staff keep under a name, for themselves or for all staff."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlencode

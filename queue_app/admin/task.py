@@ -1,7 +1,5 @@
 """The pages of tasks. Staff never edit a task by hand; they cancel, reprioritise or run it again."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any, ClassVar, cast
 

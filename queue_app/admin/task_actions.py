@@ -1,7 +1,5 @@
 """Actions on one task, from its page."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """The pages of workers."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any, ClassVar
 

@@ -218,7 +218,7 @@ def test_if_the_query_fails_every_job_runs(make, monkeypatch, error, caplog):
     for _ in range(2):
         tick(scheduler, *names)
     assert called == names * 2
-    assert caplog.text.count("look failed") == 1
+    assert caplog.text.count("pending_work failed") == 1
 
 
 def test_what_is_due_soon_has_its_turn_with_what_is_due_now(make):

@@ -1,7 +1,7 @@
 """Slots as tasks of one event loop, for coroutine functions.
 
 The event loop has a thread of its own, so that the worker's loop still claims and reports when a task blocks the
-event loop. If the pool gives up a task that blocks it, later tasks get a new event loop.
+event loop. When the pool abandons a task that blocks the event loop, later tasks get a new one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AsyncPool(BacklogPool):
     """Runs at most ``slots`` coroutines at once, in the order in which they were submitted."""
 
     name = "async"
-    kill_after: float | None = 5.0  # then a coroutine that swallows its cancellation is given up
+    kill_after: float | None = 5.0  # then the pool abandons a coroutine that swallows its cancellation
 
     def __init__(self, slots: int, executor: Executor, on_outcome: Callable[[], None]) -> None:
         super().__init__(slots, executor, on_outcome)
@@ -73,7 +73,7 @@ class AsyncPool(BacklogPool):
         return True
 
     def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
-        """Give up a coroutine that does not end; if it blocks the event loop, start another for later tasks."""
+        """Abandon a coroutine that does not end; if it blocks the event loop, start a new loop for later tasks."""
         with self._lock:
             run = self._running.pop(id(held), None)
             if run is None:
@@ -106,7 +106,7 @@ class AsyncPool(BacklogPool):
             outcome = await self._executor.arun(run.held)
         with self._lock:
             if self._running.pop(id(run.held), None) is None:
-                return  # given up: its outcome was reported
+                return  # abandoned: ``abandon`` returned its outcome
             self._outcomes.append(outcome)
             self._fill()
         self._on_outcome()

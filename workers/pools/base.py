@@ -1,7 +1,5 @@
 """What all pools have in common, and what the worker's loop may ask of them."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -81,7 +79,10 @@ class Pool(ABC):
 
     @abstractmethod
     def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
-        """End or give up an attempt that did not end when it was asked; return its outcome, ``None`` if it ended."""
+        """End by force, or stop waiting for, an attempt that ignores its interruption.
+
+        Returns the outcome; ``None`` if the attempt has ended by itself meanwhile.
+        """
 
 
 class BacklogPool(Pool):

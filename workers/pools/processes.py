@@ -6,8 +6,6 @@ released. This costs a message each way and the memory of a process for each slo
 The calls of the worker's loop and the messages of the processes meet under one lock, so they stand in one module.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -112,7 +110,7 @@ class ProcessPool(BacklogPool):
             self._stopping = True
             for slot in list(self._slots):
                 if slot.held is not None:
-                    slot.kill(signal.SIGKILL, "the worker leaves")
+                    slot.kill(signal.SIGKILL, "the worker exits")
                     slot.held = None
                 self._drop(slot)
             with suppress(OSError):
@@ -143,7 +141,7 @@ class ProcessPool(BacklogPool):
     @staticmethod
     def _end_worker() -> NoReturn:
         """End the worker at once: its supervisor starts another, and the scheduler gives back its tasks."""
-        logger.critical("the process that starts others is gone; the worker ends")
+        logger.critical("the fork server is gone; the worker exits")
         os._exit(1)
 
     def _drop(self, slot: Slot) -> None:
@@ -166,7 +164,7 @@ class ProcessPool(BacklogPool):
         for slot in self._slots:
             if slot.held is None and self._waiting:
                 slot.held, slot.since = self._waiting.popleft(), time.monotonic()
-                with suppress(OSError):  # the process has died; the pool learns it when it reads the connection
+                with suppress(OSError):  # the process has died; the pool notices when it reads the connection
                     send(slot.connection, {"task": task_form(slot.held.task)})
 
     def _started(self) -> Iterable[tuple[ClaimedAttempt, float]]:
@@ -198,14 +196,14 @@ class ProcessPool(BacklogPool):
         *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         for line in lines:
             event = json.loads(line)
-            if "born" in event:
-                self._on_born(self._requested.popleft(), event["born"])
+            if "started" in event:
+                self._on_started(self._requested.popleft(), event["started"])
             else:
                 self._on_died(event["died"], event["code"])
 
-    def _on_born(self, slot: Slot, pid: int) -> None:
+    def _on_started(self, slot: Slot, pid: int) -> None:
         slot.set_pid(pid)
-        if slot not in self._slots:  # dropped before it was born
+        if slot not in self._slots:  # dropped before the fork server had started it
             slot.kill(signal.SIGKILL)
             slot.close()
 

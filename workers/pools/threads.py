@@ -1,7 +1,5 @@
 """Slots as threads of the worker process: the default pool."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import threading
@@ -24,7 +22,7 @@ from queue_app.workers.pools.base import Pool, release_connections
 class ThreadPool(Pool):
     """Runs claimed tasks in order on a fixed number of threads.
 
-    A thread cannot be killed. The pool gives a thread up that is stuck, and starts another in its place.
+    A thread cannot be killed. The pool abandons a stuck thread and starts another in its place.
     """
 
     name = "threads"
@@ -74,7 +72,9 @@ class ThreadPool(Pool):
         return self._waiting.qsize()
 
     def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
-        """Raise ``interruption`` in the thread that runs this attempt; return false if none does, or it was done.
+        """Raise ``interruption`` in the thread that runs this attempt.
+
+        Returns false if no thread runs the attempt, or if it was interrupted before.
 
         The exception arrives at the next step of Python code: after a call that blocks outside of Python
         (a long query, ``time.sleep``).
@@ -107,7 +107,7 @@ class ThreadPool(Pool):
         return next((slot for slot, (item, _) in running if item is held), None)
 
     def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
-        """Give up the thread that runs this attempt, and start another; return ``None`` if the attempt has ended."""
+        """Abandon the thread that runs this attempt and start another; return ``None`` if the attempt has ended."""
         with self._lock:
             slot = self._slot_of(held)
             if slot is None:
@@ -127,7 +127,7 @@ class ThreadPool(Pool):
                 except Interruption:  # it arrived after the attempt had ended
                     continue
             if not is_mine:
-                return  # given up: another thread has this slot, and the outcome was reported
+                return  # abandoned: another thread has this slot, and ``abandon`` returned the outcome
             self._outcomes.append(outcome)
             self._on_outcome()
             release_connections()

@@ -95,8 +95,7 @@ class ResultView(WorkerView):
         released = [task for key, task in held.items() if reported[key]["status"] == "released"]
         ended = [task for task in held.values() if task not in released]
         accepted = remote.report([parsing.outcome(task, reported[task.id, task.attempt]) for task in ended])
-        give_back(released)
-        accepted |= {task.id for task in released}
+        accepted |= give_back(released)
         if "results" not in body:
             (only, _attempt) = next(iter(reported))
             if only not in accepted:

@@ -33,7 +33,7 @@ from queue_app.services.notify import events
 from queue_app.services.notify.index import on_commit, push_on_commit
 from queue_app.sql import waiting
 from queue_app.sql.claim import statuses
-from queue_app.sql.database import atomic
+from queue_app.sql.database import atomic, once_more_after_deadlock
 
 #: States that ``retry`` leaves.
 RETRIABLE = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED, Status.DEAD_LETTER})
@@ -110,10 +110,14 @@ def retry(task_id: uuid.UUID, *, by: str = "") -> None:
 
 def retry_many(ids: Sequence[uuid.UUID], *, by: str = "") -> set[uuid.UUID]:
     """Queue the tasks among ``ids`` that ended without success again; return their ids."""
-    with atomic():
-        open_letters = DeadLetter.objects.open().filter(task_id__in=list(ids))
-        replayed = replay_open(list(open_letters.values_list("id", flat=True)), by=by)
-        return {task.id for _, task in replayed} | _queue_again(waiting.requeue(ids))
+
+    def retry_all() -> set[uuid.UUID]:
+        with atomic():
+            open_letters = DeadLetter.objects.open().filter(task_id__in=list(ids))
+            replayed = replay_open(list(open_letters.values_list("id", flat=True)), by=by)
+            return {task.id for _, task in replayed} | _queue_again(waiting.requeue(ids))
+
+    return once_more_after_deadlock(retry_all)  # two groups of tasks are locked, each in the order of its ids
 
 
 def run_again(task_id: uuid.UUID, *, parameters: dict[str, Any] | None = None) -> Enqueued:

@@ -119,12 +119,14 @@ def withdraw_last(worker_id: uuid.UUID) -> int:
     return abandon(get_index().last_proposal(worker_id))
 
 
-def give_back(tasks: list[ClaimedTask]) -> int:
-    """Return claimed tasks to their places; return how many this worker still held.
+def give_back(tasks: list[ClaimedTask]) -> set[uuid.UUID]:
+    """Return claimed tasks to their places; return the ids of those that this worker still held.
 
     A task that was asked to stop in the meantime ends as cancelled.
     """
-    return return_to_index(claim_rows.give_back(tasks)) if tasks else 0
+    returned = claim_rows.give_back(tasks) if tasks else []
+    return_to_index(returned)
+    return {each.task.id for each in returned}
 
 
 def give_back_unacknowledged(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:

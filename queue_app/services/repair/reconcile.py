@@ -3,7 +3,7 @@
 Each step is bounded, and cheap when nothing is wrong:
 
 - limits are copied again;
-- tasks that were queued within the last seconds are compared, and missing or misplaced ones are pushed;
+- tasks that were queued within the last seconds are compared, newest first, and missing or misplaced ones are pushed;
 - all queued tasks are compared in the same way, page by page, once in ``FULL_PASS_SECONDS``;
 - leases that no executing row names end: at once where the row was granted under them and has ended since, else when
   they are there in two steps, so that claims under way are left alone;
@@ -32,6 +32,9 @@ from queue_app.sql.claim import statuses
 
 #: Length of the recent window: several reconcile periods, because commits may come late.
 RECENT_SECONDS = 30.0
+#: Maximum number of rows of the recent window that a step compares, newest first. With a step every 5 s, each task is
+#: compared within 5 s at up to 6 000 enqueued tasks/s; above that rate the full pass compares the rest.
+RECENT_ROWS = 30_000
 #: Rows of one page of a comparison.
 PAGE = 5000
 #: Approximate number of entries per step of a sweep.
@@ -100,7 +103,7 @@ class Reconciler:
         index = get_index()
         repairs = {
             "limits": copy_limits(),  # first, so that they hold for what is pushed next
-            "missing": _repair(index, comparison.packed_recent(RECENT_SECONDS, PAGE)) + self._roll_on(index),
+            "missing": _repair(index, comparison.packed_recent(RECENT_SECONDS, RECENT_ROWS)) + self._roll_on(index),
             "leases_ended": self._end_leases(index) + self._leave_gates(index),
             "leases_restored": _restore_leases(index),
             "entries_ended": self.sweep.step(index),
