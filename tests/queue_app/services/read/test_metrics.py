@@ -29,7 +29,7 @@ def probe(rows, monkeypatch):
         connections["default"].close()
         gone.set()
 
-    probe = Probe(ask, linger=LIMIT, goodbye=leave)
+    probe = Probe(ask, linger=LIMIT, on_end=leave)
     probe.pids = pids
     yield probe
     probe._linger = probe._asker._linger = 0.0

@@ -31,7 +31,7 @@ def test_an_error_is_none():
     assert Probe(lambda: 1 / 0).ask().result(LIMIT) is None
 
 
-def test_a_lingering_thread_asks_again_and_says_goodbye():
+def test_a_lingering_thread_asks_again_and_calls_on_end():
     gone, asked = threading.Event(), []
 
     def question():
@@ -40,7 +40,7 @@ def test_a_lingering_thread_asks_again_and_says_goodbye():
             probe._asker._linger = 0.0
         return threading.current_thread()
 
-    probe = Probe(question, linger=LIMIT, goodbye=gone.set)
+    probe = Probe(question, linger=LIMIT, on_end=gone.set)
     first = probe.ask().result(LIMIT)
     assert not gone.is_set()
     assert probe.ask().result(LIMIT) is first
@@ -50,7 +50,7 @@ def test_a_lingering_thread_asks_again_and_says_goodbye():
 
 def test_without_linger_each_question_has_its_own_thread():
     gone = threading.Semaphore(0)
-    probe = Probe(threading.current_thread, goodbye=gone.release)
+    probe = Probe(threading.current_thread, on_end=gone.release)
     first = probe.ask().result(LIMIT)
     assert gone.acquire(timeout=LIMIT)
     assert probe.ask().result(LIMIT) is not first
