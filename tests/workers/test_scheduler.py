@@ -57,8 +57,9 @@ def test_upkeep_waits_for_a_moment_when_a_scheduler_takes_the_lead(make):
         job.due_at = 0.0
     began = time.monotonic()
     assert not {"maintenance", "purge"} & set(standby.run_once())
+    ended = time.monotonic()
     for job in standby._upkeep:
-        assert 0 <= job.due_at - began - module.UPKEEP_AFTER_SECONDS < 5
+        assert began <= job.due_at - module.UPKEEP_AFTER_SECONDS <= ended
     assert tick(standby, "maintenance", "purge") == ["maintenance", "purge"]
 
 

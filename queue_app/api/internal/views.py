@@ -99,7 +99,7 @@ class ResultView(WorkerView):
         if "results" not in body:
             (only, _attempt) = next(iter(reported))
             if only not in accepted:
-                raise remote.stale(only, worker)
+                raise remote.stale_lease(only, worker)
             return Response({"accepted": True})
         return Response(
             {

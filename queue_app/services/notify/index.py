@@ -1,8 +1,8 @@
 """Notify the index of what was committed; a notification may be lost.
 
 A process may die between COMMIT and the notification, or Redis may be away. The rows are committed, and the
-reconciler repairs the index from them. So a notification that fails is logged, not raised; and for a moment after a
-failure no further one is sent, so that callers do not each wait for a server that does not answer.
+reconciler repairs the index from them. So a failed notification is logged, not raised. After a failure, no thread of
+this process sends notifications for a few seconds; otherwise each caller would wait for a server that does not answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ type OnLocated = Callable[[int | None], object]
 
 #: Minimum time without notifications after one failed, in seconds.
 HOLD_BACK_SECONDS = 2.0
-#: The same as a multiple of the time that the failure took: callers spend at most a fifth of their time waiting.
+#: The pause is at least this multiple of the time that the failure took, so callers wait at most 1/5 of the time.
 HOLD_BACK_FACTOR = 4
 #: Maximum number of notifications that wait until a caller turns autocommit on again.
 MAX_MANUAL_HOOKS = 1000

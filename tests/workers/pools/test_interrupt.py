@@ -35,7 +35,7 @@ def pool():
 def begun(pool, task, name):
     held = claimed(task, name)
     pool.submit([held])
-    assert chores.begun[name].wait(10)
+    assert chores.begun[name].wait(60)
     return held
 
 
@@ -170,7 +170,7 @@ def test_an_interruption_that_python_swallows_is_raised_again(pool, monkeypatch,
     name = uuid.uuid4().hex
     held = claimed(swallows, name, where)
     pool.submit([held])
-    assert chores.begun[name].wait(10)
+    assert chores.begun[name].wait(60)
     assert enforce(pool, {held.task.id}) == []
     assert next_due(pool) <= 0.05
     ended = []
