@@ -56,6 +56,20 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 
 @register("taskqueue")
+def check_time_zone(**_: Any) -> list[CheckMessage]:
+    """Report a project without time zones (E008)."""
+    if django_settings.USE_TZ:
+        return []
+    return [
+        Error(
+            conf.NEEDS_USE_TZ,
+            hint="Set USE_TZ = True, the default of Django. Until then the task queue refuses every call.",
+            id="queue_app.E008",
+        )
+    ]
+
+
+@register("taskqueue")
 def check_database(**_: Any) -> list[CheckMessage]:
     """Report a database other than PostgreSQL (E002), and a stricter isolation level (E007)."""
     alias = conf.load()[0].database_alias

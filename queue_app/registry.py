@@ -78,7 +78,7 @@ def find(task_type: str) -> AnyTask | None:
     """Return the task of this type, or ``None`` if neither the task modules nor an installed app have it."""
     if task_type not in _tasks:
         discover()
-        learn(task_type)
+        import_module_of(task_type)
     return _tasks.get(task_type)
 
 
@@ -135,8 +135,8 @@ def is_stand_in(function: Callable[..., Any]) -> bool:
     return function in _stand_ins
 
 
-def learn(task_type: str) -> bool:
-    """Look for a type in the modules of installed apps; return whether it is registered now."""
+def import_module_of(task_type: str) -> bool:
+    """Import the module of a task type if an installed app contains it; return whether the type is registered now."""
     if task_type in _tasks:
         return True
     module, _, _ = task_type.rpartition(".")

@@ -129,7 +129,7 @@ def _facts(outcome: Outcome, status: Status) -> dict[str, dict[str, Any]]:
 
 @receiver(signals.tasks_crash_looped, dispatch_uid="queue_app.telemetry.crash_looped")
 def tasks_crash_looped(tasks: list[TaskRef], **_: Any) -> None:
-    """Log tasks that were given up because their workers died."""
+    """Log tasks that became dead letters because their workers died."""
     for task in tasks:
         logger.error(
             "%s %s was given up: too many workers died while they ran it",

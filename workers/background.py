@@ -1,7 +1,5 @@
 """The threads of a worker beside its loop: one reports that the worker lives, one waits for wake-up calls."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading
@@ -26,9 +24,10 @@ REST_SECONDS = 0.001
 
 
 class Heartbeat:
-    """Calls ``beat`` every ``seconds``; it returns false if the worker was declared dead.
+    """Calls ``beat`` every ``seconds``.
 
-    Calls ``on_lost`` then, and when the ``supervisor`` process that started this one is gone.
+    Calls ``on_lost`` when ``beat`` returns false (the worker was declared dead), or when the ``supervisor`` process
+    that started this one is gone.
     """
 
     def __init__(

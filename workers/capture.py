@@ -1,7 +1,5 @@
 """Capture what an attempt logs, and add its task and trace to every log record."""
 
-from __future__ import annotations
-
 import logging
 from contextlib import suppress
 from contextvars import ContextVar, Token

@@ -1,7 +1,5 @@
 """How a worker claims: which task types, for how many slots, and how many tasks ahead of its free slots."""
 
-from __future__ import annotations
-
 import logging
 import time
 import uuid
@@ -114,7 +112,7 @@ class Claimer:
             held = [item for item in held if item.task.id not in refused]
             for item in surplus:
                 self.prefetch.distrust(item.task.task_type)
-            self._in_flight.put_back(surplus)
+            self._in_flight.return_later(surplus)
         self._pool.submit(held)
         self._in_flight.give_back()
 
@@ -123,7 +121,7 @@ class Claimer:
         if self._pool.unstarted and time.monotonic() - self._last_progress > self.prefetch.patience:
             for held, seconds in self._pool.running():
                 self.prefetch.observe(held.task.task_type, seconds)
-            self._in_flight.put_back(self._pool.take_unstarted())
+            self._in_flight.return_later(self._pool.take_unstarted())
             self._in_flight.give_back()
 
     def give_back_unacknowledged(self) -> None:
@@ -177,7 +175,7 @@ class TaskDiscovery:
         if task_type in self._broken or task_type in self.refused:
             return False
         try:
-            return registry.learn(task_type)
+            return registry.import_module_of(task_type)
         except Exception:
             logger.exception("the module of %s cannot be imported", task_type)
             self._broken.add(task_type)

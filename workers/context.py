@@ -88,7 +88,7 @@ def note_interruption(held: ClaimedAttempt, interruption: type[Interruption]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, not in its stubs
-    """What a task that takes a ``context`` sees of its own run."""
+    """The object that a task with a ``context`` parameter receives: its attempt, progress and cancellation."""
 
     attempt_number: int = field(default=1)
     held: ClaimedAttempt | None = field(default=None, repr=False)
@@ -136,7 +136,7 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
         """Delay an interruption to the end of the block.
 
         Inside the block, ``cancelled`` tells whether the task was cancelled. If the block runs for too long
-        after the timeout, the worker gives the attempt up all the same.
+        after the timeout, the worker abandons the attempt anyway.
         """
         held = self.held
         if held is None:

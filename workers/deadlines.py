@@ -1,7 +1,5 @@
 """End attempts that are past their timeout, or whose task was cancelled."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time
@@ -15,7 +13,7 @@ from queue_app.workers.pools.base import Pool
 
 logger = logging.getLogger("taskqueue")
 
-#: Time after the timeout at which an attempt that has not ended is given up: it blocks outside of Python.
+#: Time after its timeout at which a worker abandons an attempt that has not ended: it blocks outside of Python.
 STUCK_SECONDS = 5.0
 #: Minimum time between two checks.
 MIN_CHECK_SECONDS = 0.05
@@ -35,7 +33,7 @@ def enforce(pool: Pool, cancelled: AbstractSet[uuid.UUID]) -> list[Outcome]:
         if _seconds_left(pool, held, seconds) <= 0:
             outcome = pool.abandon(held, TaskCancelled() if held.interruption is TaskCancelled else TaskTimeout())
             if outcome is not None:
-                logger.error("%s does not end; the worker gives the attempt up", held.task.task_type)
+                logger.error("%s does not end; the worker abandons the attempt", held.task.task_type)
                 outcomes.append(outcome)
     return outcomes
 

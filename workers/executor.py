@@ -25,7 +25,7 @@ from queue_app.services.enqueue.validate import result_text
 from queue_app.tasks import AnyResult
 from queue_app.workers import capture
 from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, ProgressSink, QueueTaskContext
-from queue_app.workers.outcomes import describe, ended, has_backoff, set_failed, visible_result
+from queue_app.workers.outcomes import describe, ended, has_backoff, interruption_first, set_failed, visible_result
 
 
 class Executor:
@@ -60,15 +60,15 @@ class Executor:
         try:
             with tracing.attempt(held.task):
                 may_block = held.task.failures > 0 or has_audience(task_started, logging.INFO)
-                call = await _aside(may_block, self._prepare, held)
+                call = await _call_in_thread_if(may_block, self._prepare, held)
                 text = await self._acomplete(held, call)
         except GeneratorExit:  # the loop was closed
             raise
         except asyncio.CancelledError as error:
             # Without an interruption the task has cancelled itself.
-            return await _end_aside(held, began, held.interruption() if held.interruption else error)
+            return await _outcome_of(held, began, held.interruption() if held.interruption else error)
         except BaseException as error:  # noqa: BLE001 - as in ``run``
-            return await _end_aside(held, began, error)
+            return await _outcome_of(held, began, error)
         return held.outcome(began, text)
 
     def _prepare(self, held: ClaimedAttempt) -> _Call:
@@ -87,8 +87,9 @@ class Executor:
     def _complete(self, held: ClaimedAttempt, call: _Call, function: Callable[[], Any]) -> str | None:
         """Call the function; return its result as JSON text, ``None`` for null."""
         try:
-            text = result_text(function())
-        except (Snooze, Throttle):  # the task is put off, not finished
+            with interruption_first(held):
+                text = result_text(function())
+        except (Snooze, Throttle):  # the task will run again later; it has not ended
             raise
         except BaseException as error:
             self._notify_failed(held, call, error)
@@ -100,13 +101,14 @@ class Executor:
         """Do the same as ``_complete`` for a coroutine function."""
         may_block = call.seen is not None and has_audience(task_finished, logging.INFO)
         try:
-            text = result_text(await call.task.func(*call.args, **call.kwargs))
+            with interruption_first(held):
+                text = result_text(await call.task.func(*call.args, **call.kwargs))
         except (Snooze, Throttle, GeneratorExit):
             raise
         except BaseException as error:
-            await _aside(may_block, self._notify_failed, held, call, error)
+            await _call_in_thread_if(may_block, self._notify_failed, held, call, error)
             raise
-        await _aside(may_block, self._notify_completed, held, call, text)
+        await _call_in_thread_if(may_block, self._notify_completed, held, call, text)
         return text
 
     def _notify_failed(self, held: ClaimedAttempt, call: _Call, error: BaseException) -> None:
@@ -141,12 +143,12 @@ def _send(signal: Signal, task: AnyTask, result: AnyResult | None) -> None:
         signal.send_robust(type(task.get_backend()), task_result=result)
 
 
-async def _aside[**P, T](blocks: object, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function: here, or in asgiref's thread if it may block."""
+async def _call_in_thread_if[**P, T](blocks: object, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function, in asgiref's thread if the function ``blocks``, else on the event loop."""
     return await sync_to_async(function)(*args, **kwargs) if blocks else function(*args, **kwargs)
 
 
-async def _end_aside(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
+async def _outcome_of(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
     """Do the same as ``ended``; ignore an interruption that arrives now, because the pool needs the outcome."""
     if not has_backoff(held):
         return ended(held, began, error)

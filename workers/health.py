@@ -1,7 +1,5 @@
 """Report to systemd and load balancers whether the loops of this process and its children turn."""
 
-from __future__ import annotations
-
 import logging
 import mmap
 import os

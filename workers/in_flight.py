@@ -1,7 +1,5 @@
 """The tasks that a worker holds, from the claim until the outcome is stored or the task is given back."""
 
-from __future__ import annotations
-
 import logging
 import uuid
 from dataclasses import replace
@@ -61,12 +59,12 @@ class InFlight:
         """Add an outcome to report."""
         self._unreported.append(outcome)
 
-    def put_back(self, held: list[ClaimedAttempt]) -> None:
-        """Mark tasks to be given back."""
+    def return_later(self, held: list[ClaimedAttempt]) -> None:
+        """Mark tasks; the next ``give_back`` returns them to the queue."""
         self._returning.update((_key(item.task), item) for item in held)
 
     def running(self) -> list[ClaimedAttempt]:
-        """Return the attempts that have not ended and are not to be given back."""
+        """Return the attempts that have not ended and are not marked by ``return_later``."""
         ended = {_key(outcome.task) for outcome in self._unreported}
         return [item for key, item in self._held.items() if key not in ended and key not in self._returning]
 
@@ -99,7 +97,7 @@ class InFlight:
             return self._transport.finish([replace(outcome, result=None, snooze=None, throttle=None, failure=failure)])
 
     def give_back(self) -> None:
-        """Return the tasks that were put back to the queue."""
+        """Return the tasks that ``return_later`` marked to the queue."""
         if not self._returning:
             return
         keys = list(self._returning)
@@ -110,5 +108,5 @@ class InFlight:
                 self.claimed -= 1
 
     def give_back_unacknowledged(self, worker_id: uuid.UUID) -> None:
-        """Return the tasks that this worker runs according to PostgreSQL, but not in fact."""
+        """Return to the queue the tasks that PostgreSQL assigns to this worker but that the worker does not hold."""
         self._transport.give_back_unacknowledged(worker_id, [task_id for task_id, _ in self._held])

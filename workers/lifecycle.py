@@ -1,7 +1,5 @@
 """A process of the runtime: its exit, signals, wake-ups, forks, and a dump of what runs."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal
@@ -31,9 +29,9 @@ DUMP = signal.SIGUSR1
 #: Asks a worker to claim nothing more and to stay.
 QUIET = signal.SIGUSR2
 _OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, HURRY, DUMP, QUIET)
-#: Maximum length of one sleep. Python runs a signal handler between two steps of the main thread. If the signal
-#: arrives after the last step before the thread sleeps, the handler runs when the sleep is over.
-PIECE_SECONDS = 1.0
+#: Maximum length of one sleep. Python runs a signal handler between two steps of the main thread. A signal that
+#: arrives just before the thread falls asleep is handled only after the sleep.
+MAX_SLEEP_SECONDS = 1.0
 MAX_STACK = 30  # frames of each thread in a dump
 STDERR = 2
 
@@ -151,7 +149,7 @@ class Wakeup:
         deadline = math.inf if seconds is None else time.monotonic() + seconds
         while self._calls.empty() and (left := deadline - time.monotonic()) > 0:
             with suppress(Empty):
-                self._calls.get(timeout=min(left, PIECE_SECONDS))
+                self._calls.get(timeout=min(left, MAX_SLEEP_SECONDS))
                 break
         while not self._calls.empty():
             self._calls.get_nowait()

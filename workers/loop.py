@@ -4,8 +4,6 @@ Batches form by themselves: while the loop writes, the next outcomes gather. An 
 one in groups. Other threads only set flags and wake the loop; the loop alone writes and claims.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 import uuid
@@ -117,7 +115,7 @@ class WorkerLoop:
             self._in_flight.record(outcome)
 
     def _give_back_unstarted(self) -> None:
-        self._in_flight.put_back(self._pool.take_unstarted())
+        self._in_flight.return_later(self._pool.take_unstarted())
         self._in_flight.give_back()
 
     def _room(self) -> int:

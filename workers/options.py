@@ -1,7 +1,5 @@
 """The options of a worker, validated, and the identity under which it registers."""
 
-from __future__ import annotations
-
 import os
 import socket
 import uuid

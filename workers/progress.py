@@ -1,7 +1,5 @@
 """Progress, log lines and extensions of running attempts, collected until the worker's loop stores them."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

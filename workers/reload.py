@@ -1,7 +1,5 @@
 """Restart the worker when the code has changed, for development."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

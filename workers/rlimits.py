@@ -1,6 +1,4 @@
-"""Limits of a slot that is a process: when it is replaced, when it is killed, and what the system refuses it."""
-
-from __future__ import annotations
+"""Limits of the processes of a process pool: when a process is replaced or killed, and its ``setrlimit`` values."""
 
 import resource
 from dataclasses import dataclass

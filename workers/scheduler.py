@@ -8,8 +8,6 @@ Jobs that are due at about the same time run in one turn. Most jobs find no work
 (``pending_work``) finds that out for all of them.
 """
 
-from __future__ import annotations
-
 import logging
 import signal
 import time
@@ -41,11 +39,11 @@ logger = logging.getLogger("taskqueue")
 INDEX_RETRY_SECONDS = 0.5
 #: Time after which a loop that has not turned counts as stuck. The longest job is a rebuild of millions of rows.
 STALE_SECONDS = 900.0
-#: Maximum time per turn to queue due tasks, so that dead workers and a lost index do not wait for millions of them.
+#: Maximum time per turn to queue due tasks. With millions of due tasks, dead workers and a lost index still get a turn.
 DUE_SECONDS = 1.0
-#: Maximum time per turn to delete old rows. Due tasks wait for it.
+#: Maximum time per turn to delete old rows; due tasks wait meanwhile.
 PURGE_SECONDS = 0.3
-#: Time after which a new leader starts with upkeep, which reads much. Other work is more urgent after a failover.
+#: Time after which a new leader starts upkeep, which reads many rows. Other work is more urgent after a failover.
 UPKEEP_AFTER_SECONDS = 10.0
 #: Jobs that are due within this time run now, so that they share a turn and a query.
 TOGETHER_SECONDS = 0.1
@@ -57,8 +55,8 @@ RENEWALS = 5
 class Job:
     """An action that runs every ``interval`` seconds; ``due_at`` is monotonic time.
 
-    If the action returns ``True``, it has left work, and runs again in the next turn. It is skipped if the answers
-    to the job's questions say that it would find nothing.
+    If the action returns ``True``, work is left, and the job runs again in the next turn. The scheduler skips the job
+    if the answers to its questions (``asks``) say that it would find nothing.
     """
 
     name: str
@@ -113,7 +111,7 @@ class Scheduler:
         self._renew_at = 0.0  # monotonic time at which to renew the lock
         self._answers: Answers | None = None  # what this turn's query found
         self._questions: set[str] = set()
-        self._query = Job("look", 0.0, self._find_pending_work)  # for its error handling; never due
+        self._query = Job("pending_work", 0.0, self._find_pending_work)  # for its error handling; never due
         self._wakeup = Wakeup()
         self.loop_heartbeat = LoopHeartbeat()
         reconciler, reaper = Reconciler(), Reaper()
@@ -175,7 +173,7 @@ class Scheduler:
                 job.due_at = self._index_back_at
                 continue
             if not job.run_once(self._answers):
-                self._miss_index(began)
+                self._pause_index(began)
             self.loop_heartbeat.beat()
             job.due_at = time.monotonic() + (0 if job.has_more else job.interval)
             ran.append(job.name)
@@ -193,21 +191,21 @@ class Scheduler:
         run_overdue("promote", "expire", "snapshot", every=self._with_maintenance)
 
     def _purge(self) -> bool:
-        """Delete old rows for a moment; return whether to go on in the next turn."""
+        """Delete old rows for up to ``PURGE_SECONDS``; return whether to continue in the next turn."""
         if self._purging or self._with_maintenance or is_overdue("purge"):
             self._purging, began = False, time.monotonic()
             purge(seconds=PURGE_SECONDS)
             self._purging = time.monotonic() >= began + PURGE_SECONDS
         return self._purging
 
-    def _miss_index(self, since: float) -> None:
+    def _pause_index(self, since: float) -> None:
         """Do not use the index for a while, so that the jobs which need only PostgreSQL get their turns.
 
         Each try costs up to ``SOCKET_SECONDS``; the pause is twice as long as the try.
         """
         now = time.monotonic()
         self._index_back_at = now + max(INDEX_RETRY_SECONDS, 2 * (now - since))
-        self._renew_at = 0.0  # another scheduler may lead by then
+        self._renew_at = 0.0  # by the end of the pause another scheduler may lead
 
     def _next_at(self) -> float:
         if not self.leads:
@@ -224,7 +222,7 @@ class Scheduler:
             if not self._index_is_away:
                 logger.warning("jobs that need only PostgreSQL go on without the index: %s", _line(error))
             self._index_is_away = True
-            self._miss_index(began)
+            self._pause_index(began)
             leads = True
         else:
             self._index_is_away = False
@@ -244,7 +242,7 @@ class Scheduler:
 
 
 def _make_all_due() -> bool:
-    """Queue due tasks for a moment; return whether there may be more."""
+    """Queue due tasks for up to ``DUE_SECONDS``; return whether there may be more."""
     until = time.monotonic() + DUE_SECONDS
     while make_due() == DUE_BATCH:
         if time.monotonic() >= until:

@@ -4,8 +4,6 @@ Signal handlers only count and wake the loop. The loop does the rest, so that no
 child that the loop is just starting or has just collected.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

@@ -1,7 +1,5 @@
 """Messages between a worker and the slots of its process pool: tasks and outcomes as JSON."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct

@@ -1,7 +1,5 @@
 """A worker process: it registers, turns its loop, reacts to signals, and exits in order."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import uuid
@@ -83,7 +81,7 @@ class Worker(WorkerLoop):
         self._wakeup.set()
 
     def hurry(self) -> None:
-        """Give back the running tasks too, and exit."""
+        """Give back all tasks, also the running ones, and exit."""
         self._shutdown.hurry()
         self._wakeup.set()
 
@@ -102,12 +100,12 @@ class Worker(WorkerLoop):
         """Report the last outcomes, give back the tasks that remain, and deregister."""
         self._heartbeat.stop()
         self._wake_listener.stop()
-        self._in_flight.put_back(self._pool.take_unstarted())
+        self._in_flight.return_later(self._pool.take_unstarted())
         self._pool.stop()
         self._gather()
         running = self._in_flight.running()
-        self._in_flight.put_back(running)
-        steps = (  # each is tried: an outcome that cannot be written must not keep the other tasks in this worker
+        self._in_flight.return_later(running)
+        steps = (  # tried one by one: an outcome that cannot be written must not keep the other tasks in this worker
             self._store_reports,
             self._in_flight.report,
             self._in_flight.give_back,

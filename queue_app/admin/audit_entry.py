@@ -1,7 +1,5 @@
 """The audit log, and the views that staff have saved."""
 
-from __future__ import annotations
-
 from django.contrib import admin
 from django.utils import timezone
 from django.utils.safestring import SafeString

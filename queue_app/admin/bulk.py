@@ -4,8 +4,6 @@ A selection of up to ``STEP`` tasks is done within the request, and each task's 
 entry. A larger selection, or all tasks that match the list, goes on in the background.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Short definitions of columns and permissions for the admin's pages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page on which staff edit the parameters of a task before it runs again."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from typing import Any

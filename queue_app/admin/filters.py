@@ -1,7 +1,5 @@
 """Filters and search of the lists of tasks and dead letters."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Callable, Iterable

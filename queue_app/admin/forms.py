@@ -1,7 +1,5 @@
 """Forms of the admin: reasons of edits, actions on dead letters, edited parameters."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The pages of the machinery: maintenance jobs, snapshots of queues, the index."""
 
-from __future__ import annotations
-
 from django.contrib import admin
 from django.utils import timezone
 from django.utils.translation import gettext as _

@@ -1,7 +1,5 @@
 """A panel for your own admin: the tasks of an object, on the object's page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 

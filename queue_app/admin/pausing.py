@@ -1,11 +1,9 @@
 """Pause and resume queues, task types, keys or everything, from a list or a page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
@@ -19,7 +17,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.mixins import QueueAppAdmin, Routes
+from queue_app.admin.mixins import QueueAppAdmin, page
 from queue_app.dashboard import labels
 from queue_app.exceptions import InvalidTaskData, InvalidTransition
 from queue_app.models import Limit, Queue, RuntimeSettings
@@ -64,10 +62,6 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
     change_form_template = "admin/queue_app/includes/pausable.html"
     #: Fields that staff cannot change once the object exists.
     fixed_fields: tuple[str, ...] = ()
-    own_urls: ClassVar[Routes] = (
-        ("<path:object_id>/pause/", "pause_view", "pause"),
-        ("<path:object_id>/resume/", "resume_view", "resume"),
-    )
     shows_changes = True
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
@@ -130,10 +124,12 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
 
     # -- one -----------------------------------------------------------------------
 
+    @page("<path:object_id>/pause/", "pause")
     def pause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Pause one object."""
         return self._set_one(request, object_id, paused=True)
 
+    @page("<path:object_id>/resume/", "resume")
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Resume one object."""
         return self._set_one(request, object_id, paused=False)

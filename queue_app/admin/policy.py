@@ -1,7 +1,5 @@
 """The rules that staff edit: policies of bands, limits of task types and keys, limits over all queues."""
 
-from __future__ import annotations
-
 from django.contrib import admin
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy

@@ -1,7 +1,5 @@
 """Read everything that a task's page shows beside the row, without secrets."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The search of the task list as one filter, which the list and the actions on all that match share."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A task's timeline: its events in order, and a bar of its waits and runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Series for the charts: from the snapshots of queues, ending with the current state."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 

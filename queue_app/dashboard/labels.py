@@ -1,7 +1,5 @@
 """Texts and small pieces of HTML for bands, states and times."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from datetime import datetime

@@ -5,8 +5,6 @@ install, or after a quiet time, the snapshots would show ended tasks up to two m
 they show none, one query counts the tasks that ended in the last 60 seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

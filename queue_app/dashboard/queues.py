@@ -1,7 +1,5 @@
 """One queue as the overview and the queue pages show it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The overview, with the likely reasons why tasks wait: most general first, each with a remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The admin's pages in sections, each with its purpose."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """Check settings and servers before a command starts: errors are one line without secrets."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import quote
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from django.db import OperationalError
 from psycopg.errors import DeadlockDetected, LockNotAvailable
@@ -13,8 +13,15 @@ from queue_app import conf
 from queue_app.core.records import ClaimedTask, Returned
 from queue_app.core.states import Status
 from queue_app.sql.columns import CLAIMED, RETURNED, effective, returned
-from queue_app.sql.database import BY_KEYS_ONLY, GENERATION_LOCK, fetch_all, fetch_prepared
-from queue_app.sql.prepared import Statement
+from queue_app.sql.database import (
+    BY_KEYS_ONLY,
+    GENERATION_LOCK,
+    fetch_all,
+    fetch_prepared,
+    fetch_together,
+    once_more_after_deadlock,
+)
+from queue_app.sql.prepared import Row, Statement
 
 # Lock and update are two statements in one implicit transaction and one round trip. The shared lock comes first, so
 # that the update's snapshot is younger than the lock: a rebuild that takes the lock exclusively either waits for this
@@ -84,11 +91,11 @@ FROM unnest(%s::uuid[], %s::int[], %s::uuid[]) AS held (id, attempt, worker_id)
 WHERE t.id = held.id AND t.attempt = held.attempt AND t.worker_id = held.worker_id AND t.status = 'executing'
 RETURNING {RETURNED}
 """
-_GIVE_BACK_UNACKNOWLEDGED: Final = f"""
-UPDATE queue_app_task AS t {_BACK_IN_PLACE}
-WHERE t.worker_id = %s AND t.status = 'executing' AND t.id <> ALL(%s)
-RETURNING {RETURNED}
-"""
+_UNACKNOWLEDGED: Final = "t.worker_id = %s AND t.status = 'executing' AND t.id <> ALL(%s)"
+_LOCK_UNACKNOWLEDGED: Final = f"SELECT FROM queue_app_task AS t WHERE {_UNACKNOWLEDGED} ORDER BY t.id FOR UPDATE"
+_GIVE_BACK_UNACKNOWLEDGED: Final = (
+    f"UPDATE queue_app_task AS t {_BACK_IN_PLACE} WHERE {_UNACKNOWLEDGED} RETURNING {RETURNED}"
+)
 
 
 def give_back(tasks: Sequence[ClaimedTask]) -> list[Returned]:
@@ -96,18 +103,32 @@ def give_back(tasks: Sequence[ClaimedTask]) -> list[Returned]:
     held = sorted(tasks, key=lambda task: task.id)
     ids = [task.id for task in held]
     params = [ids, [task.attempt for task in held], [task.worker_id for task in held]]
-    return returned(fetch_prepared(lock_rows(ids), (_GIVE_BACK, params)))
+    return returned(fetch_locked(ids, _GIVE_BACK, params))
 
 
 def give_back_unacknowledged(worker_id: uuid.UUID, known: Sequence[uuid.UUID]) -> list[Returned]:
     """Do as ``give_back`` does with the tasks that the worker was granted but does not know of."""
-    return returned(fetch_all(_GIVE_BACK_UNACKNOWLEDGED, [worker_id, list(known)]))
+    params = [worker_id, list(known)]
+    return returned(
+        once_more_after_deadlock(
+            lambda: fetch_together((_LOCK_UNACKNOWLEDGED, params), (_GIVE_BACK_UNACKNOWLEDGED, params))
+        )
+    )
+
+
+def fetch_locked(ids: Sequence[uuid.UUID], sql: str, params: Sequence[Any]) -> list[Row]:
+    """Lock tasks, run the statement that changes them, and return its rows.
+
+    A deadlock is still possible with a statement that locks in no order, as the claim does.
+    """
+    return once_more_after_deadlock(lambda: fetch_prepared(lock_rows(ids), (sql, params)))
 
 
 def lock_rows(ids: Sequence[uuid.UUID]) -> Statement:
     """Return the statement that locks tasks in the order of their ids.
 
-    It goes before a statement that changes several tasks, in the same transaction. Every process locks in this order,
-    so none deadlock; and the snapshot of the second statement is younger than the locks, so it sees each row as it is.
+    It goes before a statement that changes several tasks, in the same transaction. Statements that lock in this order
+    do not deadlock with one another. The second statement's snapshot is younger than the locks, so it sees each row as
+    it is.
     """
     return "SELECT FROM queue_app_task WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [list(ids)]

@@ -22,6 +22,7 @@ _END: Final = """
 SELECT queued_at, id FROM queue_app_task WHERE status = 'queued' AND {after}
 ORDER BY queued_at, id OFFSET %(limit)s - 1 LIMIT 1
 """
+_OLDEST_OF_NEWEST: Final = _END.replace("ORDER BY queued_at, id", "ORDER BY queued_at DESC, id DESC")
 
 # The user, if the queue keeps users apart. In other queues every user would make a lane here for no purpose.
 _USER_THAT_MATTERS: Final = """CASE WHEN queue = ANY(ARRAY(
@@ -76,13 +77,14 @@ def packed_pages(limit: int) -> Iterator[Page]:
 
 
 def packed_recent(seconds: float, limit: int) -> Page:
-    """Return about ``limit`` tasks that became queued within the last ``seconds``, oldest first."""
-    return _packed(
-        _USER_THAT_MATTERS,
-        "queued_at > statement_timestamp() - make_interval(secs => %(seconds)s)",
-        {"seconds": seconds},
-        limit,
-    )
+    """Return the tasks that became queued within the last ``seconds``, but only about the ``limit`` newest ones."""
+    recent = "queued_at > statement_timestamp() - make_interval(secs => %(seconds)s)"
+    parameters: dict[str, Any] = {"seconds": seconds}
+    first = fetch_all(_OLDEST_OF_NEWEST.format(after=recent), parameters | {"limit": limit})
+    if first:
+        recent = "queued_at >= %(queued_at)s AND (queued_at, id) >= (%(queued_at)s, %(id)s)"
+        parameters = {"queued_at": first[0][0], "id": first[0][1]}
+    return Page(_lanes(_USER_THAT_MATTERS, recent, "true", parameters), None)
 
 
 def _packed(user: str, after: str, parameters: dict[str, Any], limit: int) -> Page:
@@ -91,6 +93,9 @@ def _packed(user: str, after: str, parameters: dict[str, Any], limit: int) -> Pa
     if ends:
         until = "queued_at <= %(end_at)s AND (queued_at, id) <= (%(end_at)s, %(end_id)s)"
         parameters |= {"end_at": ends[0][0], "end_id": ends[0][1]}
+    return Page(_lanes(user, after, until, parameters), (ends[0][0], ends[0][1]) if ends else None)
+
+
+def _lanes(user: str, after: str, until: str, parameters: dict[str, Any]) -> list[PackedLane]:
     found = fetch_all(_PACKED.format(user=user, after=after, until=until), parameters)
-    lanes = [PackedLane(lane_name(*row[:6]), bytes(row[6]), bytes(row[7])) for row in found]
-    return Page(lanes, (ends[0][0], ends[0][1]) if ends else None)
+    return [PackedLane(lane_name(*row[:6]), bytes(row[6]), bytes(row[7])) for row in found]

@@ -9,15 +9,16 @@ Statements write ``clock_timestamp()``, the current time, but compare columns wi
 from __future__ import annotations
 
 import select
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from functools import cache
 from typing import Any, cast
 
 import psycopg
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.errors import DeadlockDetected
 
 from queue_app import conf
 from queue_app.sql import prepared
@@ -58,6 +59,20 @@ def is_in_transaction() -> bool:
     """Return whether the caller has a transaction open, or controls when one ends."""
     database = connection()
     return database.in_atomic_block or not database.get_autocommit()
+
+
+def once_more_after_deadlock[T](action: Callable[[], T]) -> T:
+    """Return the result of ``action``, a transaction; repeat it once if PostgreSQL ended it to resolve a deadlock.
+
+    Inside the caller's transaction the error is raised, because that transaction is lost.
+    """
+    is_own = not is_in_transaction()
+    try:
+        return action()
+    except OperationalError as error:
+        if not (is_own and isinstance(error.__cause__, DeadlockDetected)):
+            raise
+    return action()
 
 
 def execute(sql: str, params: Parameters = ()) -> int:

@@ -43,7 +43,7 @@ WITH task AS (
     SELECT spec.*, CASE WHEN run_after > clock THEN 'scheduled' ELSE 'queued' END, 0, 0,
         clock, CASE WHEN run_after > clock THEN NULL ELSE clock END
     FROM (SELECT %s::uuid AS id, {", ".join(f"%s::{kind} AS {name}" for name, kind in SPEC_COLUMNS.items())}) AS spec,
-        (SELECT clock_timestamp() AS clock) AS now
+        (SELECT {{clock}} AS clock) AS now
     WHERE {{condition}}
     {{on_conflict}}
     RETURNING id, status, created_at, queued_at
@@ -56,16 +56,17 @@ SELECT status, created_at, queued_at FROM task
 _ON_CONFLICT: Final = 'ON CONFLICT ("user", idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING'
 
 
-def insert_where(condition: str, *, with_key: bool) -> str:
+def insert_where(condition: str, *, with_key: bool, clock: str = "clock_timestamp()") -> str:
     """Return the statement that stores one task under a condition and returns (status, created_at, queued_at).
 
     It is faster without a key.
     """
-    return _INSERT.format(condition=condition, on_conflict=_ON_CONFLICT if with_key else "")
+    return _INSERT.format(condition=condition, on_conflict=_ON_CONFLICT if with_key else "", clock=clock)
 
 
 _UNLIMITED: Final = f"%s OR NOT ({_QUEUE_LIMITS.format(queues='%s')} OR %s AND {_USER_LIMIT})"
 _INSERT_WITH_KEY: Final = insert_where(_UNLIMITED, with_key=True)
+_INSERT_WITH_KEY_AT: Final = insert_where(_UNLIMITED, with_key=True, clock="%s::timestamptz")
 _INSERT_PLAIN: Final = insert_where(_UNLIMITED, with_key=False)
 
 
@@ -73,8 +74,10 @@ class LimitApplies(Exception):
     """Nothing was stored, because a row limits submissions here and the caller has to count first."""
 
 
-def insert_one(row: TaskRow, *, admitted: bool = False) -> Enqueued | None:
+def insert_one(row: TaskRow, *, admitted: bool = False, at: datetime | None = None) -> Enqueued | None:
     """Store one task; return ``None`` when its idempotency key is taken.
+
+    ``at`` is the time of a task with a key, if it is not the present time.
 
     Raises ``LimitApplies`` if limits are set and the task was not ``admitted`` under them. The
     statement itself asks for limits, so without any it costs no round trip, and every limit
@@ -82,7 +85,11 @@ def insert_one(row: TaskRow, *, admitted: bool = False) -> Enqueued | None:
     """
     spec = row.spec
     sql = _INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY
-    found = fetch_prepared((sql, values(row, admitted, spec.queue, spec.user != "")))
+    params = values(row, admitted, spec.queue, spec.user != "")
+    if at is not None:
+        sql = _INSERT_WITH_KEY_AT
+        params.insert(1 + len(SPEC_COLUMNS), at)
+    found = fetch_prepared((sql, params))
     if found:
         status, created_at, queued_at = found[0]
         return Enqueued(row.id, spec, Status(status), created_at, queued_at)

@@ -19,6 +19,8 @@ COPY queue_app_task ({", ".join(SPEC_COLUMNS)}, attempt, failures, created_at, i
 """
 _COPY_PAYLOAD: Final = "COPY queue_app_taskpayload (task_id, args, parameters) FROM STDIN"
 _COPY_TRACED_PAYLOAD: Final = "COPY queue_app_taskpayload (task_id, args, parameters, trace) FROM STDIN"
+#: Time between two tasks that are queued together and must keep their order: the resolution of a score.
+STEP: Final = timedelta(microseconds=8)
 #: Rows per message to the server, which stores them while the client writes the next message.
 _COPY_CHUNK: Final = 200
 
@@ -53,12 +55,12 @@ def insert_calls[T](
         if is_limited and not admitted:
             raise LimitApplies
         one_lane = len({row.spec.lane for row in rows}) == 1
-        step = timedelta(0) if one_lane else timedelta(microseconds=8)
+        step = timedelta(0) if one_lane else STEP
         stored = [
             Enqueued(row.id, row.spec, Status.SCHEDULED, clock)
             if _is_later(row.spec.run_after, clock)
             else Enqueued(row.id, row.spec, Status.QUEUED, clock, at)
-            for row, at in zip(rows, _instants(clock, step), strict=False)
+            for row, at in zip(rows, instants(clock, step), strict=False)
         ]
         ids = as_digits([row.id for row in rows])
         with connection().cursor() as cursor:
@@ -74,7 +76,7 @@ def insert_calls[T](
     return made
 
 
-def _instants(clock: datetime, step: timedelta) -> Iterator[datetime]:
+def instants(clock: datetime, step: timedelta) -> Iterator[datetime]:
     """Yield the same instant for ever, or one that advances by ``step``."""
     if not step:
         yield from repeat(clock)

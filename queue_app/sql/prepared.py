@@ -13,7 +13,7 @@ a rollback the driver makes the server forget all prepared statements, including
 
 from __future__ import annotations
 
-import itertools
+import secrets
 import uuid
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -37,7 +37,6 @@ type Row = tuple[Any, ...]
 PREPARE_AFTER: Final = 5
 #: Errors of a server that has forgotten the statement, or whose tables have changed since.
 _STALE: Final = (errors.InvalidSqlStatementName, errors.FeatureNotSupported)
-_NUMBERS: Final = itertools.count(1)
 
 
 class Declined(Exception):
@@ -134,7 +133,9 @@ def _prepare(raw: psycopg.Connection[Any], known: _Known, statements: Sequence[S
     if any(known.uses[sql] <= PREPARE_AFTER for sql in fresh):
         raise Declined
     for sql in fresh:
-        name = b"taskqueue_%d" % next(_NUMBERS)
+        # Random, because a pooler may give several processes the same server: the name of one process must not run the
+        # statement of another.
+        name = b"taskqueue_" + secrets.token_hex(12).encode()
         raw.pgconn.send_prepare(name, _numbered(sql))
         (result,) = raw.wait(_execute(raw.pgconn))
         if result.status != pq.ExecStatus.COMMAND_OK:

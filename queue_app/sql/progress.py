@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from queue_app.core.records import ClaimedTask, ProgressReport
+from queue_app.sql.claim import lock_rows
 from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD
 from queue_app.sql.database import fetch_all, fetch_together, fetch_value
+from queue_app.sql.prepared import Statement
 
 _RELAXED: Final = ("SELECT set_config('synchronous_commit', 'off', true)", ())
 _HELD: Final = """
@@ -61,14 +63,14 @@ def store_lines(reports: Sequence[ProgressReport]) -> None:
 
 def extend(reports: Sequence[ProgressReport]) -> None:
     """Move the deadlines of the attempts that still hold their task."""
-    _store(_EXTEND, reports, "extend")
+    _store(_EXTEND, reports, "extend", first=[lock_rows([report.task_id for report in reports])])
 
 
-def _store(sql: str, reports: Sequence[ProgressReport], *names: str) -> None:
+def _store(sql: str, reports: Sequence[ProgressReport], *names: str, first: Sequence[Statement] = ()) -> None:
     columns: list[list[Any]] = [
         [getattr(report, name) for report in reports] for name in ("task_id", "attempt", "worker_id", *names)
     ]
-    fetch_together(_RELAXED, (sql, columns))
+    fetch_together(_RELAXED, *first, (sql, columns))
 
 
 def held_by(worker_id: uuid.UUID, attempts: Sequence[tuple[uuid.UUID, int]]) -> list[ClaimedTask]:

@@ -9,6 +9,7 @@ from queue_app.core.records import ClaimedTask, Returned
 from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD, INSERT_ATTEMPTS, INSERT_DEAD_LETTERS, RETURNED, returned
 from queue_app.sql.database import fetch_all
 
+# SKIP LOCKED waits for no row, so the order in which this statement locks them cannot cause a deadlock.
 # Requeue tasks whose worker is dead. They keep their place in the queue, and their attempt number as the fence.
 # After its second crash a task is scheduled some seconds apart from the other tasks of the same worker. A task that
 # kills its workers then runs alone, and becomes a dead letter without its neighbours.

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
-from queue_app.sql.claim import lock_rows
+from queue_app.sql.claim import fetch_locked
 from queue_app.sql.columns import REF
 from queue_app.sql.comparison import Cursor
-from queue_app.sql.database import fetch_all, fetch_prepared, fetch_value
+from queue_app.sql.database import fetch_all, fetch_value
 
 # Tasks that become due together are queued in the order of their times, 8 µs apart: the resolution of a score.
 _DUE: Final = f"""
@@ -97,24 +97,24 @@ def seconds_until_due() -> float | None:
 
 def cancel(ids: Sequence[uuid.UUID]) -> list[tuple[Status, uuid.UUID | None, TaskRef]]:
     """Cancel waiting tasks and request it of executing ones; return (status before, worker, task) of each."""
-    found = fetch_prepared(lock_rows(ids), (_CANCEL, [list(ids)]))
+    found = fetch_locked(ids, _CANCEL, [list(ids)])
     return [(Status(status), worker_id, TaskRef.from_row(row)) for status, worker_id, *row in found]
 
 
 def reprioritise(ids: Sequence[uuid.UUID], priority: int) -> list[tuple[Status, TaskRef]]:
     """Change the band of waiting tasks; return (status, task) of each changed one."""
-    found = fetch_prepared(lock_rows(ids), (_REPRIORITISE, [priority, list(ids)]))
+    found = fetch_locked(ids, _REPRIORITISE, [priority, list(ids)])
     return [(Status(status), TaskRef.from_row(row)) for status, *row in found]
 
 
 def run_now(ids: Sequence[uuid.UUID]) -> list[TaskRef]:
     """Queue the scheduled tasks among ``ids``; return them."""
-    return [TaskRef.from_row(row) for row in fetch_prepared(lock_rows(ids), (_RUN_NOW, [list(ids)]))]
+    return [TaskRef.from_row(row) for row in fetch_locked(ids, _RUN_NOW, [list(ids)])]
 
 
 def requeue(ids: Sequence[uuid.UUID]) -> list[TaskRef]:
     """Queue tasks again that ended without success, with a fresh retry budget; return them."""
-    return [TaskRef.from_row(row) for row in fetch_prepared(lock_rows(ids), (_REQUEUE, [list(ids)]))]
+    return [TaskRef.from_row(row) for row in fetch_locked(ids, _REQUEUE, [list(ids)])]
 
 
 def aged_page(band: int, after: Cursor | None, until: datetime, limit: int) -> list[TaskRef]:

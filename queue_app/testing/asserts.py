@@ -1,7 +1,5 @@
 """Assert in a test which tasks were enqueued, and run them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import fields
 from typing import Any

@@ -1,7 +1,5 @@
 """Run one attempt of a task in memory, as a worker does, by the test's clock."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import datetime, timedelta

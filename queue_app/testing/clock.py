@@ -1,7 +1,5 @@
 """A clock that tests move; while it is frozen, Django's ``timezone.now`` returns its time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta

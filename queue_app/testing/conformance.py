@@ -14,8 +14,6 @@ backend needs, such as ``pytest.mark.django_db``. The plugin ``queue_app.testing
 readable. The module is long because one class holds the whole suite, so that a subclass cannot leave out a part.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import types

@@ -1,7 +1,5 @@
 """The tasks of the conformance suite, which reloads this module for each test."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

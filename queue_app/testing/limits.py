@@ -1,7 +1,5 @@
 """The limits of a queue in memory, named like the fields of ``Queue``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Self

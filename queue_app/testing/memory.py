@@ -1,7 +1,5 @@
 """A backend that keeps tasks in memory and runs them when a test calls ``drain``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime

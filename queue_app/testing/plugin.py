@@ -3,8 +3,6 @@
 Needs pytest-django, for its fixture ``settings``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

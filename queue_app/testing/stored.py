@@ -1,7 +1,5 @@
 """A task in memory: the contents of a row, and whether its transaction was rolled back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime

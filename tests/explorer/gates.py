@@ -146,7 +146,7 @@ class Actor(threading.Thread):
             raise redis.ConnectionError("the connection broke before the answer arrived")
 
 
-_LOCAL = frozenset({"set_autocommit_gen", "enter_gen"})
+_LOCAL = frozenset({"set_autocommit_gen"})
 _PIPELINE_ENDS = "exit_gen"
 _read_response = redis.connection.Connection.read_response
 

@@ -27,9 +27,13 @@ from queue_app.services.upkeep.promote import make_due, promote
 from tests.explorer.world import KEY, STATES, World, new, row
 from tests.support.engine import done, failed
 
-EVERYWHERE: Final = STATES
+EVERYWHERE: Final = tuple(state for state in STATES if state != "both")
 HELD: Final = ("executing", "overdue")
 PENDING: Final = ("queued", "executing", "proposed", "scheduled")
+TWO: Final = (*PENDING, "both")
+
+
+type Broken = Callable[[World, Any, BaseException | None], Iterator[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Transition:
     act: Callable[[World, int], Any]
     states: tuple[str, ...] = EVERYWHERE
     #: Yields the promises of an answer (or of a refusal) that do not hold once all actors have ended.
-    broken: Callable[[World, Any, BaseException | None], Iterator[str]] | None = None
+    broken: Broken | None = None
 
 
 def _claim(world: World, number: int) -> list[Any]:
@@ -77,6 +81,15 @@ def _reprioritise_broken(world: World, _value: Any, error: BaseException | None)
         yield "reprioritise was acknowledged, and the row has the old priority"
 
 
+def _stale_broken(ended: str) -> Broken:
+    def broken(world: World, _value: Any, _error: BaseException | None) -> Iterator[str]:
+        for event in world.history.events(world.x):
+            if event.before == "executing" and event.after == ended and event.attempt != world.held[0].attempt:
+                yield f"an attempt that had lost x made attempt {event.attempt} of another worker {ended}"
+
+    return broken
+
+
 def _throttled(world: World) -> Any:
     outcome = done(world.held[0])
     return type(outcome)(outcome.task, outcome.started_at, outcome.finished_at, throttle=Throttling("key", 0.001))
@@ -107,15 +120,19 @@ def _register(world: World, number: int) -> None:
 
 TRANSITIONS: Final[dict[str, Transition]] = {
     "claim": Transition(_claim),
-    "complete": Transition(lambda world, _: finish([done(task) for task in world.held]), HELD),
+    "complete": Transition(
+        lambda world, _: finish([done(task) for task in world.held]), HELD, _stale_broken("completed")
+    ),
     "fail": Transition(lambda world, _: finish([failed(task) for task in world.held]), HELD),
     "die_in_attempt": Transition(lambda world, _: finish([failed(task, retriable=False) for task in world.held]), HELD),
     "snooze": Transition(lambda world, _: finish([_snoozed(world)]), HELD),
     "throttle": Transition(lambda world, _: finish([_throttled(world)]), HELD),
-    "give_back": Transition(lambda world, _: claiming.give_back(list(world.held)), HELD),
+    "give_back": Transition(
+        lambda world, _: claiming.give_back(list(world.held)), (*HELD, "both"), _stale_broken("queued")
+    ),
     "recover": Transition(lambda world, _: claiming.recover(world.hands[0].id, []), ("executing", "proposed")),
     "cancel": Transition(lambda world, _: cancel(world.x), PENDING, _cancel_broken),
-    "cancel_many": Transition(lambda world, _: cancel_many([world.y, world.x]), PENDING, _cancel_many_broken),
+    "cancel_many": Transition(lambda world, _: cancel_many([world.y, world.x]), TWO, _cancel_many_broken),
     "reprioritise": Transition(
         lambda world, _: reprioritise(world.x, Band.HIGH), ("queued", "scheduled", "proposed"), _reprioritise_broken
     ),

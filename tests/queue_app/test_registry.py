@@ -77,7 +77,7 @@ def test_a_name_imports_nothing_outside_installed_apps(name):
     modules = set(sys.modules)
     with pytest.raises(UnknownTaskType):
         registry.get(name)
-    assert registry.learn(name) is False
+    assert registry.import_module_of(name) is False
     assert not {"this", "antigravity", "wsgiref.simple_server"} & (set(sys.modules) - modules)
 
 
@@ -85,7 +85,7 @@ def test_a_name_imports_nothing_outside_installed_apps(name):
     "name", ["queue_app.services.lifecycle.claim.claim", "queue_app.nowhere.f", "queue_app.f", "queue_apparel.f"]
 )
 def test_a_function_that_is_no_task_is_not_learnt(name):
-    assert registry.learn(name) is False
+    assert registry.import_module_of(name) is False
 
 
 def test_a_task_in_a_module_of_an_installed_app_is_learnt():
@@ -93,7 +93,7 @@ def test_a_task_in_a_module_of_an_installed_app_is_learnt():
     registry.discover()
     known = registry._tasks.pop(name)
     sys.modules.pop("taskqueue_project.demo.tasks")
-    assert registry.learn(name) is True
+    assert registry.import_module_of(name) is True
     assert registry.get(name).func.__name__ == known.func.__name__
 
 

@@ -13,6 +13,7 @@ from queue_app.core.records import Outcome
 from queue_app.index import get_index
 from queue_app.registry import type_of
 from queue_app.services.repair import workers as service
+from queue_app.workers.claimer import Prefetch
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
 from queue_app.workers.options import WorkerOptions, identify
@@ -103,12 +104,24 @@ class StillPool:
         self.stopped = True
 
 
+class PatientPrefetch(Prefetch):
+    """A prefetch whose patience only ``StillWorker.stuck`` uses up; the test itself takes too little time for that."""
+
+    SCALE = 10_000.0
+
+    @property
+    def patience(self) -> float:
+        """Seconds, on the stretched scale of ``StillWorker.stuck``."""
+        return super().patience * self.SCALE
+
+
 class StillWorker(Worker):
     """A registered worker whose loop is the test."""
 
     def __init__(self, *, supervisor: int | None = None, **options: Any) -> None:
         options = {"name": "still", "concurrency": 2} | options
         super().__init__(WorkerOptions(**options), DirectTransport(), supervisor=supervisor)
+        self._claimer.prefetch = PatientPrefetch(self.options.look_ahead_ms, self.options.concurrency)
         service.register(
             identify(self.id, self.options.name),
             self.profile,
@@ -130,7 +143,7 @@ class StillWorker(Worker):
 
     def stuck(self, seconds: float) -> None:
         """Let its slots have made no progress for so long."""
-        self._claimer._last_progress -= seconds
+        self._claimer._last_progress -= seconds * PatientPrefetch.SCALE
         for held in self.pool.begun:
             held.claimed_at -= seconds
 

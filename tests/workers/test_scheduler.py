@@ -57,8 +57,9 @@ def test_upkeep_waits_for_a_moment_when_a_scheduler_takes_the_lead(make):
         job.due_at = 0.0
     began = time.monotonic()
     assert not {"maintenance", "purge"} & set(standby.run_once())
+    ended = time.monotonic()
     for job in standby._upkeep:
-        assert 0 <= job.due_at - began - module.UPKEEP_AFTER_SECONDS < 5
+        assert began <= job.due_at - module.UPKEEP_AFTER_SECONDS <= ended
     assert tick(standby, "maintenance", "purge") == ["maintenance", "purge"]
 
 
@@ -218,7 +219,7 @@ def test_if_the_query_fails_every_job_runs(make, monkeypatch, error, caplog):
     for _ in range(2):
         tick(scheduler, *names)
     assert called == names * 2
-    assert caplog.text.count("look failed") == 1
+    assert caplog.text.count("pending_work failed") == 1
 
 
 def test_what_is_due_soon_has_its_turn_with_what_is_due_now(make):

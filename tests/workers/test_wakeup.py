@@ -59,7 +59,7 @@ def test_a_signal_handler_may_call_at_any_point():
 
 def test_a_signal_that_does_not_interrupt_the_wait_still_ends_it(monkeypatch):
     """The signal arrives in the last instant before the sleep: another thread takes it."""
-    monkeypatch.setattr("queue_app.workers.lifecycle.PIECE_SECONDS", 0.05)
+    monkeypatch.setattr("queue_app.workers.lifecycle.MAX_SLEEP_SECONDS", 0.05)
     wakeup = Wakeup()
     before = signal.signal(signal.SIGALRM, lambda *_: wakeup.set())
     other = threading.Timer(0.02, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGALRM))

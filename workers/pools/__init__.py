@@ -1,7 +1,5 @@
 """Where attempts run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from queue_app.workers.context import History

@@ -5,8 +5,6 @@ process, which has one thread and no connections. It forks slots on request, rep
 when the worker is gone.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json
@@ -135,7 +133,7 @@ class _ForkServer:
             _exit_after(lambda: run_slot(socket.socket(fileno=descriptors[0]), self._limits, self._history))
         os.close(descriptors[0])
         self._slots.add(pid)
-        self._report({"born": pid})
+        self._report({"started": pid})
         return True
 
     def _collect(self) -> None:

@@ -6,8 +6,6 @@ released. This costs a message each way and the memory of a process for each slo
 The calls of the worker's loop and the messages of the processes meet under one lock, so they stand in one module.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -21,12 +19,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from queue_app.core.records import Outcome, TaskFailure
+from queue_app.core.records import TaskFailure
 from queue_app.exceptions import Interruption
 from queue_app.results import earlier_attempts
-from queue_app.workers.context import ClaimedAttempt, History, note_interruption
+from queue_app.workers.context import ClaimedAttempt, History
 from queue_app.workers.executor import Executor
-from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import BacklogPool
 from queue_app.workers.pools.fork_server import LEAVE_SECONDS, SIGNALS, start_fork_server
 from queue_app.workers.pools.slot import Slot
@@ -77,29 +74,18 @@ class ProcessPool(BacklogPool):
             self._request_slot()
         self._thread.start()
 
-    def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
-        """Raise ``interruption`` in the process that runs this attempt; it ends blocking system calls, too."""
-        with self._lock:
-            slot = self._slot_of(held)
-            if slot is None or held.interruption is not None:
-                return False
-            note_interruption(held, interruption)
-            if slot.pid:
-                slot.kill(SIGNALS[interruption])
-            else:  # the attempt runs already, but the fork server's message with the pid was not read yet
-                slot.delayed_signal = held, SIGNALS[interruption]
-            return True
+    def _raise(self, slot: Slot, held: ClaimedAttempt, interruption: type[Interruption]) -> None:
+        """Send the process the signal of the interruption; it ends blocking system calls, too."""
+        if slot.pid:
+            slot.kill(SIGNALS[interruption])
+        else:  # the attempt runs already, but the fork server's message with the pid was not read yet
+            slot.delayed_signal = held, SIGNALS[interruption]
 
-    def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
-        """Kill the process that runs this attempt, and request another."""
-        with self._lock:
-            slot = self._slot_of(held)
-            if slot is None:
-                return None
-            slot.held = None
-            slot.kill(signal.SIGKILL, "it did not end when it was asked to")
-            self._drop(slot)
-            return failed(held, slot.since, error)
+    def _give_up(self, slot: Slot, held: ClaimedAttempt) -> float:
+        slot.held = None
+        slot.kill(signal.SIGKILL, "it did not end when it was asked to")
+        self._drop(slot)
+        return slot.since
 
     def _slot_of(self, held: ClaimedAttempt) -> Slot | None:
         return next((slot for slot in self._slots if slot.held is held), None)
@@ -112,7 +98,7 @@ class ProcessPool(BacklogPool):
             self._stopping = True
             for slot in list(self._slots):
                 if slot.held is not None:
-                    slot.kill(signal.SIGKILL, "the worker leaves")
+                    slot.kill(signal.SIGKILL, "the worker exits")
                     slot.held = None
                 self._drop(slot)
             with suppress(OSError):
@@ -143,7 +129,7 @@ class ProcessPool(BacklogPool):
     @staticmethod
     def _end_worker() -> NoReturn:
         """End the worker at once: its supervisor starts another, and the scheduler gives back its tasks."""
-        logger.critical("the process that starts others is gone; the worker ends")
+        logger.critical("the fork server is gone; the worker exits")
         os._exit(1)
 
     def _drop(self, slot: Slot) -> None:
@@ -166,7 +152,7 @@ class ProcessPool(BacklogPool):
         for slot in self._slots:
             if slot.held is None and self._waiting:
                 slot.held, slot.since = self._waiting.popleft(), time.monotonic()
-                with suppress(OSError):  # the process has died; the pool learns it when it reads the connection
+                with suppress(OSError):  # the process has died; the pool notices when it reads the connection
                     send(slot.connection, {"task": task_form(slot.held.task)})
 
     def _started(self) -> Iterable[tuple[ClaimedAttempt, float]]:
@@ -198,14 +184,14 @@ class ProcessPool(BacklogPool):
         *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         for line in lines:
             event = json.loads(line)
-            if "born" in event:
-                self._on_born(self._requested.popleft(), event["born"])
+            if "started" in event:
+                self._on_started(self._requested.popleft(), event["started"])
             else:
                 self._on_died(event["died"], event["code"])
 
-    def _on_born(self, slot: Slot, pid: int) -> None:
+    def _on_started(self, slot: Slot, pid: int) -> None:
         slot.set_pid(pid)
-        if slot not in self._slots:  # dropped before it was born
+        if slot not in self._slots:  # dropped before the fork server had started it
             slot.kill(signal.SIGKILL)
             slot.close()
 

@@ -1,7 +1,5 @@
 """A slot of the process pool, as the worker sees it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

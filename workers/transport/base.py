@@ -1,7 +1,5 @@
 """What the worker runtime asks of the queue."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -23,7 +21,7 @@ class OutcomesRefused(Exception):
 class Transport(Protocol):
     """A way to reach the queue. The command makes one and passes it to the worker or supervisor.
 
-    The bodies are for transports whose server does this by itself.
+    Methods with a body do nothing by default: over HTTP the server does this work itself.
     """
 
     def register(
@@ -71,8 +69,8 @@ class Transport(Protocol):
         Raises ``DataError``, ``IntegrityError`` or ``OutcomesRefused`` if one of them cannot be stored.
         """
 
-    def give_back(self, tasks: list[ClaimedTask]) -> int:
-        """Return claimed tasks to their places; return how many the worker still held."""
+    def give_back(self, tasks: list[ClaimedTask]) -> object:
+        """Return the claimed tasks that the worker still holds to their places."""
 
     def give_back_unacknowledged(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
         """Return the tasks that the worker was granted by a claim whose answer it never saw."""

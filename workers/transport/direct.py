@@ -1,7 +1,5 @@
 """The transport of a worker that has access to PostgreSQL and Redis."""
 
-from __future__ import annotations
-
 from queue_app import results
 from queue_app.services.lifecycle import claim as claims
 from queue_app.services.lifecycle import finish as outcomes

@@ -1,7 +1,5 @@
 """The transport of a worker without access to PostgreSQL and Redis: it calls a web process of the project."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading
@@ -50,8 +48,8 @@ class ServerRefused(Exception):
 class HttpTransport(Transport):
     """Calls the endpoints under ``/internal/workers/`` of one server.
 
-    The server registers its workers again with a lost index, and misses the heartbeat of a dead worker. Every poll
-    lists the tasks that the worker holds, and the server gives back the others.
+    After a loss of the index the server registers its remote workers again. When a worker dies, the reaper notices the
+    missing heartbeats. Every poll lists the tasks that the worker holds, and the server gives back the others.
     """
 
     def __init__(self, server: str, token: str) -> None:
@@ -242,7 +240,7 @@ def _outcome_form(outcome: Outcome) -> Form:
     form: Form = {"task_id": str(outcome.task.id), "attempt": outcome.task.attempt}
     if outcome.snooze is not None:
         return form | {"status": "snoozed", "snooze": outcome.snooze}
-    if outcome.throttle is not None:  # if a gate must stay closed for longer, the next attempt closes it again
+    if outcome.throttle is not None:  # if the gate must stay closed for longer, the next attempt closes it again
         throttle = {"scope": outcome.throttle.scope, "seconds": min(outcome.throttle.seconds, MAX_THROTTLE)}
         return form | {"status": "throttled", "throttle": throttle}
     if outcome.failure is not None:

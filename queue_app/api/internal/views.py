@@ -95,12 +95,11 @@ class ResultView(WorkerView):
         released = [task for key, task in held.items() if reported[key]["status"] == "released"]
         ended = [task for task in held.values() if task not in released]
         accepted = remote.report([parsing.outcome(task, reported[task.id, task.attempt]) for task in ended])
-        give_back(released)
-        accepted |= {task.id for task in released}
+        accepted |= give_back(released)
         if "results" not in body:
             (only, _attempt) = next(iter(reported))
             if only not in accepted:
-                raise remote.stale(only, worker)
+                raise remote.stale_lease(only, worker)
             return Response({"accepted": True})
         return Response(
             {

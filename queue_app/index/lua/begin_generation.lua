@@ -13,6 +13,6 @@ if redis.call('HGET', GENERATION, 'run_id') ~= run_id then
   for _, q in ipairs(redis.call('SMEMBERS', LIMITED)) do redis.call('DEL', queue_key(q), weights_key(q)) end
   redis.call('DEL', LIMITS, LIMITED, SETTINGS)
 end
-redis.call('DEL', GENERATION)
+redis.call('DEL', GENERATION, PROFILES)  -- nothing is placed for profiles whose keys are being wiped
 redis.call('HSET', GENERATION, 'number', ARGV[1], 'run_id', run_id, 'state', 'rebuilding')
 return 1

@@ -4,7 +4,7 @@
 --          a lane, or only its queue
 -- Returns  how many slots were freed
 --
--- Frees a slot only if it is still the lease that was taken at that instant: whoever is late must not free the slot of
+-- Frees a slot only if it is still the lease that was taken at that instant: a late worker must not free the slot of
 -- the worker that was granted the task meanwhile. What an incomplete lease has left, without its instant, goes too.
 -- A slot is a member of a set, so however often it is released, at most one is freed.
 -- Where the queue, everything, or a gate has a limit, one waiting worker is woken for each freed slot.

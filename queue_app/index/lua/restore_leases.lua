@@ -9,7 +9,7 @@
 local restored, latest, at = 0, 0, 1
 while at < #ARGV do
   local lane, n = lane_of(ARGV[at]), tonumber(ARGV[at + 1])
-  local q, leases, entries, ids, changed = split_lane(lane), {}, {}, {}, {}
+  local q, leases, ids, changed = split_lane(lane), {}, {}, {}
   for i = 1, n do
     local id, stamp = ARGV[at + 2 * i], ARGV[at + 2 * i + 1]
     if redis.call('ZADD', queue_leases_key(q), 'CH', stamp, id) == 1 then changed[id] = true end

@@ -1,7 +1,5 @@
 """``manage.py runscheduler``: run the scheduler loop."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from typing import Any
 

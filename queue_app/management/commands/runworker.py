@@ -1,7 +1,5 @@
 """``manage.py runworker``: run a worker."""
 
-from __future__ import annotations
-
 import os
 import sys
 from argparse import ArgumentParser

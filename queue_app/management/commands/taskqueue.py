@@ -1,7 +1,5 @@
 """``manage.py taskqueue VERB``: operate the queue from a terminal or from cron."""
 
-from __future__ import annotations
-
 import os
 import sys
 from argparse import SUPPRESS, RawDescriptionHelpFormatter

@@ -6,8 +6,6 @@ must work before the verb starts), ``add_arguments``, and ``run``, which calls t
 module whose name begins with an underscore is not a verb.
 """
 
-from __future__ import annotations
-
 import getpass
 import json
 import os

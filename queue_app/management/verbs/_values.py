@@ -1,7 +1,5 @@
 """Parse durations, times and parameters from the command line; format durations and tables."""
 
-from __future__ import annotations
-
 import json
 import re
 from argparse import ArgumentTypeError

@@ -1,7 +1,5 @@
 """Cancel tasks: waiting tasks end at once, running tasks are asked to stop."""
 
-from __future__ import annotations
-
 import uuid
 from argparse import ArgumentParser
 

@@ -1,7 +1,5 @@
 """Examine settings, servers, processes and queues, and say what to do. Changes nothing."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from dataclasses import asdict
 

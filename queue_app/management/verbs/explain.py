@@ -1,7 +1,5 @@
 """Explain why a task is not running: every pause, limit and missing worker."""
 
-from __future__ import annotations
-
 import uuid
 from argparse import ArgumentParser
 

@@ -1,7 +1,5 @@
 """Create, list or revoke API keys, with which a program acts as a user."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 
 from django.contrib.auth import get_user_model

@@ -1,7 +1,5 @@
 """Pause a queue, a task type, a key or everything; running tasks finish."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 
 from django.utils import timezone

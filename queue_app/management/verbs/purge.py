@@ -1,7 +1,5 @@
 """Delete what is past its retention: ended tasks, dead letters, statistics, stopped workers."""
 
-from __future__ import annotations
-
 import math
 from argparse import ArgumentParser
 

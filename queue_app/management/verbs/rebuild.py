@@ -1,7 +1,5 @@
 """Rebuild the index from the rows; claims wait meanwhile, no task is lost."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from dataclasses import asdict
 

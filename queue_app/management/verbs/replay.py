@@ -1,7 +1,5 @@
 """Queue the tasks of dead letters again, by id or filter; stops when the first tasks fail again."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from argparse import ArgumentParser

@@ -1,7 +1,5 @@
 """Resume a queue, a task type, a key or everything."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 
 from queue_app.management.verbs import OK, Call, Needs, add_by, add_json

@@ -1,7 +1,5 @@
 """Show queued and running tasks by queue and band, the workers, and the tasks that ended in the last minute."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Enqueue a task by the name of its type; prints its id."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 
 from queue_app.core.priorities import parse_band

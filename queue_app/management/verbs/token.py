@@ -1,7 +1,5 @@
 """Create, rotate, revoke or list the tokens of remote workers."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Show queues and workers live until q or Ctrl-C; without a terminal, print once."""
 
-from __future__ import annotations
-
 import os
 import select
 import shutil

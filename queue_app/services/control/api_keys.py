@@ -28,8 +28,8 @@ SCOPES: Final = (
     "view_operation", "change_operation",
 )  # fmt: skip
 #: Lifetime of a key in a process's cache: a revoked key may be accepted for this long.
-REMEMBER_SECONDS: Final = 2.0
-REMEMBER_AT_MOST: Final = 1000
+CACHE_SECONDS: Final = 2.0
+MAX_CACHED: Final = 1000
 #: Minimum time between two updates of ``last_used_at``.
 _USED_EVERY: Final = timedelta(minutes=1)
 
@@ -100,12 +100,12 @@ def forget_keys() -> None:
 def _look_up(prefix: str) -> ApiKey | None:
     now = time.monotonic()
     found = _known.get(prefix)
-    if found is not None and now - found[0] < REMEMBER_SECONDS:
+    if found is not None and now - found[0] < CACHE_SECONDS:
         return found[1]
     key = ApiKey.objects.filter(prefix=prefix).first()
     if key is not None and not connection().in_atomic_block:  # an uncommitted key must not be cached
         with _lock:
-            if len(_known) >= REMEMBER_AT_MOST:
+            if len(_known) >= MAX_CACHED:
                 _known.clear()
             _known[prefix] = (now, key)
     return key

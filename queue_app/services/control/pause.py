@@ -20,7 +20,7 @@ from queue_app import signals
 from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.models import Limit, Queue, RuntimeSettings
 from queue_app.models.limit import Scope
-from queue_app.services.control.limits import refused
+from queue_app.services.control.limits import translated_errors
 from queue_app.services.enqueue.validate import check_aware
 from queue_app.sql import pending_work
 from queue_app.sql.database import alias, atomic
@@ -142,7 +142,7 @@ def _resume[P: Paused](what: P) -> P:
 
 
 def _lock_limit(scope: Scope, name: str) -> Limit:
-    with refused():
+    with translated_errors():
         Limit(scope=scope, name=name).full_clean(validate_unique=False, validate_constraints=False)
     limits = Limit.objects.using(alias())
     limits.get_or_create(scope=scope, name=name)

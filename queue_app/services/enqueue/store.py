@@ -7,6 +7,7 @@ queued but not indexed, and the reconciler pushes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -20,13 +21,13 @@ from queue_app.services.enqueue.validate import check_call, check_payloads, chec
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit
 from queue_app.sql import insert
-from queue_app.sql.database import atomic
+from queue_app.sql.database import atomic, clock, once_more_after_deadlock
 from queue_app.sql.insert import LimitApplies
-from queue_app.sql.insert_many import insert_calls, insert_many
+from queue_app.sql.insert_many import STEP, insert_calls, insert_many, instants
 
 type QueueKey = tuple[str, str]  # database alias, queue
 
-#: Queues that this process has seen committed; only an unknown name costs a query.
+#: Queues that are committed and known to this process. Only an unknown name costs a query.
 _known_queues: Final[set[QueueKey]] = set()
 
 
@@ -43,12 +44,12 @@ def enqueue(new: NewTask, *, outside: bool = False) -> Enqueued:
 
 
 def enqueue_call(spec: TaskSpec, args: Sequence[Any], parameters: dict[str, Any]) -> Enqueued:
-    """Store one call of a checked task (``check_spec``); as ``enqueue``."""
+    """Store one call of a task whose options ``check_spec`` has checked; otherwise like ``enqueue``."""
     return store_one(check_call(spec, args, parameters))
 
 
 def store_one(row: TaskRow, *, outside: bool = False, write_events: bool = True, locate: bool = False) -> Enqueued:
-    """Store a checked task; as ``enqueue``.
+    """Store a checked task, like ``enqueue``.
 
     Without ``write_events`` the caller writes the event that the task was accepted or refused. With ``locate`` the
     index is asked for the task's position in the queue, unless the caller's transaction goes on.
@@ -76,13 +77,14 @@ def enqueue_many(tasks: Iterable[NewTask], *, outside: bool = False) -> list[Enq
 
 
 def store_many(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:
-    """Store many checked tasks; as ``enqueue_many``."""
+    """Store many checked tasks, like ``enqueue_many``."""
     if not rows:
         return []
     with tracing.enqueueing(rows):
         queues = _ensure_queues(rows)
         if any(row.spec.idempotency_key is not None for row in rows):
-            return _store(rows, partial(_insert_with_keys, rows, queues), outside=outside)
+            write_all = partial(_insert_with_keys, rows, queues)
+            return once_more_after_deadlock(lambda: _store(rows, write_all, outside=outside))
         stored = _store(rows, partial(insert_many, rows), outside=outside)
         _announcement(stored, queues)()
     return stored
@@ -123,32 +125,35 @@ def _store[T](rows: Sequence[TaskRow], write: Write[T], *, outside: bool = False
     return store_if_room(rows, write, outside=outside, write_events=write_events)
 
 
-def _insert_one(row: TaskRow, *, admitted: bool = False) -> Enqueued | None:
+def _insert_one(row: TaskRow, *, admitted: bool = False, at: datetime | None = None) -> Enqueued | None:
     """Store one task; return ``None`` when another task holds its idempotency key.
 
     The age of a key matters only when the key is used again: a task older than
     ``RETENTION.IDEMPOTENCY_SECONDS`` gives its key to the new task, in one transaction, so that one
     of several concurrent callers stores a task and the others find it.
     """
-    stored = insert.insert_one(row, admitted=admitted)
+    stored = insert.insert_one(row, admitted=admitted, at=at)
     if stored is None:
         with atomic():
             if insert.free_key(row, conf.get().retention.idempotency_seconds):
-                stored = insert.insert_one(row, admitted=admitted)
+                stored = insert.insert_one(row, admitted=admitted, at=at)
     return stored
 
 
 def _insert_with_keys(rows: list[TaskRow], queues: set[QueueKey], *, admitted: bool = False) -> list[Enqueued]:
-    """Store and announce tasks: one by one if they have an idempotency key, the others by COPY."""
+    """Store and announce tasks: one by one if they have an idempotency key, the others by COPY.
+
+    The keys are taken in their own order, so that two callers with the same keys do not deadlock. The tasks are queued
+    in the order of ``rows`` all the same.
+    """
     with atomic():
         stored = insert_many([row for row in rows if row.spec.idempotency_key is None], admitted=admitted)
         results = {item.id: item for item in stored}
-        for row in rows:
-            if row.spec.idempotency_key is not None:
-                item = _insert_one(row, admitted=admitted)
-                if item is not None:
-                    stored.append(item)
-                results[row.id] = item or _replayed(row)
+        keyed = [row for row in rows if row.spec.idempotency_key is not None]
+        times = {row.id: at for row, at in zip(keyed, instants(clock(), STEP), strict=False)}
+        for row in sorted(keyed, key=lambda row: (row.spec.user, row.spec.idempotency_key)):
+            results[row.id] = _insert_one(row, admitted=admitted, at=times[row.id]) or _replayed(row)
+        stored += [item for row in keyed if (item := results[row.id]).created]
         _announcement(stored, queues)()
     return [results[row.id] for row in rows]
 
@@ -172,7 +177,7 @@ def _announcement(
     write_events: bool = True,
     on_located: Callable[[int | None], object] | None = None,
 ) -> Callable[[], None]:
-    """Return a function that tells the index, listeners and receivers of signals about the tasks."""
+    """Return a function that notifies the index, event listeners and signal receivers of the tasks."""
     entries = _entries(stored)
     runs = events.of_stored(stored) if write_events else ()
     on_push = partial(_known_queues.update, queues) if queues else None

@@ -3,7 +3,7 @@
 Each action on many tasks skips the tasks that it does not apply to; each action on one task raises instead.
 
 A cancelled task that waits ends at once. A running one is asked to stop: the index wakes its worker, which reads the
-request from the rows, as it does with every heartbeat. Whatever the attempt then returns, the task ends as cancelled.
+request from the rows, as it does with every heartbeat. The task then ends as cancelled, even if the attempt succeeds.
 
 Crash points: after the commit and before the index, the index proposes a cancelled task once, and the row refuses it;
 a task that was queued again is missing from the index until the reconciler pushes it. A worker that was not woken
@@ -33,9 +33,9 @@ from queue_app.services.notify import events
 from queue_app.services.notify.index import on_commit, push_on_commit
 from queue_app.sql import waiting
 from queue_app.sql.claim import statuses
-from queue_app.sql.database import atomic
+from queue_app.sql.database import atomic, once_more_after_deadlock
 
-#: States that ``retry`` leaves.
+#: States from which ``retry`` can queue a task.
 RETRIABLE = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED, Status.DEAD_LETTER})
 
 
@@ -104,14 +104,20 @@ def retry(task_id: uuid.UUID, *, by: str = "") -> None:
 
 def retry_many(ids: Sequence[uuid.UUID], *, by: str = "") -> set[uuid.UUID]:
     """Queue the tasks among ``ids`` that ended without success again; return their ids."""
-    with atomic():
-        open_letters = DeadLetter.objects.open().filter(task_id__in=list(ids))
-        replayed = replay_open(list(open_letters.values_list("id", flat=True)), by=by)
-        return {task.id for _, task in replayed} | _queue_again(waiting.requeue(ids))
+
+    def retry_all() -> set[uuid.UUID]:
+        with atomic():
+            open_letters = DeadLetter.objects.open().filter(task_id__in=list(ids))
+            replayed = replay_open(list(open_letters.values_list("id", flat=True)), by=by)
+            return {task.id for _, task in replayed} | _queue_again(waiting.requeue(ids))
+
+    return once_more_after_deadlock(retry_all)  # two groups of tasks are locked, each in the order of its ids
 
 
 def run_again(task_id: uuid.UUID, *, parameters: dict[str, Any] | None = None) -> Enqueued:
-    """Enqueue a copy of a task; ``parameters``, edited from the displayed and masked ones, replace its own.
+    """Enqueue a copy of a task, with ``parameters`` if given.
+
+    ``parameters`` may be edited from the displayed, masked ones: a value that is still masked keeps its true value.
 
     Raises ``TaskNotFound``, and ``InvalidTaskData`` for parameters that must not be stored.
     """

@@ -71,10 +71,10 @@ def _grant(proposal: Proposal, worker_id: uuid.UUID) -> list[ClaimedTask]:
 def _return_refused(proposal: Proposal, granted: set[uuid.UUID]) -> None:
     """End the leases of the tasks that the rows refused.
 
-    An executing row was granted to another worker, and gets its own lease back. A queued row was refused because the
-    proposal is of another generation or was abandoned: then all of it goes back to its place. Otherwise it was queued
-    only now, or another transaction holds it locked: its lease stays, which keeps the task out of the way of others
-    until the reconciler abandons it.
+    - An executing row was granted to another worker; that worker's lease is restored.
+    - If the proposal is outdated (another generation, or abandoned), its queued tasks go back to their places.
+    - Otherwise a queued row was queued a moment ago, or another transaction has locked it. Its lease stays, so that
+      the index does not propose the task again at once; the reconciler abandons the lease.
     """
     refused = {task_id: queue for task_id, queue in proposal.tasks if task_id not in granted}
     found = snapshot.leases(list(refused))
@@ -96,8 +96,8 @@ def _return_refused(proposal: Proposal, granted: set[uuid.UUID]) -> None:
 def abandon(leases: Sequence[Lease]) -> int:
     """Take back leases that the rows did not grant; return how many tasks went back to their places.
 
-    First every later grant with such a stamp is refused. So it does not matter whether the worker that was proposed the
-    tasks is dead or only slow: what is queued now stays queued, and its slot can go to another.
+    First makes PostgreSQL refuse every later grant with such a stamp. So a slow worker cannot be granted the tasks
+    after their slots have gone to other tasks.
     """
     if not leases:
         return 0
@@ -119,9 +119,14 @@ def withdraw_last(index: Index, worker_id: uuid.UUID) -> int:
     return abandon(index.last_proposal(worker_id))
 
 
-def give_back(tasks: list[ClaimedTask]) -> int:
-    """Return claimed tasks to their places, or end those asked to stop; return how many this worker still held."""
-    return return_to_index(claim_rows.give_back(tasks)) if tasks else 0
+def give_back(tasks: list[ClaimedTask]) -> set[uuid.UUID]:
+    """Return claimed tasks to their places; return the ids of those that this worker still held.
+
+    A task that was asked to stop in the meantime ends as cancelled.
+    """
+    returned = claim_rows.give_back(tasks) if tasks else []
+    return_to_index(returned)
+    return {each.task.id for each in returned}
 
 
 def give_back_unacknowledged(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
@@ -130,10 +135,10 @@ def give_back_unacknowledged(worker_id: uuid.UUID, known: list[uuid.UUID]) -> in
 
 
 def recover(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
-    """Undo a claim whose answer the worker never saw, as ``give_back_unacknowledged``.
+    """Undo a claim whose answer the worker never saw, like ``give_back_unacknowledged``.
 
-    The tasks that were only proposed go back first: a grant may still be under way in the server after its connection
-    broke, and is either visible afterwards or refused.
+    First returns the tasks that were proposed but not granted: after a broken connection PostgreSQL may still be
+    executing the grant. Afterwards that grant is either visible or refused.
     """
     notify_index(withdraw_last, "withdraw", worker_id)
     return give_back_unacknowledged(worker_id, known)

@@ -1,8 +1,8 @@
 """Record what attempts report while they run and how they ended, many at once, and free their slots.
 
 Crash points: before the commit nothing is recorded, and the reaper runs the task again. Between
-the commit and the release, the finished task keeps its slot until the reconciler releases it. The
-fence makes every repetition a change of nothing. A progress report that was not stored is lost.
+the commit and the release, the finished task keeps its slot until the reconciler releases it. Because of the fence, a
+repeated report changes nothing. A progress report that was not stored is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from queue_app.sql import claim as claim_rows
 from queue_app.sql import finish as finish_rows
 from queue_app.sql import progress as progress_rows
 from queue_app.sql import snapshot, throttle
-from queue_app.sql.database import atomic
+from queue_app.sql.database import atomic, fetch_all, once_more_after_deadlock
 from queue_app.sql.finish import Verdict
 
 type Gate = tuple[str, str]  # scope, name
@@ -35,7 +35,7 @@ type Gate = tuple[str, str]  # scope, name
 
 @dataclass(frozen=True, slots=True)
 class _Throttled:
-    """What throttling attempts changed: tasks that went back to their places, and gates that closed."""
+    """Effects of attempts that raised ``Throttle``: the tasks that are queued again, and the gates that closed."""
 
     held: dict[AttemptKey, Status] = field(default_factory=dict)
     tasks: list[TaskRef] = field(default_factory=list)
@@ -61,25 +61,8 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
     The outcome of an attempt that no longer holds its task is dropped. Only the first outcome of an attempt counts.
     """
     first = {(outcome.task.id, outcome.task.attempt): outcome for outcome in reversed(outcomes)}
-    completed = [one for one in first.values() if one.failure is None and one.snooze is None and one.throttle is None]
-    snoozed = [outcome for outcome in first.values() if outcome.snooze is not None]
-    throttled = [outcome for outcome in first.values() if outcome.throttle is not None]
-    verdicts = [_judge(_without_secrets(outcome)) for outcome in first.values() if outcome.failure is not None]
-    held: dict[AttemptKey, Status] = {}
-    closed = _Throttled()
-    if completed and not (verdicts or snoozed or throttled):  # the common case: one statement, which commits by itself
-        held = finish_rows.complete(completed)
-    else:
-        with atomic():
-            if completed:
-                held |= finish_rows.complete(completed)
-            if snoozed:
-                held |= finish_rows.snooze(snoozed)
-            if throttled:
-                closed = _throttle(throttled)
-                held |= closed.held
-            if verdicts:
-                held |= finish_rows.fail(verdicts, conf.get().retention.dead_letter_seconds)
+    in_order = sorted(first.values(), key=lambda outcome: outcome.task.id.int)  # statements mostly lock in this order
+    held, closed = once_more_after_deadlock(lambda: _store(in_order))
     tasks = [first[attempt].task for attempt in held]
     _notify_index(tasks, closed)
     if held:
@@ -88,6 +71,31 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
         for attempt, status in held.items():
             signals.attempt_finished.send(None, outcome=first[attempt], status=status)
     return {task.id for task in tasks}
+
+
+def _store(outcomes: Sequence[Outcome]) -> tuple[dict[AttemptKey, Status], _Throttled]:
+    """Record the outcomes in one transaction; return the new states of the tasks that the attempts still held."""
+    completed = [one for one in outcomes if one.failure is None and one.snooze is None and one.throttle is None]
+    if len(completed) == len(outcomes):  # the common case: one statement, which commits by itself
+        return finish_rows.complete(completed), _Throttled()
+    snoozed = [outcome for outcome in outcomes if outcome.snooze is not None]
+    throttled = [outcome for outcome in outcomes if outcome.throttle is not None]
+    verdicts = [_judge(_without_secrets(outcome)) for outcome in outcomes if outcome.failure is not None]
+    held: dict[AttemptKey, Status] = {}
+    closed = _Throttled()
+    with atomic():
+        if len(outcomes) > 1:
+            fetch_all(*claim_rows.lock_rows([outcome.task.id for outcome in outcomes]))
+        if completed:
+            held |= finish_rows.complete(completed)
+        if snoozed:
+            held |= finish_rows.snooze(snoozed)
+        if throttled:
+            closed = _throttle(throttled)
+            held |= closed.held
+        if verdicts:
+            held |= finish_rows.fail(verdicts, conf.get().retention.dead_letter_seconds)
+    return held, closed
 
 
 def _notify_index(ended: Sequence[ClaimedTask], throttled: _Throttled) -> None:
@@ -100,7 +108,7 @@ def _notify_index(ended: Sequence[ClaimedTask], throttled: _Throttled) -> None:
 
 
 def _throttle(outcomes: Sequence[Outcome]) -> _Throttled:
-    """Put the tasks back, and close the gates of the attempts that still held theirs."""
+    """Queue the tasks again, and close the gates that the attempts named; ignore attempts that lost their task."""
     by_id = {outcome.task.id: outcome for outcome in outcomes}
     returned = claim_rows.give_back([outcome.task for outcome in by_id.values()])
     longest: dict[Gate, float] = {}

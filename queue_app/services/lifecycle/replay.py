@@ -1,4 +1,4 @@
-"""Close dead letters: replay queues the task again, discard gives it up.
+"""Close dead letters: replay queues the task again, discard leaves it dead.
 
 A replay resets the counts of retries and crashes. The attempt number, which fences, goes on rising,
 and the errors of earlier attempts stay. The dead letter records who replayed it and when.

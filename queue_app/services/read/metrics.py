@@ -77,7 +77,7 @@ def _close_connection() -> None:
     connections[alias()].close()
 
 
-_rows = Probe(_read_rows, linger=KEEP_SECONDS, goodbye=_close_connection)
+_rows = Probe(_read_rows, linger=KEEP_SECONDS, on_end=_close_connection)
 _index = Probe(lambda: get_index().stats())
 
 

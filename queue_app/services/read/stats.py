@@ -76,7 +76,7 @@ def queue_stats() -> dict[str, Any]:
         "index": state,
         "depth": None if queues is None else sum(queue.depth for queue in queues),
         "active": Task.objects.in_status(Status.EXECUTING).count(),
-        "bands": None if queues is None else _over_queues(queues),
+        "bands": None if queues is None else _sum_over_queues(queues),
         "queues": None if queues is None else [queue.as_dict() for queue in queues],
         "workers": worker_counts(),
         "throughput": throughput(timedelta(minutes=1)),
@@ -103,7 +103,7 @@ def admin_queue() -> dict[str, Any]:
     }
 
 
-def _over_queues(queues: list[QueueSummary]) -> dict[str, dict[str, Any]]:
+def _sum_over_queues(queues: list[QueueSummary]) -> dict[str, dict[str, Any]]:
     result: dict[str, dict[str, Any]] = {}
     for band in Band:
         stats = [queue.bands[band] for queue in queues]

@@ -120,8 +120,8 @@ def mark_dead(worker_id: uuid.UUID) -> int:
 def mark_dead_locally() -> int:
     """Declare workers of this machine dead whose process is gone; return how many.
 
-    Processes are compared by boot id, pid namespace, pid and start time, so a reused pid and another
-    container are told apart. On a platform without ``/proc`` this finds nothing; the heartbeat decides.
+    Compares boot id, pid namespace, pid and start time, so neither a reused pid nor another container is mistaken for
+    the worker. On a platform without ``/proc`` this finds nothing; the heartbeat decides.
     """
     machine = machine_identity()
     if not machine:

@@ -4,8 +4,8 @@ Each use case first checks that the worker belongs to the token. Then it calls t
 local workers, under the same fence. So a worker, and anyone who has its token, can only change
 tasks that were granted to this worker.
 
-Crash points: when the answer of a grant is lost, the worker's next poll does not name the task, which
-returns it; when the worker does not poll again, the reaper returns it.
+Crash points: if the answer of a grant is lost, the worker's next poll does not list the task, and the server queues
+the task again. If the worker does not poll again, the reaper queues it.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _with_call(outcome: Outcome, call: TaskPayload | None) -> Outcome:
     return replace(outcome, task=task)
 
 
-def stale(task_id: uuid.UUID, worker_id: uuid.UUID) -> StaleLease:
+def stale_lease(task_id: uuid.UUID, worker_id: uuid.UUID) -> StaleLease:
     """Return the error for an attempt that holds no task; with the status if the task was once this worker's."""
     status = Task.objects.filter(pk=task_id, worker_id=worker_id).values_list("status", flat=True).first()
     return StaleLease(f"The attempt does not hold task {task_id}; its outcome was dropped.", status=status)

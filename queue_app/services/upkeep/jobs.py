@@ -27,7 +27,7 @@ LOCK = "scheduler"
 
 
 def recorded[**P](name: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
-    """Decorate a job that returns how much it did: record the end and duration of each run, or its error."""
+    """Decorate a job that returns how many rows or tasks it handled: record each run and its error."""
 
     def decorate(job: Callable[P, int]) -> Callable[P, int]:
         @wraps(job)

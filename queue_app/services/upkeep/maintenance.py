@@ -36,7 +36,7 @@ PURGE_BATCH: Final = 1000
 PURGE_SECONDS: Final = 20.0
 #: Interval at which the purge of completed tasks starts again from the oldest one.
 FULL_PASS: Final = timedelta(hours=1)
-#: The other runs start this long before the end of the last one.
+#: The runs in between start this long before the point at which the last one ended.
 OVERLAP: Final = timedelta(days=1)
 #: Longest time that a snapshot makes up for when earlier ones are missing: counting for days would take too long.
 LONGEST_GAP: Final = timedelta(hours=1)
@@ -116,12 +116,12 @@ def _succeeds(name: str, job: Callable[[], int]) -> bool:
 class _Pass:
     """How far the purge of completed tasks has come.
 
-    Tasks that ended earlier and are still there are kept for longer, and not read in every run. Once per
-    ``FULL_PASS`` a run reads them again: a row may have been locked, or kept for its idempotency key.
+    Most runs do not read the completed tasks that ended before ``done``: each of them is kept for longer, because its
+    row was locked or its idempotency key is still valid. Once per ``FULL_PASS`` a run starts again from the oldest.
     """
 
     done: datetime  # no completed task that ended earlier is left to delete
-    since: datetime  # begin of the last run that started from the oldest task
+    since: datetime  # start of the last run that began with the oldest task
 
     @classmethod
     def load(cls, retention: RetentionSettings) -> _Pass | None:

@@ -233,7 +233,7 @@ def test_neither_stream_grows_with_what_is_done(index):
 
 
 def test_those_set_aside_are_bounded(monkeypatch, index):
-    monkeypatch.setattr(requests, "KEPT_ASIDE", 100)
+    monkeypatch.setattr(requests, "MAX_QUARANTINED", 100)
     for _ in range(350):
         ask(event="x")
     assert consume(1000) == 350

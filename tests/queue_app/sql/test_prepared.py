@@ -2,6 +2,7 @@
 
 import datetime as dt
 import gc
+import importlib.util
 import signal
 import uuid
 import weakref
@@ -245,3 +246,17 @@ def test_prepared_statements_are_forgotten_with_their_connection(raw):
     connection.close()
     assert fetch_prepared(("SELECT %s::int", [2])) == [(2,)]
     assert not names()
+
+
+def test_two_processes_behind_a_pooler_do_not_share_a_name(raw):
+    """A pooler gives the server of one process to the next; a second copy of the module stands for that process."""
+    assert warmed("SELECT %s::int", [1]) == [(1,)]
+    specification = importlib.util.spec_from_file_location("prepared_elsewhere", prepared.__file__)
+    elsewhere = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(elsewhere)
+    for _ in range(PREPARE_AFTER):
+        with pytest.raises(elsewhere.Declined):
+            elsewhere.run(raw, [("SELECT %s::text", ["a"])])
+    assert elsewhere.run(raw, [("SELECT %s::text", ["a"])]) == [("a",)]
+    assert fetch_prepared(("SELECT %s::int", [2])) == [(2,)]
+    assert len(names()) == 2

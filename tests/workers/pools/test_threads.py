@@ -33,14 +33,14 @@ def pool(ended) -> Iterator[ThreadPool]:
         gate.set()
     made.stop()
     for thread in made._threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
 def outcomes(pool: ThreadPool, ended: threading.Semaphore, count: int) -> list[Outcome]:
     """Wait for so many outcomes, and take them."""
     for _ in range(count):
-        assert ended.acquire(timeout=10)
+        assert ended.acquire(timeout=60)
     return pool.take_outcomes()
 
 
@@ -69,7 +69,7 @@ def test_what_runs_and_what_waits(pool, ended):
     names, tasks = zip(*(holding() for _ in range(3)), strict=True)
     pool.submit(list(tasks))
     for name in names[:2]:
-        assert chores.begun[name].wait(10)
+        assert chores.begun[name].wait(60)
     assert {held.task.id for held, _ in pool.running()} == {held.task.id for held in tasks[:2]}
     assert all(seconds >= 0 for _, seconds in pool.running())
     assert pool.unstarted == 1
@@ -121,4 +121,4 @@ def test_threads_end_and_close_their_connections(ended, monkeypatch):
     pool.start()
     pool.stop()
     for _ in range(3):
-        assert closed.acquire(timeout=10)
+        assert closed.acquire(timeout=60)

@@ -9,6 +9,7 @@ from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.models import Task, TaskAttempt, TaskLog, TaskProgress, TaskResult, Worker
 from queue_app.services import cancel, enqueue
+from queue_app.services.repair import remote as service
 from queue_app.services.repair import tokens
 from tests.support.engine import assert_index_agrees
 
@@ -124,6 +125,30 @@ def test_a_worker_that_deregisters_gives_back_its_tasks(remote):
     assert remote.call("deregister").status_code == 200, "again, it changes nothing"
     assert Task.objects.get(pk=task_id).status == Status.QUEUED
     assert code(remote.call("poll")) == (409, "worker_lost")
+    assert_index_agrees()
+
+
+def test_a_released_task_that_the_worker_has_lost_meanwhile_is_refused(remote, monkeypatch):
+    """Another request of the worker completes the task after this one has read that the worker holds it."""
+    put()
+    put()
+    first, second = remote.take()
+    read = service.held
+
+    def completed_meanwhile(*args):
+        found = read(*args)
+        with monkeypatch.context() as patch:
+            patch.setattr(service, "held", read)
+            assert remote.report(first).status_code == 200
+        return found
+
+    monkeypatch.setattr(service, "held", completed_meanwhile)
+    assert code(remote.report(first, status="released")) == (409, "stale_lease")
+    named = [{"task_id": task["task_id"], "attempt": 1, "status": "released"} for task in (first, second)]
+    monkeypatch.setattr(service, "held", read)
+    answer = remote.call("result", results=named).json()
+    assert answer["accepted"] == [second["task_id"]]
+    assert answer["refused"] == [{"task_id": first["task_id"], "attempt": 1, "code": "stale_lease"}]
     assert_index_agrees()
 
 

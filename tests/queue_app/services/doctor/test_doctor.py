@@ -236,7 +236,7 @@ def test_an_index_that_is_being_rebuilt(engine, monkeypatch):
     number = snapshot.raise_generation()
     assert_finding(work.check_index, Level.FAIL, f"carries generation {number - 1}, the rows {number}")
     engine.index.begin_generation(number)
-    assert_finding(work.check_index, Level.WARN, "rebuilding since 0 s")
+    assert_finding(work.check_index, Level.WARN, "rebuilding, for 0 s now")
     monkeypatch.setattr(work, "REBUILD_SECONDS", -1.0)
     assert_finding(work.check_index, Level.FAIL, "rebuilding")
 
@@ -263,7 +263,7 @@ def test_workers_that_are_missing_silent_or_dead(engine):
     assert_finding(work.check_workers, Level.FAIL, "tasks wait")
     worker = engine.worker()
     register_live(worker)
-    assert_finding(work.check_workers, Level.OK, "1 active with 4 slots")
+    assert_finding(work.check_workers, Level.OK, "active: 1, slots: 4")
     register_live(worker, silent=100)
     assert_finding(work.check_workers, Level.FAIL, "w1 (h, pid 7) for 100 s")
     register_live(worker, status="dead", stopped_at=timezone.now())
@@ -309,7 +309,7 @@ def test_an_index_that_lags_is_reported_and_not_repaired(engine, monkeypatch):
         cursor.execute("SELECT count(*) FROM queue_app_task WHERE status = 'queued'")
         assert cursor.fetchone()[0] == len(ids)
     flush(engine)
-    assert_finding(work.check_agreement, Level.WARN, "120 rows are queued, 0 are indexed")
+    assert_finding(work.check_agreement, Level.WARN, "queued tasks: 120 in the rows, 0 in the index")
     assert engine.index.queues() == []
 
 

@@ -191,12 +191,12 @@ def test_a_grant_that_is_late_changes_nothing(engine, history, monkeypatch):
     def grant_late(ids, worker_id, *rest):
         if worker_id == slow.id and not there.is_set():
             there.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
         return grant(ids, worker_id, *rest)
 
     monkeypatch.setattr(claim_rows, "claim", grant_late)
     late = Side(lambda: take(slow))
-    assert there.wait(10)
+    assert there.wait(60)
     reconcile_later()
     urgent = put(priority=Band.CRITICAL)
     assert take_ids(other) == [urgent]
@@ -284,10 +284,10 @@ def test_a_locked_row_does_not_hold_up_the_others(engine, monkeypatch):
         with transaction.atomic():
             Task.objects.select_for_update().get(pk=ids[1])
             locked.set()
-            assert done_with_it.wait(20)
+            assert done_with_it.wait(60)
 
     side = Side(hold)
-    assert locked.wait(10)
+    assert locked.wait(60)
     assert take_ids(hand, 3) == [ids[0], ids[2]]
     assert take_ids(hand, 3) == ids[3:], "and it is out of the way"
     done_with_it.set()
@@ -337,11 +337,11 @@ def test_a_worker_whose_connection_broke_waits_for_its_grant(engine, history):
         with transaction.atomic():
             fetch_all("SELECT pg_advisory_xact_lock_shared(%s)", [GENERATION_LOCK])
             under_way.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
             claim_rows.claim([task_id], hand.id, proposal.generation, proposal.leased_at)
 
     granting = Side(grant)
-    assert under_way.wait(10)
+    assert under_way.wait(60)
     recovering = Side(lambda: claim_service.recover(hand.id, []))
     until(somebody_waits_for_a_lock, "it waits")
     go_on.set()

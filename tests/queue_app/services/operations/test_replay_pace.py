@@ -1,6 +1,7 @@
 """How fast an operation replays, and when it stops because the first ones failed again."""
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -9,6 +10,8 @@ from queue_app.core.states import Status
 from queue_app.models import DeadLetter, Task
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.operations import advance as advancing
+from queue_app.services.operations import request as requesting
 from queue_app.services.operations.advance import advance, run_operations
 from queue_app.services.operations.request import ReplayOptions, get_operation, start_replay
 from queue_app.services.read.dead_letters import DeadLetterFilter
@@ -21,6 +24,21 @@ from tests.support.engine import (
 
 EVERYTHING = DeadLetterFilter()
 UNGUARDED = ReplayOptions(stop_after_failures=0)
+
+
+@pytest.fixture(autouse=True)
+def still_clock(rows, monkeypatch) -> Callable[[], datetime]:
+    """Stop the clock of operations when the first one starts: only ``pass_time`` lets time pass."""
+    read, stopped = requesting.clock, []
+
+    def clock() -> datetime:
+        if not stopped:
+            stopped.append(read())
+        return stopped[0]
+
+    for module in (requesting, advancing):
+        monkeypatch.setattr(module, "clock", clock)
+    return clock
 
 
 @pytest.fixture
@@ -61,14 +79,13 @@ def test_a_slow_pace(engine, hand):
     assert progress(step(operation)) == ("done", 3, 0)
 
 
-def test_parts_of_a_second_add_up(engine, hand):
+def test_parts_of_a_second_add_up(engine, hand, still_clock):
     make_dead_letters(hand, 4)
     operation = start_replay(EVERYTHING, ReplayOptions(rate=2, stop_after_failures=0), by="")
     step(operation)
     pass_time(operation, 0.8)
     assert step(operation).changed == 2
-    used = datetime.now(UTC) - operation.paced_at
-    assert timedelta(seconds=0.3) <= used < timedelta(seconds=0.5), "0.3 s are left for the next one"
+    assert still_clock() - operation.paced_at == timedelta(seconds=0.3), "0.3 s are left for the next one"
 
 
 # -- the first ones ------------------------------------------------------------------------------------

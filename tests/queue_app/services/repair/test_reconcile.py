@@ -143,6 +143,25 @@ def test_the_rolling_pass_reaches_every_row_in_pages(engine, monkeypatch):
     assert assert_index_agrees().waiting == set(ids)
 
 
+def test_the_recent_window_covers_the_newest_rows(engine, monkeypatch):
+    monkeypatch.setattr(module, "RECENT_ROWS", 50)
+    monkeypatch.setattr(module, "PAGE", 50)  # of the full pass, which begins with the oldest rows
+    monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)
+    for _ in range(6):
+        put_many(50)
+    with index_away("push"):
+        put_many(20)
+    assert Reconciler().run_once()["missing"] == 20
+
+
+def test_the_recent_window_is_bounded_where_many_tasks_share_an_instant(engine):
+    ids = put_many(7)
+    [lane] = module.comparison.packed_recent(30, 3).lanes
+    assert _split(lane.ids, 16) == [task_id.bytes for task_id in ids[-3:]]
+    Task.objects.update(queued_at=timezone.now() - timedelta(seconds=31))
+    assert module.comparison.packed_recent(30, 3).lanes == []
+
+
 def test_reconcile_everything_goes_through_all_pages(engine, monkeypatch):
     monkeypatch.setattr(module, "PAGE", 3)
     put_many(9)

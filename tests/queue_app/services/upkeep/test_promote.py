@@ -31,16 +31,17 @@ from tests.support.engine import (
     take,
     take_ids,
 )
+from tests.support.index_clock import stop_clock
 
 CRITICAL, HIGH, NORMAL, LOW, BACKGROUND = Band
 NOTHING = dict.fromkeys(REPAIRS, 0)
 
 
-def age(seconds: float, *ids: uuid.UUID) -> None:
+def age(seconds: float, *ids: uuid.UUID, now: datetime | None = None) -> None:
     """Let tasks have waited this long, known to the index since they were queued."""
     thresholds = dict(PriorityPolicy.objects.values_list("priority", "promote_after_seconds"))
     PriorityPolicy.objects.update(promote_after_seconds=None)
-    Task.objects.filter(pk__in=ids).update(queued_at=datetime.now(UTC) - timedelta(seconds=seconds))
+    Task.objects.filter(pk__in=ids).update(queued_at=(now or datetime.now(UTC)) - timedelta(seconds=seconds))
     index = module.get_index()
     index.set_thresholds({})
     index.push(snapshot.refs(list(ids)))
@@ -49,10 +50,10 @@ def age(seconds: float, *ids: uuid.UUID) -> None:
     index.set_thresholds(PriorityPolicy.thresholds())
 
 
-def aged(seconds: float, priority: str = "low", **options) -> uuid.UUID:
+def aged(seconds: float, priority: str = "low", now: datetime | None = None, **options) -> uuid.UUID:
     """Enqueue a task that has already waited this long; the sweeps that would have passed it start again."""
     task_id = put(priority=priority, **options)
-    age(seconds, task_id)
+    age(seconds, task_id, now=now)
     MaintenanceJob.objects.all().delete()
     return task_id
 
@@ -68,9 +69,18 @@ def standing() -> dict[uuid.UUID, Band]:
     return {task_id: band_of(place) for lane in lanes for task_id, place in lane.items()}
 
 
-def test_each_rises_as_far_as_its_age_allows(engine, history):
+@pytest.fixture
+def now(engine, monkeypatch) -> datetime:
+    """Stop the clocks of the index and of the sweeps; return their time."""
+    now = datetime.now(UTC)
+    monkeypatch.setattr(module, "clock", lambda: now)
+    stop_clock(engine.index, now, monkeypatch)
+    return now
+
+
+def test_each_rises_as_far_as_its_age_allows(engine, history, now):
     ages = {BACKGROUND: (599, 601, 1201, 2401), LOW: (599, 601, 1799, 1801), NORMAL: (1199, 1201), HIGH: (9999,)}
-    ids = {(band, seconds): aged(seconds, band.label) for band, page in ages.items() for seconds in page}
+    ids = {(band, seconds): aged(seconds, band.label, now) for band, page in ages.items() for seconds in page}
     assert {band for band, _ in ids} == set(standing().values())
     promotion = promote()
     assert {key: standing()[task_id] for key, task_id in ids.items()} == {
