@@ -20,7 +20,7 @@ from django.db import connections
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
 from queue_app.registry import AnyTask
-from queue_app.workers.context import ClaimedAttempt, note_interruption, shields
+from queue_app.workers.context import ClaimedAttempt, record_interruption, shields
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import BacklogPool, release_connections
@@ -66,7 +66,7 @@ class AsyncPool(BacklogPool):
             run = self._running.get(id(held))
             if run is None or held.interruption is not None:
                 return False
-            note_interruption(held, interruption)
+            record_interruption(held, interruption)
         with shields:
             if not held.shielded:
                 run.loop.call(run.cancel)

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from queue_app.core.records import Outcome, TaskFailure
 from queue_app.exceptions import Interruption
 from queue_app.results import earlier_attempts
-from queue_app.workers.context import ClaimedAttempt, History, note_interruption
+from queue_app.workers.context import ClaimedAttempt, History, record_interruption
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import BacklogPool
@@ -81,7 +81,7 @@ class ProcessPool(BacklogPool):
             slot = self._slot_of(held)
             if slot is None or held.interruption is not None:
                 return False
-            note_interruption(held, interruption)
+            record_interruption(held, interruption)
             if slot.pid:
                 slot.kill(SIGNALS[interruption])
             else:  # the attempt runs already, but the fork server's message with the pid was not read yet
