@@ -153,9 +153,10 @@ class Explorer:
     ) -> Iterator[Plan]:
         for first, second in pairs:
             yield from (Plan(first, (), Fault(step, kind)) for step in range(1, len(alone[first])) for kind in FAULTS)
-            for at in (one for one in places[first] if not one.inside):
-                for step in range(at.step + 1, at.step + len(alone[second])):
-                    yield from (Plan(first, (at,), Fault(step, kind)) for kind in FAULTS)
+            for one in (each for each in places[first] if not each.inside):
+                for two in (each for each in places[second] if not each.inside):
+                    at = one.step + two.step
+                    yield from (Plan(first, (one,), Fault(at, kind)) for kind in (DIE, LOSE))
 
     def _switches(self, meeting: Meeting, number: int, steps: list[Step], others: list[Step]) -> Iterator[Switch]:
         """Yield where the turn of an actor may pass on, counted from its beginning."""
