@@ -25,7 +25,7 @@ from queue_app.services.enqueue.validate import result_text
 from queue_app.tasks import AnyResult
 from queue_app.workers import capture
 from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, ProgressSink, QueueTaskContext
-from queue_app.workers.outcomes import describe, ended, has_backoff, set_failed, visible_result
+from queue_app.workers.outcomes import describe, ended, has_backoff, interruption_first, set_failed, visible_result
 
 
 class Executor:
@@ -87,7 +87,8 @@ class Executor:
     def _complete(self, held: ClaimedAttempt, call: _Call, function: Callable[[], Any]) -> str | None:
         """Call the function; return its result as JSON text, ``None`` for null."""
         try:
-            text = result_text(function())
+            with interruption_first(held):
+                text = result_text(function())
         except (Snooze, Throttle):  # the task will run again later; it has not ended
             raise
         except BaseException as error:
@@ -100,7 +101,8 @@ class Executor:
         """Do the same as ``_complete`` for a coroutine function."""
         may_block = call.seen is not None and has_receivers(task_finished, logging.INFO)
         try:
-            text = result_text(await call.task.func(*call.args, **call.kwargs))
+            with interruption_first(held):
+                text = result_text(await call.task.func(*call.args, **call.kwargs))
         except (Snooze, Throttle, GeneratorExit):
             raise
         except BaseException as error:
