@@ -26,12 +26,12 @@ def run(call: Call) -> int:
     if call["dry_run"]:
         retention = conf.get().retention
         count = count_purgeable(retention.success_seconds, retention.failure_seconds, retention.idempotency_seconds)
-        call.write(f"{count} ended tasks are past their retention")
+        call.write(f"ended tasks past their retention: {count}")
         call.write_json({"tasks": count, "dry_run": True})
         return OK
     deleted = purge(seconds=math.inf)
     with atomic():
         audit.record("purge", "task", by=call.by, via=audit.COMMAND, count=deleted)
-    call.write(f"{deleted} ended tasks deleted")
+    call.write(f"ended tasks deleted: {deleted}")
     call.write_json({"tasks": deleted, "dry_run": False})
     return OK

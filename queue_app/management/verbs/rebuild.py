@@ -36,8 +36,8 @@ def run(call: Call) -> int:
     with atomic():
         audit.record("rebuild", "index", by=call.by, via=audit.COMMAND, after=asdict(built))
     call.write(
-        f"generation {built.generation}: {built.tasks + built.leases} rows read, {built.leases} leases restored,"
-        f" {built.tasks} entries pushed, {built.seconds:.2f} s"
+        f"generation {built.generation}: rows read: {built.tasks + built.leases}, leases restored: {built.leases},"
+        f" entries pushed: {built.tasks}, {built.seconds:.2f} s"
     )
     call.write_json({**asdict(built), "rows": built.tasks + built.leases})
     return OK

@@ -74,7 +74,7 @@ def run(call: Call) -> int:
     if call["dry_run"]:
         check_options(options)
         found = preview(wanted, options.limit)
-        call.write(f"{found.count} open dead letters" + (", the first:" if found.sample else ""))
+        call.write(f"open dead letters: {found.count}" + ("; the first:" if found.sample else ""))
         for letter_id in found.sample:
             call.write(f"  {letter_id}")
         call.write_json({"count": found.count, "sample": found.sample, "dry_run": True})

@@ -33,6 +33,10 @@ def run(call: Call) -> int:
     with atomic():
         RESUMES[kind](*names)
         audit.record("resume", kind, names, by=call.by, via=audit.COMMAND)
-    call.write(f"{kind} {name} is resumed" if name else "everything is resumed, except what has a pause of its own")
+    call.write(
+        f"{kind} {name} is resumed"
+        if name
+        else "everything is resumed; queues, types and keys with their own pause stay paused"
+    )
     call.write_json({kind: name or True, "paused": False})
     return OK
