@@ -90,7 +90,7 @@ class Pipeline:
         return answer
 
     def disconnect(self) -> None:
-        """Give up the connection and the unanswered calls on it."""
+        """Close the connection and drop the unanswered calls on it."""
         connection, self.connection = self.connection, None
         self.unanswered.clear()
         if connection is not None:
