@@ -89,6 +89,10 @@ class Pipeline:
                     answer = response
         return answer
 
+    def forget(self, call: Call | None) -> None:
+        """Do not send a call again, and do not wait for its reply; the connection must be broken."""
+        self.unanswered = deque(each for each in self.unanswered if each is not call)
+
     def disconnect(self) -> None:
         """Close the connection and drop the unanswered calls on it."""
         connection, self.connection = self.connection, None
