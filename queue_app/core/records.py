@@ -19,7 +19,10 @@ type AttemptKey = tuple[uuid.UUID, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
-    """An unchecked request for a task; ``None`` stands for the option of the registered task, else the default."""
+    """An unchecked request for a task.
+
+    ``None`` means the default; for a task that is submitted by its type, the option of the registered task.
+    """
 
     task_type: str
     args: Sequence[Any] = ()
