@@ -10,6 +10,7 @@ from collections import UserDict, defaultdict
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from django.db import ProgrammingError
 from django.tasks import task
 
 from queue_app.exceptions import Discard, Retry, Snooze
@@ -125,6 +126,29 @@ def spin(name: str) -> None:
                 sum(range(100))
     finally:
         calls.append(f"cleaned up {name}")
+
+
+@task
+def fail_to_roll_back(name: str, path: str = "") -> None:
+    """Run until interrupted, or until the gate is open; then fail as ``atomic()`` does in the middle of a query."""
+    begun[name].set()
+    try:
+        if path:
+            Path(path).write_text(str(os.getpid()))
+        while not gates[name].is_set():
+            sum(range(100))
+    finally:
+        raise ProgrammingError("can't change 'autocommit' now: connection in transaction status ACTIVE")
+
+
+@task
+async def fail_to_roll_back_later(name: str) -> None:
+    """Do the same as a coroutine."""
+    begun[name].set()
+    try:
+        await asyncio.sleep(60)
+    finally:
+        raise ProgrammingError("can't change 'autocommit' now: connection in transaction status ACTIVE")
 
 
 @task

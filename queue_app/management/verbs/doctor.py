@@ -28,7 +28,8 @@ def run(call: Call) -> int:
     failures = [finding for finding in findings if finding.level is Level.FAIL]
     warnings = sum(finding.level is Level.WARN for finding in findings)
     if not call["quiet"] or failures or warnings:
-        call.write(f"{len(findings) - len(failures) - warnings} ok, {warnings} warnings, {len(failures)} failures")
+        oks = len(findings) - len(failures) - warnings
+        call.write(f"ok: {oks}, warnings: {warnings}, failures: {len(failures)}")
     call.write_json({"findings": [asdict(finding) for finding in findings], "warn": warnings, "fail": len(failures)})
     if any(finding.message.startswith("does not answer") for finding in failures):
         return UNREACHABLE

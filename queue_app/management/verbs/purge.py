@@ -24,8 +24,8 @@ def run(call: Call) -> int:
     if call["dry_run"]:
         retention = conf.get().retention
         count = count_purgeable(retention.success_seconds, retention.failure_seconds, retention.idempotency_seconds)
-        return call.answer(f"{count} ended tasks are past their retention", {"tasks": count, "dry_run": True})
+        return call.answer(f"ended tasks past their retention: {count}", {"tasks": count, "dry_run": True})
     deleted = purge(seconds=math.inf)
     with atomic():
         call.record("purge", "task", count=deleted)
-    return call.answer(f"{deleted} ended tasks deleted", {"tasks": deleted, "dry_run": False})
+    return call.answer(f"ended tasks deleted: {deleted}", {"tasks": deleted, "dry_run": False})

@@ -32,7 +32,7 @@ def run(call: Call) -> int:
     with atomic():
         call.record("rebuild", "index", after=asdict(built))
     return call.answer(
-        f"generation {built.generation}: {built.tasks + built.leases} rows read, {built.leases} leases restored,"
-        f" {built.tasks} entries pushed, {built.seconds:.2f} s",
+        f"generation {built.generation}: rows read: {built.tasks + built.leases}, leases restored: {built.leases},"
+        f" entries pushed: {built.tasks}, {built.seconds:.2f} s",
         {**asdict(built), "rows": built.tasks + built.leases},
     )

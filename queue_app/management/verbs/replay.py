@@ -72,7 +72,7 @@ def run(call: Call) -> int:
     if call["dry_run"]:
         check_options(options)
         found = preview(wanted, options.limit)
-        lines = [f"{found.count} open dead letters" + (", the first:" if found.sample else "")]
+        lines = [f"open dead letters: {found.count}" + ("; the first:" if found.sample else "")]
         lines += [f"  {letter_id}" for letter_id in found.sample]
         return call.answer("\n".join(lines), {"count": found.count, "sample": found.sample, "dry_run": True})
     with atomic():

@@ -31,7 +31,5 @@ def run(call: Call) -> int:
     with atomic():
         RESUMES[kind](*names)
         call.record("resume", kind, names)
-    return call.answer(
-        f"{kind} {name} is resumed" if name else "everything is resumed, except what has a pause of its own",
-        {kind: name or True, "paused": False},
-    )
+    everything = "everything is resumed; queues, types and keys with their own pause stay paused"
+    return call.answer(f"{kind} {name} is resumed" if name else everything, {kind: name or True, "paused": False})

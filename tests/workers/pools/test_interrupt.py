@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
+from django.db import connection, transaction
 
 from queue_app import task
 from queue_app.exceptions import Interruption, TaskCancelled, TaskTimeout
@@ -225,3 +226,44 @@ def test_one_that_comes_between_the_end_and_the_report_costs_neither_slot_nor_ou
     ended = []
     until(lambda: ended.extend(pool.take_outcomes()) or len(ended) == 2, "both outcomes")
     assert [outcome.result for outcome in ended] == ["1", "2"]
+
+
+@task
+def query(name: str) -> None:
+    """Ask the database, in one transaction after the other, for ever."""
+    chores.begun[name].set()
+    while True:
+        with transaction.atomic(), connection.cursor() as cursor:
+            for _ in range(10):
+                cursor.execute("SELECT pg_sleep(0.0001)")
+
+
+@pytest.mark.parametrize(("interruption", "reason"), [(TaskTimeout, "timeout"), (TaskCancelled, "cancelled")])
+def test_an_error_of_the_database_that_an_interruption_caused_is_only_its_cause(pool, interruption, reason):
+    held = begun(pool, chores.fail_to_roll_back, uuid.uuid4().hex)
+    pool.interrupt(held, interruption)
+    failure = outcome_of(pool).failure
+    assert (failure.reason, failure.exception_class) == (reason, f"queue_app.exceptions.{interruption.__name__}")
+    assert "can't change 'autocommit' now" in failure.traceback
+
+
+def test_an_error_of_the_database_without_an_interruption_is_the_failure(pool):
+    name = uuid.uuid4().hex
+    chores.gates[name].set()
+    begun(pool, chores.fail_to_roll_back, name)
+    failure = outcome_of(pool).failure
+    assert (failure.reason, failure.exception_class) == ("error", "django.db.utils.ProgrammingError")
+
+
+@pytest.mark.parametrize(("interruption", "reason"), [(TaskTimeout, "timeout"), (TaskCancelled, "cancelled")])
+def test_an_interruption_in_a_transaction_is_the_failure(engine, pool, interruption, reason):
+    """The rollback fails when it begins in the middle of a query; that error is only a consequence."""
+    failures = []
+    for number in range(150):
+        held = begun(pool, query, uuid.uuid4().hex)
+        time.sleep(number * 0.00003)
+        pool.interrupt(held, interruption)
+        failures.append(outcome_of(pool).failure)
+    assert {(each.reason, each.exception_class) for each in failures} == {
+        (reason, f"queue_app.exceptions.{interruption.__name__}")
+    }

@@ -104,6 +104,17 @@ def test_what_blocks_is_interrupted_and_what_resists_is_killed(open_pool, tmp_pa
     eventually(lambda: not psutil.pid_exists(pid), "the end of the process")
 
 
+def test_an_error_of_the_database_that_a_timeout_caused_is_only_its_cause(open_pool, tmp_path):
+    pool = open_pool()
+    held = claimed(chores.fail_to_roll_back, "in a process", str(tmp_path / "begun"))
+    pool.submit([held])
+    begun(pool, tmp_path / "begun")
+    assert pool.interrupt(held, TaskTimeout)
+    failure = outcomes(pool, 1)[0].failure
+    assert (failure.reason, failure.exception_class) == ("timeout", "queue_app.exceptions.TaskTimeout")
+    assert "can't change 'autocommit' now" in failure.traceback
+
+
 def test_a_process_that_dies_fails_its_task_and_is_replaced(open_pool, tmp_path):
     pool = open_pool()
     pool.submit([claimed(chores.dies), claimed(chores.whoami)])

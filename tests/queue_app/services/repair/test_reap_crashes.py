@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -9,12 +10,13 @@ from django.utils import timezone
 
 from queue_app.core.process import process_identity
 from queue_app.models import DeadLetter, Task, TaskAttempt, Worker
+from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.reap import mark_dead, mark_dead_locally, reap, reap_overdue
 from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep.promote import make_due
-from tests.support.engine import assert_index_agrees, done, put_many, row, status, take
+from tests.support.engine import assert_index_agrees, done, failed, new, put_many, row, status, take
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -49,6 +51,24 @@ def test_a_task_that_kills_its_worker_three_times_is_dead_lettered(engine, histo
     )
     assert list(TaskAttempt.objects.order_by("attempt").values_list("attempt", flat=True)) == [1, 2, 3]
     assert_index_agrees()
+
+
+def test_a_timeout_lengthens_the_next_attempt_and_the_death_of_a_worker_does_not(engine):
+    [task_id] = [stored.id for stored in enqueue_many([new(timeout=10, max_retries=5)])]
+    timeouts = []
+    for end in ("timeout", "death", "timeout", "timeout"):
+        make_all_due()
+        hand = enlist(engine)
+        [task] = take(hand)
+        timeouts.append(task.timeout)
+        if end == "death":
+            mark_dead(hand.id)
+            assert TaskAttempt.objects.get(attempt=task.attempt).exception_class == "queue_app.exceptions.WorkerDied"
+        else:
+            outcome = failed(task)
+            finish([replace(outcome, failure=replace(outcome.failure, reason="timeout"))])
+    assert timeouts == [10, 15, 15, 22.5]
+    assert (row(task_id).failures, row(task_id).crashes) == (3, 1)
 
 
 def test_from_the_second_crash_on_neighbours_come_back_one_by_one(engine):
