@@ -2,9 +2,8 @@
 
 from argparse import ArgumentParser
 
-from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
+from queue_app.management.verbs import Call, Needs, add_by, add_json
 from queue_app.management.verbs.pause import add_target, target
-from queue_app.services.control import audit
 from queue_app.services.control.pause import BY_KIND, EVERYTHING
 from queue_app.sql.database import atomic
 
@@ -13,7 +12,6 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     add_target(parser)
     add_by(parser)
     add_json(parser)
@@ -24,12 +22,7 @@ def run(call: Call) -> int:
     kind, name = target(call)
     names = [name] if name else []
     with atomic():
-        BY_KIND[kind if names else EVERYTHING][1](*names)
-        audit.record("resume", kind, names, by=call.by, via=audit.COMMAND)
-    call.write(
-        f"{kind} {name} is resumed"
-        if name
-        else "everything is resumed; queues, types and keys with their own pause stay paused"
-    )
-    call.write_json({kind: name or True, "paused": False})
-    return OK
+        BY_KIND[EVERYTHING if kind == "all" else kind][1](*names)
+        call.record("resume", kind, names)
+    everything = "everything is resumed; queues, types and keys with their own pause stay paused"
+    return call.answer(f"{kind} {name} is resumed" if name else everything, {kind: name or True, "paused": False})
