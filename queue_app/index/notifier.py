@@ -140,7 +140,7 @@ class Notifier:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Lock the connection; give it up when its server does not answer, or is a replica now.
+        """Lock the connection; close it if its server does not answer, or is a replica now.
 
         Threads that waited for the lock meanwhile fail at once: otherwise each would wait for that server in turn.
         """
