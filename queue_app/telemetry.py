@@ -1,7 +1,5 @@
 """Turn the signals of ``queue_app.signals`` into log lines."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any, Final
 
