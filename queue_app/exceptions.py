@@ -4,8 +4,6 @@
 scripts to it. It is one long module because rows, logs and users' imports contain its path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import timedelta
 from difflib import get_close_matches

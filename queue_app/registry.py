@@ -6,8 +6,6 @@ looked up here and never decides what is imported, with one exception: for a typ
 asked to run, a worker may import modules of installed apps.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress

@@ -124,9 +124,8 @@ def _error(exception_class: str, traceback: str) -> TaskError:
 def _restored(row: Task, alias: str) -> AnyTask:
     """Return the task of a stored call: the registered one with the options of the row.
 
-    Nothing is validated, so a stored call can be read whatever has changed since. A row only has
-    a band: the priority is the registered one if it lies in that band, else the number that
-    stands for the band.
+    Validates nothing, so a stored call can still be read after its function or queue has changed. A row stores only
+    the band: the priority is that of the registered task if it lies in the band, else the band's default number.
     """
     registered = registry.find(row.task_type)
     own: dict[str, Any] = {"func": registry.stand_in(row.task_type), "takes_context": False}

@@ -1,7 +1,5 @@
 """Turn the signals of ``queue_app.signals`` into log lines."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any, Final
 
@@ -25,15 +23,15 @@ _LOST: Final = {
     "remove": ("that tasks no longer wait", "the rows will refuse them, and the reconciler will remove them"),
     "release": ("that slots are free", "the reconciler will end their leases"),
     "reap": ("that tasks of a dead worker are queued again", "the reconciler will push them from the rows"),
-    "withdraw": ("of leases of a dead worker to end", "the reconciler will end them"),
+    "withdraw": ("that the leases of a dead worker end", "the reconciler will end them"),
     "register": ("of a new worker", "it will register again with its first claim"),
     "retire": ("that a worker is gone", "the reconciler will retire it"),
-    "tell": ("of workers to wake", "they read their instructions with every heartbeat"),
+    "tell": ("that workers must read their rows", "they read them with every heartbeat"),
     "set_limits": ("of changed limits", "the reconciler will copy them from the rows"),
     "set_thresholds": ("of changed thresholds of promotion", "the reconciler will copy them from the rows"),
     "publish": ("of events", _NOTHING),
     "count": ("of counts", _NOTHING),
-    "position": ("of a position to look up", "the answer leaves it out"),
+    "position": ("of a new task whose position was asked for", "the answer has no position"),
 }
 #: Signal -> level and text of its line; texts may use the signal's values.
 _LINES: Final[dict[Signal, tuple[int, str]]] = {
@@ -152,7 +150,7 @@ def tasks_crash_looped(tasks: list[TaskRef], **_: Any) -> None:
     """Log tasks that became dead letters because their workers died."""
     for task in tasks:
         logger.error(
-            "%s %s was given up: too many workers died while they ran it",
+            "%s %s became a dead letter: too many workers died while they ran it",
             printable(task.task_type),
             task.id,
             extra={ATTRIBUTE: {"task_id": str(task.id), "task_type": task.task_type, "queue": task.queue}},

@@ -5,8 +5,6 @@ between leaves a line out. Lines hold ids, names and numbers, never parameters, 
 or error messages.
 """
 
-from __future__ import annotations
-
 import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence

@@ -95,8 +95,8 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
     ) -> None:
         operation = self.start(request, REPLAY, wanted, options, reason=reason, name="deadletter.replay_many")
         text = format_html(
-            'Replaying {} dead letters; <a href="{}">see the progress</a>.',
-            operation.total,
+            'Replaying {}; <a href="{}">see the progress</a>.',
+            counted(operation.total, "dead letter"),
             self.url_of_model("operation", "change", operation.pk),
         )
         self.message_user(request, text, messages.SUCCESS)

@@ -124,7 +124,7 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
         js = (Script("queue_app/admin.js", defer=True),)
 
     def get_urls(self) -> list[URLPattern]:
-        """Put the own pages before Django's, whose routes match everything."""
+        """Put the pages of this class before Django's, whose routes match every path."""
         own = []
         for method in dir(type(self)):
             if (address := getattr(getattr(type(self), method), "taskqueue_page", None)) is not None:

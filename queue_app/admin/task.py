@@ -87,7 +87,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
 
     @admin.display(description=_lazy("id"))
     def short_id(self, task: Task) -> SafeString:
-        """Return the end of the id, in which neighbours differ."""
+        """Return the end of the id; the beginning is the same for tasks of about the same time."""
         return format_html('<code title="{}">{}</code>', task.id, labels.short_id(task.id))
 
     @admin.display(description=_lazy("status, attempt"))

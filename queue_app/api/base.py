@@ -116,7 +116,7 @@ class ApiView(APIView):
     def as_view(cls, **initkwargs: Any) -> Any:
         """Return the view without the transaction of ATOMIC_REQUESTS.
 
-        Each service commits by itself; the index hears of a task before the answer is written.
+        Each service commits by itself and notifies the index before the view writes its answer.
         """
         view = super().as_view(**initkwargs)
         return transaction.non_atomic_requests(using=conf.load()[0].database_alias)(view)

@@ -33,12 +33,12 @@ logger = logging.getLogger("django.request")
 
 
 class InvalidInput(TaskQueueError):
-    """Several parts of one request are wrong."""
+    """One or more fields of a request are invalid."""
 
     code = "invalid"
 
     def __init__(self, errors: Sequence[InvalidTaskData]) -> None:
-        super().__init__(f"{len(errors)} parts of the request are wrong; see errors.")
+        super().__init__(f"The request has {len(errors)} invalid field{'' if len(errors) == 1 else 's'}; see errors.")
         self.errors = errors
 
 

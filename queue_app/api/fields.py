@@ -1,7 +1,7 @@
 """Read named values from a body or a query string, without coercion, and collect every error.
 
 A check is a function that takes a value and its name. It returns the value or raises ``InvalidTaskData``. The reader
-continues with the next field after an error, so that the caller learns of all errors at once.
+continues with the next field after an error, so that the answer lists all errors.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Reader:
     def required[T](self, name: str, check: Check[T], fallback: T) -> T:
         """Return a required field; ``fallback`` replaces it after an error."""
         if name not in self._data:
-            self.note(InvalidTaskData(name, f"{name} is required.", code="required"))
+            self.add_error(InvalidTaskData(name, f"{name} is required.", code="required"))
             return fallback
         return self._checked(name, check, fallback)
 
@@ -61,7 +61,7 @@ class Reader:
             return None
         return self._checked(name, check, None)
 
-    def note(self, error: InvalidTaskData) -> None:
+    def add_error(self, error: InvalidTaskData) -> None:
         """Add an error."""
         self._errors.append(error)
 
@@ -74,16 +74,18 @@ class Reader:
         try:
             return check(self._data[name], name)
         except InvalidTaskData as error:
-            self.note(error)
+            self.add_error(error)
             return fallback
 
     def _refuse_name(self, name: str, known: Collection[str], read_only: Iterable[str], code: str) -> None:
         if name in read_only:
-            self.note(InvalidTaskData(name, f"{name} is set by the queue, not by callers.", code="read_only_field"))
+            self.add_error(
+                InvalidTaskData(name, f"{name} is set by the queue, not by callers.", code="read_only_field")
+            )
             return
         matches = [repr(match) for match in near_matches(name[:TEXT_LENGTH], known)]
         hint = f" Did you mean {' or '.join(matches)}?" if matches else f" Known: {', '.join(sorted(known))}."
-        self.note(InvalidTaskData(name, f"{name!r:.80} is not known here.{hint}", code=code))
+        self.add_error(InvalidTaskData(name, f"{name!r:.80} is not known here.{hint}", code=code))
 
 
 def read_query(query: QueryDict, known: Iterable[str], *, ignore_format: bool = True) -> Reader:

@@ -121,7 +121,7 @@ def pause(found: Limit | RuntimeSettings) -> dict[str, Any]:
 
 
 def dead_letter(letter: DeadLetter, secrets: frozenset[str], user: Any) -> dict[str, Any]:
-    """Return what ``user`` may read of a dead letter, without secrets; only staff learn who handled it and why."""
+    """Return what ``user`` may read of a dead letter, without secrets; only staff see who handled it and why."""
     visible = may_view_payload(user, letter.user)
     hidden = () if user.is_staff else ("replayed_by", "operation_id", "discarded_by", "discard_reason")
     return (

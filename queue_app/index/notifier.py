@@ -103,14 +103,24 @@ class Notifier:
         arguments: Sequence[Any],
         entries: Sequence[Entry] = (),
         events: Sequence[Run] = (),
+        *,
+        once: bool = False,
     ) -> Any:
         """Call a script after all earlier notifications and these, in one round trip; return its reply.
 
+        With ``once`` the call is not repeated when its reply was lost.
         A server that had forgotten the scripts may reply before it has seen the notifications.
         """
-        return self._exchange(Call(script, arguments), entries, events)
+        return self._exchange(Call(script, arguments), entries, events, once=once)
 
-    def _exchange(self, call: Call | None = None, entries: Sequence[Entry] = (), events: Sequence[Run] = ()) -> Any:
+    def _exchange(
+        self,
+        call: Call | None = None,
+        entries: Sequence[Entry] = (),
+        events: Sequence[Run] = (),
+        *,
+        once: bool = False,
+    ) -> Any:
         with self._turn():
             self._entries += entries
             self._events += events
@@ -118,14 +128,19 @@ class Notifier:
             try:
                 return self._pipeline.read(wait=True, wanted=call)
             except redis.ConnectionError:
+                if once:
+                    self._pipeline.forget(call)
                 self._pipeline.resend([])
-                return self._pipeline.read(wait=True, wanted=call)
+                reply = self._pipeline.read(wait=True, wanted=call)
+                if once:
+                    raise
+                return reply
             finally:
                 self.has_unconfirmed_entries = False
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Lock the connection; give it up when its server does not answer, or is a replica now.
+        """Lock the connection; close it if its server does not answer, or is a replica now.
 
         Threads that waited for the lock meanwhile fail at once: otherwise each would wait for that server in turn.
         """

@@ -1,4 +1,4 @@
-"""Questions of ``taskqueue doctor`` to PostgreSQL, each cheap whatever the number of tasks."""
+"""Queries of ``taskqueue doctor``. Their cost does not grow with the number of tasks."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _COMPLETED: Final = """
     status = 'completed' AND finished_at >= COALESCE(%(after)s::timestamptz, '-infinity')
     AND finished_at < statement_timestamp() - make_interval(secs => %(seconds)s)
 """
-# A task stays while its dead letter can be replayed, whatever the retention of failures says.
+# A task stays while its dead letter can be replayed, even past the retention of failures.
 _UNSUCCESSFUL: Final = """
     status IN ('cancelled', 'dead_letter', 'expired', 'failed')
     AND finished_at >= COALESCE(%(after)s::timestamptz, '-infinity')

@@ -1,10 +1,11 @@
 """A worker whose servers fail, and what it makes good afterwards."""
 
+import redis
 from django.db import DataError, OperationalError
 
 from queue_app import signals
 from queue_app.core.states import Status
-from queue_app.index import get_index
+from queue_app.index import calls, client, get_index
 from queue_app.models import TaskAttempt, TaskResult
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.workers.loop import RETRY_SECONDS
@@ -157,6 +158,26 @@ def test_what_a_broken_claim_was_proposed_waits_for_nobody(hire, monkeypatch):
     assert get_index().depth("default").active == 2
     worker.later(1)
     assert worker.until_empty() == 3
+    assert_index_agrees()
+
+
+def test_a_lost_reply_of_the_claim_script_costs_one_pause(hire, monkeypatch):
+    """The reconciler does not run here."""
+    put_many(6, QUICK)
+    worker = hire(concurrency=2)
+    with monkeypatch.context() as patch:
+        plain = client.in_one_write
+
+        def losing(*args):
+            plain(*args)
+            raise redis.ConnectionError("the reply was lost")
+
+        patch.setattr(calls, "in_one_write", losing)
+        worker.run_once()
+    assert get_index().depth("default").active == 2
+    assert worker._patience() <= RETRY_SECONDS
+    worker.later(1)
+    assert worker.until_empty() == 6
     assert_index_agrees()
 
 

@@ -68,7 +68,7 @@ class AsyncPool(BacklogPool):
             if not held.shielded:
                 slot.loop.call(slot.cancel)
 
-    def _give_up(self, slot: _Run, held: ClaimedAttempt) -> float:
+    def _abandon(self, slot: _Run, held: ClaimedAttempt) -> float:
         """Forget the coroutine; if it blocks the event loop, start another for later tasks."""
         del self._running[id(held)]
         if slot.loop is self._loop and not slot.loop.turns_within(BLOCKED_SECONDS):

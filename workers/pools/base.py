@@ -13,7 +13,7 @@ from django.db import connections
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
 from queue_app.registry import AnyTask
-from queue_app.workers.context import ClaimedAttempt, note_interruption
+from queue_app.workers.context import ClaimedAttempt, record_interruption
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
 
@@ -80,7 +80,7 @@ class Pool(ABC):
             slot = self._slot_of(held)
             if slot is None or held.interruption is not None:
                 return False
-            note_interruption(held, interruption)
+            record_interruption(held, interruption)
             self._raise(slot, held, interruption)
             return True
 
@@ -96,7 +96,7 @@ class Pool(ABC):
             slot = self._slot_of(held)
             if slot is None:
                 return None
-            since = self._give_up(slot, held)
+            since = self._abandon(slot, held)
         return failed(held, since, error)
 
     # -- what each kind of slot defines; called under the lock ------------------------
@@ -114,7 +114,7 @@ class Pool(ABC):
         """Raise the interruption in the slot that runs the attempt."""
 
     @abstractmethod
-    def _give_up(self, slot: Any, held: ClaimedAttempt) -> float:
+    def _abandon(self, slot: Any, held: ClaimedAttempt) -> float:
         """Put a fresh slot in the place of this one; return the start time of its attempt (monotonic)."""
 
 

@@ -81,7 +81,7 @@ class ProcessPool(BacklogPool):
         else:  # the attempt runs already, but the fork server's message with the pid was not read yet
             slot.delayed_signal = held, SIGNALS[interruption]
 
-    def _give_up(self, slot: Slot, held: ClaimedAttempt) -> float:
+    def _abandon(self, slot: Slot, held: ClaimedAttempt) -> float:
         slot.held = None
         slot.kill(signal.SIGKILL, "it did not end when it was asked to")
         self._drop(slot)

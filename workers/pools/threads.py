@@ -11,7 +11,7 @@ from django.db import connections
 
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
-from queue_app.workers.context import ClaimedAttempt, note_interruption, shields
+from queue_app.workers.context import ClaimedAttempt, record_interruption, shields
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import Pool, release_connections
@@ -81,7 +81,7 @@ class ThreadPool(Pool):
             slot = self._slot_of(held)
             if slot is None or held.interruption is None:
                 return
-            note_interruption(held, held.interruption)  # the next repetition counts from now
+            record_interruption(held, held.interruption)  # the next repetition counts from now
             if not _handles_interruption(slot):
                 self._raise(slot, held, held.interruption)
 
@@ -97,7 +97,7 @@ class ThreadPool(Pool):
             if not held.shielded:  # otherwise the end of the shield raises it
                 _raise_in_thread(slot, interruption)
 
-    def _give_up(self, slot: int, held: ClaimedAttempt) -> float:
+    def _abandon(self, slot: int, held: ClaimedAttempt) -> float:
         _, since = self._running.pop(slot)
         self._add_slot()
         return since

@@ -51,7 +51,7 @@ _deferral: Final = between(0, MAX_DEFER_SECONDS, number)
 _attempt: Final = between(1, 2**31 - 1, integer)
 _NO_ID: Final = uuid.UUID(int=0)
 REGISTERED: Final = Shape("worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id")
-ORDERS: Final = Shape("cancel", "lost", "drain", "unserved")
+HEARTBEAT_REPLY: Final = Shape("cancel", "lost", "drain", "unserved")
 TASK: Final = Shape(
     "task_id", "attempt", "task_type", "queue", "priority", "capabilities", "user", "args", "parameters", "timeout",
     "failures", "max_retries", "retry_delay", "concurrency_key", "weight", "created_at", "queued_at", "started_at",
@@ -120,7 +120,7 @@ def _result(data: Any) -> dict[str, Any]:
         }
         required, message = _REQUIRED.get(found["status"], ("task_id", ""))
         if found[required] is None:
-            reader.note(InvalidTaskData(required, message, code="required"))
+            reader.add_error(InvalidTaskData(required, message, code="required"))
     return found
 
 

@@ -130,7 +130,7 @@ class HeartbeatView(WorkerView):
             remote.change_task_types(self.token, worker, types)
         found = remote.heartbeat(self.token, worker, reports, draining=draining, tasks_done=done)
         status = {"status": "ok", "cancel_requested": bool(found.cancel)}
-        return Response(status | parsing.ORDERS(found))
+        return Response(status | parsing.HEARTBEAT_REPLY(found))
 
 
 class DeregisterView(WorkerView):

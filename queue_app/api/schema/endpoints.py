@@ -144,7 +144,7 @@ _REGISTERED: Final = {
     "worker_id": UUID, "queues": listed(TEXT), "capabilities": listed(TEXT), "heartbeat_seconds": NUMBER,
     "missed_heartbeats": COUNT,
 }  # fmt: skip
-_ORDERS: Final = {
+_HEARTBEAT_REPLY: Final = {
     "status": TEXT, "cancel": listed(UUID), "cancel_requested": FLAG, "lost": listed(UUID), "drain": FLAG,
     "unserved": listed(TEXT),
 }  # fmt: skip
@@ -307,7 +307,8 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
         example=_EXAMPLE | {"status": "completed", "result": {"n": 7}},
     ),
     (workers.HeartbeatView, "POST"): Endpoint(
-        id="heartbeat", answer=record(_ORDERS), request=record(_HEARTBEAT, optional=_HEARTBEAT), problems=(409,),
+        id="heartbeat", answer=record(_HEARTBEAT_REPLY), request=record(_HEARTBEAT, optional=_HEARTBEAT),
+        problems=(409,),
         example={"running": [_EXAMPLE | {"progress": 0.5}]},
     ),
     (workers.DeregisterView, "POST"): Endpoint(

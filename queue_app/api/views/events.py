@@ -83,7 +83,7 @@ def _parse(request: Request) -> tuple[EventFilter, str | None]:
             try:
                 after = _entry(header, "Last-Event-ID")
             except InvalidTaskData as error:
-                reader.note(error)
+                reader.add_error(error)
     return wanted, after
 
 

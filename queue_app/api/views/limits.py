@@ -106,7 +106,7 @@ class _PauseView(ApiView):
             name = reader.optional("name", text) or ""
             if scope and (scope == EVERYTHING) == bool(name):
                 rule, code = ("takes no name", "conflicting_fields") if name else ("needs a name", "required")
-                reader.note(InvalidTaskData("name", f"The scope {scope} {rule}.", code=code))
+                reader.add_error(InvalidTaskData("name", f"The scope {scope} {rule}.", code=code))
             reason = reader.optional("reason", reason_of) or ""
             resume_at = reader.optional("resume_at", resume_time)
         require_staff(request, "queue_app.pause_queue" if scope == EVERYTHING else "queue_app.pause_limit")

@@ -178,7 +178,7 @@ class TaskExplainView(ApiView):
     def get(self, request: Request, task_id: str) -> Response:
         """Explain why a task is not running.
 
-        Lists every reason in order. Only staff who may view tasks learn about the tasks of other users.
+        Lists every reason in order. Only staff who may view tasks see the tasks of other users.
         """
         found = parse_id(task_id, TaskNotFound(task_id))
         visible = Task.objects.visible_to(request.user)

@@ -5,8 +5,8 @@
 --          a lane, or only its queue
 -- Returns  how many slots were freed
 --
--- Frees a slot only if it is still the lease that was taken at that instant: a late worker must not free the slot of
--- the worker that was granted the task meanwhile. What an incomplete lease has left, without its instant, goes too.
+-- Frees a slot only if the stamp is that of the present lease: a late worker must not free the slot of another worker that
+-- was granted the task meanwhile. Also removes the remains of an incomplete lease, which has no stamp.
 -- A slot is a member of a set, so however often it is released, at most one is freed.
 -- Where the queue, everything, or a gate has a limit, one waiting worker is woken for each freed slot.
 --! include wake

@@ -9,7 +9,7 @@
 --          in the first reply for all queues, else {}
 --
 -- Most lanes hold one band, the same as the lane before, and no task older than the oldest found so far. Three cheap reads
--- tell: ZCOUNT beyond an end of a sorted set returns 0 after a look at that end, whatever lies within.
+-- confirm this: ZCOUNT beyond an end of a sorted set only reads that end and returns 0, at any size of the set.
 --! include keys
 local call, header = redis.call, {}
 if ARGV[1] == '' then

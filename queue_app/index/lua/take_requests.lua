@@ -5,7 +5,7 @@
 -- ARGV[3]  ms after which an unacknowledged request is taken again    ARGV[4]  maximum number of new ones (1..500)
 -- Returns  {times taken, {id, {field, value, ...}}, ...}; {0} when there is nothing
 --
--- A request that was taken before comes alone. So one that kills its consumer is told apart from those that were taken
+-- A request that was taken before comes alone. So the request that kills its consumer is found among those that were taken
 -- with it, and their tries are not counted.
 --! include keys
 local group, consumer, idle, want = ARGV[1], ARGV[2], ARGV[3], ARGV[4]

@@ -45,5 +45,5 @@ if redis.call('GET', watch_key(profile)) == worker then
   redis.call('DEL', watch_key(profile))
   must_wake = true
 end
-if must_wake then wake_any() end  -- the worker took its wake-up call with it
+if must_wake then wake_any() end  -- the worker leaves with an unanswered wake-up call, so another worker gets it
 return is_last and 1 or 0

@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 from django.utils import timezone
 
-from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
+from queue_app.management.verbs import Call, Needs, add_by, add_json
 from queue_app.management.verbs._values import duration
-from queue_app.services.control import audit
 from queue_app.services.control.pause import Paused, describe, pause, pause_everything, pause_key, pause_type
 from queue_app.sql.database import atomic
 
@@ -36,7 +35,6 @@ def target(call: Call) -> tuple[str, str]:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     add = parser.add_argument
     add_target(parser)
     add("--reason", default="", help="shown in the admin and by explain")
@@ -52,9 +50,8 @@ def run(call: Call) -> int:
     until = None if call["length"] is None else timezone.now() + call["length"]
     with atomic():
         paused = PAUSES[kind](*names, by=call.by, reason=call["reason"], resume_at=until)
-        audit.record("pause", kind, names, by=call.by, via=audit.COMMAND, reason=call["reason"])
+        call.record("pause", kind, names, reason=call["reason"])
     end = f" until {paused.resume_at:%Y-%m-%d %H:%M:%S %Z}" if paused.resume_at else ""
-    call.write(f"{describe(paused)} is paused by {paused.paused_by}{end}")
     facts = {"by": paused.paused_by, "reason": paused.paused_reason, "resume_at": paused.resume_at}
-    call.write_json({kind: name or True, "paused": True} | facts)
-    return OK
+    text = f"{describe(paused)} is paused by {paused.paused_by}{end}"
+    return call.answer(text, {kind: name or True, "paused": True} | facts)

@@ -3,9 +3,8 @@
 from argparse import ArgumentParser
 from collections.abc import Callable
 
-from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
+from queue_app.management.verbs import Call, Needs, add_by, add_json
 from queue_app.management.verbs.pause import add_target, target
-from queue_app.services.control import audit
 from queue_app.services.control.pause import resume, resume_everything, resume_key, resume_type
 from queue_app.sql.database import atomic
 
@@ -20,7 +19,6 @@ RESUMES: dict[str, Callable[..., object]] = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     add_target(parser)
     add_by(parser)
     add_json(parser)
@@ -32,7 +30,6 @@ def run(call: Call) -> int:
     names = [name] if name else []
     with atomic():
         RESUMES[kind](*names)
-        audit.record("resume", kind, names, by=call.by, via=audit.COMMAND)
-    call.write(f"{kind} {name} is resumed" if name else "everything is resumed, except what has a pause of its own")
-    call.write_json({kind: name or True, "paused": False})
-    return OK
+        call.record("resume", kind, names)
+    everything = "everything is resumed; queues, types and keys with their own pause stay paused"
+    return call.answer(f"{kind} {name} is resumed" if name else everything, {kind: name or True, "paused": False})

@@ -1,6 +1,5 @@
 """Each test causes a real fault, where the servers allow it, and the doctor reports exactly this fault."""
 
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -10,7 +9,7 @@ from django.db import connection
 from django.utils import timezone
 
 from queue_app.index import get_index
-from queue_app.models import DeadLetter, MaintenanceJob, Queue, RuntimeSettings, Task, Worker
+from queue_app.models import MaintenanceJob, Queue, RuntimeSettings, Task, Worker
 from queue_app.services import doctor
 from queue_app.services.control.pause import pause
 from queue_app.services.doctor import Finding, Level, servers, work
@@ -19,6 +18,7 @@ from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import run_overdue
 from queue_app.sql import doctor as rows
 from tests.support.engine import flush, put, put_many, take
+from tests.support.factories import DeadLetterFactory
 
 
 def only(findings) -> Finding:
@@ -316,14 +316,7 @@ def test_an_index_that_lags_is_reported_and_not_repaired(engine, monkeypatch):
 def test_many_deaths(engine, monkeypatch):
     monkeypatch.setattr(work, "DEATHS_PER_MINUTE", 1)
     assert_finding(work.check_deaths, Level.OK, "0 within")
-    now = timezone.now()
-    DeadLetter.objects.bulk_create(
-        DeadLetter(
-            task_id=uuid.uuid4(), task_type="a", queue="q", priority=2, reason="x", attempts=1, died_at=now,
-            expires_at=now + timedelta(days=1),
-        )
-        for _ in range(6)
-    )  # fmt: skip
+    DeadLetterFactory.create_batch(6)
     assert_finding(work.check_deaths, Level.WARN, "6 tasks died")
 
 

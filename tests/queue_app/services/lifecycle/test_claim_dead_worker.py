@@ -1,7 +1,6 @@
 """A worker that dies between index and row: what it was proposed is free, what it was granted is not."""
 
 from django.db import transaction
-from django.utils import timezone
 
 from queue_app.models import Queue, Worker
 from queue_app.services.lifecycle import claim as claim_service
@@ -17,15 +16,12 @@ from tests.support.engine import (
     take_ids,
     until,
 )
+from tests.support.factories import WorkerFactory
 
 
 def registered(engine, hand) -> Worker:
     """Give the worker a row, as a process has."""
-    now = timezone.now()
-    return Worker.objects.create(
-        id=hand.id, name="w", status="active", concurrency=1, profile=hand.profile.id, host="h", pid=1,
-        process_identity="", started_at=now, last_heartbeat_at=now, heartbeat_seconds=10,
-    )  # fmt: skip
+    return WorkerFactory(id=hand.id, profile=hand.profile.id)
 
 
 def test_what_a_dead_worker_was_only_proposed_is_free_at_once(engine, hand):
