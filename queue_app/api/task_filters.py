@@ -52,10 +52,7 @@ def read_filter(reader: Reader, names: Iterable[str]) -> TaskFilter:
 
 
 def read_body_filter(given: Any) -> TaskFilter:
-    """Return the filter in a body: strings or lists of strings, and ``parameters`` as an object.
-
-    Raise all its errors together.
-    """
+    """Return the filter in a body: strings, lists of strings, and ``parameters``; raise all errors together."""
     data = {name: value for name, value in json_object(given, "filter").items() if value is not None}
     parameters = data.pop("parameters", None)
     values = {name: value if isinstance(value, list) else [value] for name, value in data.items()}

@@ -13,8 +13,8 @@ from typing import Any
 class Reason:
     """One reason, as a sentence and as data.
 
-    A reason that ``blocks`` keeps an idle, able worker from getting the task; the others only describe where the task
-    stands. ``until``: when the reason ends, if time alone ends it.
+    If ``blocks`` is true, no worker gets the task, however idle and able; otherwise the reason only describes the
+    task's place. ``until``: when the reason ends, if time alone ends it.
     """
 
     code: str

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """``warn``: harmless now, or harms a little. ``fail``: harms now."""
+    """``warn``: no or little harm so far. ``fail``: the queue does not work as it should."""
 
     OK = "ok"
     WARN = "warn"

@@ -1,4 +1,4 @@
-"""Mask values with telling keys when parameters and results are shown.
+"""Mask the values of keys such as ``password`` when parameters and results are displayed.
 
 Stored values are unchanged, because the task needs them. Whole words of a key count:
 ``api_token`` is masked, ``max_tokens`` is not. Names that are declared sensitive

@@ -10,16 +10,6 @@ from queue_app.index.requests import Backlog, Request, Taken
 from queue_app.index.stats import IndexStats
 
 __all__ = [
-    "MAX_CLAIM",
-    "Backlog",
-    "Generation",
-    "Index",
-    "IndexStats",
-    "Lease",
-    "Profile",
-    "Proposal",
-    "Request",
-    "Taken",
-    "get_index",
-    "hide_password",
-]
+    "MAX_CLAIM", "Backlog", "Generation", "Index", "IndexStats", "Lease", "Profile", "Proposal", "Request", "Taken",
+    "get_index", "hide_password",
+]  # fmt: skip

@@ -94,7 +94,7 @@ class Pipeline:
         self.unanswered = deque(each for each in self.unanswered if each is not call)
 
     def disconnect(self) -> None:
-        """Give up the connection and the unanswered calls on it."""
+        """Close the connection and drop the unanswered calls on it."""
         connection, self.connection = self.connection, None
         self.unanswered.clear()
         if connection is not None:

@@ -15,7 +15,7 @@ _USER_SEPARATOR = "\x1e"
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """One gate: ``room`` tasks may start now (``None``: unlimited); if 0, time alone opens it at ``next_at``."""
+    """One gate: ``room`` tasks may start now (``None``: unlimited). ``next_at`` is set if time alone opens the gate."""
 
     scope: str  # everything, queue, type, key, user
     name: str

@@ -1,4 +1,4 @@
-"""What a worker can run. Workers that are alike share one profile and its heads."""
+"""What a worker can run. Workers with the same abilities share one profile and its heads."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class AuditEntry(models.Model):
         ordering: ClassVar = ["-id"]
         indexes: ClassVar = [
             # history on the pages of queues, workers and policies
-            models.Index(fields=["target", "target_id", "-id"], name="taskqueue_audit_target"),
+            models.Index(fields=["target", "target_id", "-id"], name="taskqueue_audit_target")
         ]
 
     def __str__(self) -> str:

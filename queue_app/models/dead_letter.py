@@ -15,11 +15,7 @@ from queue_app.models.querysets import restricted_to
 #: Condition of dead letters that can be replayed.
 OPEN = Q(replayed_at__isnull=True, discarded_at__isnull=True)
 OPEN_NAME, REPLAYED_NAME, DISCARDED_NAME = "open", "replayed", "discarded"
-_STATES = {
-    OPEN_NAME: OPEN,
-    REPLAYED_NAME: Q(replayed_at__isnull=False),
-    DISCARDED_NAME: Q(discarded_at__isnull=False),
-}
+_STATES = {OPEN_NAME: OPEN, REPLAYED_NAME: Q(replayed_at__isnull=False), DISCARDED_NAME: Q(discarded_at__isnull=False)}
 STATE_NAMES = tuple(_STATES)
 
 

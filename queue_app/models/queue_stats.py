@@ -35,7 +35,7 @@ class QueueStats(models.Model):
         verbose_name_plural = "queue stats"
         constraints: ClassVar = [
             # one snapshot per queue and minute; also serves the charts
-            models.UniqueConstraint(fields=["queue", "taken_at"], name="taskqueue_stats_once"),
+            models.UniqueConstraint(fields=["queue", "taken_at"], name="taskqueue_stats_once")
         ]
 
     def __str__(self) -> str:

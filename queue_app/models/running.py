@@ -38,9 +38,7 @@ class TaskLog(models.Model):
     updated_at = models.DateTimeField()
 
     class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["task", "attempt"], name="taskqueue_log_once"),
-        ]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["task", "attempt"], name="taskqueue_log_once")]
 
     def __str__(self) -> str:
         return f"log of {self.task_id}, attempt {self.attempt}"

@@ -24,9 +24,7 @@ class SavedView(models.Model):
 
     class Meta:
         ordering: ClassVar = ["name"]
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["user", "of", "name"], name="taskqueue_view_once"),
-        ]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["user", "of", "name"], name="taskqueue_view_once")]
 
     def __str__(self) -> str:
         return self.name

@@ -190,7 +190,7 @@ class TaskPayload(models.Model):
     class Meta:
         indexes: ClassVar = [
             # the API's filter by parameters; transitions do not touch this table
-            ContainmentIndex(fields=["parameters"], opclasses=["jsonb_path_ops"], name="taskqueue_parameters"),
+            ContainmentIndex(fields=["parameters"], opclasses=["jsonb_path_ops"], name="taskqueue_parameters")
         ]
 
     def __str__(self) -> str:
@@ -226,7 +226,7 @@ class TaskAttempt(models.Model):
     class Meta:
         constraints: ClassVar = [
             # one record per attempt, even if it is reported twice; also serves the list of a task's attempts
-            models.UniqueConstraint(fields=["task", "attempt"], name="taskqueue_attempt_once"),
+            models.UniqueConstraint(fields=["task", "attempt"], name="taskqueue_attempt_once")
         ]
 
     def __str__(self) -> str:

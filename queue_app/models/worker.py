@@ -54,7 +54,7 @@ class Worker(models.Model):
                 fields=["last_heartbeat_at"],
                 condition=Q(status__in=["active", "draining"]),
                 name="taskqueue_live_workers",
-            ),
+            )
         ]
         constraints: ClassVar = [
             models.CheckConstraint(condition=Q(status__in=list(WorkerStatus)), name="taskqueue_worker_status"),

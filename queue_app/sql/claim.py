@@ -107,7 +107,7 @@ def give_back(tasks: Sequence[ClaimedTask]) -> list[Returned]:
 
 
 def give_back_unacknowledged(worker_id: uuid.UUID, known: Sequence[uuid.UUID]) -> list[Returned]:
-    """Do as ``give_back`` does with the tasks that the worker was granted but does not know of."""
+    """Return the tasks that the worker was granted but does not know of to their places, like ``give_back``."""
     params = [worker_id, list(known)]
     return returned(
         once_more_after_deadlock(

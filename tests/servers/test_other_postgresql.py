@@ -19,7 +19,6 @@ INSTALLED = Path("/usr/lib/postgresql")
 SERVICES = (
     "lifecycle/test_claim",
     "lifecycle/test_claim_dead_worker",
-    "lifecycle/test_deadlocks",
     "lifecycle/test_finish",
     "repair/test_reconcile",
     "repair/test_sweep",

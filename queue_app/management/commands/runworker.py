@@ -92,11 +92,7 @@ class Command(ServerCommand):
             self.prepare()
         try:
             code = run_workers(
-                worker_options,
-                transport,
-                processes,
-                health_port=options["health_port"],
-                reload=options["reload"],
+                worker_options, transport, processes, health_port=options["health_port"], reload=options["reload"]
             )
         except OSError as error:
             message = f"--health-port: port {options['health_port']} cannot be used: {error.strerror}"

@@ -41,11 +41,7 @@ MAX_COUNT = 1000
 
 
 def read(
-    after_id: str = FROM_NOW,
-    *,
-    count: int = 100,
-    block_ms: int | None = None,
-    only: EventFilter | None = None,
+    after_id: str = FROM_NOW, *, count: int = 100, block_ms: int | None = None, only: EventFilter | None = None
 ) -> tuple[list[Event], str]:
     """Return the events after ``after_id`` that match ``only``, oldest first, and the id to continue from.
 

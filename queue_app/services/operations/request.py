@@ -86,12 +86,7 @@ def preview_operation(action: Action, wanted: TaskFilter | DeadLetterFilter, lim
 
 
 def start_operation(
-    action: Action,
-    wanted: TaskFilter | DeadLetterFilter,
-    options: Options | None = None,
-    *,
-    by: str,
-    reason: str = "",
+    action: Action, wanted: TaskFilter | DeadLetterFilter, options: Options | None = None, *, by: str, reason: str = ""
 ) -> Operation:
     """Request an action on everything that matches a filter now, oldest first; return the operation.
 

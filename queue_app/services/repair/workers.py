@@ -55,12 +55,7 @@ def register(
         defaults=updated,
         create_defaults=updated
         | asdict(identity)
-        | {
-            "concurrency": concurrency,
-            "started_at": now,
-            "heartbeat_seconds": heartbeat_seconds,
-            "token_id": token_id,
-        },
+        | {"concurrency": concurrency, "started_at": now, "heartbeat_seconds": heartbeat_seconds, "token_id": token_id},
     )
     notify_index(Index.register, "register", profile, identity.id)
     mark_dead_locally()  # a worker that replaces a dead one on this machine requeues its tasks at once

@@ -76,7 +76,7 @@ def take_lead(token: str, seconds: float) -> bool:
 
 
 def resign(token: str) -> None:
-    """Give up the leadership, if ``token`` has it. Raises ``IndexUnavailable``."""
+    """Release the leadership, if ``token`` has it. Raises ``IndexUnavailable``."""
     get_index().lock(LOCK, token, 0)
 
 

@@ -17,7 +17,7 @@ local function next_lane(p)
   return (first_of(group_key(p, q, g)))
 end
 
--- Wakes an idle worker of a profile, else one that lacked free slots for the next task and has enough now.
+-- Wakes an idle worker of a profile, else a worker that had too few free slots for the next task and now has enough.
 local function wake_one(p)
   local idle = redis.call('ZPOPMIN', idle_key(p))
   if idle[1] then return wake_worker(idle[1]) end
@@ -69,7 +69,7 @@ local function wake_any()
   return false
 end
 
--- Returns gates to the heads that waited for time only and are due; returns when the next one is due (us), if any.
+-- Puts the gates whose refill is due back into the heads; returns the instant (us) of the next refill, if any.
 local function apply_refills()
   local at = select(2, first_of(REFILLS))
   while at and tonumber(at) <= now_us() do
@@ -84,8 +84,8 @@ local function apply_refills()
   return at
 end
 
--- Lets one idle worker of each profile wait for the next refill; wakes one where none waits. Returns the wait (ms) of
--- `worker`, the caller, or ''.
+-- Makes one idle worker of each profile wait for the next refill; in a profile where no worker waits, wakes one. Returns
+-- the ms that `worker`, the caller, must wait, or ''.
 local function watch_refills(profile, worker, is_idle)
   local _, at = first_of(REFILLS)
   if not at then return '' end
