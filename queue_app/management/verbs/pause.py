@@ -1,23 +1,16 @@
 """Pause a queue, a task type, a key or everything; running tasks finish."""
 
 from argparse import ArgumentParser
-from collections.abc import Callable
 
 from django.utils import timezone
 
 from queue_app.management.verbs import Call, Needs, add_by, add_json
 from queue_app.management.verbs._values import duration
-from queue_app.services.control.pause import Paused, describe, pause, pause_everything, pause_key, pause_type
+from queue_app.services.control.pause import BY_KIND, describe
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue pause mail --reason 'the provider is down' --for 2h"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
-PAUSES: dict[str, Callable[..., Paused]] = {
-    "queue": pause,
-    "type": pause_type,
-    "key": pause_key,
-    "all": pause_everything,
-}
 
 
 def add_target(parser: ArgumentParser) -> None:
@@ -49,7 +42,7 @@ def run(call: Call) -> int:
     names = [name] if name else []
     until = None if call["length"] is None else timezone.now() + call["length"]
     with atomic():
-        paused = PAUSES[kind](*names, by=call.by, reason=call["reason"], resume_at=until)
+        paused = BY_KIND[kind][0](*names, by=call.by, reason=call["reason"], resume_at=until)
         call.record("pause", kind, names, reason=call["reason"])
     end = f" until {paused.resume_at:%Y-%m-%d %H:%M:%S %Z}" if paused.resume_at else ""
     facts = {"by": paused.paused_by, "reason": paused.paused_reason, "resume_at": paused.resume_at}

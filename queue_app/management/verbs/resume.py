@@ -1,21 +1,14 @@
 """Resume a queue, a task type, a key or everything."""
 
 from argparse import ArgumentParser
-from collections.abc import Callable
 
 from queue_app.management.verbs import Call, Needs, add_by, add_json
 from queue_app.management.verbs.pause import add_target, target
-from queue_app.services.control.pause import resume, resume_everything, resume_key, resume_type
+from queue_app.services.control.pause import BY_KIND
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue resume mail"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
-RESUMES: dict[str, Callable[..., object]] = {
-    "queue": resume,
-    "type": resume_type,
-    "key": resume_key,
-    "all": resume_everything,
-}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -29,7 +22,7 @@ def run(call: Call) -> int:
     kind, name = target(call)
     names = [name] if name else []
     with atomic():
-        RESUMES[kind](*names)
+        BY_KIND[kind][1](*names)
         call.record("resume", kind, names)
     everything = "everything is resumed; queues, types and keys with their own pause stay paused"
     return call.answer(f"{kind} {name} is resumed" if name else everything, {kind: name or True, "paused": False})

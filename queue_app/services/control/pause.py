@@ -8,7 +8,7 @@ Crash points: only the row counts; the reconciler repeats a copy to the index th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -88,6 +88,15 @@ def resume_due() -> int:
                 signals.resumed_by_itself.send(None, what=describe(found))
                 resumed += 1
     return resumed
+
+
+#: Kind of what is paused -> the services that pause and resume it by name; everything ("all") has no name.
+BY_KIND: Final[Mapping[str, tuple[Callable[..., Paused], Callable[..., object]]]] = {
+    "queue": (pause, resume),
+    "type": (pause_type, resume_type),
+    "key": (pause_key, resume_key),
+    "all": (pause_everything, resume_everything),
+}
 
 
 def check_resume_at(value: datetime | None) -> datetime | None:
