@@ -197,10 +197,7 @@ class TaskControl(Exception):
 
 
 class Retry(TaskControl):
-    """Fail the attempt and retry ``after`` seconds, by default after the usual backoff.
-
-    The failure counts against ``max_retries``.
-    """
+    """Fail the attempt, as one of ``max_retries``, and retry ``after`` seconds, by default after the usual backoff."""
 
     def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
         super().__init__(message)

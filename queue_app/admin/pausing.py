@@ -19,7 +19,7 @@ from queue_app.admin.mixins import QueueAppAdmin, page
 from queue_app.dashboard import labels
 from queue_app.exceptions import InvalidTaskData, InvalidTransition
 from queue_app.models import Limit, Queue, RuntimeSettings
-from queue_app.services.control.pause import BY_KIND
+from queue_app.services.control.pause import BY_KIND, EVERYTHING
 
 REASON_LENGTH = 200  # the length of paused_reason
 LIMITS_NOTE = _lazy("A change applies from the next claim on.")
@@ -179,5 +179,5 @@ def _posted(request: HttpRequest) -> PauseForm:
 def _kind(found: Queue | Limit | RuntimeSettings) -> tuple[str, list[str]]:
     """Return the kind of an object for the services, and its name if it has one."""
     if isinstance(found, RuntimeSettings):
-        return "all", []
+        return EVERYTHING, []
     return ("queue" if isinstance(found, Queue) else found.scope), [found.name]

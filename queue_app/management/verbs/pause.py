@@ -6,7 +6,7 @@ from django.utils import timezone
 
 from queue_app.management.verbs import Call, Needs, add_by, add_json
 from queue_app.management.verbs._values import duration
-from queue_app.services.control.pause import BY_KIND, describe
+from queue_app.services.control.pause import BY_KIND, EVERYTHING, describe
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue pause mail --reason 'the provider is down' --for 2h"
@@ -42,7 +42,9 @@ def run(call: Call) -> int:
     names = [name] if name else []
     until = None if call["length"] is None else timezone.now() + call["length"]
     with atomic():
-        paused = BY_KIND[kind][0](*names, by=call.by, reason=call["reason"], resume_at=until)
+        paused = BY_KIND[EVERYTHING if kind == "all" else kind][0](
+            *names, by=call.by, reason=call["reason"], resume_at=until
+        )
         call.record("pause", kind, names, reason=call["reason"])
     end = f" until {paused.resume_at:%Y-%m-%d %H:%M:%S %Z}" if paused.resume_at else ""
     facts = {"by": paused.paused_by, "reason": paused.paused_reason, "resume_at": paused.resume_at}

@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 
 from queue_app.management.verbs import Call, Needs, add_by, add_json
 from queue_app.management.verbs.pause import add_target, target
-from queue_app.services.control.pause import BY_KIND
+from queue_app.services.control.pause import BY_KIND, EVERYTHING
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue resume mail"
@@ -22,7 +22,7 @@ def run(call: Call) -> int:
     kind, name = target(call)
     names = [name] if name else []
     with atomic():
-        BY_KIND[kind][1](*names)
+        BY_KIND[EVERYTHING if kind == "all" else kind][1](*names)
         call.record("resume", kind, names)
     everything = "everything is resumed; queues, types and keys with their own pause stay paused"
     return call.answer(f"{kind} {name} is resumed" if name else everything, {kind: name or True, "paused": False})
