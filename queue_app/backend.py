@@ -7,8 +7,6 @@ A decorator imports this module, perhaps while the apps are still loading (a thi
 may define tasks beside its models), so functions import modules with models when they need them.
 """
 
-from __future__ import annotations
-
 import logging
 import uuid
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """System checks of the settings, with stable ids and hints."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ variable ``TASKQUEUE__SECTION__KEY`` overrides a key. ``queue_app.checks`` repor
 and invalid values.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ start a new line or control a terminal. Passwords in URLs and values with secret
 ``password``) are masked. Lines are limited to 16 kB, because collectors cut longer ones.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator, Mapping

@@ -19,7 +19,7 @@ from django.utils.json import normalize_json
 from queue_app import registry
 from queue_app.core.priorities import band_from_django, django_priority
 from queue_app.core.records import Enqueued
-from queue_app.core.states import Status
+from queue_app.core.states import TERMINAL, WAITING, Status
 from queue_app.registry import AnyTask
 from queue_app.tasks import AnyResult, QueueTask
 
@@ -27,14 +27,10 @@ if TYPE_CHECKING:
     from queue_app.models import Task
 
 RESULT_STATUS: Final[dict[Status, TaskResultStatus]] = {
-    Status.SCHEDULED: TaskResultStatus.READY,
-    Status.QUEUED: TaskResultStatus.READY,
+    **dict.fromkeys(WAITING, TaskResultStatus.READY),
     Status.EXECUTING: TaskResultStatus.RUNNING,
+    **dict.fromkeys(TERMINAL, TaskResultStatus.FAILED),
     Status.COMPLETED: TaskResultStatus.SUCCESSFUL,
-    Status.FAILED: TaskResultStatus.FAILED,
-    Status.CANCELLED: TaskResultStatus.FAILED,
-    Status.DEAD_LETTER: TaskResultStatus.FAILED,
-    Status.EXPIRED: TaskResultStatus.FAILED,
 }
 
 # A new result is filled slot by slot, because Django's constructor takes three times as long for each task of a bulk.

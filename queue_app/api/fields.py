@@ -7,7 +7,6 @@ continues with the next field after an error, so that the answer lists all error
 from __future__ import annotations
 
 import re
-import unicodedata
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Self
@@ -18,7 +17,7 @@ from rest_framework.settings import api_settings
 from queue_app.api.errors import InvalidInput
 from queue_app.exceptions import InvalidTaskData, near_matches
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.services.enqueue.validate import check_reason
+from queue_app.services.enqueue.validate import check_reason, check_text
 
 type Check[T] = Callable[[Any, str], T]
 
@@ -118,21 +117,7 @@ def several[T](check: Check[T]) -> Check[list[T]]:
 
 def text(value: Any, name: str) -> str:
     """Accept visible text of a bounded length."""
-    if not isinstance(value, str):
-        raise InvalidTaskData(name, f"{name} must be a string.", code="string_expected")
-    if not value:
-        raise InvalidTaskData(name, f"{name} must not be empty.", code="blank")
-    if len(value) > TEXT_LENGTH:
-        message = f"{name} has {len(value)} characters; the limit is {TEXT_LENGTH}."
-        raise InvalidTaskData(name, message, limit=TEXT_LENGTH)
-    if not value.isascii() or not value.isprintable():
-        _refuse_invisible(value, name)
-    return value
-
-
-def _refuse_invisible(value: str, name: str) -> None:
-    if any(unicodedata.category(character)[0] == "C" for character in value):
-        raise InvalidTaskData(name, f"{name} contains control or invisible characters.", code="invalid_characters")
+    return check_text(value, name, TEXT_LENGTH)
 
 
 def tail_of_text(length: int) -> Check[str]:

@@ -1,7 +1,5 @@
 """The JSON of tasks, queues, limits, workers, dead letters and operations in answers."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 from typing import Any, Final
 
@@ -14,11 +12,9 @@ from queue_app.models import DeadLetter, Limit, Operation, PriorityPolicy, Runti
 from queue_app.models.operation import OperationKind
 from queue_app.registry import all_sensitive_names
 from queue_app.services.control.limits import PACE
+from queue_app.services.control.pause import EVERYTHING
 from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS
 from queue_app.services.read.inspect import TaskDetail
-
-#: Scope of a pause of everything, next to those of limits.
-EVERYTHING: Final = "everything"
 
 
 class Shape:

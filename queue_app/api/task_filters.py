@@ -1,7 +1,5 @@
 """The filter of tasks in a request: the same names in a query string and in the body of a bulk action."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -52,10 +50,7 @@ def read_filter(reader: Reader, names: Iterable[str]) -> TaskFilter:
 
 
 def read_body_filter(given: Any) -> TaskFilter:
-    """Return the filter in a body: strings or lists of strings, and ``parameters`` as an object.
-
-    Raise all its errors together.
-    """
+    """Return the filter in a body: strings, lists of strings, and ``parameters``; raise all errors together."""
     data = {name: value for name, value in json_object(given, "filter").items() if value is not None}
     parameters = data.pop("parameters", None)
     values = {name: value if isinstance(value, list) else [value] for name, value in data.items()}

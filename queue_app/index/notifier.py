@@ -69,10 +69,7 @@ class Notifier:
         self._timed_out_at = 0.0  # monotonic; the server did not answer in time
 
     def notify(self, entries: Sequence[Entry], events: Sequence[Run] = ()) -> None:
-        """Send entries and events, now or together with the next ones.
-
-        Raises ``redis.RedisError`` when these or earlier ones failed.
-        """
+        """Send entries and events, now or with the next ones; raise ``redis.RedisError`` when earlier ones failed."""
         with self._turn():
             failure, self._failure = self._failure, None
             if failure is not None:

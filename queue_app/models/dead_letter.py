@@ -1,7 +1,5 @@
 """Records of tasks that the queue will not retry."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Self
 
 from django.db import models
@@ -15,11 +13,7 @@ from queue_app.models.querysets import restricted_to
 #: Condition of dead letters that can be replayed.
 OPEN = Q(replayed_at__isnull=True, discarded_at__isnull=True)
 OPEN_NAME, REPLAYED_NAME, DISCARDED_NAME = "open", "replayed", "discarded"
-_STATES = {
-    OPEN_NAME: OPEN,
-    REPLAYED_NAME: Q(replayed_at__isnull=False),
-    DISCARDED_NAME: Q(discarded_at__isnull=False),
-}
+_STATES = {OPEN_NAME: OPEN, REPLAYED_NAME: Q(replayed_at__isnull=False), DISCARDED_NAME: Q(discarded_at__isnull=False)}
 STATE_NAMES = tuple(_STATES)
 
 

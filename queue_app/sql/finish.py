@@ -1,7 +1,5 @@
 """Record how attempts ended, in batches, fenced by the attempt and its worker."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -133,10 +131,7 @@ SELECT id, attempt, status FROM done
 
 
 def fail(verdicts: Sequence[Verdict], dead_letter_seconds: float) -> dict[AttemptKey, Status]:
-    """Record failed attempts and their consequences; a task with a requested cancellation is not retried.
-
-    Returns {(id, attempt): status now} as ``complete`` does.
-    """
+    """Record failed attempts; a task with a requested cancellation is not retried. Returns as ``complete`` does."""
     rows = [
         (
             verdict.outcome.task.id,

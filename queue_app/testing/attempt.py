@@ -73,8 +73,7 @@ def _fail(call: StoredCall, error: BaseException, retries: int, result_of: Calla
     kind = type(error)
     call.errors.append(
         TaskError(
-            exception_class_path=f"{kind.__module__}.{kind.__qualname__}",
-            traceback="".join(format_exception(error)),
+            exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback="".join(format_exception(error))
         )
     )
     call.failures += 1

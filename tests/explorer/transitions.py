@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from queue_app import conf
 from queue_app.core.priorities import Band
 from queue_app.core.records import Throttling
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import InvalidTransition
 from queue_app.models import Limit
+from queue_app.models.operation import OperationKind
 from queue_app.services.control.pause import pause, resume
 from queue_app.services.control.queues import copy_limit
 from queue_app.services.enqueue.admission import expire_stale
@@ -19,10 +22,14 @@ from queue_app.services.lifecycle import claim as claiming
 from queue_app.services.lifecycle.actions import cancel, cancel_many, reprioritise, retry, run_now
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard, replay
+from queue_app.services.operations.advance import run_operations
+from queue_app.services.operations.request import Action, start_operation
+from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.repair import reap
 from queue_app.services.repair import workers as worker_services
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import Reconciler
+from queue_app.services.upkeep.maintenance import purge_tasks
 from queue_app.services.upkeep.promote import make_due, promote
 from tests.explorer.world import KEY, STATES, World, new, row
 from tests.support.engine import done, failed
@@ -113,6 +120,16 @@ def _reconcile(_world: World, _number: int) -> Any:
     return reconciler.run_once()  # as much later as it takes for a lease to be abandoned
 
 
+def _purge(_world: World, _number: int) -> int:
+    retention = replace(conf.get().retention, success_seconds=0.0, failure_seconds=0.0, idempotency_seconds=0.0)
+    return purge_tasks(retention, 100, math.inf)
+
+
+def _cancel_all(world: World, _number: int) -> int:
+    start_operation(Action(kind=OperationKind.CANCEL), TaskFilter(queues=("default",)), by="ina")
+    return run_operations()
+
+
 def _register(world: World, number: int) -> None:
     hand = world.hands[1 + number]
     worker_services.register_in_index(hand.profile, hand.id)
@@ -159,6 +176,11 @@ TRANSITIONS: Final[dict[str, Transition]] = {
         ),
         ("queued",),
     ),
+    "admit": Transition(
+        lambda _world, _number: enqueue(new(concurrency_key=KEY, user="ina"), outside=True), ("queued", "executing")
+    ),
+    "purge": Transition(_purge, ("dead", "cancelled")),
+    "operation": Transition(_cancel_all, ("queued", "executing", "scheduled")),
     "register": Transition(_register, ("queued", "executing", "proposed")),
     "deregister": Transition(
         lambda world, _: worker_services.deregister(world.hands[0].id, world.hands[0].profile, tasks_done=0),

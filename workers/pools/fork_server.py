@@ -36,10 +36,7 @@ from queue_app.workers.wire import Reader, outcome_form, send, task_of
 logger = logging.getLogger("taskqueue")
 
 #: The signal that raises each interruption in a slot.
-SIGNALS: dict[type[Interruption], signal.Signals] = {
-    TaskCancelled: signal.SIGUSR1,
-    TaskTimeout: signal.SIGUSR2,
-}
+SIGNALS: dict[type[Interruption], signal.Signals] = {TaskCancelled: signal.SIGUSR1, TaskTimeout: signal.SIGUSR2}
 #: Time for idle slots to send their last notifications to the index when the worker exits.
 LEAVE_SECONDS = 1.0
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG

@@ -1,7 +1,5 @@
 """The requests of remote workers, checked; and the JSON of the tasks that they get."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Mapping
@@ -145,10 +143,7 @@ def _error(value: Any, name: str) -> TaskFailure:
 
 
 def outcome(claimed: ClaimedTask, reported: dict[str, Any]) -> Outcome:
-    """Return the outcome that a worker reported for the attempt that holds the task.
-
-    Raise ``InvalidTaskData`` for a throttle by key if the task has no key.
-    """
+    """Return the outcome that a worker reported; raise ``InvalidTaskData`` for a throttle by key without a key."""
     throttle = reported["throttle"] if reported["status"] == "throttled" else None
     if throttle is not None and throttle.scope == "key" and not claimed.concurrency_key:
         message = f"Task {claimed.id} has no concurrency_key: throttle its type or its queue."

@@ -1,13 +1,10 @@
 """Every endpoint with its request, its answers and its errors; long because it is one table."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from queue_app.api import representation
 from queue_app.api.internal import parsing
 from queue_app.api.internal import views as workers
-from queue_app.api.representation import EVERYTHING
 from queue_app.api.schema.components import (
     ANYTHING,
     BAND,
@@ -43,6 +40,7 @@ from queue_app.models import Limit, Task
 from queue_app.models.dead_letter import STATE_NAMES
 from queue_app.models.limit import Scope
 from queue_app.models.limit_columns import MAX_CAP, MAX_RATE_SECONDS
+from queue_app.services.control.pause import EVERYTHING
 from queue_app.services.read.health import PARTS
 
 _NEEDS: Final = "For tasks of other users it needs queue_app.view_payload, else the status is 403."

@@ -1,6 +1,5 @@
 -- Begins a generation: claims are refused until `finish_generation`.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  number of the generation
 -- ARGV[2]  token that must hold the lock of rebuilds, or '' to skip that check
 -- Returns  1, or 0 when the token does not hold the lock: a slow rebuild must not replace a later one

@@ -1,6 +1,5 @@
 -- Returns the queued tasks that are missing or misplaced. Writes nothing.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV     lane, ids, own places, ...: packed as for push
 -- Returns  the ids at a wrong place in their lane, and the ids that have neither a place nor a lease
 --

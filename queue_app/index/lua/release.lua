@@ -1,6 +1,5 @@
 -- Frees the slots of leases that have ended: their rows say so, or no row was ever granted under them.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV     lane, n, id, leased_at_us, id, leased_at_us, ... (n pairs, at most 500), lane, n, ...
 --          a lane, or only its queue
 -- Returns  how many slots were freed

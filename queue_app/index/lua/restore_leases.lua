@@ -1,7 +1,6 @@
 -- Writes the leases of tasks that are executing according to their rows: the first step of a rebuild, and the repair of
 -- a lease that is missing, incomplete or another.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV     lane, n, id, leased_at_us, id, leased_at_us, ... (n pairs, at most 500), lane, n, ...
 -- Returns  how many were not there
 --

@@ -1,6 +1,5 @@
 -- Copies the limits of everything, a queue, a task type, or a key or family of keys, from their rows.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  gate: 'a', 'q:queue', 't:type' or 'k:key'    ARGV[2]  '1' when a row has limits for it
 -- ARGV[3..] field, value, ... as in the hash ('' for none); shares of a fair queue as 'share:name'
 -- Returns  1 when anything changed

@@ -1,6 +1,5 @@
 -- Counts waiting tasks and leases of all queues, or of one, about 5000 lanes per call.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  queue to continue with; '' at first for all queues
 -- ARGV[2]  cursor in that queue ('0' at first)    ARGV[3]  '1': that queue only
 -- Returns  {queue to continue with or '', cursor, header, queue, leases, count, oldest score or '', ...}

@@ -1,6 +1,5 @@
 -- Takes requests to be carried out: one that was taken and not acknowledged, else new ones.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  group    ARGV[2]  consumer
 -- ARGV[3]  ms after which an unacknowledged request is taken again    ARGV[4]  maximum number of new ones (1..500)
 -- Returns  {times taken, {id, {field, value, ...}}, ...}; {0} when there is nothing

@@ -1,6 +1,5 @@
 -- Forgets a worker; its profile goes with the last worker that has it.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  profile    ARGV[2]  worker id
 -- Returns  1 when the profile was forgotten too, else 0
 --! include wake

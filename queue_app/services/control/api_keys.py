@@ -1,7 +1,5 @@
 """Create, find and revoke keys of the API. A secret is returned once; only its digest is stored."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets
@@ -23,22 +21,10 @@ MARK: Final = "tq"
 SECRET_LENGTH: Final = 100
 #: Permissions that a key can be limited to.
 SCOPES: Final = (
-    "add_task",
-    "view_task",
-    "view_payload",
-    "cancel_task",
-    "reprioritise_task",
-    "retry_task",
-    "view_deadletter",
-    "replay_deadletter",
-    "discard_deadletter",
-    "view_worker",
-    "pause_queue",
-    "change_queue",
-    "change_prioritypolicy",
-    "view_operation",
-    "change_operation",
-)
+    "add_task", "view_task", "view_payload", "cancel_task", "reprioritise_task", "retry_task", "view_deadletter",
+    "replay_deadletter", "discard_deadletter", "view_worker", "pause_queue", "change_queue", "change_prioritypolicy",
+    "view_operation", "change_operation",
+)  # fmt: skip
 #: Lifetime of a key in a process's cache: a revoked key may be accepted for this long.
 CACHE_SECONDS: Final = 2.0
 MAX_CACHED: Final = 1000

@@ -68,10 +68,7 @@ def cancel_many(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Status]:
 
 
 def reprioritise(task_id: uuid.UUID, band: Band) -> None:
-    """Move one waiting task to ``band``; it keeps the time at which it was queued.
-
-    Raises ``TaskNotFound``, and ``InvalidTransition`` when the task no longer waits.
-    """
+    """Move one waiting task to ``band``, in its order; raise ``TaskNotFound``, or ``InvalidTransition``."""
     if not reprioritise_many([task_id], band):
         raise _refusal(task_id, "only waiting tasks have a priority to change")
 
@@ -84,10 +81,7 @@ def reprioritise_many(ids: Sequence[uuid.UUID], band: Band) -> set[uuid.UUID]:
 
 
 def run_now(task_id: uuid.UUID) -> None:
-    """Queue a scheduled task without waiting for its time.
-
-    Raises ``TaskNotFound``, and ``InvalidTransition`` when the task is not scheduled.
-    """
+    """Queue a scheduled task now; raise ``TaskNotFound``, or ``InvalidTransition`` when it is not scheduled."""
     if not run_now_many([task_id]):
         raise _refusal(task_id, "only scheduled tasks can be run early")
 

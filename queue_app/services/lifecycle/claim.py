@@ -5,8 +5,6 @@ are still queued, and the reconciler abandons them; no attempt is spent. After t
 the tasks are executing under a dead worker, and the reaper returns them.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Sequence
 
@@ -114,9 +112,9 @@ def abandon(leases: Sequence[Lease]) -> int:
     return index.push(snapshot.refs([lease.id for lease in leases]))
 
 
-def withdraw_last(worker_id: uuid.UUID) -> int:
+def withdraw_last(index: Index, worker_id: uuid.UUID) -> int:
     """Put back the tasks that the index proposed to a worker and the rows did not grant; return how many."""
-    return abandon(get_index().last_proposal(worker_id))
+    return abandon(index.last_proposal(worker_id))
 
 
 def give_back(tasks: list[ClaimedTask]) -> set[uuid.UUID]:
@@ -140,12 +138,8 @@ def recover(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
     First returns the tasks that were proposed but not granted: after a broken connection PostgreSQL may still be
     executing the grant. Afterwards that grant is either visible or refused.
     """
-    notify_index(_withdraw_last, "withdraw", worker_id)
+    notify_index(withdraw_last, "withdraw", worker_id)
     return give_back_unacknowledged(worker_id, known)
-
-
-def _withdraw_last(_index: Index, worker_id: uuid.UUID) -> None:
-    withdraw_last(worker_id)
 
 
 def return_to_index(tasks: Sequence[Returned]) -> int:

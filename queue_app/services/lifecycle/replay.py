@@ -8,8 +8,6 @@ nothing has happened. Between the commit and the push the task is queued but not
 and the reconciler pushes it.
 """
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 
@@ -78,10 +76,7 @@ def _edited(dead_letter_id: uuid.UUID, parameters: dict[str, Any]) -> str | None
 
 
 def discard(dead_letter_id: uuid.UUID, *, by: str, reason: str = "") -> None:
-    """Close a dead letter for good.
-
-    Raises ``DeadLetterNotFound``, and ``InvalidTransition`` when it was replayed or discarded before.
-    """
+    """Close a dead letter for good; raise ``DeadLetterNotFound``, or ``InvalidTransition`` when it is closed."""
     if not discard_open([dead_letter_id], by=by, reason=reason):
         raise refusal(dead_letter_id, "discarded")
 

@@ -17,6 +17,7 @@ from django.db.models import Sum
 from django.utils import timezone
 
 from queue_app.core.explanation import Explanation, Reason
+from queue_app.core.records import TaskRef
 from queue_app.core.states import TERMINAL, Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
@@ -25,7 +26,7 @@ from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.models.limit import Scope
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.read.inspect import effective_options, get_task, ref_of
+from queue_app.services.read.inspect import effective_options, get_task
 from queue_app.sql.database import alias
 
 #: Maximum number of slot holders, or of workers, that a sentence names.
@@ -93,7 +94,7 @@ def _waits_until(task: Task) -> Reason:
 
 
 def _from_index(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
-    index, ref = get_index(), ref_of(task)
+    index, ref = get_index(), TaskRef.of(task)
     placement = index.explain(ref)
     if placement.state != "ready":
         text = "The index is being rebuilt from the rows. No task starts until the rebuild is done."

@@ -1,7 +1,5 @@
 """Numbers about queues and workers; the index counts what it can."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -65,10 +63,7 @@ def _age(since: datetime | None, now: datetime) -> float | None:
 
 
 def queue_stats() -> dict[str, Any]:
-    """Return depth and oldest age per band, workers, and the throughput of the last minute.
-
-    The depths are ``None`` while the index cannot be reached.
-    """
+    """Return depths and ages per band (``None`` without the index), workers, and the last minute's throughput."""
     queues: list[QueueSummary] | None
     try:
         queues = [queue_summary(queue) for queue in Queue.objects.all()]

@@ -8,8 +8,6 @@ Crash points: if the answer of a grant is lost, the worker's next poll does not 
 the task again. If the worker does not poll again, the reaper queues it.
 """
 
-from __future__ import annotations
-
 import json
 import time
 import uuid
@@ -184,18 +182,21 @@ def change_task_types(token: WorkerToken, worker_id: uuid.UUID, task_types: Sequ
 
 def deregister(token: WorkerToken, worker_id: uuid.UUID, *, tasks_done: int) -> None:
     """Record that the worker exits, and return the tasks that it still holds; a repetition changes nothing."""
-    worker = Worker.objects.filter(id=worker_id, token_id=token.id).first()
-    if worker is None:
-        raise NotFound(f"This token has no worker {worker_id}.")
+    worker = _find(token, worker_id)
     if worker.status in LIVING:
         give_back_unacknowledged(worker_id, [])
         service.deregister(worker_id, _profile(worker), tasks_done=tasks_done)
 
 
-def _own(token: WorkerToken, worker_id: uuid.UUID) -> Worker:
+def _find(token: WorkerToken, worker_id: uuid.UUID) -> Worker:
     worker: Worker | None = Worker.objects.filter(id=worker_id, token_id=token.id).first()
     if worker is None:
         raise NotFound(f"This token has no worker {worker_id}.")
+    return worker
+
+
+def _own(token: WorkerToken, worker_id: uuid.UUID) -> Worker:
+    worker = _find(token, worker_id)
     if worker.status not in LIVING:
         raise WorkerLost(f"The worker is {worker.status}; register again.")
     return worker

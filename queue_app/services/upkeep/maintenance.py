@@ -43,8 +43,6 @@ LONGEST_GAP: Final = timedelta(hours=1)
 #: Number of intervals without a success after which a job is overdue.
 OVERDUE_INTERVALS: Final = 3
 
-type _Purge = Callable[[float, float, int, datetime | None], list[datetime]]
-
 logger = logging.getLogger("taskqueue")
 
 
@@ -89,10 +87,7 @@ JOBS: Final[dict[str, Callable[[], int]]] = {
 
 
 def run_overdue(*names: str, every: bool = False) -> list[str]:
-    """Run the named jobs (none named: all) that are overdue, or all of them with ``every``.
-
-    Return the names of the jobs that succeeded.
-    """
+    """Run the named jobs (none: all) that are overdue, or all with ``every``; return those that succeeded."""
     return [name for name in names or JOBS if (every or is_overdue(name)) and _succeeds(name, JOBS[name])]
 
 
@@ -159,20 +154,20 @@ def purge_tasks(retention: RetentionSettings, limit: int, until: float) -> int:
     """
     key_seconds, deleted = retention.idempotency_seconds, 0
     last = _Pass.load(retention)
-    kinds: dict[_Purge, tuple[float, datetime | None]] = {
-        upkeep.purge_completed: (retention.success_seconds, last.done - OVERLAP if last else None),
-        upkeep.purge_unsuccessful: (retention.failure_seconds, None),
+    kinds: dict[str, tuple[float, datetime | None]] = {
+        upkeep.COMPLETED: (retention.success_seconds, last.done - OVERLAP if last else None),
+        upkeep.UNSUCCESSFUL: (retention.failure_seconds, None),
     }
     started_at = timezone.now()
     while kinds:
-        for delete, (keep, after) in list(kinds.items()):
-            batch = delete(keep, key_seconds, limit, after)
+        for kind, (keep, after) in list(kinds.items()):
+            batch = upkeep.purge_tasks(kind, keep, key_seconds, limit, after)
             deleted += len(batch)
             if len(batch) == limit:
-                kinds[delete] = (keep, max(batch))
+                kinds[kind] = (keep, max(batch))
             else:
-                del kinds[delete]
-                if delete is upkeep.purge_completed:
+                del kinds[kind]
+                if kind == upkeep.COMPLETED:
                     _Pass.save(retention, started_at, last)
         if time.monotonic() >= until:
             break

@@ -2,6 +2,7 @@
 
 from django.db import transaction
 
+from queue_app.index import get_index
 from queue_app.models import Queue, Worker
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.services.repair.reap import mark_dead
@@ -54,7 +55,7 @@ def test_a_grant_under_way_is_waited_for(engine, hand):
     proposal = engine.index.claim(hand.profile, hand.id, 1)
     with transaction.atomic():
         assert claim_rows.claim([task_id], hand.id, proposal.generation, proposal.leased_at)
-        marking = Side(lambda: claim_service.withdraw_last(hand.id))
+        marking = Side(lambda: claim_service.withdraw_last(get_index(), hand.id))
         until(somebody_waits_for_a_lock, "it waits for the grant")
     assert marking.result() == 0
     assert engine.check().leases == {task_id}

@@ -30,7 +30,7 @@ def read(monkeypatch):
 
     def explained(sql, params):
         fetch_all("SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)")
-        kind = "completed" if sql is upkeep._PURGE_COMPLETED else "unsuccessful"
+        kind = "completed" if upkeep.COMPLETED in sql else "unsuccessful"
         with connection().cursor() as cursor:
             cursor.execute(f"EXPLAIN (ANALYZE, TIMING OFF) {sql}", params)
             plan = "\n".join(line for (line,) in cursor.fetchall())
