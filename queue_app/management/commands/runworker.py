@@ -10,6 +10,7 @@ from django.core.management.base import CommandError
 from queue_app import conf, registry
 from queue_app.exceptions import InvalidTaskData
 from queue_app.management.servers import EXIT_USAGE, ServerCommand
+from queue_app.management.verbs._values import names
 
 
 class Command(ServerCommand):
@@ -64,8 +65,8 @@ class Command(ServerCommand):
             processes = check_processes(options["processes"])
             transport = _transport(options["server"], options["token"])
             worker_options = WorkerOptions(
-                queues=_names(options["queues"]),
-                capabilities=_names(options["capabilities"]),
+                queues=tuple(names(options["queues"])),
+                capabilities=tuple(names(options["capabilities"])),
                 concurrency=defaults.concurrency if options["concurrency"] is None else options["concurrency"],
                 name=options["name"] or default_name(),
                 max_tasks=options["max_tasks"],
@@ -111,7 +112,3 @@ def _positive(name: str, value: int | None) -> int | None:
     if value is not None and value < 1:
         raise InvalidTaskData(name, f"{name} must be at least 1, not {value}.")
     return value
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
