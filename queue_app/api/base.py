@@ -4,8 +4,6 @@ It sets every policy itself, so that the settings of the project do not change w
 is read, or how an answer looks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from http import HTTPStatus

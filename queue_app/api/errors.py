@@ -4,8 +4,6 @@
 details, which reveal nothing about the inside of the server.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The JSON of tasks, queues, limits, workers, dead letters and operations in answers."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The bodies of actions on many tasks or dead letters: which ones, what to do, how fast."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Turn the body of a request into a ``NewTask``, or into many."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The filter of tasks in a request: the same names in a query string and in the body of a bulk action."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

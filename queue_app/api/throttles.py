@@ -6,8 +6,6 @@ never exceeded, but many processes reach it a little early. PostgreSQL enforces 
 user, length of a queue).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

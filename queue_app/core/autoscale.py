@@ -1,7 +1,5 @@
 """How many workers a queue could keep busy now with tasks that no limit holds back."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ keeps metrics of its own. The parts of a name are separated by colons and contai
 - ``repair:KIND``, ``worker:dead``, ``retry:worker_died``: defined by the code that counts.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final

@@ -1,7 +1,5 @@
 """Why a task is not running: its reasons in order, as text and as data."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field

@@ -4,8 +4,6 @@ A gate is a point at which limits apply: everything, a queue, a task type, a con
 user in a queue. A task starts only if all its gates are open. See ``docs/explanation/limits.md``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

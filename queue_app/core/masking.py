@@ -9,8 +9,6 @@ is unchanged keeps its real value. A mask anywhere else is refused, because it w
 place of the secret.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from itertools import pairwise

@@ -4,8 +4,6 @@ The check runs before anything is stored, because deep or unusual JSON would bre
 reads it later. Errors name the path of the invalid value.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The five priority bands, their names, and the mapping from Django's -100..100."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import Final
 

@@ -5,8 +5,6 @@ after a secret or sensitive name (``password=…``), after an authorization sche
 password part of a URL.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache

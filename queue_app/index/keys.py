@@ -1,7 +1,5 @@
 """Keys of the index that Python uses itself; ``lua/lib/keys.lua`` describes all keys and builds the others."""
 
-from __future__ import annotations
-
 #: Prefixes of the keys that a rebuild keeps: data that no row holds, and the copies of limits. Pushes during the
 #: rebuild need the limits to find the lane of a task.
 _KEPT = (

@@ -1,7 +1,5 @@
 """Leases: the slots that tasks take until their rows say that they are free."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet

@@ -1,7 +1,5 @@
 """Where a task stands in the index, and the gates that it must pass to start."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass

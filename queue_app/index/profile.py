@@ -1,7 +1,5 @@
 """What a worker can run. Workers with the same abilities share one profile and its heads."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable

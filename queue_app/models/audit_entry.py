@@ -1,7 +1,5 @@
 """The audit log: what people changed in the admin, over the API and by commands."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from django.db import models

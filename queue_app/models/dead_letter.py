@@ -1,7 +1,5 @@
 """Records of tasks that the queue will not retry."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Self
 
 from django.db import models

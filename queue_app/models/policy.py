@@ -1,7 +1,5 @@
 """Policies of the bands, settings that staff edit at run time, and the generation of the index."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from django.core.validators import MinValueValidator

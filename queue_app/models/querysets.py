@@ -1,7 +1,5 @@
 """Queries of the task table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """Statistics of queues: one row per queue and minute."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from django.db import models

@@ -4,8 +4,6 @@ They have tables of their own, like parameters and results, and are written with
 the disk: losing a line with the server does no harm.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from django.db import models

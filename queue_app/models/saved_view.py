@@ -1,7 +1,5 @@
 """Saved filters and searches of lists in the admin."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from django.db import models

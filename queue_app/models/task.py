@@ -7,8 +7,6 @@ no constraint: they are written and deleted in the same statement as the task, a
 would cost each enqueue a lookup and a lock.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from django.db import models

@@ -1,7 +1,5 @@
 """A worker process, what it can run, and its last heartbeat."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import ClassVar
 

@@ -13,8 +13,6 @@ prevents a second task. Requests that FLUSHALL deletes before they were consumed
 lose a request submits it over the API.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Grant tasks to a worker, and take them back unstarted."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from typing import Any, Final

@@ -6,8 +6,6 @@ Statements write ``clock_timestamp()``, the current time, but compare columns wi
 ``clock_timestamp()`` can change from row to row, so PostgreSQL cannot search an index for it.
 """
 
-from __future__ import annotations
-
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext

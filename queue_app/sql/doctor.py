@@ -1,7 +1,5 @@
 """Queries of ``taskqueue doctor``. Their cost does not grow with the number of tasks."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from typing import NamedTuple

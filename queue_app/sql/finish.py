@@ -1,7 +1,5 @@
 """Record how attempts ended, in batches, fenced by the attempt and its worker."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -5,8 +5,6 @@ statement would find work: each question has a subset of the statement's conditi
 The questions are prepared, and planned for full tables as claims are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Read the rows that the index must agree with: tasks, limits and the generation."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Numbers for metrics and autoscaling that only PostgreSQL has. The cost does not grow with the number of tasks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 

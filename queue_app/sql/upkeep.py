@@ -1,7 +1,5 @@
 """Delete rows past their retention, in small batches; count transitions."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Transitions of tasks that wait, or return to the queue: due, cancel, reprioritise, run now, requeue, expire."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Rows of workers: heartbeat, drain, stop, and the death of a silent worker."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from typing import Final

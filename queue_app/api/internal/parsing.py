@@ -1,7 +1,5 @@
 """The requests of remote workers, checked; and the JSON of the tasks that they get."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Mapping

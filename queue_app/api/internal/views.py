@@ -1,7 +1,5 @@
 """Endpoints for workers without access to PostgreSQL and Redis; they require a worker token."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

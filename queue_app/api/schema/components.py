@@ -1,7 +1,5 @@
 """The schemas of requests and answers, as JSON Schema; those of rows are derived from the models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Every endpoint with its request, its answers and its errors; long because it is one table."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from queue_app.api import representation

@@ -1,7 +1,5 @@
 """Queues, the policies of priority bands, statistics, and workers: inspect, edit, pause and resume."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Submit, list, count, export, inspect, cancel and reprioritise tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from http import HTTPStatus
 from itertools import chain

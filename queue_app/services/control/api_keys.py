@@ -1,7 +1,5 @@
 """Create, find and revoke keys of the API. A secret is returned once; only its digest is stored."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets

@@ -3,8 +3,6 @@
 Call ``record`` in the transaction of the change: then no change lacks its record, and no record lacks its change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final

@@ -3,8 +3,6 @@
 An edit applies from the next claim on: it is copied to the index on commit (see ``queues``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final

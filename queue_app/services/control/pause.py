@@ -6,8 +6,6 @@ A pause starts no new task; running tasks finish. A pause with ``resume_at`` end
 Crash points: only the row counts; the reconciler repeats a copy to the index that was lost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Edit queues and policies, and copy limits and thresholds to the index."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Collection, Mapping

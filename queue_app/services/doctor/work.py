@@ -1,7 +1,5 @@
 """Checks of the work: index, scheduler, maintenance, workers, queues, dead letters."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Final

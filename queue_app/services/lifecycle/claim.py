@@ -5,8 +5,6 @@ are still queued, and the reconciler abandons them; no attempt is spent. After t
 the tasks are executing under a dead worker, and the reaper returns them.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Sequence
 

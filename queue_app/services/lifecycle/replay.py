@@ -8,8 +8,6 @@ nothing has happened. Between the commit and the push the task is queued but not
 and the reconciler pushes it.
 """
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

@@ -8,8 +8,6 @@ that breaks while an event is sent may publish it twice. FLUSHALL empties the st
 are right in all of these cases.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -5,8 +5,6 @@ reconciler repairs the index from them. So a failed notification is logged, not 
 this process sends notifications for a few seconds; otherwise each caller would wait for a server that does not answer.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate

@@ -11,8 +11,6 @@ records the progress. Between the commit of a step and the index, the reconciler
 for a single task.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import uuid

@@ -4,8 +4,6 @@ An operation is a row: it outlives the process that requested it, and anyone wit
 and cancel it. ``advance`` carries it out in steps. Nothing here touches the index.
 """
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta

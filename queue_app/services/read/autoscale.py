@@ -5,8 +5,6 @@ come from the rows. Tasks held back by a pause, a limit, a rate or the lack of a
 because these would idle. See ``core.autoscale``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Read tasks: lists, counts, exports, one task in full, and its place in the queue."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Both servers are asked at the same time, each by a thread of its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

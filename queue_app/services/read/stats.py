@@ -1,7 +1,5 @@
 """Numbers about queues and workers; the index counts what it can."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple

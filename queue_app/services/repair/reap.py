@@ -10,8 +10,6 @@ Crash points: before the commit nothing has happened, and the next tick repeats 
 and the index, the reconciler ends the leases and pushes the tasks.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import uuid

@@ -10,8 +10,6 @@ So limits hold from the first claim on. A crash at any step leaves an index that
 the next rebuild starts over. Pushes continue during a rebuild: they are idempotent.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ Each step is bounded, and cheap when nothing is wrong:
 - workers whose rows have ended are retired.
 """
 
-from __future__ import annotations
-
 import math
 import uuid
 from collections import Counter

@@ -8,8 +8,6 @@ Crash points: if the answer of a grant is lost, the worker's next poll does not 
 the task again. If the worker does not poll again, the reaper queues it.
 """
 
-from __future__ import annotations
-
 import json
 import time
 import uuid

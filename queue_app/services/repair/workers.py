@@ -1,7 +1,5 @@
 """The life of a worker process: register, heartbeat, leave."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -12,8 +12,6 @@ Crash points: before the index moved a page, nothing has happened; before the pr
 page is swept again, which moves nothing. Two runs at once do the same work twice.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections import Counter
