@@ -26,7 +26,7 @@ def held(fleet, log, tmp_path):
 
 
 def drains() -> bool:
-    """Whether a worker has said that it takes nothing new."""
+    """Return whether a worker is draining."""
     return Worker.objects.filter(status="draining").exists()
 
 

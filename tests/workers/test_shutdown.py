@@ -1,4 +1,4 @@
-"""How a worker leaves: drained, hurried, declared dead."""
+"""How a worker exits: drained, at once, or declared dead."""
 
 import types
 
@@ -108,7 +108,7 @@ def test_leaving_reports_what_ended_and_gives_back_what_runs(hire):
     assert_index_agrees()
 
 
-def test_leaving_with_nothing_in_hand(hire):
+def test_leaving_without_tasks(hire):
     worker = hire()
     assert leave(worker) is Exit.OK
     assert WorkerRow.objects.get(pk=worker.id).status == "stopped"
@@ -132,7 +132,7 @@ def test_an_attempt_that_was_given_back_is_refused_later(hire, warnings_logged):
     assert row(held.task.id).attempt == 2
 
 
-def test_each_step_of_leaving_is_for_itself(hire, monkeypatch, warnings_logged):
+def test_each_step_of_the_exit_runs_even_if_another_fails(hire, monkeypatch, warnings_logged):
     ids = put_many(2, QUICK)
     worker = hire(concurrency=2)
     worker.run_once()

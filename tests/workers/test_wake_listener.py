@@ -1,4 +1,4 @@
-"""The wake listener hears every call, and lets the worker claim from time to time without one."""
+"""The wake listener receives every call, and lets the worker claim from time to time without one."""
 
 import threading
 import uuid

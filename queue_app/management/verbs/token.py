@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
-from queue_app.management.verbs._values import duration
+from queue_app.management.verbs._values import duration, names
 from queue_app.models import WorkerToken
 from queue_app.services.repair import tokens
 from queue_app.sql.database import atomic
@@ -58,8 +58,8 @@ def run(call: Call) -> int:
         if action == "create":
             token, secret = tokens.create(
                 name,
-                queues=_names(call["queues"]),
-                capabilities=_names(call["capabilities"]),
+                queues=names(call["queues"]),
+                capabilities=names(call["capabilities"]),
                 max_in_flight=call["max_in_flight"],
                 expires_in=call["expires_in"],
                 by=call.by,
@@ -80,10 +80,6 @@ def run(call: Call) -> int:
         "This secret is shown only once. Give it to the worker as TASKQUEUE_TOKEN, or with --token.",
         _as_dict(token) | {"secret": secret},
     )
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _as_dict(token: WorkerToken) -> dict[str, Any]:

@@ -193,7 +193,7 @@ def test_a_server_that_does_not_answer_costs_the_threads_that_wait_one_timeout(i
 
 
 @pytest.mark.parametrize("ask", [Index.wake_idle, lambda index: (index.notify([entry()]), index.flush())])
-def test_a_connection_to_a_server_that_became_a_replica_is_given_up(index, ask):
+def test_a_connection_to_a_server_that_became_a_replica_is_closed(index, ask):
     """The former primary may live on; only a new connection finds the new one."""
     index.flush()
     for name in ("wake_idle", "push"):

@@ -1,4 +1,4 @@
-"""Attempts that are interrupted end; nothing else in their thread or beside it does."""
+"""Interrupted attempts end, and nothing else does."""
 
 import gc
 import sys
@@ -68,7 +68,7 @@ def test_the_thread_goes_on_with_the_next_task(pool):
 
 @pytest.fixture
 def hasty_threads() -> Iterator[None]:
-    """Let Python change from one thread to the next as often as it can, so that each meets the others half-way."""
+    """Let Python switch threads as often as it can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -198,7 +198,7 @@ def test_an_attempt_that_swallows_its_interruption_gets_another(pool, monkeypatc
     assert ended[0].failure.reason == "cancelled"
 
 
-def test_a_thread_that_blocks_outside_of_python_is_given_up(pool):
+def test_a_thread_that_blocks_outside_of_python_is_abandoned(pool):
     name = uuid.uuid4().hex
     held = begun(pool, chores.hold, name)  # waits for a lock
     pool.interrupt(held, TaskTimeout)
@@ -213,7 +213,7 @@ def test_a_thread_that_blocks_outside_of_python_is_given_up(pool):
 
 
 def test_one_that_comes_between_the_end_and_the_report_costs_neither_slot_nor_outcome(pool, monkeypatch):
-    """The thread meets it at the first step of what takes the attempt out of its reach."""
+    """The interruption arrives at the first step of the code that ends the attempt."""
     leave, late = pool._leave, [TaskTimeout]
 
     def interrupted(slot, held):
@@ -230,7 +230,7 @@ def test_one_that_comes_between_the_end_and_the_report_costs_neither_slot_nor_ou
 
 @task
 def query(name: str) -> None:
-    """Ask the database, in one transaction after the other, for ever."""
+    """Query the database in one transaction after another, for ever."""
     chores.begun[name].set()
     while True:
         with transaction.atomic(), connection.cursor() as cursor:

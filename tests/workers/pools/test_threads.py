@@ -38,7 +38,7 @@ def pool(ended) -> Iterator[ThreadPool]:
 
 
 def outcomes(pool: ThreadPool, ended: threading.Semaphore, count: int) -> list[Outcome]:
-    """Wait for so many outcomes, and take them."""
+    """Wait for ``count`` outcomes, and take them."""
     for _ in range(count):
         assert ended.acquire(timeout=60)
     return pool.take_outcomes()
@@ -65,7 +65,7 @@ def test_one_slot_runs_in_order(ended):
     pool.stop()
 
 
-def test_what_runs_and_what_waits(pool, ended):
+def test_running_and_unstarted_tasks(pool, ended):
     names, tasks = zip(*(holding() for _ in range(3)), strict=True)
     pool.submit(list(tasks))
     for name in names[:2]:
@@ -82,7 +82,7 @@ def test_what_runs_and_what_waits(pool, ended):
 
 
 def test_one_task_in_two_attempts_at_once(pool, ended):
-    """Its row was given to somebody else, who was this worker again."""
+    """Its row was granted again, to the same worker."""
     name, first = holding()
     second = ClaimedAttempt(ClaimedTask(*(getattr(first.task, field) for field in ClaimedTask.__slots__)), 0.0)
     pool.submit([first, second])

@@ -257,7 +257,7 @@ def test_a_process_that_dies_between_commit_and_push_loses_nothing(engine):
     assert take_ids(engine.worker(), 5) == [task_id]
 
 
-def test_a_failing_hint_reaches_neither_the_caller_nor_later_hooks(engine):
+def test_a_failing_notification_reaches_neither_the_caller_nor_later_hooks(engine):
     ran = []
     with index_away(), transaction.atomic():
         put()
@@ -348,7 +348,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("case", GOOD)
-def test_what_lies_just_inside_the_limits_is_taken(engine, case):
+def test_values_just_inside_the_limits_are_accepted(engine, case):
     put(**GOOD[case])
     enqueue_many([new(**{name: value for name, value in GOOD[case].items() if name != "idempotency_key"})])
     assert_index_agrees()

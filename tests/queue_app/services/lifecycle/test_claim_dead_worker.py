@@ -25,7 +25,7 @@ def registered(engine, hand) -> Worker:
     return WorkerFactory(id=hand.id, profile=hand.profile.id)
 
 
-def test_what_a_dead_worker_was_only_proposed_is_free_at_once(engine, hand):
+def test_tasks_that_were_only_proposed_to_a_dead_worker_are_free_at_once(engine, hand):
     Queue.objects.filter(pk="default").update(max_concurrent=2)
     Queue.objects.get(pk="default").save()
     registered(engine, hand)
@@ -40,7 +40,7 @@ def test_what_a_dead_worker_was_only_proposed_is_free_at_once(engine, hand):
 
 
 def test_a_dead_worker_is_granted_nothing(engine, hand):
-    """Its statement was on its way when it died: by then the slot may be another's."""
+    """Its statement was on its way when it died: the slot may belong to another worker by then."""
     registered(engine, hand)
     task_id = put()
     proposal = engine.index.claim(hand.profile, hand.id, 1)

@@ -115,7 +115,7 @@ def test_the_first_go_ahead_alone_and_when_all_fail_again_it_stops(engine, hand,
     assert letter_of(eight[0].task_id).id != eight[0].id
 
 
-def test_one_that_ends_well_lets_the_others_follow(engine, hand, eight):
+def test_a_success_among_the_first_lets_the_others_follow(engine, hand, eight):
     operation = start_replay(EVERYTHING, by="")
     step(operation)
     end_next(hand, 1, well=True)
@@ -155,7 +155,7 @@ def test_a_task_that_fails_for_good_counts_as_failed_again(engine, hand, eight):
     assert step(operation).state == "stopped"
 
 
-def test_a_failure_with_retries_left_is_none_yet(engine, hand):
+def test_a_failure_with_retries_left_does_not_count_yet(engine, hand):
     letter = make_dead_letter(hand, max_retries=1)
     make_dead_letter(hand)
     operation = start_replay(EVERYTHING, ReplayOptions(stop_after_failures=1), by="")
@@ -170,7 +170,7 @@ def test_fewer_than_the_first_are_done_at_once(engine, hand):
     assert progress(step(start_replay(EVERYTHING, by=""))) == ("done", 5, 0)
 
 
-def test_a_skipped_one_is_none_of_the_first(engine, hand, eight):
+def test_a_skipped_task_does_not_count_among_the_first(engine, hand, eight):
     operation = start_replay(EVERYTHING, ReplayOptions(stop_after_failures=2), by="")
     Task.objects.filter(pk=eight[0].task_id).delete()
     assert progress(step(operation)) == ("running", 2, 1)

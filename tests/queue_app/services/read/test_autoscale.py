@@ -1,4 +1,4 @@
-"""The demand for workers, of rows and index as they are."""
+"""The demand for workers, computed from real rows and a real index."""
 
 from datetime import timedelta
 

@@ -60,7 +60,7 @@ def limit(scope: str, name: str, **limits) -> None:
 
 
 def blocked(task_id: uuid.UUID) -> str:
-    """Return the codes of what blocks a task, separated by spaces."""
+    """Return the codes of the reasons that block a task, separated by spaces."""
     return " ".join(reason.code for reason in explain(task_id).blocking)
 
 

@@ -1,4 +1,4 @@
-"""A lease is ended by its stamp only, whatever is late; and a lease that the index lost in part comes back whole."""
+"""Only its stamp ends a lease, however late a release is; and a partly lost lease is restored."""
 
 import threading
 import uuid
@@ -28,13 +28,13 @@ PAST = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def cap(most: int) -> None:
-    """Let at most so many tasks of the default queue execute."""
+    """Limit the executing tasks of the default queue."""
     Queue.objects.update_or_create(pk="default", defaults={"max_concurrent": most})
     copy_limits()
 
 
 def enlist(engine) -> Hand:
-    """Return a worker that has a row, too."""
+    """Return a worker with a row."""
     hand = engine.worker()
     identity = WorkerIdentity(id=hand.id, name="w", host="h", pid=1, process_identity="elsewhere", version="")
     register(identity, hand.profile, concurrency=4, heartbeat_seconds=30)
@@ -90,7 +90,7 @@ def test_a_release_from_before_two_rebuilds_frees_nothing(engine, history):
 
 
 def test_a_claim_without_an_answer_is_undone_at_once(engine):
-    """The index leased the task, and the worker never heard of it."""
+    """The index leased the task, and the answer never reached the worker."""
     cap(1)
     task_id = put()
     hand, other = engine.worker(), engine.worker()
@@ -121,7 +121,7 @@ def of_all(index):
 
 
 @pytest.mark.parametrize("lose", [of_the_hash, of_the_queue, of_the_gate, of_all])
-def test_a_lease_that_is_lost_in_part_comes_back_whole(engine, lose):
+def test_a_partly_lost_lease_is_restored(engine, lose):
     Limit.objects.create(scope="key", name="customer", max_concurrent=1)
     cap(1)
     hand = engine.worker()
@@ -137,7 +137,7 @@ def test_a_lease_that_is_lost_in_part_comes_back_whole(engine, lose):
 
 
 @pytest.mark.parametrize("lose", [of_the_hash, of_the_queue, of_the_gate, of_all])
-def test_what_is_left_of_a_lease_goes_when_its_task_ends(engine, lose):
+def test_the_remains_of_a_lease_are_removed_when_its_task_ends(engine, lose):
     Limit.objects.create(scope="key", name="customer", max_concurrent=1)
     cap(1)
     hand = engine.worker()
@@ -152,7 +152,7 @@ def test_what_is_left_of_a_lease_goes_when_its_task_ends(engine, lose):
 
 
 @pytest.mark.parametrize("lose", [of_the_hash, of_the_queue, of_the_gate])
-def test_what_is_left_of_a_lease_goes_when_its_release_is_lost_too(engine, lose):
+def test_the_remains_of_a_lease_are_removed_even_if_its_release_is_lost(engine, lose):
     Limit.objects.create(scope="key", name="customer", max_concurrent=1)
     cap(1)
     hand = engine.worker()

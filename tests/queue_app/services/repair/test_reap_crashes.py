@@ -71,7 +71,7 @@ def test_a_timeout_lengthens_the_next_attempt_and_the_death_of_a_worker_does_not
     assert (row(task_id).failures, row(task_id).crashes) == (3, 1)
 
 
-def test_from_the_second_crash_on_neighbours_come_back_one_by_one(engine):
+def test_from_the_second_crash_on_the_tasks_of_a_worker_are_requeued_one_by_one(engine):
     put_many(3)
     hand = enlist(engine)
     take(hand, 3)
@@ -95,7 +95,7 @@ def test_a_cancelled_task_of_a_dead_worker_is_cancelled(engine):
     assert_index_agrees()
 
 
-def test_a_neighbour_whose_process_is_gone_is_marked_dead_without_waiting(engine):
+def test_a_worker_of_this_machine_without_a_process_is_marked_dead_at_once(engine):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     [task_id] = put_many(1)
     hand = enlist(engine, process_identity(child.pid), child.pid)
