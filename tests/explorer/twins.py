@@ -13,6 +13,7 @@ from django.db import transaction
 
 from queue_app.core.records import Lease
 from queue_app.index import Index, get_index
+from queue_app.services.enqueue import store
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.services.lifecycle import finish as finish_service
 from queue_app.sql import claim, database, dead_letters, finish, snapshot, waiting
@@ -101,6 +102,13 @@ def _unordered() -> AbstractContextManager[Any]:
     return mock.patch.multiple(claim, give_back=give_back, once_more_after_deadlock=lambda action: action())
 
 
+def _keys_as_they_come() -> AbstractContextManager[Any]:
+    """Take idempotency keys in the caller's order, and repeat nothing after a deadlock."""
+    return mock.patch.multiple(
+        store, create=True, sorted=lambda found, key=None: list(found), once_more_after_deadlock=lambda action: action()
+    )
+
+
 def _pairs(*names: str, states: tuple[str, ...]) -> tuple[Meeting, ...]:
     return tuple(Meeting(names, state) for state in states)
 
@@ -172,6 +180,11 @@ TWINS: Final[dict[str, Twin]] = {
         "rows are locked in the order of their ids",
         _unordered,
         _pairs("give_back", "cancel_many", states=("both",)),
+    ),
+    "key-order": Twin(
+        "idempotency keys are taken in their own order",
+        _keys_as_they_come,
+        _pairs("enqueue_many", "enqueue_many", states=("queued",)),
     ),
 }
 
