@@ -15,6 +15,7 @@ local LIMITS = P .. ':limits'            -- set: gates of types and keys that ha
 local LEASES = P .. ':leases'            -- hash: leased id -> its lane
 local PROFILES = P .. ':profiles'        -- set: profiles of registered workers
 local REFILLS = P .. ':refills'          -- zset: gate that waits for time only -> when it opens (us)
+local RESERVATIONS = P .. ':reservations'  -- hash: lane of a heavy task -> when it lapses (us) and the worker that drains
 local GATES = P .. ':gates'              -- set: gates behind which lanes are grouped
 local function queue_key(q) return P .. ':queue:' .. q end              -- hash: limits and order
 local function limit_key(g) return P .. ':limit:' .. g end              -- hash: limits of a type, a key or a family

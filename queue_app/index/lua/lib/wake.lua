@@ -1,4 +1,5 @@
 --! include lane_heads
+--! include reservations
 -- Wake-up calls. Exactly one idle worker is woken for new work; its claim wakes the next one while an idle worker has work.
 local function wake_worker(worker)
   redis.call('RPUSH', wake_key(worker), '1')
@@ -6,31 +7,96 @@ local function wake_worker(worker)
   return true
 end
 
--- The lane of the next task of a profile.
-local function next_lane(p)
-  local q = first_of(heads_key(p))
-  local entry = q and first_of(queue_heads_key(p, q))
-  if not entry then return nil end
-  local who, g = split_entry(entry)
-  if not who then return entry end
-  if queue_policy(q).fair then return (first_of(turn_key(p, q, g, who))) end
-  return (first_of(group_key(p, q, g)))
+-- Returns the score at which a claim of this worker stops: that of the first task of the lane for which it drains. Returns
+-- math.huge when no claim stops there now.
+local function stops_at(lane, free)
+  local q, _, _, _, _, weight = split_lane(lane)
+  local id, score = first_of(lane_key(lane))
+  if not id or weight <= free or queue_room(q) <= 0 then return math.huge end
+  for _, g in ipairs(gates_of(lane)) do
+    if gate_room(g) <= 0 then return math.huge end
+  end
+  return tonumber(score)
 end
 
--- Wakes an idle worker of a profile, else one that lacked free slots for the next task and has enough now.
+-- Returns the weight of a task that a worker with `free` slots can take from a list before `bound`, or the weight of a lane that
+-- it would reserve; nil when there is neither. Looks at 100 entries of a list.
+local function weight_in(p, q, g, key, free, bound)
+  local entries = redis.call('ZRANGE', key, 0, 99, 'WITHSCORES')
+  for i = 1, #entries, 2 do
+    local entry, is_open = entries[i], true
+    local who, group = split_entry(entry)
+    if who then
+      local weight
+      if group ~= '' then
+        if gate_room(group) > 0 then weight = weight_in(p, q, group, list_key(p, q, group), free, bound) end
+      else
+        weight = weight_in(p, q, g, turn_key(p, q, g, who), free, bound)
+      end
+      if weight then return weight end
+    else
+      if tonumber(entries[i + 1]) >= bound then return nil end
+      local weight = select(6, split_lane(entry))
+      for _, gate in ipairs(gates_of(entry)) do
+        if gate_room(gate) <= 0 then is_open = false end
+      end
+      if is_open and (weight <= free or not reservations()[entry]) then return weight end
+    end
+  end
+  return nil
+end
+
+-- The same over all queues of a profile. In a fair queue, the lane for which a worker drains comes first in its band.
+local function next_weight(p, free, bound, reserved)
+  for _, q in ipairs(redis.call('ZRANGE', heads_key(p), 0, 99)) do
+    if queue_room(q) > 0 then
+      local before = bound
+      if bound < math.huge and queue_policy(q).fair and split_lane(reserved) == q then
+        before = bound - bound % 1e13
+      end
+      local weight = weight_in(p, q, '', queue_heads_key(p, q), free, before)
+      if weight then return weight end
+    end
+  end
+  return nil
+end
+
+-- Wakes a worker that lacked free slots and has enough for a task now: the one with the fewest that suffice. A worker that
+-- drains comes last, and only for a task before the one for which it drains.
+local spare_drainers = false  -- whether to wake none that drains: claims that find nothing must not wake each other for ever
+local function wake_short(p)
+  local workers, reserved, others = redis.call('ZRANGE', short_key(p), 0, -1, 'WITHSCORES'), {}, {}
+  for lane, worker in pairs(reservations()) do reserved[worker] = lane end
+  local chosen
+  for i = 1, #workers, 2 do
+    local worker, free = workers[i], tonumber(workers[i + 1])
+    if not reserved[worker] or stops_at(reserved[worker], free) == math.huge then
+      others[#others + 1] = { worker, free }
+      reserved[worker] = nil
+    end
+  end
+  if #others > 0 then
+    local most = others[#others]
+    local weight = next_weight(p, most[2], math.huge)
+    for i = #others, 1, -1 do
+      if weight and (i == #others or others[i][2] >= weight) then chosen = others[i][1] end
+    end
+  end
+  for i = 1, #workers, 2 do
+    local worker, free = workers[i], tonumber(workers[i + 1])
+    local lane = not chosen and not spare_drainers and reserved[worker]
+    if lane and next_weight(p, free, stops_at(lane, free), lane) then chosen = worker end
+  end
+  if not chosen then return false end
+  redis.call('ZREM', short_key(p), chosen)
+  return wake_worker(chosen)
+end
+
+-- Wakes an idle worker of a profile, else one that lacked free slots.
 local function wake_one(p)
   local idle = redis.call('ZPOPMIN', idle_key(p))
   if idle[1] then return wake_worker(idle[1]) end
-  local lane = redis.call('EXISTS', short_key(p)) == 1 and next_lane(p)
-  if not lane then return false end
-  local weight = select(6, split_lane(lane))
-  for _, g in ipairs(gates_of(lane)) do
-    if gate_room(g) <= 0 then weight = 0 end  -- a claim will move the lane out of the way
-  end
-  local short = redis.call('ZRANGEBYSCORE', short_key(p), weight, '+inf', 'LIMIT', 0, 1)[1]
-  if not short then return false end
-  redis.call('ZREM', short_key(p), short)
-  return wake_worker(short)
+  return redis.call('EXISTS', short_key(p)) == 1 and wake_short(p)
 end
 
 -- Wakes one worker that can run the lane, if the lane may run now.
