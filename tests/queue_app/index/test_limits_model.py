@@ -56,7 +56,7 @@ tasks = st.tuples(
     st.sampled_from(["a", "b"]),
     st.sampled_from(["", "", "u", "v"]),
     st.sampled_from(["", "", "c:1", "c:2", "d"]),
-    st.sampled_from([1, 1, 1, 2, 3]),
+    st.sampled_from([1, 1, 1, 2, 3, 5]),
     st.sampled_from([Band.CRITICAL, Band.NORMAL, Band.NORMAL, Band.LOW]),
 )
 rates = st.sampled_from([(None, None, None), (1, 1.0, None), (2, 3.0, 1), (3, 3.0, 2), (1, 2.0, 3)])
@@ -325,6 +325,19 @@ class LimitsMachine(RuleBasedStateMachine):
         self.index._client.set(CLOCK, self.model.now)
         if wakes:
             self.index.wake_idle()
+
+    @rule(who=hands)
+    def heavy_head(self, who):
+        """Two heavy tasks and light ones: one worker or two drain, and the others go on."""
+        self.enqueue_many([("q", "a", "", "", 3, Band.CRITICAL), ("p", "a", "u", "", 2, Band.CRITICAL)])
+        self.enqueue_many([("q", "a", "", "", 1, Band.CRITICAL), ("p", "a", "v", "", 1, Band.CRITICAL)] * 2)
+        self._claim(self.hands[who], 1, idle=True)
+        self.answer_calls(1)
+
+    @rule()
+    def lapse(self):
+        """No worker claims for so long that all reservations lapse."""
+        self.wait(math.ceil(RESERVED / STEP), wakes=False)
 
     @rule()
     def rebuild(self):
