@@ -223,6 +223,15 @@ def test_a_light_task_wakes_a_worker_when_the_reservation_has_ended(scene: Scene
     assert scene.claim(workers[second], 1) == "light"
 
 
+def test_a_worker_that_drains_is_woken_when_the_heavy_task_is_cancelled(scene: Scene):
+    drains = scene.worker()
+    push(scene, 1, "a")
+    assert scene.claim(drains, 1) == ""
+    assert scene.index.remove([scene.tasks["a"]]) == 1
+    assert scene.called(drains)
+    assert scene.claim(drains, 1) == "light0"
+
+
 # -- fair queues ---------------------------------------------------------------------------
 
 
