@@ -1,7 +1,5 @@
 """A priority task queue for Django: PostgreSQL stores the tasks, a Redis index decides which task runs next."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -7,8 +7,6 @@ A decorator imports this module, perhaps while the apps are still loading (a thi
 may define tasks beside its models), so functions import modules with models when they need them.
 """
 
-from __future__ import annotations
-
 import logging
 import uuid
 from collections.abc import Iterable, Sequence
@@ -82,7 +80,7 @@ class TaskQueueBackend(BaseTaskBackend):
         if not stored.created:  # a replayed idempotency key: the result of the first task
             return self.get_result(str(stored.id))
         result = new_result(task, (args, kwargs), stored, str(stored.id), self.alias)
-        if has_audience(task_enqueued, logging.DEBUG):
+        if has_receivers(task_enqueued, logging.DEBUG):
             task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -112,7 +110,7 @@ class TaskQueueBackend(BaseTaskBackend):
         except UnserializableParameters as refused:
             calls = [_normalised(call, refused) for call in calls]
             made = enqueue_calls(spec, calls, results)
-        if has_audience(task_enqueued, logging.DEBUG):
+        if has_receivers(task_enqueued, logging.DEBUG):
             for result in created:
                 task_enqueued.send(type(self), task_result=result)
         return made
@@ -172,8 +170,8 @@ def _normalised(call: Call, refused: UnserializableParameters) -> Call:
         raise refused from None
 
 
-def has_audience(signal: Signal, level: int) -> bool:
-    """Return whether a signal of tasks has a receiver besides Django's own, or the project wants Django's log.
+def has_receivers(signal: Signal, level: int) -> bool:
+    """Return whether a task signal must be sent: the project has a receiver for it, or enabled Django's task log.
 
     Django connects one receiver to each of these signals, which writes to the logger
     ``django.tasks``. That receiver counts if the project gives the logger a level.

@@ -1,7 +1,5 @@
 """Celery tasks for beat: the upkeep jobs, and ``submit``, which submits tasks of this queue periodically."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """System checks of the settings, with stable ids and hints."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +51,20 @@ def check_settings(**_: Any) -> list[CheckMessage]:
             )
         )
     return messages
+
+
+@register("taskqueue")
+def check_time_zone(**_: Any) -> list[CheckMessage]:
+    """Report a project without time zones (E008)."""
+    if django_settings.USE_TZ:
+        return []
+    return [
+        Error(
+            conf.NEEDS_USE_TZ,
+            hint="Set USE_TZ = True, the default of Django. Until then the task queue refuses every call.",
+            id="queue_app.E008",
+        )
+    ]
 
 
 @register("taskqueue")

@@ -5,8 +5,6 @@ variable ``TASKQUEUE__SECTION__KEY`` overrides a key. ``queue_app.checks`` repor
 and invalid values.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +17,8 @@ from django.core.signals import setting_changed
 
 from queue_app.core.payload import PayloadLimits
 from queue_app.core.setting_values import Problem, build, merge_environment
+
+NEEDS_USE_TZ = "The task queue needs USE_TZ = True: without it, Django returns times that have no time zone."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,9 @@ class TaskQueueSettings:
 
 @cache
 def get() -> TaskQueueSettings:
-    """Return the settings; raise ``ImproperlyConfigured`` with all problems."""
+    """Return the settings; raise ``ImproperlyConfigured`` with all problems, or if times would have no zone."""
+    if not django_settings.USE_TZ:
+        raise ImproperlyConfigured(NEEDS_USE_TZ)
     settings, problems = load()
     if problems:
         raise ImproperlyConfigured(" ".join(f"TASKQUEUE {p.key}: {p.message} {p.hint}".strip() for p in problems))
@@ -174,7 +176,7 @@ def reset() -> None:
 
 
 def _reset(*, setting: str, **_: Any) -> None:
-    if setting == "TASKQUEUE":
+    if setting in ("TASKQUEUE", "USE_TZ"):
         reset()
 
 

@@ -1,7 +1,5 @@
 """The payload of a task without its secrets, for every page and answer that displays it."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from typing import Any, Protocol

@@ -4,8 +4,6 @@
 scripts to it. It is one long module because rows, logs and users' imports contain its path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import timedelta
 from difflib import get_close_matches
@@ -199,10 +197,7 @@ class TaskControl(Exception):
 
 
 class Retry(TaskControl):
-    """Fail the attempt and retry ``after`` seconds, by default after the usual backoff.
-
-    The failure counts against ``max_retries``.
-    """
+    """Fail the attempt, as one of ``max_retries``, and retry ``after`` seconds, by default after the usual backoff."""
 
     def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
         super().__init__(message)

@@ -1,11 +1,9 @@
 """Log lines as JSON, one object per line, for log collectors.
 
 Everything except printable ASCII is escaped, so that text from clients (names, errors) cannot
-start a new line or control a terminal. Passwords in URLs and values with telling names are
-masked. Lines are limited to 16 kB, because collectors cut longer ones.
+start a new line or control a terminal. Passwords in URLs and values with secret names (such as
+``password``) are masked. Lines are limited to 16 kB, because collectors cut longer ones.
 """
-
-from __future__ import annotations
 
 import json
 import logging

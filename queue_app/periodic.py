@@ -4,8 +4,6 @@ A tick is a time rounded down to a multiple of an interval, counted in UTC from 
 part of the idempotency key, so PostgreSQL accepts one task per tick.
 """
 
-from __future__ import annotations
-
 import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Copy changed limits to the index, whether admin, API or a shell changed them; delete the keys of deleted users."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -6,8 +6,6 @@ looked up here and never decides what is imported, with one exception: for a typ
 asked to run, a worker may import modules of installed apps.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -100,10 +98,7 @@ def all_sensitive_names() -> frozenset[str]:
 
 
 def sensitive_names_of(task_types: Collection[str]) -> frozenset[str]:
-    """Return the names that are sensitive for any of these types, or without types, for all.
-
-    A caller names the types, so nothing but the task modules is imported.
-    """
+    """Return the names that are sensitive for any of these types (none: all); imports only the task modules."""
     if not task_types or any(task_type not in _tasks for task_type in task_types):
         with suppress(Exception):  # a broken task module must neither stop the search nor reveal a secret
             discover()

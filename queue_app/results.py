@@ -19,7 +19,7 @@ from django.utils.json import normalize_json
 from queue_app import registry
 from queue_app.core.priorities import band_from_django, django_priority
 from queue_app.core.records import Enqueued
-from queue_app.core.states import Status
+from queue_app.core.states import TERMINAL, WAITING, Status
 from queue_app.registry import AnyTask
 from queue_app.tasks import AnyResult, QueueTask
 
@@ -27,14 +27,10 @@ if TYPE_CHECKING:
     from queue_app.models import Task
 
 RESULT_STATUS: Final[dict[Status, TaskResultStatus]] = {
-    Status.SCHEDULED: TaskResultStatus.READY,
-    Status.QUEUED: TaskResultStatus.READY,
+    **dict.fromkeys(WAITING, TaskResultStatus.READY),
     Status.EXECUTING: TaskResultStatus.RUNNING,
+    **dict.fromkeys(TERMINAL, TaskResultStatus.FAILED),
     Status.COMPLETED: TaskResultStatus.SUCCESSFUL,
-    Status.FAILED: TaskResultStatus.FAILED,
-    Status.CANCELLED: TaskResultStatus.FAILED,
-    Status.DEAD_LETTER: TaskResultStatus.FAILED,
-    Status.EXPIRED: TaskResultStatus.FAILED,
 }
 
 # A new result is filled slot by slot, because Django's constructor takes three times as long for each task of a bulk.
@@ -124,9 +120,8 @@ def _error(exception_class: str, traceback: str) -> TaskError:
 def _restored(row: Task, alias: str) -> AnyTask:
     """Return the task of a stored call: the registered one with the options of the row.
 
-    Nothing is validated, so a stored call can be read whatever has changed since. A row only has
-    a band: the priority is the registered one if it lies in that band, else the number that
-    stands for the band.
+    Validates nothing, so a stored call can still be read after its function or queue has changed. A row stores only
+    the band: the priority is that of the registered task if it lies in the band, else the band's default number.
     """
     registered = registry.find(row.task_type)
     own: dict[str, Any] = {"func": registry.stand_in(row.task_type), "takes_context": False}

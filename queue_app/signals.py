@@ -3,8 +3,6 @@
 A signal is sent after the row is written, with structured fields only.
 """
 
-from __future__ import annotations
-
 from django.dispatch import Signal
 
 #: A batch of tasks was stored. ``queue``: str, ``count``: int.

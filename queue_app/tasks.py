@@ -97,7 +97,7 @@ class QueueTask[**P, R](_Base[P, R]):
     - ``max_attempts``: the same, including the first attempt;
     - ``retry_delay``: seconds before the first retry, doubled for each further retry;
     - ``backoff``: a function of (exception, task_result) that returns the seconds before the
-      retry, or ``None`` to give up; only in the decorator, as it is not stored with a task;
+      retry, or ``None`` not to retry; only in the decorator, as it is not stored with a task;
     - ``idempotency_key``: only one task is stored for the same key and user;
     - ``user``: the user on whose behalf the task runs;
     - ``concurrency_key``: limits count tasks with the same key together, such as ``customer:42``;
@@ -225,7 +225,7 @@ def task(
 
 
 def next_try(failed: Any, error: BaseException, result: AnyResult) -> float | None:
-    """Return the seconds that the task's own ``backoff`` returns; ``None`` to give up.
+    """Return the seconds that the task's own ``backoff`` returns; ``None`` means no retry.
 
     Raises ``LookupError`` if the task has no ``backoff``, ``ValueError`` or ``TypeError`` if the function
     does not return a time between 0 s and ten years, and any error of the function.

@@ -1,19 +1,17 @@
 """Turn the signals of ``queue_app.signals`` into log lines."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any, Final
 
 from django.dispatch import Signal, receiver
 
 from queue_app import signals
-from queue_app.core import trace
 from queue_app.core.priorities import Band
 from queue_app.core.records import Outcome, TaskRef
 from queue_app.core.redaction import Secrets, redact
 from queue_app.core.states import Status
 from queue_app.logs import ATTRIBUTE, printable
+from queue_app.transition_log import facts_of_attempt
 
 logger = logging.getLogger("taskqueue")
 
@@ -25,15 +23,15 @@ _LOST: Final = {
     "remove": ("that tasks no longer wait", "the rows will refuse them, and the reconciler will remove them"),
     "release": ("that slots are free", "the reconciler will end their leases"),
     "reap": ("that tasks of a dead worker are queued again", "the reconciler will push them from the rows"),
-    "withdraw": ("of leases of a dead worker to end", "the reconciler will end them"),
+    "withdraw": ("that the leases of a dead worker end", "the reconciler will end them"),
     "register": ("of a new worker", "it will register again with its first claim"),
     "retire": ("that a worker is gone", "the reconciler will retire it"),
-    "tell": ("of workers to wake", "they read their instructions with every heartbeat"),
+    "tell": ("that workers must read their rows", "they read them with every heartbeat"),
     "set_limits": ("of changed limits", "the reconciler will copy them from the rows"),
     "set_thresholds": ("of changed thresholds of promotion", "the reconciler will copy them from the rows"),
     "publish": ("of events", _NOTHING),
     "count": ("of counts", _NOTHING),
-    "position": ("of a position to look up", "the answer leaves it out"),
+    "position": ("of a new task whose position was asked for", "the answer has no position"),
 }
 #: Signal -> level and text of its line; texts may use the signal's values.
 _LINES: Final[dict[Signal, tuple[int, str]]] = {
@@ -89,12 +87,6 @@ def operation_ended(operation: Any, **_: Any) -> None:
     )
 
 
-def _secrets_of(outcome: Outcome) -> Secrets:
-    from queue_app.displayed_payload import secrets_of_call  # noqa: PLC0415 - it needs the models
-
-    return secrets_of_call(outcome.task)
-
-
 def _describe(outcome: Outcome, status: Status, secrets: Secrets) -> str:
     """Return one line about a failed attempt, without secrets and control characters."""
     failure = outcome.failure
@@ -113,7 +105,9 @@ def attempt_finished(outcome: Outcome, status: Status, **_: Any) -> None:
     """
     if outcome.failure is None:
         return
-    secrets = _secrets_of(outcome)
+    from queue_app.displayed_payload import secrets_of_call  # noqa: PLC0415 - it needs the models
+
+    secrets = secrets_of_call(outcome.task)
     described = _describe(outcome, status, secrets)
     if status not in _FINAL:
         level = logging.INFO if status is Status.CANCELLED else logging.WARNING
@@ -124,35 +118,19 @@ def attempt_finished(outcome: Outcome, status: Status, **_: Any) -> None:
     facts = _facts(outcome, status)
     if error is None and outcome.failure.traceback:
         facts[ATTRIBUTE]["traceback"] = redact(outcome.failure.traceback, secrets)[-4_000:]
-    logger.error(
-        "%s",
-        described,
-        exc_info=None if error is None else (type(error), error, error.__traceback__),
-        extra=facts,
-    )
+    logger.error("%s", described, exc_info=error, extra=facts)
 
 
 def _facts(outcome: Outcome, status: Status) -> dict[str, dict[str, Any]]:
-    task = outcome.task
-    return {
-        ATTRIBUTE: {
-            "task_id": str(task.id),
-            "task_type": task.task_type,
-            "queue": task.queue,
-            "attempt": task.attempt,
-            "worker": "" if task.worker_id is None else str(task.worker_id),
-            "status": status.value,
-            "trace_id": "" if task.trace is None else trace.trace_id(task.trace),
-        }
-    }
+    return {ATTRIBUTE: {"task_id": str(outcome.task.id)} | facts_of_attempt(outcome.task, status)}
 
 
 @receiver(signals.tasks_crash_looped, dispatch_uid="queue_app.telemetry.crash_looped")
 def tasks_crash_looped(tasks: list[TaskRef], **_: Any) -> None:
-    """Log tasks that were given up because their workers died."""
+    """Log tasks that became dead letters because their workers died."""
     for task in tasks:
         logger.error(
-            "%s %s was given up: too many workers died while they ran it",
+            "%s %s became a dead letter: too many workers died while they ran it",
             printable(task.task_type),
             task.id,
             extra={ATTRIBUTE: {"task_id": str(task.id), "task_type": task.task_type, "queue": task.queue}},

@@ -8,8 +8,6 @@ This module never imports OpenTelemetry. Without it, the only cost is a lookup i
 An error of a tracer is logged; tasks are stored and run all the same.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ between leaves a line out. Lines hold ids, names and numbers, never parameters, 
 or error messages.
 """
 
-from __future__ import annotations
-
 import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +42,7 @@ def log_started(tasks: Iterable[ClaimedTask]) -> None:
     """Log that a worker was granted tasks, and how long they had waited."""
     for task in tasks:
         waited = (task.started_at - task.queued_at).total_seconds()
-        facts = _facts_of_attempt(task, Status.EXECUTING) | {"wait_seconds": round(waited, 3)}
+        facts = facts_of_attempt(task, Status.EXECUTING) | {"wait_seconds": round(waited, 3)}
         _write(EventName.STARTED, task.id, facts)
 
 
@@ -52,7 +50,7 @@ def log_ended(outcomes: Sequence[tuple[EventName, Outcome, Status]]) -> None:
     """Log how attempts ended, and how long they took."""
     for name, outcome, status in outcomes:
         ran = (outcome.finished_at - outcome.started_at).total_seconds()
-        facts = _facts_of_attempt(outcome.task, status) | {"run_seconds": round(ran, 3)}
+        facts = facts_of_attempt(outcome.task, status) | {"run_seconds": round(ran, 3)}
         if outcome.failure is not None:
             facts |= {"reason": outcome.failure.reason, "error": outcome.failure.exception_class}
         _write(name, outcome.task.id, facts)
@@ -64,7 +62,8 @@ def log_due(tasks: Iterable[TaskRef]) -> None:
         _write("Due", task.id, {"task_type": task.task_type, "queue": task.queue, "status": Status.QUEUED.value})
 
 
-def _facts_of_attempt(task: ClaimedTask, status: Status) -> dict[str, Any]:
+def facts_of_attempt(task: ClaimedTask, status: Status) -> dict[str, Any]:
+    """Return the fields of a log line about an attempt, without the id of the task."""
     return {
         "task_type": task.task_type,
         "queue": task.queue,

@@ -1,7 +1,5 @@
 """URLs for a project to include at its root; each works with and without a slash at its end."""
 
-from __future__ import annotations
-
 from django.urls import URLPattern, re_path
 
 from queue_app.api.base import ApiView, NotFoundView

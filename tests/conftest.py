@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,6 +25,7 @@ import pytest
 from django.conf import settings
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
+from redis import RedisError
 
 from taskqueue_project.embedded import EmbeddedError, EmbeddedServers
 from tests.support.programs import summary
@@ -141,6 +143,11 @@ def _remove_index() -> None:
     """Delete the keys of this test process, and no others."""
     from django_redis import get_redis_connection  # noqa: PLC0415 - needs the settings
 
+    from queue_app.index.notifier import _notifiers  # noqa: PLC0415 - the same
+
+    for notifier in list(_notifiers):  # an event that is still on its way would stand in the next test's stream
+        with suppress(RedisError):
+            notifier.flush()
     client = get_redis_connection("default")
     keys = list(client.scan_iter(match=f"*{settings.TASKQUEUE['KEY_PREFIX']}*", count=1000))
     if keys:

@@ -13,6 +13,12 @@ from tests.integration.processes import ROOT, eventually
 from tests.support.turns import somebody_waits_to_be_alone
 
 
+@pytest.mark.parametrize("package", ["queue_app", "workers"])
+def test_tests_lie_at_the_path_of_their_package(package):
+    folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests" / package).rglob("test_*.py")}
+    assert [folder for folder in folders if not (ROOT / folder / "__init__.py").is_file()] == []
+
+
 def keys():
     return list(get_redis_connection("default").scan_iter(match=f"*{settings.TASKQUEUE['KEY_PREFIX']}*"))
 

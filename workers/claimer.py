@@ -151,11 +151,7 @@ class TaskDiscovery:
     """Keeps the worker's profile, and adds waiting task types that the project's code turns out to have."""
 
     def __init__(
-        self,
-        options: WorkerOptions,
-        worker_id: uuid.UUID,
-        transport: Transport,
-        can_run: Callable[[AnyTask], bool],
+        self, options: WorkerOptions, worker_id: uuid.UUID, transport: Transport, can_run: Callable[[AnyTask], bool]
     ) -> None:
         self.requested = False  # whether to look for unknown task types
         self.refused: list[str] = []  # known types that the pool of this worker cannot run

@@ -81,7 +81,7 @@ class ClaimedAttempt:
         return self.task.timeout + self.extended
 
 
-def note_interruption(held: ClaimedAttempt, interruption: type[Interruption]) -> None:
+def record_interruption(held: ClaimedAttempt, interruption: type[Interruption]) -> None:
     """Record why and when an attempt is asked to end."""
     held.interruption, held.interrupted_at = interruption, time.monotonic()
 

@@ -17,7 +17,7 @@ from django.tasks.base import TaskResultStatus
 from django.tasks.signals import task_finished, task_started
 
 from queue_app import registry, tracing
-from queue_app.backend import has_audience
+from queue_app.backend import has_receivers
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Snooze, Throttle
 from queue_app.registry import AnyTask
@@ -25,7 +25,7 @@ from queue_app.services.enqueue.validate import result_text
 from queue_app.tasks import AnyResult
 from queue_app.workers import capture
 from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, ProgressSink, QueueTaskContext
-from queue_app.workers.outcomes import describe, ended, has_backoff, set_failed, visible_result
+from queue_app.workers.outcomes import describe, ended, has_backoff, interruption_first, set_failed, visible_result
 
 
 class Executor:
@@ -59,7 +59,7 @@ class Executor:
         capture.enter(held, self.reports)  # in the context of this asyncio task only
         try:
             with tracing.attempt(held.task):
-                may_block = held.task.failures > 0 or has_audience(task_started, logging.INFO)
+                may_block = held.task.failures > 0 or has_receivers(task_started, logging.INFO)
                 call = await _call_in_thread_if(may_block, self._prepare, held)
                 text = await self._acomplete(held, call)
         except GeneratorExit:  # the loop was closed
@@ -87,7 +87,8 @@ class Executor:
     def _complete(self, held: ClaimedAttempt, call: _Call, function: Callable[[], Any]) -> str | None:
         """Call the function; return its result as JSON text, ``None`` for null."""
         try:
-            text = result_text(function())
+            with interruption_first(held):
+                text = result_text(function())
         except (Snooze, Throttle):  # the task will run again later; it has not ended
             raise
         except BaseException as error:
@@ -98,9 +99,10 @@ class Executor:
 
     async def _acomplete(self, held: ClaimedAttempt, call: _Call) -> str | None:
         """Do the same as ``_complete`` for a coroutine function."""
-        may_block = call.seen is not None and has_audience(task_finished, logging.INFO)
+        may_block = call.seen is not None and has_receivers(task_finished, logging.INFO)
         try:
-            text = result_text(await call.task.func(*call.args, **call.kwargs))
+            with interruption_first(held):
+                text = result_text(await call.task.func(*call.args, **call.kwargs))
         except (Snooze, Throttle, GeneratorExit):
             raise
         except BaseException as error:
@@ -132,11 +134,11 @@ class _Call(NamedTuple):
 
 
 def _wants_result(task: AnyTask) -> bool:
-    return task.takes_context or has_audience(task_started, logging.INFO) or has_audience(task_finished, logging.INFO)
+    return task.takes_context or has_receivers(task_started, logging.INFO) or has_receivers(task_finished, logging.INFO)
 
 
 def _send(signal: Signal, task: AnyTask, result: AnyResult | None) -> None:
-    if result is not None and has_audience(signal, logging.INFO):
+    if result is not None and has_receivers(signal, logging.INFO):
         # robust: an error of a listener must not change the outcome
         signal.send_robust(type(task.get_backend()), task_result=result)
 

@@ -4,11 +4,14 @@ import json
 import logging
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from traceback import TracebackException
 from typing import Any
 
+import psycopg
+from django.db import Error as DatabaseError
 from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 
 from queue_app import registry
@@ -88,6 +91,21 @@ def failed(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
     failure = _apply_backoff(held, failure, error)
     is_last = not failure.retriable or held.task.failures >= held.task.max_retries
     return held.outcome(began, failure=failure, error=error if is_last else None)
+
+
+@contextmanager
+def interruption_first(held: ClaimedAttempt) -> Iterator[None]:
+    """Raise the interruption of the attempt instead of an error of the database, which becomes its cause.
+
+    An interruption in the middle of a query leaves a connection that cannot be rolled back. Django then raises an error
+    of the database while it leaves ``atomic()``, which is only a consequence.
+    """
+    try:
+        yield
+    except (DatabaseError, psycopg.Error) as error:
+        if held.interruption is None:
+            raise
+        raise held.interruption() from error
 
 
 def has_backoff(held: ClaimedAttempt) -> bool:

@@ -25,7 +25,9 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
     list_filter = ("via",)  # links filter by what was changed
     ordering = ("-id",)
 
-    what = column(_lazy("action"), lambda entry: two_lines(entry.action, _("via %(door)s") % {"door": entry.via}))
+    what = column(
+        _lazy("action"), lambda entry: two_lines(entry.action, _("via %(interface)s") % {"interface": entry.via})
+    )
     change = column(_lazy("change"), changes_text)
     was = column(_lazy("before"), lambda entry: preformatted(pretty(entry.before)))
     became = column(_lazy("after"), lambda entry: preformatted(pretty(entry.after)))
@@ -40,7 +42,7 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
         """Return what was changed."""
         if entry.target_id:
             return f"{entry.target} {entry.target_id}"
-        return _("%(count)d of %(target)s") % {"count": entry.count, "target": entry.target}
+        return _("%(target)s (%(count)d)") % {"count": entry.count, "target": entry.target}
 
 
 @admin.register(SavedView)

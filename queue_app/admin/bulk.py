@@ -76,7 +76,7 @@ class OperationsMixin[M: Model](QueueAppAdmin[M]):
         by = request.user.get_username()
         with atomic():
             operation = start_operation(action, wanted, options, by=by, reason=reason)
-            text = f"Started to {_words(action.kind)} {operation.total} {_words(operation.target)}."
+            text = f"Started to {_words(action.kind)} {counted(operation.total, _words(operation.target).rstrip('s'))}."
             LogEntry.objects.log_actions(request.user.pk, [operation], ADDITION, with_reason(text, reason))  # type: ignore[arg-type]
             details = {"filter": operation.filter, **operation.arguments}
             details |= {"rate": options.rate} if options else {}
@@ -200,7 +200,7 @@ def _changes(action: Action, tasks: list[Task], status_now: Mapping[uuid.UUID, s
             running = [task for task in tasks if status_now[task.id] == Status.EXECUTING]
             waiting = [task for task in tasks if status_now[task.id] != Status.EXECUTING]
             yield Change(waiting, logged, "Cancelled %s.", {}, {})
-            yield Change(running, "Asked to stop while executing.", "Asked the workers of %s to stop.", {}, {})
+            yield Change(running, "Asked to stop while executing.", "Asked the workers to stop %s.", {}, {})
         case OperationKind.REPRIORITISE:
             assert action.band is not None  # noqa: S101 - for mypy: Action refuses this kind without a band
             new = action.band.label

@@ -1,9 +1,9 @@
 """The pages of dead letters."""
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 from django.contrib import admin
-from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
@@ -31,28 +31,11 @@ StateFilter = choice_filter(
 )
 
 
-class DeadLetterChangeList(ChangeList):
-    """A page of dead letters. One query reads the payloads of all, to hide their secrets in the messages."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        """Read the page, then the payloads of its tasks."""
-        super().get_results(request)
-        letters: list[DeadLetter] = list(self.result_list)
-        may_view = request.user.has_perm("queue_app.view_payload")
-        payloads = TaskPayload.objects.in_bulk([letter.task_id for letter in letters]) if may_view else {}
-        for letter in letters:
-            letter.secrets = displayed_payload(letter.task_type, payloads.get(letter.task_id))[0]  # type: ignore[attr-defined]
-            if not may_view:
-                letter.message = ""
-        self.result_list = letters
-
-
 @admin.register(DeadLetter)
 class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadOnlyAdmin[DeadLetter]):
     """Tasks whose retries are exhausted, and whether staff replayed or discarded them."""
 
     action_form = DeadLetterActionForm
-    changelist_class = DeadLetterChangeList
     empty_text = _lazy("No dead letter. Tasks come here when their retries are exhausted.")
     actions = ("replay_selected", "discard_selected")
     exact_lookups = ("operation_id", "fingerprint")
@@ -75,6 +58,15 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     masked_parameters = column(_lazy("parameters"), lambda letter: json_block(_displayed(letter)[2]))
     died = column(_lazy("died"), lambda letter: labels.ago(letter.died_at, timezone.now()))
     expires = column(_lazy("expires"), lambda letter: labels.ago(letter.expires_at, timezone.now()))
+
+    def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
+        """Read the payloads of the page's tasks, to hide their secrets in the messages."""
+        may_view = request.user.has_perm("queue_app.view_payload")
+        payloads = TaskPayload.objects.in_bulk([letter.task_id for letter in rows]) if may_view else {}
+        for letter in rows:
+            letter.secrets = displayed_payload(letter.task_type, payloads.get(letter.task_id))[0]
+            if not may_view:
+                letter.message = ""
 
     def get_fields(self, request: HttpRequest, obj: DeadLetter | None = None) -> Any:
         """Leave out what the user may not read."""

@@ -1,7 +1,7 @@
 """Replay and discard dead letters: one, a selection, or all that match a filter."""
 
 import uuid
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -17,7 +17,7 @@ from queue_app.admin.bulk import OperationsMixin
 from queue_app.admin.columns import counted, permission
 from queue_app.admin.edit_parameters import EditParametersMixin
 from queue_app.admin.forms import read_action
-from queue_app.admin.mixins import COUNT_LIMIT, Routes, with_reason
+from queue_app.admin.mixins import COUNT_LIMIT, action_page, page, with_reason
 from queue_app.core.redaction import redact
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import InvalidTaskData
@@ -42,13 +42,6 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
     """Actions that call the services; staff never edit the rows themselves."""
 
     change_form_template = "admin/queue_app/deadletter/change_form.html"
-    own_urls: ClassVar[Routes] = (
-        ("<uuid:pk>/replay/", "replay_view", "replay"),
-        ("<uuid:pk>/edit/", "edit_view", "edit"),
-        ("<uuid:pk>/discard/", "discard_view", "discard"),
-        ("causes/", "groups_view", "groups"),
-        ("matching/", "matching_view", "matching"),
-    )
     has_replay_permission = permission("replay_deadletter")
     has_discard_permission = permission("discard_deadletter")
 
@@ -102,8 +95,8 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
     ) -> None:
         operation = self.start(request, REPLAY, wanted, options, reason=reason, name="deadletter.replay_many")
         text = format_html(
-            'Replaying {} dead letters; <a href="{}">see the progress</a>.',
-            operation.total,
+            'Replaying {}; <a href="{}">see the progress</a>.',
+            counted(operation.total, "dead letter"),
             self.url_of_model("operation", "change", operation.pk),
         )
         self.message_user(request, text, messages.SUCCESS)
@@ -124,26 +117,21 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
 
     # -- on one ---------------------------------------------------------------------
 
-    def replay_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    @action_page("replay", "replay")
+    def replay_view(self, request: HttpRequest, letter: DeadLetter, reason: str) -> str:
         """Replay one dead letter."""
+        replay(letter.pk, by=request.user.get_username())
+        self._audit_many(request, [letter], "replay", reason)
+        return "The task is queued again."
 
-        def act(letter: DeadLetter, reason: str) -> str:
-            replay(pk, by=request.user.get_username())
-            self._audit_many(request, [letter], "replay", reason)
-            return "The task is queued again."
-
-        return self.act_on(request, pk, self.has_replay_permission, act)
-
-    def discard_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    @action_page("discard", "discard")
+    def discard_view(self, request: HttpRequest, letter: DeadLetter, reason: str) -> str:
         """Discard one dead letter."""
+        discard(letter.pk, by=request.user.get_username(), reason=reason)
+        self._audit_many(request, [letter], "discard", reason)
+        return "The dead letter is discarded."
 
-        def act(letter: DeadLetter, reason: str) -> str:
-            discard(pk, by=request.user.get_username(), reason=reason)
-            self._audit_many(request, [letter], "discard", reason)
-            return "The dead letter is discarded."
-
-        return self.act_on(request, pk, self.has_discard_permission, act)
-
+    @page("<uuid:pk>/edit/", "edit")
     def edit_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         """Replay one dead letter with edited parameters."""
 
@@ -179,6 +167,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
 
     # -- by cause, or by filter -------------------------------------------------------
 
+    @page("causes/", "groups")
     def groups_view(self, request: HttpRequest) -> HttpResponse:
         """Show the open dead letters by cause."""
         if not self.has_view_permission(request):
@@ -193,6 +182,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         may_act = self.has_replay_permission(request) or self.has_discard_permission(request)
         return self.own_page(request, "deadletter/groups.html", _("Dead letters by cause"), rows=rows, may_act=may_act)
 
+    @page("matching/", "matching")
     def matching_view(self, request: HttpRequest) -> HttpResponse:
         """Show what a filter matches now; replay or discard all of it once the user confirms."""
         if not self.has_view_permission(request):

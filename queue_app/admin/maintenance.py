@@ -1,4 +1,4 @@
-"""The pages of the machinery: maintenance jobs, snapshots of queues, the index."""
+"""The pages of the internals: maintenance jobs, snapshots of queues, the index."""
 
 from django.contrib import admin
 from django.utils import timezone

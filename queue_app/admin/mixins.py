@@ -5,7 +5,8 @@ One module, though a long one: every page inherits all of it.
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import django
 from django.contrib import admin, messages
@@ -55,7 +56,41 @@ COUNT_LIMIT = 10_000
 #: Number of changes shown on an object's page.
 RECENT = 10
 
-type Routes = tuple[tuple[str, str, str], ...]
+
+def page(route: str, name: str) -> Callable[[Any], Any]:
+    """Give a view, a method of a ``QueueAppAdmin``, an address beside Django's own pages."""
+
+    def mark(view: Any) -> Any:
+        view.taskqueue_page = route, name
+        return view
+
+    return mark
+
+
+def action_page(name: str, permission: str) -> Callable[[Callable[..., str]], Any]:
+    """Turn a method ``act(request, object, reason)``, which returns a message, into the page of a button."""
+
+    def make_view(act: Callable[..., str]) -> Any:
+        def view(admin: Any, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+            response: HttpResponse = admin.act_on(
+                request, pk, getattr(admin, f"has_{permission}_permission"), partial(act, admin, request)
+            )
+            return response
+
+        return page(f"<uuid:pk>/{name.replace('_', '-')}/", name)(view)
+
+    return make_view
+
+
+class AnnotatedChangeList(ChangeList):
+    """A list whose admin adds to the rows of a page what their columns show, with one query for all rows."""
+
+    model_admin: Any  # a QueueAppAdmin
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read the page, then let the admin annotate its rows. The queryset caches them for the columns."""
+        super().get_results(request)
+        self.model_admin.annotate_rows(request, self.result_list)
 
 
 class CappedPaginator(_Paginator):
@@ -79,11 +114,9 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
     #: Fields that a list's address may filter by, exactly, besides the parameters of its filters.
     exact_lookups: tuple[str, ...] = ()
     empty_text: Any = _("Nothing here yet.")
-    changelist_class: type[ChangeList] = ChangeList
+    changelist_class: type[ChangeList] = AnnotatedChangeList
     #: Whether an object's page shows its latest entries of the audit log.
     shows_changes = False
-    #: (route, method, end of the URL's name) of the pages beside Django's own; each class lists its own.
-    own_urls: ClassVar[Routes] = ()
     show_facets = admin.ShowFacets.NEVER  # each facet would be one more count over the table
 
     class Media:
@@ -91,16 +124,13 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
         js = (Script("queue_app/admin.js", defer=True),)
 
     def get_urls(self) -> list[URLPattern]:
-        """Put the own pages before Django's, whose routes match everything."""
-        own = [
-            path(
-                route,
-                self.admin_site.admin_view(getattr(self, method)),
-                name=f"queue_app_{self.opts.model_name}_{name}",
-            )
-            for part in type(self).__mro__
-            for route, method, name in part.__dict__.get("own_urls", ())
-        ]
+        """Put the pages of this class before Django's, whose routes match every path."""
+        own = []
+        for method in dir(type(self)):
+            if (address := getattr(getattr(type(self), method), "taskqueue_page", None)) is not None:
+                route, name = address
+                view = self.admin_site.admin_view(getattr(self, method))
+                own.append(path(route, view, name=f"queue_app_{self.opts.model_name}_{name}"))
         return [*own, *super().get_urls()]
 
     def url_of(self, view: str, *args: Any) -> str:
@@ -149,6 +179,9 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Return the class of the list."""
         return self.changelist_class
+
+    def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
+        """Add to the rows of a list what its columns show beside the fields."""
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Show each filter as a menu above the list, which needs the room beside it."""

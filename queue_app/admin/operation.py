@@ -1,19 +1,18 @@
 """The pages of operations: staff watch and stop actions on many tasks or dead letters."""
 
-import uuid
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.columns import column, counted, preformatted, two_lines
-from queue_app.admin.mixins import ReadOnlyAdmin, Routes
+from queue_app.admin.mixins import ReadOnlyAdmin, action_page
 from queue_app.admin.task_detail import pretty
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.dashboard import labels
@@ -41,7 +40,6 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
     list_display = ("created", "kind", "status", "progress", "pace", "by", "reason")
     list_filter = ("state", "kind", "target")
     ordering = ("-id",)
-    own_urls: ClassVar[Routes] = (("<uuid:pk>/stop/", "stop_view", "stop"),)
 
     created = column(_lazy("started"), lambda operation: labels.ago(operation.created_at, timezone.now()))
     failed_again_now = column(_lazy("failed again"), lambda operation: get_operation(operation.pk).failed_again)
@@ -115,16 +113,13 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
             why = "ended already, or you may not stop them"
             self.message_user(request, f"Skipped {len(found) - stopped} ({why}).", messages.WARNING)
 
-    def stop_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    @action_page("stop", "stop")
+    def stop_view(self, request: HttpRequest, operation: Operation, _reason: str) -> str:
         """Stop one operation."""
-
-        def act(operation: Operation, _reason: str) -> str:
-            if not _may_stop(request, operation):
-                raise PermissionDenied
-            self._stop(request, operation)
-            return "The operation is stopped; what it has changed stays changed."
-
-        return self.act_on(request, pk, self.has_stop_permission, act)
+        if not _may_stop(request, operation):
+            raise PermissionDenied
+        self._stop(request, operation)
+        return "The operation is stopped; what it has changed stays changed."
 
     def _stop(self, request: HttpRequest, operation: Operation) -> None:
         ended = cancel_operation(operation.pk, by=request.user.get_username())

@@ -1,9 +1,7 @@
 """Pause and resume queues, task types, keys or everything, from a list or a page."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
@@ -17,12 +15,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.mixins import QueueAppAdmin, Routes
+from queue_app.admin.mixins import QueueAppAdmin, page
 from queue_app.dashboard import labels
 from queue_app.exceptions import InvalidTaskData, InvalidTransition
 from queue_app.models import Limit, Queue, RuntimeSettings
-from queue_app.models.limit import Scope
-from queue_app.services.control import pause
+from queue_app.services.control.pause import BY_KIND, EVERYTHING
 
 REASON_LENGTH = 200  # the length of paused_reason
 LIMITS_NOTE = _lazy("A change applies from the next claim on.")
@@ -62,10 +59,6 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
     change_form_template = "admin/queue_app/includes/pausable.html"
     #: Fields that staff cannot change once the object exists.
     fixed_fields: tuple[str, ...] = ()
-    own_urls: ClassVar[Routes] = (
-        ("<path:object_id>/pause/", "pause_view", "pause"),
-        ("<path:object_id>/resume/", "resume_view", "resume"),
-    )
     shows_changes = True
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
@@ -128,10 +121,12 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
 
     # -- one -----------------------------------------------------------------------
 
+    @page("<path:object_id>/pause/", "pause")
     def pause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Pause one object."""
         return self._set_one(request, object_id, paused=True)
 
+    @page("<path:object_id>/resume/", "resume")
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Resume one object."""
         return self._set_one(request, object_id, paused=False)
@@ -153,12 +148,13 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
         until = form.resume_at if paused else None
         before = {"paused": found.paused, "by": found.paused_by, "reason": found.paused_reason}
         after = {"paused": paused} | ({"resume_at": until.isoformat()} if until else {})
-        pause_it, resume_it = _verbs(found)
+        kind, names = _kind(found)
+        pause_it, resume_it = BY_KIND[kind]
         if paused:
-            pause_it(by=request.user.get_username(), reason=reason, resume_at=until)
+            pause_it(*names, by=request.user.get_username(), reason=reason, resume_at=until)
             self.audit(request, [found], "Paused.", action="pause", before=before, after=after, reason=reason)
         else:
-            resume_it()
+            resume_it(*names)
             self.audit(request, [found], "Resumed.", action="resume", before=before, after=after, reason=reason)
 
     def page_context(self, request: HttpRequest, found: M) -> dict[str, Any]:
@@ -180,12 +176,8 @@ def _posted(request: HttpRequest) -> PauseForm:
     return form
 
 
-def _verbs(found: Queue | Limit | RuntimeSettings) -> tuple[Callable[..., Any], Callable[[], Any]]:
-    """Return the services that pause and resume an object."""
-    if isinstance(found, Queue):
-        return partial(pause.pause, found.name), partial(pause.resume, found.name)
+def _kind(found: Queue | Limit | RuntimeSettings) -> tuple[str, list[str]]:
+    """Return the kind of an object for the services, and its name if it has one."""
     if isinstance(found, RuntimeSettings):
-        return pause.pause_everything, pause.resume_everything
-    if found.scope == Scope.TYPE:
-        return partial(pause.pause_type, found.name), partial(pause.resume_type, found.name)
-    return partial(pause.pause_key, found.name), partial(pause.resume_key, found.name)
+        return EVERYTHING, []
+    return ("queue" if isinstance(found, Queue) else found.scope), [found.name]

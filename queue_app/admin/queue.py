@@ -1,10 +1,10 @@
 """The pages of queues."""
 
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.columns import column
 from queue_app.admin.forms import ReasonForm
-from queue_app.admin.mixins import Routes
+from queue_app.admin.mixins import page
 from queue_app.admin.pausing import LIMITS_NOTE, PausingAdmin
 from queue_app.core.states import PENDING
 from queue_app.dashboard import charts, labels
@@ -28,27 +28,11 @@ from queue_app.services.read.stats import QueueSummary
 UNREACHABLE = _lazy("Redis cannot be reached, so depth and activity are unknown. Tasks are safe in PostgreSQL.")
 
 
-class QueueChangeList(ChangeList):
-    """A page of queues with their depths from the index."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        """Read the page, then ask the index once for each of its queues."""
-        super().get_results(request)
-        if request.method != "GET":
-            return
-        found, error = summaries(self.result_list)
-        for queue in self.result_list:  # the list caches its rows, so the columns find the summary
-            queue.summary = found.get(queue.name)
-        if error:
-            messages.warning(request, str(UNREACHABLE))
-
-
 @admin.register(Queue)
 class QueueAdmin(PausingAdmin[Queue]):
     """The queues."""
 
     change_form_template = "admin/queue_app/queue/change_form.html"
-    changelist_class = QueueChangeList
     empty_text = _lazy("No queue yet. The first enqueued task creates one.")
     fieldsets = (
         (None, {"fields": ("name", "description")}),
@@ -76,13 +60,22 @@ class QueueAdmin(PausingAdmin[Queue]):
     list_editable = ("max_concurrent", "rate_count", "rate_seconds")
     list_per_page = 50
     ordering = ("name",)
-    own_urls: ClassVar[Routes] = (("live/", "live_view", "live"), ("charts/", "charts_view", "charts"))
     pause_permission = "queue_app.pause_queue"
     search_fields = ("name", "description")
     sortable_by = ("named", "max_concurrent")
 
     running = column(_lazy("running"), lambda queue: summary.active if (summary := _summary(queue)) else "-")
     oldest = column(_lazy("oldest wait"), lambda queue: labels.age_or_dash(oldest_seconds(_summary(queue))))
+
+    def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
+        """Ask the index once for the depth of each of the page's queues."""
+        if request.method != "GET":
+            return
+        found, error = summaries(rows)
+        for queue in rows:
+            queue.summary = found.get(queue.name)
+        if error:
+            messages.warning(request, str(UNREACHABLE))
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         """Make the fields for short texts small."""
@@ -125,6 +118,7 @@ class QueueAdmin(PausingAdmin[Queue]):
 
     # -- the overview -------------------------------------------------------------
 
+    @page("live/", "live")
     def live_view(self, request: HttpRequest) -> HttpResponse:
         """Return the live part of the overview as HTML, for the overview's script."""
         _check(request)
@@ -132,6 +126,7 @@ class QueueAdmin(PausingAdmin[Queue]):
         response["Cache-Control"] = "no-store"
         return response
 
+    @page("charts/", "charts")
     def charts_view(self, request: HttpRequest) -> HttpResponse:
         """Return the series of the charts as JSON."""
         _check(request)

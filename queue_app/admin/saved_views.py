@@ -1,7 +1,7 @@
 """Saved views: filtered lists that staff keep under a name, for themselves or for all staff."""
 
 import uuid
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from django.contrib import messages
@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpR
 from django.utils.translation import gettext as _
 
 from queue_app.admin.forms import PlainModelForm
-from queue_app.admin.mixins import QueueAppAdmin, Routes
+from queue_app.admin.mixins import QueueAppAdmin, page
 from queue_app.models import SavedView
 from queue_app.models.saved_view import MAX_QUERY
 from queue_app.services.control.audit import ADMIN, record
@@ -32,11 +32,6 @@ class ViewForm(PlainModelForm):
 
 class SavedViewsMixin[M: Model](QueueAppAdmin[M]):
     """A list with its saved views above it, and a form that saves another."""
-
-    own_urls: ClassVar[Routes] = (
-        ("views/save/", "save_view", "save_view"),
-        ("views/<uuid:view_id>/delete/", "delete_saved_view", "delete_view"),
-    )
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the list with its saved views."""
@@ -59,6 +54,7 @@ class SavedViewsMixin[M: Model](QueueAppAdmin[M]):
         }
         return super().changelist_view(request, context | (extra_context or {}))
 
+    @page("views/save/", "save_view")
     def save_view(self, request: HttpRequest) -> HttpResponse:
         """Save the list's filters under the posted name; replace the user's own view of this name."""
         if request.method != "POST":
@@ -82,6 +78,7 @@ class SavedViewsMixin[M: Model](QueueAppAdmin[M]):
             self.message_user(request, _("Not saved. %(problems)s") % {"problems": problems}, messages.ERROR)
         return HttpResponseRedirect(f"{self.url_of('changelist')}?{query}")
 
+    @page("views/<uuid:view_id>/delete/", "delete_view")
     def delete_saved_view(self, request: HttpRequest, view_id: uuid.UUID) -> HttpResponse:
         """Delete the user's own view, or with the permission any view."""
         if request.method != "POST":

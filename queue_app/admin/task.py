@@ -1,10 +1,10 @@
 """The pages of tasks. Staff never edit a task by hand; they cancel, reprioritise or run it again."""
 
 import uuid
-from typing import Any, ClassVar, cast
+from collections.abc import Iterable
+from typing import Any, cast
 
 from django.contrib import admin, messages
-from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.forms.widgets import Script
 from django.http import Http404, HttpRequest, HttpResponse
@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from queue_app.admin.bulk import PRIORITY_ACTIONS
 from queue_app.admin.columns import column, queue_and_user, two_lines
 from queue_app.admin.filters import BandFilter, QueueFilter, SinceFilter, StatusFilter, TypeFilter, search
-from queue_app.admin.mixins import ReadOnlyAdmin, Routes
+from queue_app.admin.mixins import AnnotatedChangeList, ReadOnlyAdmin, page
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.task_actions import TaskActionsMixin
 from queue_app.admin.task_detail import load_detail, progress_and_logs
@@ -32,25 +32,13 @@ from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.read.task_filter import matching
 
 
-class TaskChangeList(ChangeList):
-    """A page of tasks with their effective bands, and the names of their workers from one query."""
+class TaskChangeList(AnnotatedChangeList):
+    """A page of tasks with their effective bands."""
 
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
         """Add the bands that promotion gives the tasks."""
         found = super().get_queryset(request, *args, **kwargs)
         return cast("TaskQuerySet", found).with_effective_priority()
-
-    def get_results(self, request: HttpRequest) -> None:
-        """Read the page, then the workers of its tasks."""
-        super().get_results(request)
-        tasks: list[Task] = list(self.result_list)
-        names: dict[uuid.UUID, str] = {}
-        if request.user.has_perm("queue_app.view_worker"):
-            ids = {task.worker_id for task in tasks if task.worker_id is not None}
-            names = dict(Worker.objects.filter(pk__in=ids).values_list("pk", "name")) if ids else {}
-        for task in tasks:
-            task.worker_name = names.get(task.worker_id) if task.worker_id else None  # type: ignore[attr-defined]
-        self.result_list = tasks
 
 
 @admin.register(Task)
@@ -65,7 +53,6 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
     list_display_links = ("short_id", "type")
     list_filter = (StatusFilter, BandFilter, QueueFilter, TypeFilter, SinceFilter)
     ordering = ("-id",)  # ids are UUIDv7: the primary key alone sorts them, newest first
-    own_urls: ClassVar[Routes] = (("<uuid:pk>/live/", "live_view", "live"),)
     search_fields = ("id", "task_type", "user")  # shows the box; get_search_results searches
     search_help_text = SEARCH_HELP
 
@@ -75,6 +62,15 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
 
     class Media:
         js = (Script("queue_app/task_live.js", defer=True),)
+
+    def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
+        """Read the names of the workers of the page's tasks."""
+        names: dict[uuid.UUID, str] = {}
+        if request.user.has_perm("queue_app.view_worker"):
+            ids = {task.worker_id for task in rows if task.worker_id is not None}
+            names = dict(Worker.objects.filter(pk__in=ids).values_list("pk", "name")) if ids else {}
+        for task in rows:
+            task.worker_name = names.get(task.worker_id)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
@@ -91,7 +87,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
 
     @admin.display(description=_lazy("id"))
     def short_id(self, task: Task) -> SafeString:
-        """Return the end of the id, in which neighbours differ."""
+        """Return the end of the id; the beginning is the same for tasks of about the same time."""
         return format_html('<code title="{}">{}</code>', task.id, labels.short_id(task.id))
 
     @admin.display(description=_lazy("status, attempt"))
@@ -129,6 +125,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
             "may_view_letters": request.user.has_perm("queue_app.view_deadletter"),
         }
 
+    @page("<uuid:pk>/live/", "live")
     def live_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         """Return a task's progress and log lines as HTML, and its status in a header, for the page's script."""
         task = self.visible(request, pk, self.may_view_payload(request))

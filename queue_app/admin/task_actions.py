@@ -1,7 +1,7 @@
 """Actions on one task, from its page."""
 
 import uuid
-from typing import Any, ClassVar
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from queue_app.admin.bulk import TaskBulkMixin, priority_changed
 from queue_app.admin.columns import permission
 from queue_app.admin.edit_parameters import EditParametersMixin
-from queue_app.admin.mixins import Routes
+from queue_app.admin.mixins import action_page, page
 from queue_app.core.priorities import parse_band
 from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.models import Task
@@ -20,69 +20,49 @@ from queue_app.services.lifecycle.actions import RETRIABLE, retry, run_again, ru
 class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
     """Actions that call the services; staff never edit the rows themselves."""
 
-    own_urls: ClassVar[Routes] = (
-        ("<uuid:pk>/cancel/", "cancel_view", "cancel"),
-        ("<uuid:pk>/priority/", "priority_view", "priority"),
-        ("<uuid:pk>/retry/", "retry_view", "retry"),
-        ("<uuid:pk>/run-now/", "run_now_view", "run_now"),
-        ("<uuid:pk>/run-again/", "run_again_view", "run_again"),
-    )
     may_view_payload = permission("view_payload")
 
-    def cancel_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    @action_page("cancel", "cancel")
+    def cancel_view(self, request: HttpRequest, task: Task, reason: str) -> str:
         """Cancel one task."""
+        running = cancel(task.pk) is Status.EXECUTING
+        logged = "Asked to stop while executing." if running else "Cancelled."
+        self.audit(request, [task], logged, action="cancel", before={"status": task.status}, reason=reason)
+        return _("The task is running; its worker was asked to stop it.") if running else _("The task is cancelled.")
 
-        def act(task: Task, reason: str) -> str:
-            running = cancel(pk) is Status.EXECUTING
-            logged = "Asked to stop while executing." if running else "Cancelled."
-            self.audit(request, [task], logged, action="cancel", before={"status": task.status}, reason=reason)
-            return (
-                _("The task is running; its worker was asked to stop it.") if running else _("The task is cancelled.")
-            )
-
-        return self.act_on(request, pk, self.has_cancel_permission, act)
-
-    def priority_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    @action_page("priority", "reprioritise")
+    def priority_view(self, request: HttpRequest, task: Task, reason: str) -> str:
         """Move one task to the posted band."""
+        band = parse_band(request.POST.get("priority"))
+        old, new = task.band.label, band.label
+        reprioritise(task.pk, band)
+        self.audit(
+            request, [task], priority_changed(old, new), action="reprioritise", reason=reason,
+            before={"priority": old}, after={"priority": new},
+        )  # fmt: skip
+        return _("The priority is now %(band)s.") % {"band": new}
 
-        def act(task: Task, reason: str) -> str:
-            band = parse_band(request.POST.get("priority"))
-            old, new = task.band.label, band.label
-            reprioritise(pk, band)
-            self.audit(
-                request, [task], priority_changed(old, new), action="reprioritise", reason=reason,
-                before={"priority": old}, after={"priority": new},
-            )  # fmt: skip
-            return _("The priority is now %(band)s.") % {"band": new}
-
-        return self.act_on(request, pk, self.has_reprioritise_permission, act)
-
-    def retry_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    @action_page("retry", "retry")
+    def retry_view(self, request: HttpRequest, task: Task, reason: str) -> str:
         """Queue an ended task again."""
+        retry(task.pk, by=request.user.get_username())
+        self.audit(
+            request, [task], "Queued again.", action="retry", reason=reason,
+            before={"status": task.status}, after={"status": "queued"},
+        )  # fmt: skip
+        return _("The task is queued again, with all its retries.")
 
-        def act(task: Task, reason: str) -> str:
-            retry(pk, by=request.user.get_username())
-            self.audit(
-                request, [task], "Queued again.", action="retry", reason=reason,
-                before={"status": task.status}, after={"status": "queued"},
-            )  # fmt: skip
-            return _("The task is queued again, with all its retries.")
-
-        return self.act_on(request, pk, self.has_retry_permission, act)
-
-    def run_now_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    @action_page("run_now", "retry")
+    def run_now_view(self, request: HttpRequest, task: Task, reason: str) -> str:
         """Queue a scheduled task without waiting for its time."""
+        run_now(task.pk)
+        self.audit(
+            request, [task], "Queued before its time.", action="run_now", reason=reason,
+            before={"run_after": str(task.run_after)}, after={"status": "queued"},
+        )  # fmt: skip
+        return _("The task is queued now.")
 
-        def act(task: Task, reason: str) -> str:
-            run_now(pk)
-            self.audit(
-                request, [task], "Queued before its time.", action="run_now", reason=reason,
-                before={"run_after": str(task.run_after)}, after={"status": "queued"},
-            )  # fmt: skip
-            return _("The task is queued now.")
-
-        return self.act_on(request, pk, self.has_retry_permission, act)
-
+    @page("<uuid:pk>/run-again/", "run_again")
     def run_again_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         """Enqueue a copy of this task with edited parameters."""
 

@@ -1,12 +1,11 @@
 """The pages of workers."""
 
-import uuid
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.views.main import ChangeList
 from django.db.models import Count, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -14,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.columns import column, permission, two_lines
-from queue_app.admin.mixins import ReadOnlyAdmin, Routes
+from queue_app.admin.mixins import ReadOnlyAdmin, action_page
 from queue_app.core.states import Status
 from queue_app.dashboard import labels
 from queue_app.dashboard.live import LIVE_STATUSES, is_late
@@ -25,33 +24,16 @@ from queue_app.services.repair.workers import request_drain
 MAX_RUNNING = 200
 
 
-class WorkerChangeList(ChangeList):
-    """A page of workers. One query counts the running tasks of all."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        """Read the page, then count the running tasks of its workers."""
-        super().get_results(request)
-        workers: list[Worker] = list(self.result_list)
-        live = [worker.id for worker in workers if worker.status in LIVE_STATUSES]
-        running = Task.objects.filter(status=Status.EXECUTING, worker_id__in=live).values_list("worker_id")
-        busy = dict(running.annotate(Count("id"))) if live else {}
-        for worker in workers:
-            worker.busy = busy.get(worker.id, 0)  # type: ignore[attr-defined]
-        self.result_list = workers
-
-
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin[Worker]):
     """The workers, newest first."""
 
-    changelist_class = WorkerChangeList
     empty_text = _lazy("No worker has registered yet. Start one with manage.py runworker.")
     actions = ("drain_selected",)
     list_display = ("name", "state", "heartbeat", "slots", "served", "offers", "tasks_done", "process")
     list_filter = ("status",)
     exact_lookups = ("status", "host")
     ordering = ("-id",)
-    own_urls: ClassVar[Routes] = (("<uuid:pk>/drain/", "drain_view", "drain"),)
     search_fields = ("name", "host")
     shows_changes = True
     sortable_by = ("name", "tasks_done")  # type: ignore[assignment]
@@ -65,6 +47,14 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         lambda worker: two_lines(f"{worker.host} / {worker.pid}", worker.version or _("unknown version")),
     )
 
+    def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
+        """Count the running tasks of the page's workers."""
+        live = [worker.id for worker in rows if worker.status in LIVE_STATUSES]
+        running = Task.objects.filter(status=Status.EXECUTING, worker_id__in=live).values_list("worker_id")
+        busy = dict(running.annotate(Count("id"))) if live else {}
+        for worker in rows:
+            worker.busy = busy.get(worker.id, 0)
+
     @admin.action(description=_lazy("Drain selected workers"), permissions=["drain"])
     def drain_selected(self, request: HttpRequest, queryset: QuerySet[Worker]) -> None:
         """Ask active workers to finish their tasks and exit."""
@@ -75,14 +65,11 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             text = _("Skipped %(count)d (not active, or asked before).") % {"count": skipped}
             self.message_user(request, text, messages.WARNING)
 
-    def drain_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    @action_page("drain", "drain")
+    def drain_view(self, request: HttpRequest, worker: Worker, reason: str) -> str:
         """Ask one worker to drain."""
-
-        def act(worker: Worker, reason: str) -> str:
-            self._drain(request, worker, reason)
-            return _("The worker was asked to finish its tasks, to take no new ones, and to exit.")
-
-        return self.act_on(request, pk, self.has_drain_permission, act)
+        self._drain(request, worker, reason)
+        return _("The worker was asked to finish its tasks, to take no new ones, and to exit.")
 
     def _drain(self, request: HttpRequest, worker: Worker, reason: str) -> None:
         request_drain(worker.pk, by=request.user.get_username())

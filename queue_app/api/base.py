@@ -4,8 +4,6 @@ It sets every policy itself, so that the settings of the project do not change w
 is read, or how an answer looks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from http import HTTPStatus
@@ -116,7 +114,7 @@ class ApiView(APIView):
     def as_view(cls, **initkwargs: Any) -> Any:
         """Return the view without the transaction of ATOMIC_REQUESTS.
 
-        Each service commits by itself; the index hears of a task before the answer is written.
+        Each service commits by itself and notifies the index before the view writes its answer.
         """
         view = super().as_view(**initkwargs)
         return transaction.non_atomic_requests(using=conf.load()[0].database_alias)(view)

@@ -3,8 +3,6 @@
 The parser of the framework treats a chunked body as empty, keeps the last of two equal keys and accepts NaN.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from django.http import HttpRequest

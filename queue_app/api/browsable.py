@@ -5,8 +5,6 @@ serializers for their forms. This page is a template, a script and a style sheet
 answer.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from typing import Any, Final

@@ -4,8 +4,6 @@
 details, which reveal nothing about the inside of the server.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Sequence
@@ -32,44 +30,32 @@ TEXT_LIMIT: Final = 500
 logger = logging.getLogger("django.request")
 
 
-class InvalidInput(TaskQueueError):
-    """Several parts of one request are wrong."""
-
-    code = "invalid"
+class InvalidInput(TaskQueueError, code="invalid"):
+    """One or more fields of a request are invalid."""
 
     def __init__(self, errors: Sequence[InvalidTaskData]) -> None:
-        super().__init__(f"{len(errors)} parts of the request are wrong; see errors.")
+        super().__init__(f"The request has {len(errors)} invalid field{'' if len(errors) == 1 else 's'}; see errors.")
         self.errors = errors
 
 
-class NoSuchQueue(TaskQueueError):
+class NoSuchQueue(TaskQueueError, code="unknown_queue"):
     """The queue named in the address does not exist."""
 
-    code = "unknown_queue"
 
-
-class PreconditionRequired(TaskQueueError):
+class PreconditionRequired(TaskQueueError, code="precondition_required"):
     """An edit does not name the version that it is based on."""
 
-    code = "precondition_required"
 
-
-class TooManyWaiters(TaskQueueError):
+class TooManyWaiters(TaskQueueError, code="too_many_waiters"):
     """This process already holds the maximum number of waiting requests."""
 
-    code = "too_many_waiters"
 
-
-class AsgiRequired(TaskQueueError):
+class AsgiRequired(TaskQueueError, code="asgi_required"):
     """This needs an ASGI server."""
 
-    code = "asgi_required"
 
-
-class NotInstalled(TaskQueueError):
+class NotInstalled(TaskQueueError, code="not_installed"):
     """A part of the API needs a package that is not installed."""
-
-    code = "not_installed"
 
 
 class Rule(NamedTuple):
@@ -113,12 +99,7 @@ RULES: Final = (
     Rule(django.PermissionDenied, 403, "permission_denied", "You may not do this."),
     Rule(drf.NotFound, 404, "not_found", "There is nothing at this address."),
     Rule(Http404, 404, "not_found", "There is nothing at this address."),
-    Rule(
-        drf.MethodNotAllowed,
-        405,
-        "method_not_allowed",
-        "This address does not support the method; see Allow.",
-    ),
+    Rule(drf.MethodNotAllowed, 405, "method_not_allowed", "This address does not support the method; see Allow."),
     Rule(drf.NotAcceptable, 406, "not_acceptable", "Answers are JSON; accept application/json."),
     Rule(drf.UnsupportedMediaType, 415, "unsupported_media_type", "Send plain JSON as application/json."),
     Rule(drf.Throttled, 429, "throttled", "Too many requests; try again later."),

@@ -1,7 +1,5 @@
 """Stream tasks as lines of NDJSON or CSV, one page of rows at a time."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,13 +1,12 @@
 """Read named values from a body or a query string, without coercion, and collect every error.
 
 A check is a function that takes a value and its name. It returns the value or raises ``InvalidTaskData``. The reader
-continues with the next field after an error, so that the caller learns of all errors at once.
+continues with the next field after an error, so that the answer lists all errors.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Self
@@ -18,7 +17,7 @@ from rest_framework.settings import api_settings
 from queue_app.api.errors import InvalidInput
 from queue_app.exceptions import InvalidTaskData, near_matches
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.services.enqueue.validate import check_reason
+from queue_app.services.enqueue.validate import check_reason, check_text
 
 type Check[T] = Callable[[Any, str], T]
 
@@ -51,7 +50,7 @@ class Reader:
     def required[T](self, name: str, check: Check[T], fallback: T) -> T:
         """Return a required field; ``fallback`` replaces it after an error."""
         if name not in self._data:
-            self.note(InvalidTaskData(name, f"{name} is required.", code="required"))
+            self.add_error(InvalidTaskData(name, f"{name} is required.", code="required"))
             return fallback
         return self._checked(name, check, fallback)
 
@@ -61,7 +60,7 @@ class Reader:
             return None
         return self._checked(name, check, None)
 
-    def note(self, error: InvalidTaskData) -> None:
+    def add_error(self, error: InvalidTaskData) -> None:
         """Add an error."""
         self._errors.append(error)
 
@@ -74,16 +73,18 @@ class Reader:
         try:
             return check(self._data[name], name)
         except InvalidTaskData as error:
-            self.note(error)
+            self.add_error(error)
             return fallback
 
     def _refuse_name(self, name: str, known: Collection[str], read_only: Iterable[str], code: str) -> None:
         if name in read_only:
-            self.note(InvalidTaskData(name, f"{name} is set by the queue, not by callers.", code="read_only_field"))
+            self.add_error(
+                InvalidTaskData(name, f"{name} is set by the queue, not by callers.", code="read_only_field")
+            )
             return
         matches = [repr(match) for match in near_matches(name[:TEXT_LENGTH], known)]
         hint = f" Did you mean {' or '.join(matches)}?" if matches else f" Known: {', '.join(sorted(known))}."
-        self.note(InvalidTaskData(name, f"{name!r:.80} is not known here.{hint}", code=code))
+        self.add_error(InvalidTaskData(name, f"{name!r:.80} is not known here.{hint}", code=code))
 
 
 def read_query(query: QueryDict, known: Iterable[str], *, ignore_format: bool = True) -> Reader:
@@ -116,21 +117,7 @@ def several[T](check: Check[T]) -> Check[list[T]]:
 
 def text(value: Any, name: str) -> str:
     """Accept visible text of a bounded length."""
-    if not isinstance(value, str):
-        raise InvalidTaskData(name, f"{name} must be a string.", code="string_expected")
-    if not value:
-        raise InvalidTaskData(name, f"{name} must not be empty.", code="blank")
-    if len(value) > TEXT_LENGTH:
-        message = f"{name} has {len(value)} characters; the limit is {TEXT_LENGTH}."
-        raise InvalidTaskData(name, message, limit=TEXT_LENGTH)
-    if not value.isascii() or not value.isprintable():
-        _refuse_invisible(value, name)
-    return value
-
-
-def _refuse_invisible(value: str, name: str) -> None:
-    if any(unicodedata.category(character)[0] == "C" for character in value):
-        raise InvalidTaskData(name, f"{name} contains control or invisible characters.", code="invalid_characters")
+    return check_text(value, name, TEXT_LENGTH)
 
 
 def tail_of_text(length: int) -> Check[str]:

@@ -1,7 +1,5 @@
 """The query strings of lists, counts and exports: which rows, which of their fields, which page."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Sequence

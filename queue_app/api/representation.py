@@ -1,7 +1,5 @@
 """The JSON of tasks, queues, limits, workers, dead letters and operations in answers."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 from typing import Any, Final
 
@@ -14,11 +12,9 @@ from queue_app.models import DeadLetter, Limit, Operation, PriorityPolicy, Runti
 from queue_app.models.operation import OperationKind
 from queue_app.registry import all_sensitive_names
 from queue_app.services.control.limits import PACE
+from queue_app.services.control.pause import EVERYTHING
 from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS
 from queue_app.services.read.inspect import TaskDetail
-
-#: Scope of a pause of everything, next to those of limits.
-EVERYTHING: Final = "everything"
 
 
 class Shape:
@@ -121,7 +117,7 @@ def pause(found: Limit | RuntimeSettings) -> dict[str, Any]:
 
 
 def dead_letter(letter: DeadLetter, secrets: frozenset[str], user: Any) -> dict[str, Any]:
-    """Return what ``user`` may read of a dead letter, without secrets; only staff learn who handled it and why."""
+    """Return what ``user`` may read of a dead letter, without secrets; only staff see who handled it and why."""
     visible = may_view_payload(user, letter.user)
     hidden = () if user.is_staff else ("replayed_by", "operation_id", "discarded_by", "discard_reason")
     return (

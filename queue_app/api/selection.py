@@ -1,7 +1,5 @@
 """The bodies of actions on many tasks or dead letters: which ones, what to do, how fast."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -55,7 +53,7 @@ def parse_letter_selection(data: Mapping[str, Any], *, replay: bool) -> Selectio
             **{name: reader.optional(f"filter.{name}", check) for name, check in LETTER_FILTERS.items()},
         )
         if given is not None and not isinstance(given, dict):
-            reader.note(InvalidTaskData("filter", "filter must be an object.", code="object_expected"))
+            reader.add_error(InvalidTaskData("filter", "filter must be an object.", code="object_expected"))
         else:
             _check_ids_or_filter(reader, data)
         return Selection(wanted, *_options(reader, data, ReplayOptions()))
@@ -64,9 +62,9 @@ def parse_letter_selection(data: Mapping[str, Any], *, replay: bool) -> Selectio
 def _check_ids_or_filter(reader: Reader, data: Mapping[str, Any]) -> None:
     has_ids, has_filter = data.get("ids") is not None, data.get("filter") is not None
     if has_ids and has_filter:
-        reader.note(InvalidTaskData("filter", "Give ids or filter, not both.", code="conflicting_fields"))
+        reader.add_error(InvalidTaskData("filter", "Give ids or filter, not both.", code="conflicting_fields"))
     elif not has_ids and not has_filter:
-        reader.note(InvalidTaskData("ids", "Give ids or a filter; an empty filter selects all.", code="required"))
+        reader.add_error(InvalidTaskData("ids", "Give ids or a filter; an empty filter selects all.", code="required"))
 
 
 def _options[O: Options](reader: Reader, data: Mapping[str, Any], options: O) -> tuple[O, str, bool]:
@@ -77,7 +75,7 @@ def _options[O: Options](reader: Reader, data: Mapping[str, Any], options: O) ->
     try:
         check_options(options := replace(options, **given))
     except InvalidTaskData as error:
-        reader.note(error)
+        reader.add_error(error)
     return options, why, dry_run
 
 

@@ -1,7 +1,5 @@
 """Turn the body of a request into a ``NewTask``, or into many."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any, Final
 
@@ -43,10 +41,10 @@ def parse_submission(data: dict[str, Any], *, user: str, key_header: str | None)
         # The services check the other fields.
         delay, key = data.get("delay"), data.get("idempotency_key")
         if run_after is not None and delay is not None:
-            reader.note(InvalidTaskData("delay", "Give run_after or delay, not both.", code="conflicting_fields"))
+            reader.add_error(InvalidTaskData("delay", "Give run_after or delay, not both.", code="conflicting_fields"))
         if key_header is not None and key is not None and key != key_header:
             message = f"The body and the header {KEY_HEADER} differ."
-            reader.note(InvalidTaskData("idempotency_key", message, code="conflicting_fields"))
+            reader.add_error(InvalidTaskData("idempotency_key", message, code="conflicting_fields"))
     return NewTask(
         task_type=task_type,
         parameters=parameters,

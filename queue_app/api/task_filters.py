@@ -1,7 +1,5 @@
 """The filter of tasks in a request: the same names in a query string and in the body of a bulk action."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -52,10 +50,7 @@ def read_filter(reader: Reader, names: Iterable[str]) -> TaskFilter:
 
 
 def read_body_filter(given: Any) -> TaskFilter:
-    """Return the filter in a body: strings or lists of strings, and ``parameters`` as an object.
-
-    Raise all its errors together.
-    """
+    """Return the filter in a body: strings, lists of strings, and ``parameters``; raise all errors together."""
     data = {name: value for name, value in json_object(given, "filter").items() if value is not None}
     parameters = data.pop("parameters", None)
     values = {name: value if isinstance(value, list) else [value] for name, value in data.items()}
@@ -64,7 +59,7 @@ def read_body_filter(given: Any) -> TaskFilter:
     with Reader({name: items for name, items in values.items() if name not in bad}, NAMES) as reader:
         for name in bad:
             message = f"{name!r:.80} must be a string or a list of strings."
-            reader.note(InvalidTaskData(f"filter.{name}"[:100], message, code="string_expected"))
+            reader.add_error(InvalidTaskData(f"filter.{name}"[:100], message, code="string_expected"))
         wanted = read_filter(reader, ())
         if parameters is not None:
             try:
@@ -73,7 +68,7 @@ def read_body_filter(given: Any) -> TaskFilter:
                 _refuse_hidden(contained, wanted.task_types, "filter.parameters")
                 groups = [[contained]]
             except InvalidTaskData as error:
-                reader.note(error)
+                reader.add_error(error)
     return replace(wanted, parameters=groups)
 
 
@@ -81,19 +76,19 @@ def _parameters(reader: Reader, names: list[str], task_types: Sequence[str]) -> 
     groups: list[list[dict[str, Any]]] = []
     if len(names) > MAX_PARAMETERS:
         message = f"At most {MAX_PARAMETERS} parameters can be searched at once."
-        reader.note(InvalidTaskData("parameters", message, code="too_many", limit=MAX_PARAMETERS))
+        reader.add_error(InvalidTaskData("parameters", message, code="too_many", limit=MAX_PARAMETERS))
         return groups
     for name in names:
         path = name.removeprefix(PARAMETERS_PREFIX).split("__")
         if len(path) > MAX_PATH or not all(path):
             message = f"Name 1 to {MAX_PATH} keys, like parameters__customer__id=7."
-            reader.note(InvalidTaskData(name, message, code="unknown_parameter"))
+            reader.add_error(InvalidTaskData(name, message, code="unknown_parameter"))
         elif (found := reader.optional(name, once(_parameter))) is not None:
             groups.append([_nested(path, value) for value in found])
             try:
                 _refuse_hidden(groups[-1][0], task_types, name)
             except InvalidTaskData as error:
-                reader.note(error)
+                reader.add_error(error)
     return groups
 
 

@@ -6,8 +6,6 @@ never exceeded, but many processes reach it a little early. PostgreSQL enforces 
 user, length of a queue).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time
@@ -25,7 +23,7 @@ from queue_app.services.notify.index import breaker
 WINDOW_SECONDS: Final = 60
 #: Number of blocks in a limit.
 BLOCKS: Final = 1000
-REMEMBER_AT_MOST: Final = 10_000
+MAX_CACHED: Final = 10_000
 
 
 class Blocks:
@@ -50,7 +48,7 @@ class Blocks:
         granted = min(size, limit - (counted - size))
         if granted > 1:
             with self._lock:
-                if len(self._left) >= REMEMBER_AT_MOST:
+                if len(self._left) >= MAX_CACHED:
                     self._left.clear()  # most belong to past windows
                 self._left[key] = self._left.get(key, 0) + granted - 1
         return granted > 0

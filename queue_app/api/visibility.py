@@ -13,8 +13,8 @@ from rest_framework.exceptions import PermissionDenied
 
 from queue_app.core.masking import MASK
 from queue_app.models import DeadLetter, Task
-from queue_app.models.dead_letter import DeadLetterQuerySet, letters_seen_as
-from queue_app.models.querysets import TaskQuerySet, seen_as
+from queue_app.models.dead_letter import DeadLetterQuerySet, letters_restricted_to
+from queue_app.models.querysets import TaskQuerySet, restricted_to
 from queue_app.services.control import audit
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
@@ -39,13 +39,13 @@ def check_payload(user: Any, owner: str | None, what: str) -> None:
 
 def visible_tasks(user: Any, wanted: TaskFilter) -> TaskQuerySet:
     """Return the tasks that ``user`` may see; raise ``PermissionDenied`` if the filter searches hidden payloads."""
-    _check_filter(user, wanted, seen_as(user))
+    _check_filter(user, wanted, restricted_to(user))
     return Task.objects.visible_to(user)
 
 
 def visible_letters(user: Any, wanted: DeadLetterFilter) -> DeadLetterQuerySet:
     """Return the dead letters that ``user`` may see; raise ``PermissionDenied`` like ``visible_tasks``."""
-    _check_filter(user, wanted, letters_seen_as(user))
+    _check_filter(user, wanted, letters_restricted_to(user))
     return DeadLetter.objects.visible_to(user)
 
 

@@ -1,7 +1,5 @@
 """Limits on requests that wait: how many a process holds, and for how long."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """How many workers a queue could keep busy now with tasks that no limit holds back."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,13 +15,13 @@ class Gate:
 
     free: float | None = None
     rate: float | None = None
-    shut: bool = False
+    is_closed: bool = False
     starts: float = math.inf  # left in the period
     slots: float = math.inf
 
     def open_for(self, seconds: float, mean: float) -> None:
         """Compute how many tasks may start within ``seconds`` if a task runs for ``mean`` seconds."""
-        if self.shut:
+        if self.is_closed:
             self.starts = self.slots = 0.0
             return
         if self.free is not None:

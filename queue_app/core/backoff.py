@@ -1,7 +1,5 @@
 """The wait before a retry."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -3,8 +3,6 @@
 It only labels events: rows use PostgreSQL's ``clock_timestamp()``, the index uses Redis' ``TIME``.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 

@@ -9,13 +9,11 @@ keeps metrics of its own. The parts of a name are separated by colons and contai
 - ``repair:KIND``, ``worker:dead``, ``retry:worker_died``: defined by the code that counts.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final
 
-from queue_app.core.priorities import Band
+from queue_app.core.priorities import BAND_NAMES
 from queue_app.core.records import Outcome
 from queue_app.core.states import Status
 
@@ -24,8 +22,6 @@ BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 900.0, 3600
 WAIT: Final = "wait"
 RUN: Final = "run"
 SUM: Final = "us"
-
-_LABELS: Final = {int(band): band.label for band in Band}
 
 
 def times_of(ended: Iterable[tuple[Outcome, Status]]) -> dict[str, int]:
@@ -47,7 +43,7 @@ def times_of(ended: Iterable[tuple[Outcome, Status]]) -> dict[str, int]:
             times.ran += run
     counts: dict[str, int] = {}
     for (queue, priority, status), times in found.items():
-        labels = f"{queue}:{_LABELS[priority]}:{status.value}"
+        labels = f"{queue}:{BAND_NAMES[priority]}:{status.value}"
         for name, buckets, total in ((WAIT, times.waits, times.waited), (RUN, times.runs, times.ran)):
             counts |= {f"{name}:{labels}:{place}": count for place, count in enumerate(buckets) if count}
             counts[f"{name}:{labels}:{SUM}"] = int(total * 1_000_000)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from queue_app.core.priorities import Band
+from queue_app.core.priorities import BAND_NAMES
 from queue_app.core.records import ClaimedTask, TaskRef
 from queue_app.core.states import Status
 
@@ -32,9 +32,6 @@ class EventName(StrEnum):
     DEAD_LETTERED = "DeadLettered"
     REQUEUED = "Requeued"  # the attempt was given back, its worker died, or the task was replayed
     EXPIRED = "Expired"
-
-
-_BAND_LABELS: Final = {int(band): band.label for band in Band}
 
 
 class Occasion(NamedTuple):
@@ -81,7 +78,7 @@ def occasion_of(
         name.value,
         task.task_type,
         task.queue,
-        _BAND_LABELS[task.priority],
+        BAND_NAMES[task.priority],
         task.user,
         str(attempt),
         "" if worker is None else str(worker),
@@ -91,7 +88,7 @@ def occasion_of(
 
 def accepted(task_type: str, queue: str, priority: int, user: str, status: Status) -> Occasion:
     """Return the common fields of the events about new tasks of one type."""
-    return Occasion(EventName.ACCEPTED.value, task_type, queue, _BAND_LABELS[priority], user, "0", "", status.value)
+    return Occasion(EventName.ACCEPTED.value, task_type, queue, BAND_NAMES[priority], user, "0", "", status.value)
 
 
 def in_runs(events: Iterable[tuple[Occasion, uuid.UUID]]) -> list[Run]:

@@ -1,7 +1,5 @@
 """Why a task is not running: its reasons in order, as text and as data."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,8 +11,8 @@ from typing import Any
 class Reason:
     """One reason, as a sentence and as data.
 
-    A reason that ``blocks`` keeps an idle, able worker from getting the task; the others only describe where the task
-    stands. ``until``: when the reason ends, if time alone ends it.
+    If ``blocks`` is true, no worker gets the task, however idle and able; otherwise the reason only describes the
+    task's place. ``until``: when the reason ends, if time alone ends it.
     """
 
     code: str

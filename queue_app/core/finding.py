@@ -1,13 +1,11 @@
 """The result of one check of ``taskqueue doctor``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Level(StrEnum):
-    """``warn``: harmless now, or harms a little. ``fail``: harms now."""
+    """``warn``: no or little harm so far. ``fail``: the queue does not work as it should."""
 
     OK = "ok"
     WARN = "warn"

@@ -5,8 +5,6 @@ Ids, numbers, addresses and quoted values in a message differ each time and are 
 have no line numbers, so a group survives an edit further up in the file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator

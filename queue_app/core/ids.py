@@ -5,8 +5,6 @@ The layout is RFC 9562, section 5.7, with the counter of section 6.2 (method 1) 
 so tasks with equal scores stay first in, first out. Python has ``uuid.uuid7`` only since 3.14.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

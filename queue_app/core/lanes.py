@@ -9,8 +9,6 @@ Callers always give the user. The index drops it if the queue does not separate 
 (``lua/lib/lanes.lua``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final, NamedTuple

@@ -1,10 +1,8 @@
 """The limits of one gate, as PostgreSQL and the index exchange them.
 
-A gate is one of the things whose limits a start must pass: everything, the queue, the task type,
-the concurrency key, and the user in that queue. See ``docs/explanation/limits.md``.
+A gate is a point at which limits apply: everything, a queue, a task type, a concurrency key, or a
+user in a queue. A task starts only if all its gates are open. See ``docs/explanation/limits.md``.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Mask values with telling keys when parameters and results are shown.
+"""Mask the values of keys such as ``password`` when parameters and results are displayed.
 
 Stored values are unchanged, because the task needs them. Whole words of a key count:
 ``api_token`` is masked, ``max_tokens`` is not. Names that are declared sensitive
@@ -8,8 +8,6 @@ Stored values are unchanged, because the task needs them. Whole words of a key c
 is unchanged keeps its real value. A mask anywhere else is refused, because it would be stored in
 place of the secret.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """Parse input from outside strictly: UTF-8, JSON, times with a zone."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ The check runs before anything is stored, because deep or unusual JSON would bre
 reads it later. Errors name the path of the invalid value.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -67,7 +65,7 @@ def dump_json(value: Any, *, field: str, limits: PayloadLimits) -> str:
         _check(value, field, limits)
         raise UnserializableParameters(field, f"{field} cannot be written as JSON: {error}") from None
     if not _is_flat(value, limits) and (
-        _needs_a_look(text, limits) or (isinstance(value, dict) and not all(isinstance(key, str) for key in value))
+        _may_be_invalid(text, limits) or (isinstance(value, dict) and not all(isinstance(key, str) for key in value))
     ):
         _check(value, field, limits)
     size = len(text) if text.isascii() else len(text.encode())
@@ -100,10 +98,10 @@ def _is_flat(value: Any, limits: PayloadLimits) -> bool:
     return True
 
 
-def _needs_a_look(text: str, limits: PayloadLimits) -> bool:
+def _may_be_invalid(text: str, limits: PayloadLimits) -> bool:
     """Whether the JSON text may contain an invalid value.
 
-    Counting characters is many times cheaper than walking through the values. It has false
+    Counts characters, which is many times cheaper than a walk through the values. It has false
     positives, but no false negatives.
     """
     objects, lists = text.count("{"), text.count("[")

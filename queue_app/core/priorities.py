@@ -1,7 +1,5 @@
 """The five priority bands, their names, and the mapping from Django's -100..100."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import Final
 
@@ -23,7 +21,7 @@ class Band(IntEnum):
         return self.name.lower()
 
 
-BAND_NAMES: Final = tuple(band.label for band in Band)
+BAND_NAMES: Final = tuple(band.label for band in Band)  # by number
 _BY_NAME: Final = {band.label: band for band in Band} | {"medium": Band.NORMAL}
 #: Lowest Django priority of each band above background, highest first.
 _THRESHOLDS: Final = ((75, Band.CRITICAL), (25, Band.HIGH), (-24, Band.NORMAL), (-74, Band.LOW))

@@ -1,7 +1,5 @@
 """Identities of processes that stay unique when the system reuses a pid."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

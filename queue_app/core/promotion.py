@@ -10,8 +10,6 @@ The row keeps the task's own band. The effective band is derived here for one ta
 ``lua/lib/promotion.lua`` for the index and in ``TaskQuerySet`` for SQL.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

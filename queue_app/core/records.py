@@ -21,7 +21,7 @@ type AttemptKey = tuple[uuid.UUID, int]
 class NewTask:
     """An unchecked request for a task.
 
-    ``None`` stands for the option of the registered task, if the task is submitted by its type, else for the default.
+    ``None`` means the default; for a task that is submitted by its type, the option of the registered task.
     """
 
     task_type: str

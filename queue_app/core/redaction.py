@@ -1,11 +1,9 @@
 """Mask secrets in free text: error messages, tracebacks and results often repeat parameters.
 
 ``core.masking`` masks by key. This module searches texts for the masked values, and for values
-after a telling or sensitive name (``password=…``), after an authorization scheme, or in the
+after a secret or sensitive name (``password=…``), after an authorization scheme, or in the
 password part of a URL.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -61,7 +59,7 @@ def _secrets(value: Any, names: Collection[str], *, secret: bool) -> Iterator[st
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return free text without the given secrets and without values after telling names."""
+    """Return free text without the given secrets and without values after secret names (``password=…``)."""
     text = _NAMED.sub(rf"\g<name>\g<quote>{MASK}", _replace(text, _longest_first(secrets)))
     if names := _names_of(secrets):
         text = _behind(names).sub(

@@ -1,7 +1,5 @@
 """Build a tree of dataclasses from a nested mapping and the environment; collect all problems."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import re

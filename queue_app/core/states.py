@@ -1,7 +1,5 @@
 """The states of a task and the transitions between them."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Final
 

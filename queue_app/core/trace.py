@@ -5,8 +5,6 @@ enqueued, and of the tasks that this task enqueued. The header is
 ``00-<trace id>-<span id>-<flags>``. If OpenTelemetry is in use, its current span counts.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 import sys

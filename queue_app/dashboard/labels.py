@@ -129,7 +129,7 @@ def type_label(task_type: str) -> SafeString:
 
 
 def short_id(task_id: object) -> str:
-    """Return the end of an id. A UUIDv7 begins with its time, so neighbours begin alike."""
+    """Return the end of an id. UUIDv7s of about the same time have the same beginning."""
     return str(task_id)[-8:]
 
 

@@ -60,7 +60,10 @@ def _general(live: Live) -> Iterator[Reason]:
         )
     if live.has_leader is False:
         yield Reason(
-            _("No scheduler is running: due tasks stay scheduled, lost tasks stay lost. Start manage.py runscheduler."),
+            _(
+                "No scheduler is running: due tasks are not queued, tasks of dead workers are not requeued."
+                " Start manage.py runscheduler."
+            ),
             severe=True,
         )
     if not live.active_workers:
@@ -106,7 +109,7 @@ def of_queue(row: QueueRow, now: datetime) -> Iterator[Reason]:
         yield Reason(text, queue.name)
     if getattr(queue, "rate_count", None) and not queue.paused:
         limits = {"count": queue.rate_count, "seconds": labels.duration(queue.rate_seconds or 0)}
-        yield Reason(_("Its rate limit allows %(count)d starts in %(seconds)s.") % limits, queue.name)
+        yield Reason(_("It has a rate limit: %(count)d per %(seconds)s.") % limits, queue.name)
 
 
 def _paused(what: str, paused: object) -> str:

@@ -21,7 +21,7 @@ class Section(NamedTuple):
     pages: list[Page]
 
 
-_WORK, _RULES, _RECORD, _MACHINERY = _lazy("Work"), _lazy("Rules"), _lazy("Record"), _lazy("Machinery")
+_WORK, _RULES, _RECORD, _INTERNALS = _lazy("Work"), _lazy("Rules"), _lazy("Record"), _lazy("Internals")
 #: (section, model, purpose), in the order of the page.
 _PAGES: Final[tuple[tuple[Any, str, Any], ...]] = (
     (_WORK, "Task", _lazy("find, follow, cancel, retry")),
@@ -34,9 +34,9 @@ _PAGES: Final[tuple[tuple[Any, str, Any], ...]] = (
     (_RECORD, "Operation", _lazy("actions on many tasks or dead letters")),
     (_RECORD, "AuditEntry", _lazy("who changed what, and why")),
     (_RECORD, "SavedView", _lazy("lists that staff have saved")),
-    (_MACHINERY, "QueueStats", _lazy("a snapshot of each queue per minute")),
-    (_MACHINERY, "MaintenanceJob", _lazy("when each job succeeded last")),
-    (_MACHINERY, "IndexGeneration", _lazy("the index in Redis")),
+    (_INTERNALS, "QueueStats", _lazy("a snapshot of each queue per minute")),
+    (_INTERNALS, "MaintenanceJob", _lazy("when each job succeeded last")),
+    (_INTERNALS, "IndexGeneration", _lazy("the index in Redis")),
 )
 
 

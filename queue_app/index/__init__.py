@@ -1,7 +1,5 @@
 """The Redis side: a fast, disposable index of the tasks that may run next. The only importer of redis."""
 
-from __future__ import annotations
-
 from queue_app.core.records import Lease, Proposal
 from queue_app.index.client import hide_password
 from queue_app.index.index import MAX_CLAIM, Generation, Index, get_index
@@ -10,16 +8,6 @@ from queue_app.index.requests import Backlog, Request, Taken
 from queue_app.index.stats import IndexStats
 
 __all__ = [
-    "MAX_CLAIM",
-    "Backlog",
-    "Generation",
-    "Index",
-    "IndexStats",
-    "Lease",
-    "Profile",
-    "Proposal",
-    "Request",
-    "Taken",
-    "get_index",
-    "hide_password",
-]
+    "MAX_CLAIM", "Backlog", "Generation", "Index", "IndexStats", "Lease", "Profile", "Proposal", "Request", "Taken",
+    "get_index", "hide_password",
+]  # fmt: skip

@@ -11,6 +11,9 @@ from queue_app.index.keys import Keys
 from queue_app.index.lazy import redis
 from queue_app.index.notifier import Notifier
 
+#: Scripts that are never sent twice. A repeated claim would lease further tasks, and hide those of the first reply.
+ONCE = frozenset({"claim"})
+
 
 class Calls:
     """The connections of an index, and how it calls scripts."""
@@ -30,12 +33,22 @@ class Calls:
 
     def _call(self, name: str, *args: Any) -> Any:
         """Run a script; return its reply."""
+        script, once = self._script(name), name in ONCE
         try:
             if self._notifier.has_unconfirmed_entries:  # they go first, so that this process sees its own writes
-                return self._notifier.call(self._script(name), args)
-            return self._script(name)(keys=[self.keys.prefix], args=args)
+                return self._notifier.call(script, args, once=once)
+            return self._run_once(script, args) if once else script(keys=[self.keys.prefix], args=args)
         except redis.RedisError as error:
             raise unavailable(name, self.alias, error) from error
+
+    def _run_once(self, script: redis.commands.core.Script, args: Sequence[Any]) -> Any:
+        """Run a script without the client, which repeats a command whose reply was lost."""
+        command = ("EVALSHA", script.sha, 1, self.keys.prefix, *args)
+        try:
+            return in_one_write(self._client, command)[0]
+        except redis.exceptions.NoScriptError:  # so it has not run
+            self._client.script_load(script.script)
+            return in_one_write(self._client, command)[0]
 
     def _total(self, name: str, calls: Iterable[Sequence[Any]]) -> int:
         """Run a script once for each list of arguments; return the sum of its replies."""

@@ -93,7 +93,7 @@ def in_one_write(client: redis.Redis, *commands: Sequence[Any]) -> list[Any]:
 
 
 def text(value: bytes | str) -> str:
-    """Return a reply as text, whatever bytes it holds."""
+    """Return a reply as text; bytes that are not UTF-8 become replacement characters."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 

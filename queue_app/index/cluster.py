@@ -5,8 +5,6 @@ the pool asks the known nodes which of them holds the slot. When a node replies 
 node is a replica now, the connection is closed, and the next one asks again. So a plain client is enough.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any

@@ -1,9 +1,7 @@
 """Keys of the index that Python uses itself; ``lua/lib/keys.lua`` describes all keys and builds the others."""
 
-from __future__ import annotations
-
-#: Beginnings of the keys that a rebuild keeps: what no row holds, and the copies of limits, which tasks that are
-#: pushed during the rebuild need to find their lanes.
+#: Prefixes of the keys that a rebuild keeps: data that no row holds, and the copies of limits. Pushes during the
+#: rebuild need the limits to find the lane of a task.
 _KEPT = (
     *(b":generation", b":lock:", b":wake:", b":tell:", b":counters", b":events", b":requests", b":bucket:"),
     *(b":throttle:", b":settings", b":queue:", b":limit:", b":limits", b":limited", b":weights:"),

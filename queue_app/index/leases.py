@@ -1,7 +1,5 @@
 """Leases: the slots that tasks take until their rows say that they are free."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
@@ -26,14 +24,14 @@ class Leases(Calls):
         return self._each("release", leases)
 
     def restore_leases(self, leases: Iterable[Lease]) -> int:
-        """Write the leases of executing rows; return how many were missing, incomplete or other ones."""
+        """Write the leases of executing rows; return how many were missing, incomplete or different."""
         return self._each("restore_leases", leases)
 
     def _each(self, script: str, leases: Iterable[Lease]) -> int:
         return self._total(script, map(_grouped, batched(leases, BATCH)))
 
     def missing_leases(self, leases: Iterable[Lease]) -> list[uuid.UUID]:
-        """Return the tasks whose lease is missing, incomplete or another one."""
+        """Return the tasks whose lease in the index is missing, incomplete or different."""
         return [
             uuid.UUID(bytes=task_id)
             for batch in batched(leases, BATCH)
@@ -58,14 +56,14 @@ class Leases(Calls):
                 return
 
     def incomplete_leases(self, complete: AbstractSet[uuid.UUID]) -> list[Lease]:
-        """Return what is left of leases that have lost their stamp: all that are not among the ``complete`` ones."""
+        """Return the leases that have lost their stamp: all in the index that are not among the ``complete`` ones."""
         with translated("leases", self.alias):
             found = self._client.hscan_iter(self.keys.leases, count=BATCH)
             leases = [Lease(uuid.UUID(bytes=cast("bytes", key)), lane.decode(), 0) for key, lane in found]
         return [lease for lease in leases if lease.id not in complete]
 
     def leave_gates(self, cursor: int) -> tuple[int, int]:
-        """Remove members of gates that no lease stands behind, from a bounded part of the keys.
+        """Remove members without a lease from gates, in a bounded part of the keys.
 
         Returns (where to continue, 0 at the end; how many were removed).
         """

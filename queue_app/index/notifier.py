@@ -69,10 +69,7 @@ class Notifier:
         self._timed_out_at = 0.0  # monotonic; the server did not answer in time
 
     def notify(self, entries: Sequence[Entry], events: Sequence[Run] = ()) -> None:
-        """Send entries and events, now or together with the next ones.
-
-        Raises ``redis.RedisError`` when these or earlier ones failed.
-        """
+        """Send entries and events, now or with the next ones; raise ``redis.RedisError`` when earlier ones failed."""
         with self._turn():
             failure, self._failure = self._failure, None
             if failure is not None:
@@ -103,14 +100,24 @@ class Notifier:
         arguments: Sequence[Any],
         entries: Sequence[Entry] = (),
         events: Sequence[Run] = (),
+        *,
+        once: bool = False,
     ) -> Any:
         """Call a script after all earlier notifications and these, in one round trip; return its reply.
 
+        With ``once`` the call is not repeated when its reply was lost.
         A server that had forgotten the scripts may reply before it has seen the notifications.
         """
-        return self._exchange(Call(script, arguments), entries, events)
+        return self._exchange(Call(script, arguments), entries, events, once=once)
 
-    def _exchange(self, call: Call | None = None, entries: Sequence[Entry] = (), events: Sequence[Run] = ()) -> Any:
+    def _exchange(
+        self,
+        call: Call | None = None,
+        entries: Sequence[Entry] = (),
+        events: Sequence[Run] = (),
+        *,
+        once: bool = False,
+    ) -> Any:
         with self._turn():
             self._entries += entries
             self._events += events
@@ -118,14 +125,19 @@ class Notifier:
             try:
                 return self._pipeline.read(wait=True, wanted=call)
             except redis.ConnectionError:
+                if once:
+                    self._pipeline.forget(call)
                 self._pipeline.resend([])
-                return self._pipeline.read(wait=True, wanted=call)
+                reply = self._pipeline.read(wait=True, wanted=call)
+                if once:
+                    raise
+                return reply
             finally:
                 self.has_unconfirmed_entries = False
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Lock the connection; give it up when its server does not answer, or is a replica now.
+        """Lock the connection; close it if its server does not answer, or is a replica now.
 
         Threads that waited for the lock meanwhile fail at once: otherwise each would wait for that server in turn.
         """

@@ -1,7 +1,5 @@
 """Queued tasks as they travel to the index, to be pushed or compared: packed, lane by lane."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Any

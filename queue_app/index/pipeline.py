@@ -89,8 +89,12 @@ class Pipeline:
                     answer = response
         return answer
 
+    def forget(self, call: Call | None) -> None:
+        """Do not send a call again, and do not wait for its reply; the connection must be broken."""
+        self.unanswered = deque(each for each in self.unanswered if each is not call)
+
     def disconnect(self) -> None:
-        """Give up the connection and the unanswered calls on it."""
+        """Close the connection and drop the unanswered calls on it."""
         connection, self.connection = self.connection, None
         self.unanswered.clear()
         if connection is not None:

@@ -1,7 +1,5 @@
 """Where a task stands in the index, and the gates that it must pass to start."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ _USER_SEPARATOR = "\x1e"
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """One gate: ``room`` tasks may start now (``None``: unlimited); if 0, time alone opens it at ``next_at``."""
+    """One gate: ``room`` tasks may start now (``None``: unlimited). ``next_at`` is set if time alone opens the gate."""
 
     scope: str  # everything, queue, type, key, user
     name: str

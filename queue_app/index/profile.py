@@ -1,6 +1,4 @@
-"""What a worker can run. Workers that are alike share one profile and its heads."""
-
-from __future__ import annotations
+"""What a worker can run. Workers with the same abilities share one profile and its heads."""
 
 import hashlib
 import json

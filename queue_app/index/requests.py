@@ -1,7 +1,5 @@
 """The stream through which other services ask for tasks, read by one consumer group."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from itertools import batched
 from typing import Any, NamedTuple

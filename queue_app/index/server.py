@@ -31,7 +31,7 @@ class ServerFacts:
 
 
 def server_facts(index: Index) -> ServerFacts:
-    """Return the facts that the server tells. Raises ``IndexUnavailable``."""
+    """Return the facts that the server reports. Raises ``IndexUnavailable``."""
     client = index._client  # noqa: SLF001 - of the same package
     with translated("info", index.alias):
         info: dict[str, Any] = client.info()
@@ -57,7 +57,7 @@ def server_facts(index: Index) -> ServerFacts:
 
 
 def _snapshots(client: redis.Redis) -> str | None:
-    """Return the rules of snapshots; many hosted servers refuse to tell."""
+    """Return the rules of snapshots; ``None`` if the server refuses ``CONFIG GET``, as many hosted servers do."""
     try:
         found = client.config_get("save")
     except redis.RedisError:

@@ -1,7 +1,5 @@
 """What waits and runs in all queues, or in one, as ``lua/stats.lua`` counts it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Metrics for a registry of ``prometheus_client``, for projects that serve their own ``/metrics``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import Metric

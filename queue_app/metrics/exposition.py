@@ -4,8 +4,6 @@ Labels are bounded: bands, states and reasons are fixed sets, and queues beyond
 ``METRICS.MAX_QUEUES`` share the label ``other``.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Every metric of the queue; the reference page is generated from this table."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 

@@ -3,8 +3,6 @@
 ``prometheus_client`` would take five times as long, which is most of the duration of a scrape.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from functools import lru_cache

@@ -37,7 +37,7 @@ class ApiKey(models.Model):
         ordering: ClassVar = ["-id"]
         verbose_name = "API key"
         indexes: ClassVar = [
-            models.Index(fields=["user_id"], name="taskqueue_keys_of_user"),  # services.control.api_keys.delete_keys
+            models.Index(fields=["user_id"], name="taskqueue_keys_of_user")  # services.control.api_keys.delete_keys
         ]
 
     def __str__(self) -> str:

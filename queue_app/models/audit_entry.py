@@ -1,7 +1,5 @@
 """The audit log: what people changed in the admin, over the API and by commands."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from django.db import models
@@ -33,7 +31,7 @@ class AuditEntry(models.Model):
         ordering: ClassVar = ["-id"]
         indexes: ClassVar = [
             # history on the pages of queues, workers and policies
-            models.Index(fields=["target", "target_id", "-id"], name="taskqueue_audit_target"),
+            models.Index(fields=["target", "target_id", "-id"], name="taskqueue_audit_target")
         ]
 
     def __str__(self) -> str:

@@ -1,7 +1,5 @@
 """Lengths, bounds and choices of columns that several tables share."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from queue_app.core.priorities import Band

@@ -1,6 +1,4 @@
-"""Records of tasks that were given up."""
-
-from __future__ import annotations
+"""Records of tasks that the queue will not retry."""
 
 from typing import Any, ClassVar, Self
 
@@ -10,22 +8,18 @@ from django.db.models import Q
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import NAME_LENGTH, PRIORITY_CHOICES, TYPE_LENGTH, USER_LENGTH
 from queue_app.models.fields import IdField
-from queue_app.models.querysets import seen_as
+from queue_app.models.querysets import restricted_to
 
 #: Condition of dead letters that can be replayed.
 OPEN = Q(replayed_at__isnull=True, discarded_at__isnull=True)
 OPEN_NAME, REPLAYED_NAME, DISCARDED_NAME = "open", "replayed", "discarded"
-_STATES = {
-    OPEN_NAME: OPEN,
-    REPLAYED_NAME: Q(replayed_at__isnull=False),
-    DISCARDED_NAME: Q(discarded_at__isnull=False),
-}
+_STATES = {OPEN_NAME: OPEN, REPLAYED_NAME: Q(replayed_at__isnull=False), DISCARDED_NAME: Q(discarded_at__isnull=False)}
 STATE_NAMES = tuple(_STATES)
 
 
-def letters_seen_as(user: Any) -> str | None:
-    """Return the user name to which ``user``'s view of dead letters is limited; ``None`` if it is not limited."""
-    return seen_as(user, "queue_app.view_deadletter")
+def letters_restricted_to(user: Any) -> str | None:
+    """Return the name of the only user whose dead letters ``user`` may see; ``None`` if ``user`` may see all."""
+    return restricted_to(user, "queue_app.view_deadletter")
 
 
 class DeadLetterQuerySet(models.QuerySet[Any]):
@@ -41,15 +35,15 @@ class DeadLetterQuerySet(models.QuerySet[Any]):
 
     def visible_to(self, user: Any) -> Self:
         """Keep dead letters that ``user`` may see: all for staff who may view them, else the user's own."""
-        name = letters_seen_as(user)
+        name = letters_restricted_to(user)
         return self if name is None else self.filter(user=name)
 
 
 class DeadLetter(models.Model):
-    """Why a task was given up, and whether it was replayed or discarded; the task row keeps the parameters.
+    """Why a task died, and whether it was replayed or discarded; the task row keeps the parameters.
 
-    A dead letter stays until it expires, even after a replay. A task that is given up again after
-    a replay gets another dead letter.
+    A dead letter stays until it expires, even after a replay. A task that dies again after a replay gets another dead
+    letter.
     """
 
     id = IdField()

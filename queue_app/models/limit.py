@@ -1,7 +1,5 @@
 """Limits by task type or concurrency key, which staff edit; the index has a copy for claims."""
 
-from __future__ import annotations
-
 import unicodedata
 from enum import StrEnum
 from typing import ClassVar

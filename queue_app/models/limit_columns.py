@@ -9,6 +9,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.expressions import Combinable
 
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import USER_LENGTH
@@ -17,8 +18,21 @@ from queue_app.models.columns import USER_LENGTH
 MAX_CAP = 1_000_000
 MAX_RATE_SECONDS = 31 * 86_400.0
 
-_CAP = (MinValueValidator(1), MaxValueValidator(MAX_CAP))
-_SECONDS = (MinValueValidator(0.001), MaxValueValidator(MAX_RATE_SECONDS))
+type _Given = float | str | Combinable | None
+
+
+def optional_count(help_text: str, *, most: int | None = MAX_CAP) -> models.PositiveIntegerField[_Given, int | None]:
+    """Return a column for a number from 1 to ``most``; null for none."""
+    limits = [MinValueValidator(1), *([] if most is None else [MaxValueValidator(most)])]
+    return models.PositiveIntegerField(null=True, blank=True, validators=limits, help_text=help_text)
+
+
+def optional_seconds(
+    help_text: str, *, least: float = 0.001, most: float | None = None
+) -> models.FloatField[_Given, float | None]:
+    """Return a column for a time from ``least`` to ``most`` seconds; null for none."""
+    limits = [MinValueValidator(least), *([] if most is None else [MaxValueValidator(most)])]
+    return models.FloatField(null=True, blank=True, validators=limits, help_text=help_text)
 
 
 def check_if_set(name: str, **bound: float) -> models.CheckConstraint:
@@ -31,18 +45,13 @@ def check_if_set(name: str, **bound: float) -> models.CheckConstraint:
 class Capped(models.Model):
     """A cap on tasks that run at the same time."""
 
-    max_concurrent = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=_CAP,
-        help_text="Maximum number of tasks that run at the same time, over all workers. Empty: no limit.",
+    max_concurrent = optional_count(
+        "Maximum number of tasks that run at the same time, over all workers. Empty: no limit."
     )
 
     class Meta:
         abstract = True
-        constraints: ClassVar = [
-            check_if_set("taskqueue_%(class)s_cap", max_concurrent__gte=1),
-        ]
+        constraints: ClassVar = [check_if_set("taskqueue_%(class)s_cap", max_concurrent__gte=1)]
 
 
 class Pausable(models.Model):
@@ -75,26 +84,13 @@ class Pausable(models.Model):
 class Paced(models.Model):
     """Limits on the rate of starts: a token bucket, and a minimum time between two starts."""
 
-    rate_count = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=_CAP,
-        help_text="Maximum number of tasks that start in each period. Empty: no limit.",
+    rate_count = optional_count("Maximum number of tasks that start in each period. Empty: no limit.")
+    rate_seconds = optional_seconds("Length of the period in seconds.", most=MAX_RATE_SECONDS)
+    rate_burst = optional_count(
+        "Maximum number of tasks that start at once after a quiet time. Empty: as many as in one period."
     )
-    rate_seconds = models.FloatField(
-        null=True, blank=True, validators=_SECONDS, help_text="Length of the period in seconds."
-    )
-    rate_burst = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=_CAP,
-        help_text="Maximum number of tasks that start at once after a quiet time. Empty: as many as in one period.",
-    )
-    min_delay_seconds = models.FloatField(
-        null=True,
-        blank=True,
-        validators=_SECONDS,
-        help_text="Minimum time between two starts, in seconds. Empty: none.",
+    min_delay_seconds = optional_seconds(
+        "Minimum time between two starts, in seconds. Empty: none.", most=MAX_RATE_SECONDS
     )
     throttled_until = models.DateTimeField(
         null=True,

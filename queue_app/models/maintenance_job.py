@@ -1,7 +1,5 @@
 """Upkeep jobs and their last runs: one row per job."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from django.db import models

@@ -90,7 +90,7 @@ class Operation(models.Model):
         ordering: ClassVar = ["-id"]
         indexes: ClassVar = [
             # run_operations, every second or so
-            models.Index(fields=["id"], condition=Q(state=OperationState.RUNNING), name="taskqueue_operations_run"),
+            models.Index(fields=["id"], condition=Q(state=OperationState.RUNNING), name="taskqueue_operations_run")
         ]
         constraints: ClassVar = [
             models.CheckConstraint(condition=Q(kind__in=list(OperationKind)), name="taskqueue_operation_kind"),

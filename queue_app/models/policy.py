@@ -1,7 +1,5 @@
 """Policies of the bands, settings that staff edit at run time, and the generation of the index."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from django.core.validators import MinValueValidator
@@ -11,7 +9,14 @@ from django.db.models import Q
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import Thresholds
 from queue_app.models.columns import PRIORITY_CHOICES
-from queue_app.models.limit_columns import Capped, Pausable, check_if_set, constraints_of
+from queue_app.models.limit_columns import (
+    Capped,
+    Pausable,
+    check_if_set,
+    constraints_of,
+    optional_count,
+    optional_seconds,
+)
 
 
 class PriorityPolicy(models.Model):
@@ -20,18 +25,13 @@ class PriorityPolicy(models.Model):
     priority = models.SmallIntegerField(primary_key=True, choices=PRIORITY_CHOICES)
     max_retries = models.PositiveSmallIntegerField(default=3)
     timeout_seconds = models.FloatField(default=600, validators=[MinValueValidator(0.001)])
-    promote_after_seconds = models.FloatField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1)],
-        help_text="Tasks that have waited this long are treated as tasks of the next higher band, then rise by the"
+    promote_after_seconds = optional_seconds(
+        "Tasks that have waited this long are treated as tasks of the next higher band, then rise by the"
         " value of that band, up to high. Empty: never. No effect for critical and high.",
+        least=1,
     )
-    target_seconds = models.FloatField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(0.001)],
-        help_text="Longest wait that tasks of this band should have. The overview marks longer waits. Empty: none.",
+    target_seconds = optional_seconds(
+        "Longest wait that tasks of this band should have. The overview marks longer waits. Empty: none."
     )
 
     class Meta:
@@ -63,12 +63,10 @@ class RuntimeSettings(Capped, Pausable):
         help_text="Maximum number of waiting tasks in a queue that has no value of its own. It applies to tasks from"
         " the API and the request stream, not to tasks from code.",
     )
-    max_pending_per_user = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1)],
-        help_text="Maximum number of scheduled, queued and executing tasks of one user, if the queue has no value of"
+    max_pending_per_user = optional_count(
+        "Maximum number of scheduled, queued and executing tasks of one user, if the queue has no value of"
         " its own. Empty: as in the settings of the project.",
+        most=None,
     )
     updated_at = models.DateTimeField(auto_now=True)
 

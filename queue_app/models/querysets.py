@@ -1,7 +1,5 @@
 """Queries of the task table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Self
@@ -24,8 +22,8 @@ def expand_statuses(names: Iterable[str]) -> frozenset[Status]:
     return frozenset(statuses)
 
 
-def seen_as(user: Any, permission: str = "queue_app.view_task") -> str | None:
-    """Return the user name to which ``user``'s view of tasks is limited; ``None`` if it is not limited."""
+def restricted_to(user: Any, permission: str = "queue_app.view_task") -> str | None:
+    """Return the name of the only user whose tasks ``user`` may see; ``None`` if ``user`` may see all tasks."""
     may_see_all = user.is_active and user.is_staff and user.has_perm(permission)
     return None if may_see_all else user.get_username()
 
@@ -54,7 +52,7 @@ class TaskQuerySet(models.QuerySet[Any]):
 
     def visible_to(self, user: Any) -> Self:
         """Keep tasks that ``user`` may see: all for staff who may view tasks, else the user's own."""
-        name = seen_as(user)
+        name = restricted_to(user)
         return self if name is None else self.filter(user=name)
 
     def with_effective_priority(self, thresholds: Thresholds | None = None) -> Self:

@@ -7,12 +7,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.core.exceptions import ValidationError
-from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import models
 from django.db.models import F, Q
 
 from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
-from queue_app.models.limit_columns import MAX_CAP, Capped, Paced, Pausable, check_if_set, constraints_of
+from queue_app.models.limit_columns import (
+    Capped,
+    Paced,
+    Pausable,
+    check_if_set,
+    constraints_of,
+    optional_count,
+    optional_seconds,
+)
 
 if TYPE_CHECKING:  # generic in the stubs only
     _JSONField = models.JSONField[Any, Any]
@@ -92,25 +100,18 @@ class Queue(Capped, Paced, Pausable):
         db_default=models.Value({}, models.JSONField()),
         help_text='Weights in a fair queue, such as {"alice": 2}. All others have the weight 1.',
     )
-    max_concurrent_per_user = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MAX_CAP)],
-        help_text="Maximum number of tasks of one user that run at the same time. Empty: no limit.",
+    max_concurrent_per_user = optional_count(
+        "Maximum number of tasks of one user that run at the same time. Empty: no limit."
     )
-    max_length = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1)],
-        help_text="Maximum number of waiting tasks. Empty: the value of the runtime settings for tasks from the API and"
+    max_length = optional_count(
+        "Maximum number of waiting tasks. Empty: the value of the runtime settings for tasks from the API and"
         " the request stream, no limit for tasks from code.",
+        most=None,
     )
-    max_pending_per_user = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1)],
-        help_text="Maximum number of scheduled, queued and executing tasks of one user. Empty: the value of the runtime"
+    max_pending_per_user = optional_count(
+        "Maximum number of scheduled, queued and executing tasks of one user. Empty: the value of the runtime"
         " settings.",
+        most=None,
     )
     max_retries = models.PositiveSmallIntegerField(
         null=True,
@@ -118,18 +119,13 @@ class Queue(Capped, Paced, Pausable):
         validators=[MaxValueValidator(100)],
         help_text="Retries of a task that sets none itself. Empty: by the policy of the band.",
     )
-    timeout_seconds = models.FloatField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(0.001)],
-        help_text="Timeout in seconds of a task that sets none itself. Empty: by the policy of the band.",
+    timeout_seconds = optional_seconds(
+        "Timeout in seconds of a task that sets none itself. Empty: by the policy of the band."
     )
-    stale_after_seconds = models.FloatField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1)],
-        help_text="Seconds after which a queued task may expire. Empty: never; in a full queue with a max length of its"
+    stale_after_seconds = optional_seconds(
+        "Seconds after which a queued task may expire. Empty: never; in a full queue with a max length of its"
         " own, after an hour.",
+        least=1,
     )
     expire_eagerly = models.BooleanField(
         default=False, db_default=False, help_text="Expire stale tasks every minute, not only when the queue is full."

@@ -1,7 +1,5 @@
 """Statistics of queues: one row per queue and minute."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from django.db import models
@@ -35,7 +33,7 @@ class QueueStats(models.Model):
         verbose_name_plural = "queue stats"
         constraints: ClassVar = [
             # one snapshot per queue and minute; also serves the charts
-            models.UniqueConstraint(fields=["queue", "taken_at"], name="taskqueue_stats_once"),
+            models.UniqueConstraint(fields=["queue", "taken_at"], name="taskqueue_stats_once")
         ]
 
     def __str__(self) -> str:

@@ -4,8 +4,6 @@ They have tables of their own, like parameters and results, and are written with
 the disk: losing a line with the server does no harm.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from django.db import models
@@ -38,9 +36,7 @@ class TaskLog(models.Model):
     updated_at = models.DateTimeField()
 
     class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["task", "attempt"], name="taskqueue_log_once"),
-        ]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["task", "attempt"], name="taskqueue_log_once")]
 
     def __str__(self) -> str:
         return f"log of {self.task_id}, attempt {self.attempt}"

@@ -1,7 +1,5 @@
 """Saved filters and searches of lists in the admin."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from django.db import models
@@ -24,9 +22,7 @@ class SavedView(models.Model):
 
     class Meta:
         ordering: ClassVar = ["name"]
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["user", "of", "name"], name="taskqueue_view_once"),
-        ]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["user", "of", "name"], name="taskqueue_view_once")]
 
     def __str__(self) -> str:
         return self.name

@@ -7,8 +7,6 @@ no constraint: they are written and deleted in the same statement as the task, a
 would cost each enqueue a lookup and a lock.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from django.db import models
@@ -190,7 +188,7 @@ class TaskPayload(models.Model):
     class Meta:
         indexes: ClassVar = [
             # the API's filter by parameters; transitions do not touch this table
-            ContainmentIndex(fields=["parameters"], opclasses=["jsonb_path_ops"], name="taskqueue_parameters"),
+            ContainmentIndex(fields=["parameters"], opclasses=["jsonb_path_ops"], name="taskqueue_parameters")
         ]
 
     def __str__(self) -> str:
@@ -226,7 +224,7 @@ class TaskAttempt(models.Model):
     class Meta:
         constraints: ClassVar = [
             # one record per attempt, even if it is reported twice; also serves the list of a task's attempts
-            models.UniqueConstraint(fields=["task", "attempt"], name="taskqueue_attempt_once"),
+            models.UniqueConstraint(fields=["task", "attempt"], name="taskqueue_attempt_once")
         ]
 
     def __str__(self) -> str:

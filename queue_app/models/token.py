@@ -1,7 +1,5 @@
 """Tokens of workers that work over HTTP, without access to the servers."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from django.db import models

@@ -1,7 +1,5 @@
 """A worker process, what it can run, and its last heartbeat."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import ClassVar
 
@@ -54,7 +52,7 @@ class Worker(models.Model):
                 fields=["last_heartbeat_at"],
                 condition=Q(status__in=["active", "draining"]),
                 name="taskqueue_live_workers",
-            ),
+            )
         ]
         constraints: ClassVar = [
             models.CheckConstraint(condition=Q(status__in=list(WorkerStatus)), name="taskqueue_worker_status"),

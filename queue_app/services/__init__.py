@@ -27,34 +27,11 @@ from queue_app.services.lifecycle.replay import discard, discard_many, replay
 from queue_app.services.operations.request import start_replay
 
 __all__ = [
-    "acancel",
-    "acancel_many",
-    "aenqueue",
-    "aenqueue_many",
-    "apause",
-    "areplay",
-    "areprioritise",
-    "aresume",
-    "cancel",
-    "cancel_many",
-    "discard",
-    "discard_many",
-    "enqueue",
-    "enqueue_many",
-    "pause",
-    "pause_everything",
-    "pause_key",
-    "pause_type",
-    "replay",
-    "reprioritise",
-    "reprioritise_many",
-    "resume",
-    "resume_everything",
-    "resume_key",
-    "resume_type",
-    "set_queue_limits",
-    "start_replay",
-]
+    "acancel", "acancel_many", "aenqueue", "aenqueue_many", "apause", "areplay", "areprioritise", "aresume", "cancel",
+    "cancel_many", "discard", "discard_many", "enqueue", "enqueue_many", "pause", "pause_everything", "pause_key",
+    "pause_type", "replay", "reprioritise", "reprioritise_many", "resume", "resume_everything", "resume_key",
+    "resume_type", "set_queue_limits", "start_replay",
+]  # fmt: skip
 
 acancel = sync_to_async(cancel)
 acancel_many = sync_to_async(cancel_many)

@@ -5,15 +5,13 @@ Crash points; after each, another consumer takes the request again after ``IDLE_
 - between the read and the commit nothing was stored, and the next try stores the task;
 - between the commit and the acknowledgement the request id is the idempotency key (unless the
   request names another key): the next try finds the task, answers once more, and acknowledges;
-- a request that kills its consumer is tried alone from the second time on, and set aside
+- a request that kills its consumer is tried alone from the second time on, and quarantined
   after ``MAX_TRIES``. Failures of PostgreSQL or Redis do not count as tries.
 
 Two consumers take different requests. If a consumer is so slow that another takes its request over, the same key
 prevents a second task. Requests that FLUSHALL deletes before they were consumed are lost; a service that must not
 lose a request submits it over the API.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,21 +34,21 @@ from queue_app.exceptions import (
     QueueFull,
 )
 from queue_app.index import Backlog, Index, Request, Taken, get_index
-from queue_app.services.enqueue.admission import numbers
+from queue_app.services.enqueue.admission import refusal_fields
 from queue_app.services.enqueue.submit import submit
 from queue_app.services.enqueue.validate import check_request_id
 from queue_app.services.notify import events
 from queue_app.sql.database import connection, fetch_all
 
-#: Age at which a taken but unsettled request is considered to have lost its consumer.
+#: Age at which the consumer of a taken but unsettled request is considered dead.
 IDLE_SECONDS = 60.0
 MAX_TRIES: Final = 5
 #: Wait before taken requests are tried again, after PostgreSQL or Redis failed.
 PAUSE_SECONDS = 5.0
-#: Approximate number of requests that are kept aside.
-KEPT_ASIDE = 1000
-#: Maximum size of a request that is kept aside.
-KEPT_BYTES: Final = 64 * 1024
+#: Approximate number of quarantined requests to keep.
+MAX_QUARANTINED = 1000
+#: Maximum size of a quarantined request that is kept whole.
+MAX_QUARANTINED_BYTES: Final = 64 * 1024
 
 #: The fields of a request; those after ``task_type`` are optional.
 FIELDS: Final = (
@@ -67,11 +65,11 @@ type Fields = Sequence[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a request; ``aside`` is the reason to set the request aside, ``None`` if it is done."""
+    """The answer to a request. With a ``quarantine_reason`` the request is quarantined, else it is done."""
 
     entry: str
     event: Run
-    aside: str | None = None
+    quarantine_reason: str | None = None
 
 
 def consume(limit: int = 100) -> int:
@@ -98,7 +96,7 @@ def consume(limit: int = 100) -> int:
 
 
 def backlog() -> Backlog:
-    """Return how many requests wait and how many were set aside; raise ``IndexUnavailable``."""
+    """Return how many requests wait and how many are quarantined; raise ``IndexUnavailable``."""
     return get_index().requests.backlog()
 
 
@@ -107,7 +105,7 @@ def _process(index: Index, taken: Taken) -> int:
     failure: Exception | None = None
     for request in taken.requests:
         try:
-            answers.append(_give_up(request) if taken.times > MAX_TRIES else _try(request))
+            answers.append(_quarantine(request) if taken.times > MAX_TRIES else _try(request))
         except (OperationalError, InterfaceError, IndexUnavailable) as error:
             failure = error
             _postpone(index, taken, request)
@@ -136,9 +134,11 @@ def _settle(index: Index, answers: list[Answer]) -> None:
     if events.enabled():
         index.publish([answer.event for answer in answers])
     for answer in answers:
-        if answer.aside is not None:
-            index.requests.quarantine(answer.entry, {"error": answer.aside}, keep=KEPT_ASIDE, max_bytes=KEPT_BYTES)
-    done = [answer.entry for answer in answers if answer.aside is None]
+        if answer.quarantine_reason is not None:
+            index.requests.quarantine(
+                answer.entry, {"error": answer.quarantine_reason}, keep=MAX_QUARANTINED, max_bytes=MAX_QUARANTINED_BYTES
+            )
+    done = [answer.entry for answer in answers if answer.quarantine_reason is None]
     if done:
         index.requests.acknowledge(done)
 
@@ -147,7 +147,7 @@ def _try(request: Request) -> Answer:
     try:
         values = _read(request.fields)
     except InvalidTaskData as error:
-        return _rejected(request, error.code, error.field, aside=True)
+        return _rejected(request, error.code, error.field, quarantine=True)
     try:
         submitted = submit(_new_task(values), write_events=False)
     except InvalidTaskData as error:
@@ -156,12 +156,12 @@ def _try(request: Request) -> Answer:
         return _rejected(request, error.code, "idempotency_key" if "idempotency_key" in values else "request_id")
     except LimitExceeded as error:
         field = "queue" if isinstance(error, QueueFull) else "user"
-        return _rejected(request, error.code, field, details=numbers(error))
+        return _rejected(request, error.code, field, details=refusal_fields(error))
     return _accepted(request, submitted)
 
 
-def _give_up(request: Request) -> Answer:
-    return _rejected(request, "crash_loop", "", aside=True)
+def _quarantine(request: Request) -> Answer:
+    return _rejected(request, "crash_loop", "", quarantine=True)
 
 
 def _accepted(request: Request, task: Enqueued) -> Answer:
@@ -174,12 +174,14 @@ def _accepted(request: Request, task: Enqueued) -> Answer:
     return Answer(request.id, Run(occasion._replace(details=details), [task.id]))
 
 
-def _rejected(request: Request, code: str, field: str, *, aside: bool = False, details: tuple[str, ...] = ()) -> Answer:
+def _rejected(
+    request: Request, code: str, field: str, *, quarantine: bool = False, details: tuple[str, ...] = ()
+) -> Answer:
     """Name the wrong field without the path below it, which would reveal keys of the parameters."""
     name = field.partition(".")[0].partition("[")[0]
     details = (*_identity(request), "code", code, "field", name if name in FIELDS else "", *details)
     occasion = Occasion(EventName.REJECTED.value, "", "", "", "", "", "", "rejected", details)
-    return Answer(request.id, Run(occasion, []), code if aside else None)
+    return Answer(request.id, Run(occasion, []), code if quarantine else None)
 
 
 def _identity(request: Request) -> tuple[str, ...]:

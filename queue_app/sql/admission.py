@@ -10,8 +10,6 @@ All submitters take the locks in one order, by a statement of its own. Under REA
 snapshot of its own, so the count sees everything that committed before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 

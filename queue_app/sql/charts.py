@@ -1,7 +1,5 @@
 """Read the snapshots of queues as series over time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

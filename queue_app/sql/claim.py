@@ -1,7 +1,5 @@
 """Grant tasks to a worker, and take them back unstarted."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from typing import Any, Final
@@ -107,7 +105,7 @@ def give_back(tasks: Sequence[ClaimedTask]) -> list[Returned]:
 
 
 def give_back_unacknowledged(worker_id: uuid.UUID, known: Sequence[uuid.UUID]) -> list[Returned]:
-    """Do as ``give_back`` does with the tasks that the worker was granted but does not know of."""
+    """Return the tasks that the worker was granted but does not know of to their places, like ``give_back``."""
     params = [worker_id, list(known)]
     return returned(
         once_more_after_deadlock(

@@ -1,7 +1,5 @@
 """The columns of a task (table alias ``t``) from which statements are composed, in the order of the records' fields."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, Final

@@ -6,8 +6,6 @@ Statements write ``clock_timestamp()``, the current time, but compare columns wi
 ``clock_timestamp()`` can change from row to row, so PostgreSQL cannot search an index for it.
 """
 
-from __future__ import annotations
-
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -30,8 +28,8 @@ MINIMUM_POSTGRESQL = (14, 0)
 #: Advisory lock that every claim shares until it commits. A rebuild takes it exclusively to raise the generation, so
 #: no claim of the old generation can commit after the rebuild has read the rows.
 GENERATION_LOCK = 0x7461736B_71000001
-#: Columns of a SELECT that make the rest of its transaction look rows up by index, whatever PostgreSQL believes about
-#: the sizes of tables.
+#: Columns of a SELECT that make the rest of its transaction look rows up by index, even if PostgreSQL's statistics say
+#: that the tables are small.
 BY_KEYS_ONLY = (
     "set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),"
     " set_config('enable_mergejoin', 'off', true)"
@@ -56,7 +54,7 @@ def atomic() -> Iterator[None]:
 
 
 def is_in_transaction() -> bool:
-    """Return whether the caller has a transaction open, or controls when one ends."""
+    """Return whether the caller has opened a transaction, or switched autocommit off."""
     database = connection()
     return database.in_atomic_block or not database.get_autocommit()
 
@@ -105,8 +103,8 @@ def fetch_together(*statements: Statement) -> list[Row]:
     """Run statements in one round trip and return the rows of the last one.
 
     They are one transaction, or part of the caller's. Under READ COMMITTED each has its own snapshot,
-    as if it had been sent alone. They go as one text, which needs a cursor that fills in the parameters
-    itself, whatever the project chose for ``server_side_binding``. Query logging gets them one by one.
+    as if it had been sent alone. They are sent as one text, which needs a cursor that fills in the parameters
+    itself, even if the project sets ``server_side_binding``. Query logging gets them one by one.
     """
     database = connection()
     if len(statements) == 1:

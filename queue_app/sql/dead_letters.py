@@ -1,7 +1,5 @@
 """Transitions of dead letters: replay and discard, each in one statement with its record."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from typing import Final

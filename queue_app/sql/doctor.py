@@ -1,6 +1,4 @@
-"""Questions of ``taskqueue doctor`` to PostgreSQL, each cheap whatever the number of tasks."""
-
-from __future__ import annotations
+"""Queries of ``taskqueue doctor``. Their cost does not grow with the number of tasks."""
 
 import time
 import uuid
@@ -33,10 +31,7 @@ def clock_ahead() -> tuple[float, float]:
 
 
 def is_pooled() -> bool:
-    """Return whether a pooler such as PgBouncer stands between this process and the server.
-
-    A pooler gives its clients process numbers of its own.
-    """
+    """Return whether a pooler, which gives its clients process numbers of its own, stands before the server."""
     found = fetch_value("SELECT pg_backend_pid()")
     return bool(connection().connection.info.backend_pid != found)
 

@@ -1,7 +1,5 @@
 """Record how attempts ended, in batches, fenced by the attempt and its worker."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,7 +10,8 @@ from queue_app.sql.columns import INSERT_ATTEMPTS, INSERT_DEAD_LETTERS
 from queue_app.sql.database import BY_KEYS_ONLY, fetch_all, fetch_prepared
 from queue_app.sql.prepared import Row
 
-#: Maximum number of outcomes for a prepared statement, which compares each with each. More outcomes get their own plan.
+#: Maximum number of outcomes for a prepared statement, whose nested loop is slow for more. Larger batches are planned
+#: anew.
 FEW: Final = 16
 # Precedes a prepared statement, so that a plan made while the tables were empty suits full ones.
 _LOOK_UP: Final = (f"SELECT {BY_KEYS_ONLY}", ())
@@ -132,10 +131,7 @@ SELECT id, attempt, status FROM done
 
 
 def fail(verdicts: Sequence[Verdict], dead_letter_seconds: float) -> dict[AttemptKey, Status]:
-    """Record failed attempts and their consequences; a task with a requested cancellation is not retried.
-
-    Returns {(id, attempt): status now} as ``complete`` does.
-    """
+    """Record failed attempts; a task with a requested cancellation is not retried. Returns as ``complete`` does."""
     rows = [
         (
             verdict.outcome.task.id,

@@ -1,7 +1,5 @@
 """Store a new task by a single statement. ``sql.insert_many`` stores many."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Store many new tasks by COPY."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import batched, count, repeat

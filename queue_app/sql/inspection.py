@@ -1,7 +1,5 @@
 """Read everything about one task in one statement."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from datetime import datetime

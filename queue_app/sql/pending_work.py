@@ -1,11 +1,9 @@
 """Ask in one round trip whether the jobs of the scheduler have work.
 
-A negative answer spares a job its own statement, so an answer must be true whenever that statement would find
-something: each question uses some of the conditions of the statement, and none besides.
+If the answer is false, the scheduler does not run the job's own statement. So the answer must be true whenever that
+statement would find work: each question has a subset of the statement's conditions and no others.
 The questions are prepared, and planned for full tables as claims are.
 """
-
-from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import cache

@@ -5,10 +5,10 @@ chooses a loader for each column. For a short statement, that takes longer than 
 for the reply. Here parameters are plain values of a few types, written as PostgreSQL's text, and
 statements are recognised by their text.
 
-``run`` declines everything else, and the caller then uses a cursor: a statement that is new on this
-connection, a value of another type, a transaction that has to be begun first, an unexpected driver.
-It also declines if the project lets the driver prepare statements (``prepare_threshold``), because after
-a rollback the driver makes the server forget all prepared statements, including these.
+``run`` raises ``Declined`` for everything else, and the caller then uses a cursor: for a statement that is new on
+this connection, a value of another type, a transaction that has to be begun first, an unexpected driver. It also
+declines if the project lets the driver prepare statements (``prepare_threshold``): after a rollback the driver makes
+the server forget all prepared statements, including those of this module.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Store the progress reports of attempts, fenced as their outcomes are. The commits do not wait for the disk."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """End the attempts of dead workers, and find tasks that are long past their deadline."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from queue_app.core.fingerprint import fingerprint

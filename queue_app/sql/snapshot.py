@@ -1,7 +1,5 @@
 """Read the rows that the index must agree with: tasks, limits and the generation."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Sequence
@@ -24,7 +22,7 @@ def queued_estimate() -> int:
 
 
 def executing(ids: Sequence[uuid.UUID] | None = None) -> list[Lease]:
-    """Return the leases of the executing tasks, of all or of those among ``ids``."""
+    """Return the leases of all executing tasks, or of the executing tasks among ``ids``."""
     among, params = ("", []) if ids is None else (" AND id = ANY(%s)", [list(ids)])
     found = fetch_all(f"SELECT {_LEASE} FROM queue_app_task AS t WHERE status = 'executing'{among}", params)
     return [_lease(row) for row in found]
@@ -86,9 +84,10 @@ def _named(values: Sequence[Any]) -> dict[str, Any]:
 
 
 def abandon(leased_at: int) -> None:
-    """Refuse every grant with a stamp up to this one from now on.
+    """Refuse from now on every grant whose stamp is not later than ``leased_at``.
 
-    Waits for the grants that are being committed: what is queued when this returns is never granted under such a stamp.
+    Waits for the grants that are being committed. A task that is queued when this returns is never granted under such a
+    stamp.
     """
     with atomic():
         _lock_generation()

@@ -1,6 +1,4 @@
-"""Figures for metrics and autoscaling that only PostgreSQL has, each cheap whatever the number of tasks."""
-
-from __future__ import annotations
+"""Numbers for metrics and autoscaling that only PostgreSQL has. The cost does not grow with the number of tasks."""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -22,7 +20,7 @@ class RowStats:
 
 
 def read() -> RowStats:
-    """Return the figures."""
+    """Return the numbers."""
     workers = fetch_all("SELECT status, count(*), sum(concurrency) FROM queue_app_worker GROUP BY status")
     paused = fetch_all("SELECT name, paused FROM queue_app_queue")
     is_all_paused = fetch_value("SELECT paused FROM queue_app_runtimesettings WHERE id = 1")

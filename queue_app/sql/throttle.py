@@ -1,7 +1,5 @@
 """Close a gate for a while: its row holds the time until which no task starts."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from queue_app.core.limit_values import Scope

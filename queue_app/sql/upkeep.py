@@ -1,7 +1,5 @@
 """Delete rows past their retention, in small batches; count transitions."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -10,12 +8,12 @@ from queue_app.sql.database import execute, fetch_all, fetch_value
 _AGO: Final = "statement_timestamp() - make_interval(secs => %s)"
 # Each kind of end is read along an index, up to its own retention, so a run reads the tasks that it deletes and not
 # those kept for longer. The index for successes also holds failures; a run reads past kept failures, from `after` on.
-_COMPLETED: Final = """
+COMPLETED: Final = """
     status = 'completed' AND finished_at >= COALESCE(%(after)s::timestamptz, '-infinity')
     AND finished_at < statement_timestamp() - make_interval(secs => %(seconds)s)
 """
-# A task stays while its dead letter can be replayed, whatever the retention of failures says.
-_UNSUCCESSFUL: Final = """
+# A task stays while its dead letter can be replayed, even past the retention of failures.
+UNSUCCESSFUL: Final = """
     status IN ('cancelled', 'dead_letter', 'expired', 'failed')
     AND finished_at >= COALESCE(%(after)s::timestamptz, '-infinity')
     AND finished_at < statement_timestamp() - make_interval(secs => %(seconds)s)
@@ -37,8 +35,6 @@ progress AS (DELETE FROM queue_app_taskprogress USING doomed WHERE task_id = doo
 logs AS (DELETE FROM queue_app_tasklog USING doomed WHERE task_id = doomed.id)
 DELETE FROM queue_app_task AS t USING doomed WHERE t.id = doomed.id RETURNING t.finished_at
 """
-_PURGE_COMPLETED: Final = _PURGE.format(which=_COMPLETED, unkeyed=_UNKEYED)
-_PURGE_UNSUCCESSFUL: Final = _PURGE.format(which=_UNSUCCESSFUL, unkeyed=_UNKEYED)
 
 _COUNTS: Final = """
 SELECT queue, sum(enqueued)::int, sum(completed)::int, sum(failed)::int FROM (
@@ -73,26 +69,22 @@ def percentiles(since: datetime, until: datetime) -> dict[str, dict[str, float]]
 def count_purgeable(success_seconds: float, failure_seconds: float, key_seconds: float) -> int:
     """Return how many tasks are past their retention now."""
     count = 0
-    for which, seconds in ((_COMPLETED, success_seconds), (_UNSUCCESSFUL, failure_seconds)):
+    for which, seconds in ((COMPLETED, success_seconds), (UNSUCCESSFUL, failure_seconds)):
         params = {"seconds": seconds, "key": key_seconds, "after": None}
         count += fetch_value(f"SELECT count(*) FROM queue_app_task WHERE {which} AND {_UNKEYED}", params)
     return count
 
 
-def purge_completed(seconds: float, key_seconds: float, limit: int, after: datetime | None = None) -> list[datetime]:
-    """Delete at most ``limit`` completed tasks past their retention, oldest first; return when they ended.
+def purge_tasks(
+    kind: str, seconds: float, key_seconds: float, limit: int, after: datetime | None = None
+) -> list[datetime]:
+    """Delete at most ``limit`` tasks of a kind past their retention, oldest first; return when they ended.
 
     A task with an idempotency key stays for at least ``key_seconds`` after its creation.
     Tasks that ended before ``after`` are not read.
     """
     params = {"seconds": seconds, "key": key_seconds, "limit": limit, "after": after}
-    return [row[0] for row in fetch_all(_PURGE_COMPLETED, params)]
-
-
-def purge_unsuccessful(seconds: float, key_seconds: float, limit: int, after: datetime | None = None) -> list[datetime]:
-    """Delete tasks that ended without success, as ``purge_completed`` does."""
-    params = {"seconds": seconds, "key": key_seconds, "limit": limit, "after": after}
-    return [row[0] for row in fetch_all(_PURGE_UNSUCCESSFUL, params)]
+    return [row[0] for row in fetch_all(_PURGE.format(which=kind, unkeyed=_UNKEYED), params)]
 
 
 def _purge(table: str, condition: str, params: list[Any]) -> int:

@@ -1,7 +1,5 @@
 """Transitions of tasks that wait, or return to the queue: due, cancel, reprioritise, run now, requeue, expire."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
@@ -59,7 +57,7 @@ WHERE t.id = ANY(%s) AND t.status IN ('failed', 'expired', 'cancelled', 'dead_le
 RETURNING {REF}
 """
 
-# Reads the index of queued rows, and besides the band the other tasks that were queued in the same time.
+# Reads a range of the index of queued rows by time; tasks of other bands in that range are read and dropped.
 _AGED: Final = f"""
 SELECT {REF} FROM queue_app_task AS t
 WHERE status = 'queued' AND priority = %s AND (queued_at, id) > (%s, %s) AND queued_at <= %s

@@ -1,7 +1,5 @@
 """Rows of workers: heartbeat, drain, stop, and the death of a silent worker."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from typing import Final
@@ -20,7 +18,7 @@ _MARK_DEAD: Final = f"""
 UPDATE queue_app_worker SET status = 'dead', stopped_at = clock_timestamp()
 WHERE {_LIVE} AND id {{which}} RETURNING id, profile
 """
-# The caller must have listened for one and a half heartbeats: while PostgreSQL is away, it hears no worker.
+# The caller must have been able to see heartbeats for one and a half intervals: while PostgreSQL is away, none arrives.
 _MARK_SILENT_DEAD: Final = _MARK_DEAD.format(
     which=f"""IN (
     SELECT id FROM queue_app_worker WHERE {SILENT} AND heartbeat_seconds * 1.5 < %s LIMIT %s FOR UPDATE SKIP LOCKED)"""

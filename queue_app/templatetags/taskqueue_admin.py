@@ -1,7 +1,5 @@
 """Tags and filters of the admin's pages. Loads without ``django.contrib.admin``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -96,11 +96,7 @@ def drain(
 
 
 def _matches(
-    result: AnyResult,
-    task: AnyTask,
-    args: list[Any] | None,
-    kwargs: dict[str, Any] | None,
-    options: dict[str, Any],
+    result: AnyResult, task: AnyTask, args: list[Any] | None, kwargs: dict[str, Any] | None, options: dict[str, Any]
 ) -> bool:
     return (
         type_of(result.task) == type_of(task)

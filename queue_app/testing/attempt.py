@@ -73,8 +73,7 @@ def _fail(call: StoredCall, error: BaseException, retries: int, result_of: Calla
     kind = type(error)
     call.errors.append(
         TaskError(
-            exception_class_path=f"{kind.__module__}.{kind.__qualname__}",
-            traceback="".join(format_exception(error)),
+            exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback="".join(format_exception(error))
         )
     )
     call.failures += 1
@@ -88,7 +87,7 @@ def _fail(call: StoredCall, error: BaseException, retries: int, result_of: Calla
 
 
 def _wait(call: StoredCall, error: BaseException, result_of: Callable[[StoredCall], AnyResult]) -> float | None:
-    """Return the seconds until the next attempt, without jitter; ``None`` when the task gives up."""
+    """Return the seconds until the next attempt, without jitter; ``None`` if the task is not retried."""
     if isinstance(error, Retry) and error.after is not None:
         return error.after
     if call.option("backoff") is not None:

@@ -204,10 +204,7 @@ class BackendConformance:
 
     def test_the_task_is_validated_again_when_it_is_enqueued(self) -> None:
         variant = self.tasks.add.using(queue_name="other")
-        with (
-            override_settings(TASKS={"default": {**self.backend, "QUEUES": ["default"]}}),
-            pytest.raises(InvalidTask),
-        ):
+        with override_settings(TASKS={"default": {**self.backend, "QUEUES": ["default"]}}), pytest.raises(InvalidTask):
             variant.enqueue(1)
 
     def test_only_functions_of_a_module_are_tasks(self) -> None:

@@ -19,7 +19,6 @@ from .models import DocumentIndex, RollUp
 
 DOCUMENTS = "documents"
 REPORTS = "reports"
-CHUNK = 1024 * 1024
 
 CRITICAL, HIGH, NORMAL, LOW, BACKGROUND = 90, 50, 0, -50, -90
 SUCCEEDS_ON_ATTEMPT = 3

@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,11 +39,7 @@ class DataDirectory:
 
     def remember(self, **values: Any) -> None:
         """Store values for the next start, readable by the owner only."""
-        merged = self._recalled() | values
-        fresh = self._memory.with_suffix(".new")
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(merged, file, indent=1)
-        fresh.replace(self._memory)
+        write_private(self._memory, json.dumps(self._recalled() | values, indent=1))
 
     def recall(self, name: str) -> Any:
         """Return a value stored by an earlier start, or None."""
@@ -98,18 +95,32 @@ class DataDirectory:
 
 def port_is_free(port: int) -> bool:
     """Return whether a server could listen on the port."""
-    with socket.socket() as probe:
-        # As servers do: the last run's connections in TIME_WAIT do not occupy the port.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
+    try:
+        # With SO_REUSEADDR, as servers do: the last run's connections in TIME_WAIT do not occupy the port.
+        socket.create_server((HOST, port)).close()
+    except OSError:
+        return False
     return True
 
 
 def free_port() -> int:
     """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
+    with socket.create_server((HOST, 0)) as probe:
         return int(probe.getsockname()[1])
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, at once for processes that wait for it."""
+    fresh = path.with_suffix(".new")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    fresh.replace(path)
+
+
+def end_process(process: subprocess.Popen[Any], seconds: float) -> None:
+    """Wait for a process that was asked to end; kill it if it still runs after ``seconds``."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from .data_directory import EmbeddedError
+from .data_directory import EmbeddedError, end_process
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 STOP_SECONDS = 60.0
@@ -76,11 +76,7 @@ class EmbeddedServers:
         for pipe in (self._guard.stdin, self._guard.stdout):
             if pipe is not None:
                 pipe.close()
-        try:
-            self._guard.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._guard.kill()
-            self._guard.wait()
+        end_process(self._guard, STOP_SECONDS)
         self._guard = None
 
     def __enter__(self) -> Self:

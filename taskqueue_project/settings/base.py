@@ -78,9 +78,7 @@ MIDDLEWARE = [
 ]
 
 ROOT_URLCONF = "taskqueue_project.urls"
-ASGI_APPLICATION = "taskqueue_project.asgi.application"
 WSGI_APPLICATION = "taskqueue_project.wsgi.application"
-DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 TEMPLATES: list[dict[str, Any]] = [
     {
@@ -102,8 +100,6 @@ TEMPLATES: list[dict[str, Any]] = [
 
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
-USE_I18N = True
-USE_TZ = True
 # makemessages writes the texts of the app and of templates/ there.
 LOCALE_PATHS = [BASE_DIR / "queue_app" / "locale"]
 

@@ -18,13 +18,9 @@ from queue_app.models import (
     IndexGeneration,
     PriorityPolicy,
     Queue,
-    QueueStats,
     RuntimeSettings,
     Task,
-    TaskAttempt,
-    TaskPayload,
     TaskResult,
-    Worker,
 )
 from queue_app.services import enqueue_many, pause
 from queue_app.services.enqueue.store import forget_known_queues
@@ -32,6 +28,14 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.operations.advance import run_operations
 from queue_app.services.repair.rebuild import rebuild
 from tests.support.engine import done, take
+from tests.support.factories import (
+    AttemptFactory,
+    DeadLetterFactory,
+    QueueStatsFactory,
+    TaskFactory,
+    WorkerFactory,
+    move,
+)
 from tests.support.scene import Hand
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -93,7 +97,7 @@ def shop():
     _end(ids[9], workers[1], Status.DEAD_LETTER, now)
     for attempt in (1, 2, 3):
         started_at = now - timedelta(minutes=9 - attempt)
-        TaskAttempt.objects.create(
+        AttemptFactory(
             task_id=ids[9],
             attempt=attempt,
             worker_id=workers[1].id,
@@ -113,72 +117,53 @@ def shop():
 
 def _remember_two_hours(now):
     minute = now.replace(second=0, microsecond=0)
-    rows = []
     for ago in range(120):
         for place, name in enumerate(("default", "mail", "payments")):
             wave = math.sin((ago + 17 * place) / 9) + 1.2
-            rows.append(
-                QueueStats(
-                    queue=name, taken_at=minute - timedelta(minutes=ago), active=int(3 * wave),
-                    oldest_seconds=40 * wave,
-                    depth={"critical": round(wave / 2), "high": round(wave), "normal": round(1.4 * wave),
-                           "low": 1, "background": 1},
-                    enqueued=int(210 * wave), completed=int(200 * wave), failed=int(4 * wave) if place else 0,
-                    wait_p50=0.08 * wave, wait_p95=0.6 * wave, wait_p99=1.4 * wave,
-                    run_p50=0.2 * wave, run_p95=0.9 * wave, run_p99=2.2 * wave,
-                )
+            QueueStatsFactory(
+                queue=name, taken_at=minute - timedelta(minutes=ago), active=int(3 * wave), oldest_seconds=40 * wave,
+                depth={"critical": round(wave / 2), "high": round(wave), "normal": round(1.4 * wave),
+                       "low": 1, "background": 1},
+                enqueued=int(210 * wave), completed=int(200 * wave), failed=int(4 * wave) if place else 0,
+                wait_p50=0.08 * wave, wait_p95=0.6 * wave, wait_p99=1.4 * wave,
+                run_p50=0.2 * wave, run_p95=0.9 * wave, run_p99=2.2 * wave,
             )  # fmt: skip
-    QueueStats.objects.bulk_create(rows)
 
 
 def _worker(name, queues, capabilities=(), **fields):
-    now = timezone.now()
-    values = {
-        "status": "active", "concurrency": 5, "profile": "p", "host": name, "pid": 4242, "process_identity": name,
-        "version": "0.1.0", "started_at": now - timedelta(hours=5), "last_heartbeat_at": now, "heartbeat_seconds": 10,
-        "tasks_done": 18_304, "task_types": ["shop.tasks.send_receipt", "shop.tasks.send_newsletter"],
-    }  # fmt: skip
-    return Worker.objects.create(name=name, queues=queues, capabilities=list(capabilities), **values | fields)
+    return WorkerFactory(
+        name=name, host=name, queues=queues, capabilities=list(capabilities), concurrency=5, tasks_done=18_304,
+        started_at=timezone.now() - timedelta(hours=5),
+        task_types=["shop.tasks.send_receipt", "shop.tasks.send_newsletter"],
+        **fields,
+    )  # fmt: skip
 
 
 def _start(task_id, worker, at):
-    Task.objects.filter(pk=task_id).update(
-        status=Status.EXECUTING,
-        attempt=1,
-        worker_id=worker.id,
-        created_at=at,
-        queued_at=at,
-        started_at=at,
-        deadline=at + timedelta(minutes=10),
-    )
+    return move(Task(id=task_id), Status.EXECUTING, at, worker_id=worker.id, created_at=at)
 
 
 def _end(task_id, worker, status, now):
-    _start(task_id, worker, now - timedelta(seconds=95))
-    Task.objects.filter(pk=task_id).update(status=status, finished_at=now - timedelta(seconds=93), deadline=None)
+    task = _start(task_id, worker, now - timedelta(seconds=95))
+    move(task, status, now - timedelta(seconds=93), queued_at=task.queued_at)
 
 
 def _bury(now):
     """Add dead letters of two causes."""
-    letters = []
     for n in range(14):
-        task = Task.objects.create(
+        died_at = now - timedelta(hours=n)
+        task = TaskFactory(
             task_type="shop.tasks.charge_card" if n % 4 else "shop.tasks.send_receipt", queue="payments", priority=0,
-            status=Status.DEAD_LETTER, created_at=now - timedelta(hours=n + 1), finished_at=now - timedelta(hours=n),
-            attempt=3, failures=3,
+            status=Status.DEAD_LETTER, created_at=now - timedelta(hours=n + 1), finished_at=died_at,
+            attempt=3, failures=3, payload__parameters={"order": 4000 + n, "token": "tok_5f2c9e81"},
         )  # fmt: skip
-        TaskPayload.objects.create(task=task, parameters={"order": 4000 + n, "token": "tok_5f2c9e81"})
         name, message = ("shop.gateway.CardDeclined", f"order {4000 + n} declined with token=tok_5f2c9e81")
         if not n % 4:
             name, message = "smtplib.SMTPServerDisconnected", f"Connection to mx{n}.shop.example unexpectedly closed"
-        letters.append(
-            DeadLetter(
-                task_id=task.pk, task_type=task.task_type, queue="payments", priority=0, reason="retries_exhausted",
-                attempts=3, exception_class=name, message=message, fingerprint=fingerprint(name, message),
-                died_at=now - timedelta(hours=n), expires_at=now + timedelta(days=20),
-            )
+        DeadLetterFactory(
+            task=task, attempts=3, exception_class=name, message=message, fingerprint=fingerprint(name, message),
+            died_at=died_at, expires_at=now + timedelta(days=20),
         )  # fmt: skip
-    DeadLetter.objects.bulk_create(letters)
 
 
 def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session for all of it keeps the suite quick

@@ -7,10 +7,11 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from queue_app.core.records import NewTask
-from queue_app.models import DeadLetter, Operation, Task, TaskPayload
+from queue_app.models import Operation, Task, TaskPayload
 from queue_app.services import discard, enqueue_many
 from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.operations.advance import run_operations
+from tests.support.factories import DeadLetterFactory, move
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,16 +31,16 @@ def letters():
     )
     now = timezone.now()
     ids = [stored.id for stored in enqueue_many([new] * 6)]
-    Task.objects.filter(pk__in=ids).update(status="dead_letter", attempt=4, failures=4, finished_at=now)
     letters = [
-        DeadLetter.objects.create(
-            task_id=task_id, task_type=new.task_type, queue=new.queue, priority=2, user="ina",
-            reason="retries_exhausted", attempts=4, exception_class="shop.gateway.CardDeclined",
+        DeadLetterFactory(
+            task=move(task, "dead_letter", attempt=4, failures=4),
+            attempts=4,
+            exception_class="shop.gateway.CardDeclined",
             message="The gateway declined order 4711 with token=tok_5f2c9e81; ask the customer to try again.",
-            died_at=now - timedelta(minutes=n), expires_at=now + timedelta(days=30, minutes=-n),
+            died_at=now - timedelta(minutes=n),
         )
-        for n, task_id in enumerate(ids)
-    ]  # fmt: skip
+        for n, task in enumerate(Task.objects.filter(pk__in=ids).order_by("pk"))
+    ]
     discard(letters[5].id, by="bob", reason="customer is gone")
     yield letters
     forget_known_queues()

@@ -2,20 +2,16 @@
 
 import re
 import shlex
-from datetime import timedelta
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import get_commands, load_command_class
 from django.test import Client
-from django.utils import timezone
 
-from queue_app.core.records import NewTask
-from queue_app.models import DeadLetter, Task
-from queue_app.services import enqueue
 from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.notify import index
 from tests.docs.pages import ROOT, all_blocks
+from tests.support.factories import DeadLetterFactory, TaskFactory
 
 CONSOLE = all_blocks("console")
 LINES = [(block.label, line) for block in CONSOLE for line in block.commands()]
@@ -79,13 +75,7 @@ def test_readme_begins_with_five_lines_and_the_two_commands():
 
 def dead_letter():
     """Create a dead letter."""
-    now = timezone.now()
-    task_id = enqueue(NewTask(task_type="shop.tasks.send_receipt", queue="mail", parameters={"order": 4711})).id
-    Task.objects.filter(pk=task_id).update(status="dead_letter", finished_at=now)
-    return DeadLetter.objects.create(
-        task_id=task_id, task_type="shop.tasks.send_receipt", queue="mail", priority=2, reason="retries_exhausted",
-        attempts=4, died_at=now, expires_at=now + timedelta(days=30),
-    )  # fmt: skip
+    return DeadLetterFactory(task=TaskFactory(queue="mail", status="dead_letter", payload__parameters={"order": 4711}))
 
 
 def call_with_curl(client, line, task_id):

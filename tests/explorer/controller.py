@@ -15,7 +15,7 @@ from django.db import connection
 from tests.explorer.gates import GO, POSTGRESQL, Actor, gates
 
 #: An actor that neither stops nor waits for a lock for this long hangs.
-HANG_SECONDS = 20.0
+HANG_SECONDS = 60.0
 #: All actors wait for each other for this long. PostgreSQL has found no deadlock, so it is not about its locks.
 STUCK_SECONDS = 10.0
 #: The advisory lock that the trigger of test databases waits for inside a statement.

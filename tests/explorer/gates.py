@@ -58,7 +58,7 @@ class Actor(threading.Thread):
         self.at: tuple[str, str] = ("", "begin")
         self.stopped.clear()
         self._actions.put(action)
-        self.stopped.wait(20)
+        self.stopped.wait(60)
 
     def go_on(self, fate: str = GO) -> None:
         """Let the message that the actor stands before have this fate."""
@@ -69,7 +69,7 @@ class Actor(threading.Thread):
     def close(self) -> None:
         """End the thread."""
         self._actions.put(None)
-        self.join(5)
+        self.join(60)
 
     def run(self) -> None:
         while (action := self._actions.get()) is not None:
@@ -146,7 +146,7 @@ class Actor(threading.Thread):
             raise redis.ConnectionError("the connection broke before the answer arrived")
 
 
-_LOCAL = frozenset({"set_autocommit_gen", "enter_gen"})
+_LOCAL = frozenset({"set_autocommit_gen"})
 _PIPELINE_ENDS = "exit_gen"
 _read_response = redis.connection.Connection.read_response
 

@@ -14,8 +14,8 @@ from queue_app.exceptions import TaskQueueError
 from tests.explorer.controller import Controller, Fault, Plan, Run, Step, Switch
 from tests.explorer.dependence import matters
 from tests.explorer.gates import BREAK, DIE, LOSE, POSTGRESQL
-from tests.explorer.transitions import TRANSITIONS
-from tests.explorer.world import STATES, World
+from tests.explorer.transitions import EVERYWHERE, TRANSITIONS
+from tests.explorer.world import World
 
 FAULTS: Final = (DIE, LOSE, BREAK)
 
@@ -66,8 +66,8 @@ def meetings() -> list[Meeting]:
     for number, one in enumerate(names):
         for other in names[number:]:
             both = [state for state in TRANSITIONS[one].states if state in TRANSITIONS[other].states]
-            if both == list(STATES):  # neither is about the task
-                both = [state for state in both if state in ("queued", "executing", "proposed")]
+            if both == list(EVERYWHERE):  # neither is about the task
+                both = ["queued", "executing", "proposed"]
             found += [Meeting((one, other), state) for state in both]
     return found
 
@@ -79,6 +79,7 @@ class Explorer:
         self.world, self.control = world, control
         self._inside: dict[tuple[str, str, int], set[int]] = {}
         self._alone: dict[tuple[str, str, int], list[Step]] = {}
+        self._anywhere: dict[str, list[Step]] = {}
 
     def try_plan(self, meeting: Meeting, plan: Plan) -> tuple[Run, list[str]]:
         """Run one plan; return what happened and what it broke."""
@@ -94,6 +95,8 @@ class Explorer:
         if run.stuck:
             return run, [*problems, "all actors wait for each other"]
         problems += world.broken_now()
+        if not run.faulted:
+            problems += world.without_slot()
         for label, name in zip(labels, meeting.names, strict=True):
             broken = TRANSITIONS[name].broken
             if broken and (label in run.values or label != run.faulted):
@@ -130,7 +133,10 @@ class Explorer:
         numbers = range(len(meeting.names))
         alone = [self._steps_alone(meeting, number) for number in numbers]
         pairs = [(first, (first + 1) % len(alone)) for first in numbers]
-        places = {first: list(self._switches(meeting, first, alone[first], alone[second])) for first, second in pairs}
+        places = {
+            first: list(self._switches(meeting, first, alone[first], self._steps_anywhere(meeting.names[second])))
+            for first, second in pairs
+        }
         for first, _ in pairs:
             yield Plan(first)
         for first, _ in pairs:
@@ -147,9 +153,10 @@ class Explorer:
     ) -> Iterator[Plan]:
         for first, second in pairs:
             yield from (Plan(first, (), Fault(step, kind)) for step in range(1, len(alone[first])) for kind in FAULTS)
-            for at in (one for one in places[first] if not one.inside):
-                for step in range(at.step + 1, at.step + len(alone[second])):
-                    yield from (Plan(first, (at,), Fault(step, kind)) for kind in FAULTS)
+            for one in (each for each in places[first] if not each.inside):
+                for two in (each for each in places[second] if not each.inside):
+                    at = one.step + two.step
+                    yield from (Plan(first, (one,), Fault(at, kind)) for kind in (DIE, LOSE))
 
     def _switches(self, meeting: Meeting, number: int, steps: list[Step], others: list[Step]) -> Iterator[Switch]:
         """Yield where the turn of an actor may pass on, counted from its beginning."""
@@ -159,6 +166,13 @@ class Explorer:
                 yield Switch(step)
                 if step in inside:
                     yield Switch(step, inside=True)
+
+    def _steps_anywhere(self, name: str) -> list[Step]:
+        """Return the steps that a transition may take: alone it may find nothing to do where after another it does."""
+        if name not in self._anywhere:
+            found = [self._steps_alone(Meeting((name,), state), 0) for state in TRANSITIONS[name].states]
+            self._anywhere[name] = list({(step.server, step.what): step for steps in found for step in steps}.values())
+        return self._anywhere[name]
 
     def _steps_alone(self, meeting: Meeting, number: int) -> list[Step]:
         """Return the steps that a transition takes alone, and learn inside which it can be held."""

@@ -1,5 +1,6 @@
 """A bounded part of the exploration, drawn anew for each run; ``./dev explore`` tries all of it."""
 
+import logging
 import secrets
 
 import pytest
@@ -9,6 +10,7 @@ from tests.explorer.gates import DIE
 from tests.explorer.instrument import instrument
 from tests.explorer.search import Explorer, Meeting, meetings, sample, search
 from tests.explorer.transitions import TRANSITIONS
+from tests.explorer.twins import find_twin
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("rows")]
 SECONDS = 30.0
@@ -16,8 +18,12 @@ SECONDS = 30.0
 
 @pytest.fixture
 def explorer():
-    with instrument() as (world, control):
-        yield Explorer(world, control)
+    logging.disable(logging.CRITICAL)  # deaths and lost connections are what it makes
+    try:
+        with instrument() as (world, control):
+            yield Explorer(world, control)
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def test_a_sample_of_all_meetings_breaks_no_promise(explorer):
@@ -48,6 +54,13 @@ def test_an_actor_that_dies_leaves_nothing_that_is_not_repaired(explorer):
     run, problems = explorer.try_plan(Meeting(("complete",), "executing"), Plan(0, (), Fault(2, DIE)))
     assert run.faulted == "complete"
     assert not problems
+
+
+@pytest.mark.parametrize("twin", ["cancel", "late-grant", "release-stamp", "row-first", "lock-order"])
+def test_a_broken_twin_is_found(explorer, twin):
+    """Without the guard a promise breaks, and the explorer says where; ``./dev explore --twins`` tries them all."""
+    finding, schedules, _ = find_twin(explorer, twin)
+    assert finding is not None, f"missed in {schedules} schedules"
 
 
 def test_every_pair_that_shares_a_state_meets():

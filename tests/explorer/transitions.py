@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from queue_app import conf
 from queue_app.core.priorities import Band
 from queue_app.core.records import Throttling
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import InvalidTransition
 from queue_app.models import Limit
+from queue_app.models.operation import OperationKind
 from queue_app.services.control.pause import pause, resume
 from queue_app.services.control.queues import copy_limit
 from queue_app.services.enqueue.admission import expire_stale
@@ -19,17 +22,25 @@ from queue_app.services.lifecycle import claim as claiming
 from queue_app.services.lifecycle.actions import cancel, cancel_many, reprioritise, retry, run_now
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard, replay
+from queue_app.services.operations.advance import run_operations
+from queue_app.services.operations.request import Action, start_operation
+from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.repair import reap
 from queue_app.services.repair import workers as worker_services
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import Reconciler
+from queue_app.services.upkeep.maintenance import purge_tasks
 from queue_app.services.upkeep.promote import make_due, promote
 from tests.explorer.world import KEY, STATES, World, new, row
 from tests.support.engine import done, failed
 
-EVERYWHERE: Final = STATES
+EVERYWHERE: Final = tuple(state for state in STATES if state != "both")
 HELD: Final = ("executing", "overdue")
 PENDING: Final = ("queued", "executing", "proposed", "scheduled")
+TWO: Final = (*PENDING, "both")
+
+
+type Broken = Callable[[World, Any, BaseException | None], Iterator[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +50,7 @@ class Transition:
     act: Callable[[World, int], Any]
     states: tuple[str, ...] = EVERYWHERE
     #: Yields the promises of an answer (or of a refusal) that do not hold once all actors have ended.
-    broken: Callable[[World, Any, BaseException | None], Iterator[str]] | None = None
+    broken: Broken | None = None
 
 
 def _claim(world: World, number: int) -> list[Any]:
@@ -77,6 +88,15 @@ def _reprioritise_broken(world: World, _value: Any, error: BaseException | None)
         yield "reprioritise was acknowledged, and the row has the old priority"
 
 
+def _stale_broken(ended: str) -> Broken:
+    def broken(world: World, _value: Any, _error: BaseException | None) -> Iterator[str]:
+        for event in world.history.events(world.x):
+            if event.before == "executing" and event.after == ended and event.attempt != world.held[0].attempt:
+                yield f"an attempt that had lost x made attempt {event.attempt} of another worker {ended}"
+
+    return broken
+
+
 def _throttled(world: World) -> Any:
     outcome = done(world.held[0])
     return type(outcome)(outcome.task, outcome.started_at, outcome.finished_at, throttle=Throttling("key", 0.001))
@@ -100,6 +120,16 @@ def _reconcile(_world: World, _number: int) -> Any:
     return reconciler.run_once()  # as much later as it takes for a lease to be abandoned
 
 
+def _purge(_world: World, _number: int) -> int:
+    retention = replace(conf.get().retention, success_seconds=0.0, failure_seconds=0.0, idempotency_seconds=0.0)
+    return purge_tasks(retention, 100, math.inf)
+
+
+def _cancel_all(world: World, _number: int) -> int:
+    start_operation(Action(kind=OperationKind.CANCEL), TaskFilter(queues=("default",)), by="ina")
+    return run_operations()
+
+
 def _register(world: World, number: int) -> None:
     hand = world.hands[1 + number]
     worker_services.register_in_index(hand.profile, hand.id)
@@ -107,15 +137,19 @@ def _register(world: World, number: int) -> None:
 
 TRANSITIONS: Final[dict[str, Transition]] = {
     "claim": Transition(_claim),
-    "complete": Transition(lambda world, _: finish([done(task) for task in world.held]), HELD),
+    "complete": Transition(
+        lambda world, _: finish([done(task) for task in world.held]), HELD, _stale_broken("completed")
+    ),
     "fail": Transition(lambda world, _: finish([failed(task) for task in world.held]), HELD),
     "die_in_attempt": Transition(lambda world, _: finish([failed(task, retriable=False) for task in world.held]), HELD),
     "snooze": Transition(lambda world, _: finish([_snoozed(world)]), HELD),
     "throttle": Transition(lambda world, _: finish([_throttled(world)]), HELD),
-    "give_back": Transition(lambda world, _: claiming.give_back(list(world.held)), HELD),
+    "give_back": Transition(
+        lambda world, _: claiming.give_back(list(world.held)), (*HELD, "both"), _stale_broken("queued")
+    ),
     "recover": Transition(lambda world, _: claiming.recover(world.hands[0].id, []), ("executing", "proposed")),
     "cancel": Transition(lambda world, _: cancel(world.x), PENDING, _cancel_broken),
-    "cancel_many": Transition(lambda world, _: cancel_many([world.y, world.x]), PENDING, _cancel_many_broken),
+    "cancel_many": Transition(lambda world, _: cancel_many([world.y, world.x]), TWO, _cancel_many_broken),
     "reprioritise": Transition(
         lambda world, _: reprioritise(world.x, Band.HIGH), ("queued", "scheduled", "proposed"), _reprioritise_broken
     ),
@@ -142,6 +176,11 @@ TRANSITIONS: Final[dict[str, Transition]] = {
         ),
         ("queued",),
     ),
+    "admit": Transition(
+        lambda _world, _number: enqueue(new(concurrency_key=KEY, user="ina"), outside=True), ("queued", "executing")
+    ),
+    "purge": Transition(_purge, ("dead", "cancelled")),
+    "operation": Transition(_cancel_all, ("queued", "executing", "scheduled")),
     "register": Transition(_register, ("queued", "executing", "proposed")),
     "deregister": Transition(
         lambda world, _: worker_services.deregister(world.hands[0].id, world.hands[0].profile, tasks_done=0),

@@ -8,8 +8,9 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.index import get_index
 from queue_app.index.scripts import source
-from queue_app.models import Limit, Queue, RuntimeSettings, Task
+from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.registry import type_of
+from queue_app.services.control.pause import pause, resume
 from queue_app.services.enqueue.store import enqueue_many
 from tests.integration.app import tasks
 from tests.integration.checkers import lost_or_doubled, out_of_order, over_cap, repeated
@@ -50,8 +51,11 @@ def test_a_queues_cap_over_eight_claimers(fleet, history, log):
     Queue.objects.filter(pk="default").update(max_concurrent=CAP)
     Queue.objects.get(pk="default").save()
     wanted = mixed(log, 400, seed=20260101)
+    pause("default")
     ids = [stored.id for stored in enqueue_many(wanted)]
     claimers(fleet)
+    eventually(lambda: Worker.objects.filter(status="active").count() == 8, "all workers are there")
+    resume("default")
     eventually(all_done, "all tasks end")
     assert over_cap(history, CAP) == []
     assert history.most_executing() == CAP, "and the cap is used"

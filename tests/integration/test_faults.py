@@ -70,16 +70,16 @@ def test_workers_that_are_killed(fleet, history, log, supervised):
     ids = [put(WORK, args=[log, str(number), 0.01]) for number in range(200)]
     fleet.scheduler()
     if supervised:
-        workers = [fleet.worker("--processes", "2", "--concurrency", "3", heartbeat=0.5)]
+        workers = [fleet.worker("--processes", "2", "--concurrency", "3", heartbeat=5)]
     else:
-        workers = [fleet.worker("--concurrency", "3", heartbeat=0.5) for _ in range(2)]
+        workers = [fleet.worker("--concurrency", "3", heartbeat=5) for _ in range(2)]
     for done in (20, 80):
         eventually(lambda least=done: ended() >= least, f"{done} tasks have ended")
         if supervised:
             os.kill(workers[0].children()[0], signal.SIGKILL)
         else:
             workers.pop(0).kill()
-            workers.append(fleet.worker("--concurrency", "3", heartbeat=0.5))
+            workers.append(fleet.worker("--concurrency", "3", heartbeat=5))
     eventually(lambda: ended() == len(ids), "all tasks end")
     assert lost_or_doubled(history, ids) == []
     again = Task.objects.filter(attempt__gt=1).count()

@@ -46,12 +46,17 @@ def test_each_worker_runs_what_it_can(fleet, history, log):
     index_comes_to_agree()
 
 
-def test_a_pause_in_mid_run(fleet, history, log):
-    ids = put_many(200, WORK, args=[log, "x", 0.01])
+def test_a_pause_in_mid_run(fleet, history, log, tmp_path):
+    """Most tasks wait for a file, so that they cannot all end before the pause."""
+    gate = tmp_path / "gate"
+    ids = put_many(20, WORK, args=[log, "x", 0.01])
+    ids += put_many(180, type_of(tasks.hold), args=[log, "y", str(gate)])
     for _ in range(2):
         fleet.worker("--concurrency", "3")
     eventually(lambda: completed(ids) >= 20, "it is under way")
+    eventually(lambda: len(lines(log)) > 40, "a task waits for the file")
     pause("default")
+    gate.touch()
     # A claim that was under way may still be written. When nothing runs any more and both
     # workers have claimed again (for another queue), nothing may start.
     eventually(lambda: not Task.objects.filter(status="executing").exists(), "what runs ends")

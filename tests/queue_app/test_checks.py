@@ -32,6 +32,12 @@ def test_leadership_must_outlast_the_interval(leader, due, wrong):
         assert ids(checks.check_settings()) == ["queue_app.E006"] * wrong
 
 
+def test_times_need_a_zone():
+    with override_settings(USE_TZ=False):
+        assert ids(run_checks(tags=["taskqueue"])) == ["queue_app.E008"]
+    assert checks.check_time_zone() == []
+
+
 @pytest.mark.parametrize(
     ("engine", "wrong"),
     [

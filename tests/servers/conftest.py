@@ -58,7 +58,7 @@ class Servers:
 
 def client(port: int) -> redis.Redis:
     """Return a plain client."""
-    return redis.Redis(port=port, socket_timeout=2, decode_responses=True)
+    return redis.Redis(port=port, socket_timeout=10, decode_responses=True)
 
 
 def _answers(port: int) -> bool:

@@ -33,7 +33,7 @@ def use(settings):
 
     def use(options, location, **more):
         alias = f"servers-{uuid.uuid4().hex[:8]}"
-        common = {"SOCKET_TIMEOUT": 1, "SOCKET_CONNECT_TIMEOUT": 1}
+        common = {"SOCKET_TIMEOUT": 3, "SOCKET_CONNECT_TIMEOUT": 3}
         cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": common | options, **more}
         settings.CACHES = {**settings.CACHES, alias: cache}
         settings.TASKQUEUE = {**settings.TASKQUEUE, "REDIS_ALIAS": alias}
@@ -62,8 +62,12 @@ class Load:
     def __exit__(self, *_):
         self.enough.set()
         self.over.set()
+        self._join()
+
+    def _join(self):
         for thread in self.threads:
             thread.join(60)
+            assert not thread.is_alive()
 
     def _guarded(self, run):
         try:
@@ -110,6 +114,8 @@ class Load:
         self.threads[0].join(60)
         pending = Task.objects.filter(status__in=[Status.QUEUED, Status.EXECUTING, Status.SCHEDULED])
         eventually(lambda: not pending.exists(), "everything ends", 120)
+        self.over.set()
+        self._join()  # the last rows end before the worker thread counts them
         assert self.errors == []
         assert set(self.stored) == set(self.ended)
         assert set(self.ended.values()) == {1}
@@ -137,7 +143,7 @@ def test_a_failover_by_sentinel_loses_nothing(servers, use):
             "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
             "CONNECTION_POOL_CLASS": "redis.sentinel.SentinelConnectionPool",
             "SENTINELS": [("127.0.0.1", port) for port in sentinels],
-            "SENTINEL_KWARGS": {"socket_timeout": 1},
+            "SENTINEL_KWARGS": {"socket_timeout": 3},
         },
         "redis://queue/0",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,9 @@ from queue_app.services.notify.index import breaker
 from queue_app.sql import snapshot
 from tests.support import index_state
 from tests.support.scene import Hand
+
+#: Maximum seconds that a test waits for another thread; only a hang takes as long.
+PATIENCE = 60.0
 
 
 def new(kind: str = "a", **options: Any) -> NewTask:
@@ -211,7 +215,7 @@ class Side[T]:
 
     def result(self) -> T:
         """Wait for the end; return what it returned or raise what it raised."""
-        self._thread.join(20)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "it hangs"
         if self._error is not None:
             raise self._error
@@ -231,12 +235,11 @@ def at_once[T](actions: list[Callable[[], T]]) -> list[T]:
 
 def until(condition: Callable[[], bool], what: str) -> None:
     """Wait for something that another thread brings about."""
-    tick = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        tick.wait(0.005)
-    raise AssertionError(f"in vain: {what}")
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"in vain: {what}")
+        time.sleep(0.005)
 
 
 def somebody_waits_for_a_lock() -> bool:

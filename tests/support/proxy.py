@@ -28,13 +28,13 @@ class Proxy:
     def __enter__(self) -> Self:
         """Begin to listen."""
         self._thread.start()
-        assert self._listening.wait(10)
+        assert self._listening.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Close every connection."""
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(60)
 
     def stall(self) -> None:
         """Pass nothing on from now; connections stay open, as with a network that drops packets."""

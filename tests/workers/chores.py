@@ -10,6 +10,7 @@ from collections import UserDict, defaultdict
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from django.db import ProgrammingError
 from django.tasks import task
 
 from queue_app.exceptions import Discard, Retry, Snooze
@@ -27,19 +28,19 @@ def quick(number: int = 0) -> None:
 
 @task
 def slow(number: int = 0) -> None:
-    """Be another type than the quick one."""
+    """Do the same as ``quick``, as another type."""
     calls.append(number)
 
 
 @task
 def echo(value: object) -> object:
-    """Return what came."""
+    """Return the value."""
     return value
 
 
 @task
 def hold(name: str) -> str:
-    """Say that it began, and wait until the test opens the gate."""
+    """Record the start, and wait until the test opens the gate."""
     begun[name].set()
     assert gates[name].wait(30)
     return name
@@ -47,7 +48,7 @@ def hold(name: str) -> str:
 
 @task
 def returns(kind: str) -> object:
-    """Return something that JSON knows only by other names, or not at all."""
+    """Return a value that JSON converts or refuses."""
     return {
         "tuple": (1, (2, 3)),
         "none": None,
@@ -98,7 +99,7 @@ def deep(levels: int) -> None:
 
 @task(takes_context=True)
 def looks(context) -> list[object]:
-    """Return what the context says."""
+    """Return the contents of the context."""
     result = context.task_result
     return [context.attempt, result.id, result.status.value, len(result.worker_ids)]
 
@@ -111,13 +112,13 @@ async def later(value: int) -> int:
 
 @task
 async def leaves() -> None:
-    """Raise what ends event loops."""
+    """Raise an exception that ends event loops."""
     raise SystemExit(4)
 
 
 @task
 def spin(name: str) -> None:
-    """Run Python code until interrupted; say whether it could clean up."""
+    """Run Python code until interrupted; record whether it could clean up."""
     begun[name].set()
     try:
         while True:
@@ -128,8 +129,31 @@ def spin(name: str) -> None:
 
 
 @task
+def fail_to_roll_back(name: str, path: str = "") -> None:
+    """Run until interrupted, or until the gate is open; then fail as ``atomic()`` does in the middle of a query."""
+    begun[name].set()
+    try:
+        if path:
+            Path(path).write_text(str(os.getpid()))
+        while not gates[name].is_set():
+            sum(range(100))
+    finally:
+        raise ProgrammingError("can't change 'autocommit' now: connection in transaction status ACTIVE")
+
+
+@task
+async def fail_to_roll_back_later(name: str) -> None:
+    """Do the same as a coroutine."""
+    begun[name].set()
+    try:
+        await asyncio.sleep(60)
+    finally:
+        raise ProgrammingError("can't change 'autocommit' now: connection in transaction status ACTIVE")
+
+
+@task
 def control(kind: str) -> None:
-    """End as the exception says."""
+    """Raise a control exception of this kind."""
     raise {
         "retry": Retry("not yet", after=7),
         "retry_by_backoff": Retry("not yet"),
@@ -159,7 +183,7 @@ def blocks(path: str) -> None:
 
 @task
 def resists(path: str) -> None:
-    """Write its process id, and swallow whatever is raised in it."""
+    """Write its process id, and swallow every exception."""
     Path(path).write_text(str(os.getpid()), encoding="utf-8")
     while True:
         with suppress(BaseException):
@@ -168,7 +192,7 @@ def resists(path: str) -> None:
 
 @task
 def opens(count: int) -> None:
-    """Open so many files."""
+    """Open ``count`` files."""
     with ExitStack() as stack:
         for _ in range(count):
             stack.enter_context(Path(os.devnull).open("rb"))
@@ -184,11 +208,11 @@ def eats(megabytes: int) -> None:
 
 @task(takes_context=True)
 def tells(context) -> str:
-    """Say how far it is, what it does, and that it needs longer."""
+    """Report progress, a log line and an extension."""
     context.progress(0.5, "half")
     logging.getLogger("shop").warning("a line", extra={"task_id": "its own"})
     context.extend(60)
-    return "told"
+    return "reported"
 
 
 @task

@@ -15,13 +15,13 @@ from tests.workers.stage import StillWorker
 
 @pytest.fixture
 def hire(engine) -> Callable[..., StillWorker]:
-    """Return a function that makes registered workers whose slots move only when told."""
+    """Return a function that makes registered workers whose tasks end only when the test says so."""
     return StillWorker
 
 
 @pytest.fixture
 def make(engine, settings):
-    """Make schedulers whose leadership lapses in no time, or after so many seconds; a test says when a job is due."""
+    """Make schedulers whose lead expires after ``leader_seconds``; the test decides when a job is due."""
 
     def make(leader_seconds: float = 30, **options) -> Scheduler:
         settings.TASKQUEUE = {**settings.TASKQUEUE, "SCHEDULER": {"LEADER_SECONDS": leader_seconds}}

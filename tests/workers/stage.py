@@ -1,4 +1,4 @@
-"""A worker without threads: its slots move when a test says so, and so does its time."""
+"""A worker without threads: the test decides when tasks end, and moves the time."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from queue_app.core.records import Outcome
 from queue_app.index import get_index
 from queue_app.registry import type_of
 from queue_app.services.repair import workers as service
+from queue_app.workers.claimer import Prefetch
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
 from queue_app.workers.options import WorkerOptions, identify
@@ -31,7 +32,7 @@ def statuses(*ids: uuid.UUID) -> list[str]:
 
 
 def teach(worker: Worker, kind: str, seconds: float = 0.001) -> None:
-    """Let the worker know how long a type takes."""
+    """Record a run time of a type in the worker."""
     worker._claimer.prefetch.observe(kind, seconds)
 
 
@@ -41,7 +42,7 @@ def away(*_args: Any, **_kwargs: Any) -> None:
 
 
 class StillPool:
-    """The interface of the pool of threads; tasks begin and end when told."""
+    """The interface of the thread pool; tasks begin and end only when the test says so."""
 
     name = "still"
     kill_after = None
@@ -56,7 +57,7 @@ class StillPool:
         self._outcomes: list[Outcome] = []
 
     def can_run(self, task: Any) -> bool:
-        """Run whatever comes."""
+        """Run every task."""
         return True
 
     def start(self) -> None:
@@ -84,12 +85,12 @@ class StillPool:
         return outcomes
 
     def take_unstarted(self) -> list[ClaimedAttempt]:
-        """Take back what has not begun."""
+        """Take back the tasks that have not begun."""
         unstarted, self.waiting = list(self.waiting), deque()
         return unstarted
 
     def running(self) -> list[tuple[ClaimedAttempt, float]]:
-        """Return what runs, and for how long."""
+        """Return the running attempts, and for how long each has run."""
         now = time.monotonic()
         return [(held, now - held.claimed_at) for held in self.begun]
 
@@ -103,12 +104,24 @@ class StillPool:
         self.stopped = True
 
 
+class PatientPrefetch(Prefetch):
+    """A prefetch whose patience only ``StillWorker.stuck`` uses up; the test itself takes too little time for that."""
+
+    SCALE = 10_000.0
+
+    @property
+    def patience(self) -> float:
+        """Seconds, on the stretched scale of ``StillWorker.stuck``."""
+        return super().patience * self.SCALE
+
+
 class StillWorker(Worker):
     """A registered worker whose loop is the test."""
 
     def __init__(self, *, supervisor: int | None = None, **options: Any) -> None:
         options = {"name": "still", "concurrency": 2} | options
         super().__init__(WorkerOptions(**options), DirectTransport(), supervisor=supervisor)
+        self._claimer.prefetch = PatientPrefetch(self.options.look_ahead_ms, self.options.concurrency)
         service.register(
             identify(self.id, self.options.name),
             self.profile,
@@ -121,21 +134,21 @@ class StillWorker(Worker):
         return self.pool
 
     def wake(self) -> None:
-        """Look again, as after a wake-up call."""
+        """Run the loop again, as after a wake-up call."""
         self._wake(called=False)
 
     def later(self, seconds: float) -> None:
-        """Let so much time pass since it met an error."""
+        """Let ``seconds`` pass since its last error."""
         self._backoff._not_before -= seconds
 
     def stuck(self, seconds: float) -> None:
-        """Let its slots have made no progress for so long."""
-        self._claimer._last_progress -= seconds
+        """Pretend that its slots made no progress for ``seconds``."""
+        self._claimer._last_progress -= seconds * PatientPrefetch.SCALE
         for held in self.pool.begun:
             held.claimed_at -= seconds
 
     def until_empty(self) -> int:
-        """Work until nothing is found any more; return how many tasks were done."""
+        """Work until no task is left; return how many were done."""
         while True:
             self.wake()
             self.run_once()
@@ -154,5 +167,5 @@ def tick(scheduler: Scheduler, *names: str) -> list[str]:
 
 
 def nobody_leads() -> bool:
-    """Whether nobody holds the lead."""
+    """Return whether no scheduler leads."""
     return get_index()._client.exists(f"{get_index().keys.prefix}:lock:scheduler") == 0

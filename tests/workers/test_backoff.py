@@ -1,10 +1,11 @@
-"""A worker whose servers fail, and what it makes good afterwards."""
+"""A worker whose servers fail, and how it recovers."""
 
+import redis
 from django.db import DataError, OperationalError
 
 from queue_app import signals
 from queue_app.core.states import Status
-from queue_app.index import get_index
+from queue_app.index import calls, client, get_index
 from queue_app.models import TaskAttempt, TaskResult
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.workers.loop import RETRY_SECONDS
@@ -12,7 +13,7 @@ from tests.support.engine import assert_index_agrees, index_away, put, put_many,
 from tests.workers.stage import ECHO, QUICK, SLOW, away, statuses, teach
 
 
-def test_outcomes_stay_at_hand_until_they_are_written(hire, monkeypatch, warnings_logged):
+def test_outcomes_are_kept_until_they_are_written(hire, monkeypatch, warnings_logged):
     [task_id] = put_many(1, ECHO, args=[5])
     worker = hire()
     worker.run_once()
@@ -30,7 +31,7 @@ def test_outcomes_stay_at_hand_until_they_are_written(hire, monkeypatch, warning
     assert len(worker._in_flight) == 0
 
 
-def test_it_waits_a_moment_before_it_tries_again(hire, monkeypatch):
+def test_it_pauses_before_it_tries_again(hire, monkeypatch):
     worker = hire()
     monkeypatch.setattr(worker._transport, "claim", away)
     worker.run_once()
@@ -102,8 +103,8 @@ def test_a_failed_give_back_is_repeated(hire, monkeypatch):
     assert worker.until_empty() == 5
 
 
-def test_a_give_back_that_the_index_did_not_hear_of(hire):
-    """The rows have it; the reconciler does the rest."""
+def test_a_give_back_whose_notification_was_lost(hire):
+    """The rows are changed; the reconciler repairs the index."""
     put_many(2, QUICK)
     slow = put_many(3, SLOW)
     worker = hire(concurrency=1)
@@ -147,8 +148,8 @@ def test_postgresql_away_costs_the_index_one_proposal(hire, monkeypatch):
     assert get_index().depth("default").active == 2
 
 
-def test_what_a_broken_claim_was_proposed_waits_for_nobody(hire, monkeypatch):
-    """The leases are the worker's own: it ends them itself, long before the reconciler may."""
+def test_the_worker_itself_ends_the_leases_of_a_broken_claim(hire, monkeypatch):
+    """The worker ends its leases itself, long before the reconciler would."""
     put_many(3, QUICK)
     worker = hire()
     with monkeypatch.context() as patch:
@@ -157,6 +158,26 @@ def test_what_a_broken_claim_was_proposed_waits_for_nobody(hire, monkeypatch):
     assert get_index().depth("default").active == 2
     worker.later(1)
     assert worker.until_empty() == 3
+    assert_index_agrees()
+
+
+def test_a_lost_reply_of_the_claim_script_costs_one_pause(hire, monkeypatch):
+    """The reconciler does not run here."""
+    put_many(6, QUICK)
+    worker = hire(concurrency=2)
+    with monkeypatch.context() as patch:
+        plain = client.in_one_write
+
+        def losing(*args):
+            plain(*args)
+            raise redis.ConnectionError("the reply was lost")
+
+        patch.setattr(calls, "in_one_write", losing)
+        worker.run_once()
+    assert get_index().depth("default").active == 2
+    assert worker._patience() <= RETRY_SECONDS
+    worker.later(1)
+    assert worker.until_empty() == 6
     assert_index_agrees()
 
 

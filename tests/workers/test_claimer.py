@@ -1,4 +1,4 @@
-"""What a worker claims: for its free slots, and ahead of them."""
+"""How many tasks a worker claims: for its free slots, and ahead of them."""
 
 import time
 
@@ -10,7 +10,7 @@ from tests.support.engine import assert_index_agrees, put, put_many, row, status
 from tests.workers.stage import QUICK, SLOW, statuses, teach
 
 
-def test_it_asks_no_more_once_it_found_nothing(hire, monkeypatch):
+def test_it_stops_claiming_after_it_found_nothing(hire, monkeypatch):
     worker = hire()
     worker.run_once()
     calls = []
@@ -50,7 +50,7 @@ def test_more_slots_than_one_claim_may_fill(hire, monkeypatch):
     assert len(worker.pool.begun) == 5
 
 
-def test_it_claims_ahead_what_is_quick(hire):
+def test_it_claims_quick_tasks_ahead(hire):
     put_many(50, QUICK)
     worker = hire(concurrency=1)
     teach(worker, QUICK)
@@ -58,7 +58,7 @@ def test_it_claims_ahead_what_is_quick(hire):
     assert (len(worker.pool.begun), worker.pool.unstarted) == (1, 20)
 
 
-def test_what_it_claimed_ahead_and_does_not_know_goes_back(hire, history):
+def test_tasks_of_unknown_types_that_were_claimed_ahead_go_back(hire, history):
     quick = put_many(3, QUICK)
     slow = put_many(5, SLOW)
     worker = hire(concurrency=1)
@@ -73,7 +73,7 @@ def test_what_it_claimed_ahead_and_does_not_know_goes_back(hire, history):
     assert history.states(slow[-1]) == "queued executing queued executing completed"
 
 
-def test_an_unknown_type_may_have_a_free_slot(hire):
+def test_a_task_of_an_unknown_type_may_take_a_free_slot(hire):
     slow = put_many(2, SLOW)
     put_many(3, QUICK)
     worker = hire(concurrency=2)
@@ -82,7 +82,7 @@ def test_an_unknown_type_may_have_a_free_slot(hire):
     assert statuses(*slow) == ["executing"] * 2
 
 
-def test_it_gives_back_what_waits_behind_something_unexpectedly_long(hire):
+def test_it_gives_back_tasks_that_wait_behind_an_unexpectedly_long_task(hire):
     ids = put_many(3, QUICK)
     worker = hire(concurrency=1)
     teach(worker, QUICK)
@@ -99,8 +99,8 @@ def test_it_gives_back_what_waits_behind_something_unexpectedly_long(hire):
     assert_index_agrees()
 
 
-def test_claiming_more_ahead_is_no_progress(hire):
-    """Else a trickle of new tasks would pile up behind a slot that is stuck."""
+def test_claiming_more_ahead_does_not_count_as_progress(hire):
+    """Otherwise new tasks would pile up behind a stuck slot."""
     ids = put_many(2, QUICK)
     worker = hire(concurrency=1)
     teach(worker, QUICK)
@@ -116,7 +116,7 @@ def test_claiming_more_ahead_is_no_progress(hire):
 
 
 def test_a_call_to_a_worker_that_takes_nothing_is_passed_on(hire):
-    """It stood among the idle ones because it had asked for more than its slots can hold."""
+    """It was registered as idle, because its claim asked for more slots than it got."""
     busy = hire(concurrency=1)
     teach(busy, QUICK)
     put(SLOW)
@@ -136,15 +136,15 @@ def test_a_call_to_a_worker_that_takes_nothing_is_passed_on(hire):
 
 
 def rate(seconds: float) -> None:
-    """Let one task of the queue start in so many seconds."""
+    """Allow one start every ``seconds`` seconds."""
     queue, _ = Queue.objects.get_or_create(name="default")
     queue.rate_count, queue.rate_seconds = 1, seconds
     queue.save()
 
 
 def work(worker, is_over) -> None:
-    """Turn the loop, woken by nobody, until something is so; sleep as the loop would."""
-    deadline = time.monotonic() + 20
+    """Turn the loop without wake-up calls until ``is_over``; sleep as the loop would."""
+    deadline = time.monotonic() + 60
     while not is_over():
         worker.run_once()
         worker.pool.finish()
@@ -152,17 +152,24 @@ def work(worker, is_over) -> None:
         time.sleep(min(worker._patience() or 0.001, 0.05))
 
 
-def test_it_looks_again_when_time_lets_something_start(hire):
-    """Without a call: the claim that found nothing was told when."""
+def test_it_claims_again_when_a_limit_allows_a_start(hire):
+    """No wake-up call is needed: the claim that found nothing returned the time."""
     rate(0.1)
     ids = put_many(3, QUICK)
     worker = hire()
     worker.run_once()
-    assert 0 < worker._patience() <= 0.1
     work(worker, lambda: statuses(*ids) == ["completed"] * 3)
 
 
-def test_a_burst_waits_for_what_time_soon_lets_start(hire):
+def test_the_loop_sleeps_until_a_limit_allows_a_start(hire):
+    rate(60)
+    put_many(2, QUICK)
+    worker = hire()
+    worker.run_once()
+    assert 0 < worker._patience() <= 60
+
+
+def test_a_burst_waits_if_a_limit_soon_allows_a_start(hire):
     rate(0.1)
     ids = put_many(3, QUICK)
     worker = hire(burst=True)
@@ -170,8 +177,8 @@ def test_a_burst_waits_for_what_time_soon_lets_start(hire):
     assert statuses(*ids) == ["completed"] * 3
 
 
-def test_a_burst_does_not_wait_for_what_comes_later(hire, monkeypatch):
-    """Nor for ever, where it is others' tasks that may start again and again."""
+def test_a_burst_does_not_wait_for_a_later_start(hire, monkeypatch):
+    """It also does not wait for ever while tasks of other workers may start again and again."""
     rate(3600)
     task_id = put(QUICK)
     worker = hire(burst=True)

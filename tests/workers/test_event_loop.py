@@ -1,4 +1,4 @@
-"""Attempts of coroutine functions: whatever may block is called beside their event loop, never on it."""
+"""Attempts of coroutine functions: blocking calls run in a thread, never on the event loop."""
 
 import asyncio
 import threading
@@ -51,7 +51,7 @@ async def fails() -> None:
 
 
 def attempt(hand):
-    """Run one attempt on a loop of its own."""
+    """Run one attempt on a new event loop."""
 
     async def run():
         try:
@@ -66,7 +66,7 @@ def attempt(hand):
 
 
 def test_history_listeners_and_backoff_may_use_the_database(engine):
-    """Django refuses such calls on a loop, so that they succeed only beside it."""
+    """Django refuses such calls on an event loop, so their success shows that they ran in a thread."""
     heard = []
 
     def listener(task_result, **_):

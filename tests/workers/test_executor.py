@@ -1,4 +1,4 @@
-"""One attempt: whatever a task does, an outcome comes of it that the rows can hold."""
+"""One attempt: every behaviour of a task leads to an outcome that PostgreSQL can store."""
 
 import json
 import logging
@@ -55,18 +55,18 @@ def run():
 
 @pytest.fixture
 def heard():
-    """What the listeners of the two signals were told: (signal, sender, status, result)."""
-    told = []
+    """Calls of the listeners of the two signals: (signal, sender, status, result)."""
+    calls = []
 
     def on_start(sender, task_result, **_):
-        told.append(("started", sender, task_result.status, task_result))
+        calls.append(("started", sender, task_result.status, task_result))
 
     def on_finish(sender, task_result, **_):
-        told.append(("finished", sender, task_result.status, task_result))
+        calls.append(("finished", sender, task_result.status, task_result))
 
     task_started.connect(on_start)
     task_finished.connect(on_finish)
-    yield told
+    yield calls
     task_started.disconnect(on_start)
     task_finished.disconnect(on_finish)
 
@@ -135,7 +135,7 @@ def test_an_exception_is_described(run):
 
 
 @pytest.mark.parametrize(("kind", "text"), [("nul", r"a\x00b"), ("surrogate", r"\ud800")])
-def test_what_postgresql_cannot_store_is_written_out(run, kind, text):
+def test_characters_that_postgresql_cannot_store_are_escaped(run, kind, text):
     failure = run(chores.raises, kind).failure
     assert failure.message == text
     assert failure.traceback.endswith(f"ValueError: {text}\n")
@@ -168,7 +168,7 @@ def test_an_exception_that_cannot_be_printed(run):
 @pytest.mark.parametrize(
     ("kind", "name"), [("exit", "builtins.SystemExit"), ("interrupt", "builtins.KeyboardInterrupt")]
 )
-def test_what_would_end_a_process_ends_the_attempt_only(run, kind, name):
+def test_an_exception_that_would_end_the_process_ends_only_the_attempt(run, kind, name):
     assert run(chores.raises, kind).failure.exception_class == name
 
 
@@ -192,12 +192,12 @@ def test_wrong_arguments(run):
 
 
 @pytest.mark.parametrize("failures", [0, 2])
-def test_the_context_tells_the_attempt(run, failures):
+def test_the_context_has_the_attempt_number(run, failures):
     outcome = run(chores.looks, failures=failures)
     assert json.loads(outcome.result) == [failures + 1, str(outcome.task.id), "RUNNING", 1]
 
 
-def test_listeners_hear_of_start_and_end(run, heard):
+def test_listeners_are_called_at_start_and_end(run, heard):
     outcome = run(chores.echo, [1, 2])
     assert [(signal, sender, status) for signal, sender, status, _ in heard] == [
         ("started", TaskQueueBackend, TaskResultStatus.RUNNING),
@@ -213,14 +213,14 @@ def test_listeners_see_the_result_as_it_is_stored(run, heard):
 
 
 @pytest.mark.parametrize("task", [chores.raises, chores.returns])
-def test_listeners_hear_of_a_failure(run, heard, task):
+def test_listeners_are_called_after_a_failure(run, heard, task):
     run(task, "nul")
     signal, _, status, seen = heard[1]
     assert (signal, status) == ("finished", TaskResultStatus.FAILED)
     assert len(seen.errors) == 1
 
 
-def test_a_broken_listener_has_no_say_in_the_outcome(run):
+def test_a_broken_listener_does_not_change_the_outcome(run):
     def broken(**_):
         raise RuntimeError("listener")
 
@@ -236,7 +236,7 @@ def test_a_broken_listener_has_no_say_in_the_outcome(run):
     assert failed.failure.exception_class == "builtins.ValueError"
 
 
-def test_nothing_is_built_when_nobody_listens(run, monkeypatch):
+def test_without_listeners_no_result_is_built(run, monkeypatch):
     monkeypatch.setattr(outcomes, "TaskResult", None)
     assert run(chores.echo, 1).result == "1"
     assert run(chores.raises, "value").failure.exception_class == "builtins.ValueError"
@@ -252,7 +252,7 @@ def test_async_functions_run(run):
     assert run(chores.later, 21).result == "42"
 
 
-def test_what_would_end_an_event_loop_ends_the_attempt_only(run):
+def test_an_exception_that_would_end_the_event_loop_ends_only_the_attempt(run):
     assert run(chores.leaves).failure.exception_class == "builtins.SystemExit"
 
 

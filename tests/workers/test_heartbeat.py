@@ -38,7 +38,7 @@ def test_it_beats_until_it_is_stopped(lost):
     heart = Heartbeat(0.001, lambda: beats.release() or True, lost.append)
     heart.start()
     for _ in range(3):
-        assert beats.acquire(timeout=10)
+        assert beats.acquire(timeout=60)
     heart.stop()
     assert not heart._thread.is_alive()
     assert lost == []
@@ -47,7 +47,7 @@ def test_it_beats_until_it_is_stopped(lost):
 def test_it_ends_when_the_worker_was_declared_dead(lost):
     heart = Heartbeat(0.001, lambda: False, lost.append)
     heart.start()
-    heart._thread.join(10)
+    heart._thread.join(60)
     assert not heart._thread.is_alive()
     assert lost == ["it was declared dead"]
 
@@ -57,10 +57,10 @@ def test_it_watches_the_supervisor(lost, supervisor, why):
     beats = threading.Semaphore(0)
     heart = Heartbeat(0.001, lambda: beats.release() or True, lost.append, supervisor)
     heart.start()
-    assert beats.acquire(timeout=10)
+    assert beats.acquire(timeout=60)
     if why:
-        heart._thread.join(10)
+        heart._thread.join(60)
     else:
-        assert beats.acquire(timeout=10)
+        assert beats.acquire(timeout=60)
     heart.stop()
     assert lost == why

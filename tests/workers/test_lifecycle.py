@@ -26,7 +26,7 @@ def held(fleet, log, tmp_path):
 
 
 def drains() -> bool:
-    """Whether a worker has said that it takes nothing new."""
+    """Return whether a worker is draining."""
     return Worker.objects.filter(status="draining").exists()
 
 
@@ -96,7 +96,8 @@ def test_an_event_loop_does_not_keep_the_process(fleet, log):
 def test_max_tasks_ends_the_process_at_once(fleet, log):
     put_many(5, NOTE, args=[log, "x"])
     process = fleet.worker("--max-tasks", "3", "--concurrency", "2")
-    assert process.exit_code(seconds=9) == 0, "it needs no wake-up call to see that it is done"
+    eventually(lambda: len(lines(log)) == 3, "the tasks end")
+    assert process.exit_code(seconds=8) == 0, "it needs no wake-up call to see that it is done"
     assert len(lines(log)) == 3
 
 

@@ -1,4 +1,4 @@
-"""What whoever runs workers can ask of real processes: what runs, to take nothing, whether they live, new code."""
+"""Operations on real worker processes: dump, quiet, health check, reload."""
 
 import os
 import random
@@ -23,7 +23,7 @@ HOLD, NOTE = type_of(tasks.hold), type_of(tasks.note)
 
 @pytest.fixture
 def port() -> int:
-    """Return a port that is free, and that the system gives to nobody who asks for any."""
+    """Return a free port outside the range of ephemeral ports."""
     for number in random.sample(range(20_000, 30_000), 100):
         with socket.socket() as attempt:
             try:

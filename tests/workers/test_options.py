@@ -1,4 +1,4 @@
-"""What a worker may be asked to be."""
+"""The options of a worker."""
 
 import os
 import uuid
@@ -16,7 +16,7 @@ def test_defaults():
     assert options.name == default_name()
 
 
-def test_names_are_sorted_and_said_once():
+def test_names_are_sorted_without_repeats():
     options = WorkerOptions(queues=("b", "a", "b"), capabilities=("gpu", "big", "gpu"))
     assert (options.queues, options.capabilities) == (("a", "b"), ("big", "gpu"))
 

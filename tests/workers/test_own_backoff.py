@@ -1,4 +1,4 @@
-"""A task's own backoff: a function of the exception and the result that says when, or whether, it is tried again."""
+"""A task's own backoff: a function of the exception and the result that decides when or whether to retry."""
 
 import json
 import uuid
@@ -21,7 +21,7 @@ asked = []
 
 
 def by_its_kind(exception, task_result):
-    """Wait as the exception says; give up on a ValueError; be broken for a TypeError."""
+    """Wait as the exception says; do not retry a ValueError; raise for a TypeError."""
     asked.append((exception, task_result))
     return {KeyError: 30, OSError: timedelta(minutes=5), ValueError: None, TypeError: "soon", LookupError: -1}[
         type(exception)

@@ -1,4 +1,4 @@
-"""How far ahead a worker claims, by the run times that it knows."""
+"""How many tasks a worker claims ahead, depending on recent run times."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ def clock(monkeypatch) -> list[float]:
     return now
 
 
-def test_nothing_while_nothing_is_known():
+def test_it_claims_nothing_ahead_without_known_run_times():
     assert Prefetch(20, 5).allowance() == 0
 
 

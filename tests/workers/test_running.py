@@ -180,7 +180,7 @@ def test_health_follows_the_loop_and_not_the_process(tmp_path, monkeypatch):
     listener.close()
 
 
-def test_a_pulse_is_shared_with_a_fork():
+def test_a_loop_heartbeat_is_shared_with_a_fork():
     loop_heartbeat = LoopHeartbeat()
     assert loop_heartbeat.age is None
     loop_heartbeat.beat()

@@ -1,4 +1,4 @@
-"""Which scheduler leads: one at a time, renewed before it lapses, and given up at the end."""
+"""Which scheduler leads: one at a time; it renews the lock before it expires and releases it at the end."""
 
 from types import SimpleNamespace
 
@@ -43,7 +43,7 @@ def test_the_lead_is_renewed_five_times_before_it_lapses(make, monkeypatch, inde
     assert renewed == [1003, 1006, 1009, 1012, 1015]
 
 
-def test_who_rebuilt_a_lost_index_leads_again(make, index):
+def test_a_leader_that_rebuilt_a_lost_index_takes_the_lead_again(make, index):
     scheduler = make()
     scheduler.run_once()
     index._client.delete(*index._client.keys(index.keys.everything))
@@ -53,7 +53,7 @@ def test_who_rebuilt_a_lost_index_leads_again(make, index):
     assert not nobody_leads()
 
 
-def test_who_could_not_reach_the_index_asks_first_who_leads(make):
+def test_after_an_outage_of_the_index_a_scheduler_takes_the_lock_again_first(make):
     first, second = make(), make()
     first.run_once()
     with index_away():
@@ -76,7 +76,7 @@ def test_the_other_takes_over_at_once_when_the_first_leaves(make):
     assert second.run_once()
 
 
-def test_who_does_not_lead_cannot_resign_for_the_leader(make):
+def test_a_standby_cannot_release_the_lead_of_the_leader(make):
     first, second, third = make(), make(), make()
     first.run_once()
     second._resign()

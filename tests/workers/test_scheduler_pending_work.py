@@ -1,4 +1,4 @@
-"""What a look must not hide: for each job that asks first, every state in which it would do something."""
+"""For each job with questions: every state in which it has work must give a true answer."""
 
 import math
 import os
@@ -95,7 +95,7 @@ def an_operation_runs(scene):
 
 
 class Case(NamedTuple):
-    """A state in which ``act``, a statement of the job, does something."""
+    """A state in which ``act``, a statement of the job, finds work."""
 
     job: str
     state: Callable[[object], object]
@@ -152,13 +152,13 @@ def scene(engine):
 
 
 def wants(job_name: str) -> bool:
-    """Whether a look has the scheduler call the job's action."""
+    """Whether the answers make the scheduler call the job's action."""
     job = next(job for job in Scheduler().jobs if job.name == job_name)
     return job._may_find_work(ask(job.asks))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_what_a_job_would_do_is_seen(scene, case):
+def test_the_query_finds_the_work_of_each_job(scene, case):
     assert not wants(case.job)
     case.state(scene)
     assert wants(case.job)
@@ -166,7 +166,7 @@ def test_what_a_job_would_do_is_seen(scene, case):
 
 
 @pytest.mark.parametrize("name", TWINS)
-def test_a_question_that_asks_for_less_would_be_found_out(scene, monkeypatch, name):
+def test_these_tests_find_a_question_with_a_missing_condition(scene, monkeypatch, name):
     question, condition, narrower = TWINS[name]
     twin = pending_work.QUESTIONS[question].replace(condition, narrower)
     assert twin != pending_work.QUESTIONS[question]
@@ -193,7 +193,7 @@ def test_the_answers_are_the_same_however_the_statements_go(scene, monkeypatch, 
         assert ask(pending_work.QUESTIONS) == said
 
 
-def test_where_processes_cannot_be_told_apart_there_are_no_neighbours(scene, monkeypatch):
+def test_without_process_identities_no_worker_counts_as_local(scene, monkeypatch):
     one_lost_its_process(scene)
     monkeypatch.setattr(module, "machine_identity", lambda: "")
     assert ask(["neighbours"]) == {"neighbours": []}
@@ -208,7 +208,7 @@ def test_every_job_that_asks_first_has_its_cases(scene):
 
 
 def test_a_running_system_gives_no_job_a_reason(scene):
-    """What waits, runs, is scheduled for later, has ended, is paused without an end, or is alive."""
+    """With tasks in every state, a pause without an end, and live workers, no job has work."""
     put(run_after=ago(-3600))
     busy(scene)
     pause("default")

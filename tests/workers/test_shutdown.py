@@ -1,4 +1,4 @@
-"""How a worker leaves: drained, hurried, declared dead."""
+"""How a worker exits: drained, at once, or declared dead."""
 
 import types
 
@@ -47,13 +47,13 @@ def test_a_draining_worker_passes_calls_on(hire):
 
 
 def test_the_loop_sleeps_no_longer_than_the_drain_may_take(hire):
-    worker = hire(grace_seconds=3)
+    worker = hire(grace_seconds=60)
     put(QUICK)
     worker.run_once()
-    assert worker._patience() > 3, "until the task's own timeout"
+    assert worker._patience() > 60, "until the task's own timeout"
     worker.stop()
     worker.run_once()
-    assert 0 < worker._patience() <= 3
+    assert 0 < worker._patience() <= 60
 
 
 def test_the_grace_expires(hire):
@@ -108,7 +108,7 @@ def test_leaving_reports_what_ended_and_gives_back_what_runs(hire):
     assert_index_agrees()
 
 
-def test_leaving_with_nothing_in_hand(hire):
+def test_leaving_without_tasks(hire):
     worker = hire()
     assert leave(worker) is Exit.OK
     assert WorkerRow.objects.get(pk=worker.id).status == "stopped"
@@ -132,7 +132,7 @@ def test_an_attempt_that_was_given_back_is_refused_later(hire, warnings_logged):
     assert row(held.task.id).attempt == 2
 
 
-def test_each_step_of_leaving_is_for_itself(hire, monkeypatch, warnings_logged):
+def test_each_step_of_the_exit_runs_even_if_another_fails(hire, monkeypatch, warnings_logged):
     ids = put_many(2, QUICK)
     worker = hire(concurrency=2)
     worker.run_once()

@@ -1,4 +1,4 @@
-"""Redis takes connections and says nothing more: rows move on all the same."""
+"""Redis accepts connections and does not answer: PostgreSQL work continues."""
 
 import time
 from collections.abc import Callable
@@ -24,7 +24,7 @@ STALL = 1.0  # the client gives up after so many seconds
 
 @pytest.fixture
 def proxy(engine, settings, monkeypatch):
-    """Let everything go to Redis through a proxy."""
+    """Connect to Redis through a proxy."""
     cache = settings.CACHES["default"]
     port = urlsplit(cache["LOCATION"]).port
     monkeypatch.setattr(client, "SOCKET_SECONDS", STALL)
@@ -50,7 +50,7 @@ def test_a_client_without_timeouts_gets_some(proxy):
 
 @pytest.mark.serial
 def test_enqueue_and_the_scheduler_go_on_while_redis_stalls(proxy, history):
-    """Whoever finds out waits for one timeout; then nothing is asked of the index for a while."""
+    """The first caller waits for one timeout; then all callers skip the index for a while."""
     later = put(run_after=timezone.now() + timedelta(hours=1))
     scheduler = Scheduler()
     scheduler.run_once()

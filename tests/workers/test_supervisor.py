@@ -41,7 +41,7 @@ def holders(log: str) -> dict[str, int]:
 
 
 def living() -> int:
-    """How many workers say that they live."""
+    """Return how many workers are active."""
     return Worker.objects.filter(status__in=["active", "draining"]).count()
 
 
@@ -166,7 +166,7 @@ def supervisor(monkeypatch) -> Supervisor:
 
 
 def child(lived: float, backoff: float = 0.0) -> Child:
-    """Return a child that was started so many seconds ago."""
+    """Return a child that was started ``lived`` seconds ago."""
     import time  # noqa: PLC0415
     import uuid  # noqa: PLC0415
 
@@ -176,14 +176,14 @@ def child(lived: float, backoff: float = 0.0) -> Child:
 @pytest.mark.parametrize(
     ("lived", "backoff", "following"), [(60, 8, 0), (1, 0, 0.5), (1, 0.5, 1), (1, 4, 8), (1, 29, 30), (1, 30, 30)]
 )
-def test_what_dies_young_is_started_ever_later(supervisor, lived, backoff, following):
+def test_a_child_that_dies_young_is_restarted_after_growing_delays(supervisor, lived, backoff, following):
     one = child(lived, backoff)
     supervisor._on_ended(one, 1)
     assert one.backoff == following
     assert len(supervisor._restarts) == 1
 
 
-def test_what_ends_in_order_is_not_replaced(supervisor):
+def test_a_child_that_exits_normally_is_not_replaced(supervisor):
     supervisor._on_ended(child(1), 0)
     assert supervisor._restarts == []
 
@@ -212,7 +212,7 @@ def test_a_crash_that_was_made_good_does_not_count(supervisor):
     assert supervisor._worst == Exit.OK
 
 
-def test_a_process_that_cannot_be_started_is_tried_again_ever_more_slowly(monkeypatch):
+def test_a_process_that_cannot_be_started_is_retried_after_growing_delays(monkeypatch):
     """Memory is short: that must not end the workers that run."""
 
     def refuse():

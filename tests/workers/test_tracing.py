@@ -1,4 +1,4 @@
-"""Spans from the caller over the queue to the task, heard by OpenTelemetry's own exporter in memory."""
+"""Spans from the caller to the task, recorded by OpenTelemetry's exporter in memory."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 @task
 def nested() -> str:
-    """Make a span of its own, and enqueue another task."""
+    """Make a span, and enqueue another task."""
     with tracing._tracer().start_as_current_span("inner"):
         breaks.enqueue()
     logging.getLogger("shop").warning("traced")
@@ -36,7 +36,7 @@ def nested() -> str:
 
 @task
 async def awaited() -> str:
-    """Tell the trace it belongs to."""
+    """Return the trace of this task."""
     await asyncio.sleep(0)
     return trace.trace_id(trace.current.get())
 
@@ -110,7 +110,7 @@ def test_one_trace_from_the_caller_to_what_the_task_enqueues(spans, run):
 
 
 @pytest.mark.parametrize(("kind", "failed"), [(breaks, True), (waits, False)])
-def test_an_error_is_noted_and_being_put_off_is_none(spans, run, kind, failed):
+def test_an_error_is_recorded_and_a_snooze_is_not_an_error(spans, run, kind, failed):
     put(type_of(kind))
     run(kind)
     ran = spans()["process default"]
@@ -137,7 +137,7 @@ def test_many_tasks_are_one_span(spans):
     assert set(TaskPayload.objects.values_list("trace", flat=True)) == {"00-{}-{}-01".format(*ids(sent))}
 
 
-def test_a_trace_that_cannot_be_written_stops_no_task(run, monkeypatch, caplog):
+def test_a_failing_tracer_stops_no_task(run, monkeypatch, caplog):
     monkeypatch.setattr(tracing, "_tracer", object)
     put(type_of(breaks))
     assert run(breaks).failure.exception_class == "builtins.LookupError"

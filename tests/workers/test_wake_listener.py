@@ -1,4 +1,4 @@
-"""The wake listener hears every call, and lets the worker claim from time to time without one."""
+"""The wake listener receives every call, and lets the worker claim from time to time without one."""
 
 import threading
 import uuid
@@ -58,7 +58,7 @@ def test_a_call_of_the_index(hire):
     listener = WakeListener(worker.id, worker._transport, lambda *, called: rung.set() if called else None)
     listener.start()
     put(type_of(quick))
-    assert rung.wait(10)
+    assert rung.wait(60)
     listener.stop()
     service.deregister(worker.id, worker.profile, tasks_done=0)
 
@@ -67,7 +67,7 @@ def test_it_ends_after_the_wait_under_way(listener, transport, monkeypatch):
     waits = threading.Semaphore(0)
     monkeypatch.setattr(transport, "wait_for_wake", lambda *_: waits.release())
     listener.start()
-    assert waits.acquire(timeout=10)
+    assert waits.acquire(timeout=60)
     listener.stop()
-    listener._thread.join(10)
+    listener._thread.join(60)
     assert not listener._thread.is_alive()

@@ -1,4 +1,4 @@
-"""The worker's loop, step by step: its slots move when the test says so."""
+"""The worker's loop, step by step; the test decides when a task in a slot ends."""
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ def test_postgresql_away_at_the_start(engine, monkeypatch, warnings_logged):
     assert warnings_logged() == ["worker early cannot register: gone"]
 
 
-def test_a_hosts_clock_that_is_behind_makes_nobody_dead(hire, monkeypatch):
+def test_a_slow_clock_of_the_host_does_not_make_a_worker_dead(hire, monkeypatch):
     monkeypatch.setattr("django.utils.timezone.now", lambda: datetime(2020, 1, 1, tzinfo=UTC))
     worker = hire()
     monkeypatch.undo()
@@ -53,7 +53,7 @@ def test_it_claims_for_free_slots_and_reports(hire, history):
     assert_index_agrees()
 
 
-def test_urgent_ones_come_first(hire, history):
+def test_urgent_tasks_come_first(hire, history):
     low, first, second = put(QUICK, priority=Band.LOW), put(QUICK), put(SLOW)
     urgent = put(SLOW, priority=Band.CRITICAL)
     hire(concurrency=1, look_ahead_ms=0).until_empty()
@@ -93,7 +93,7 @@ def test_max_tasks_is_exact(hire):
     assert statuses(*ids) == ["completed"] * 4 + ["queued"] * 6
 
 
-def test_what_was_given_back_does_not_count(hire):
+def test_tasks_given_back_do_not_count(hire):
     put_many(2, QUICK)
     slow = put_many(8, SLOW)
     worker = hire(concurrency=1, max_tasks=5)
@@ -118,7 +118,7 @@ def test_a_burst_ends_when_nothing_is_found(hire):
     assert Task.objects.filter(status="completed").count() == 5
 
 
-def test_a_burst_runs_what_is_due(hire):
+def test_a_burst_runs_due_tasks(hire):
     task_id = put(RAISES, args=["value"], retry_delay=0.001, max_retries=3)
     worker = hire(burst=True)
     for _ in range(500):
@@ -162,7 +162,7 @@ def test_only_its_queues(hire):
     assert statuses(mine, others) == ["completed", "queued"]
 
 
-def test_only_what_it_can(hire):
+def test_it_claims_only_types_that_it_can_run(hire):
     plain, gpu = put(QUICK), put(QUICK, capabilities=("gpu",))
     hire().until_empty()
     assert statuses(plain, gpu) == ["completed", "queued"]
@@ -182,8 +182,8 @@ def test_a_pause_holds_from_the_next_claim_on(hire):
     assert statuses(*ids) == ["completed"] * 2 + ["queued"] * 2
 
 
-def test_an_idle_worker_hears_of_a_new_index(hire):
-    """After a FLUSHALL it is registered nowhere, so nobody else could call it."""
+def test_an_idle_worker_is_notified_of_a_new_index(hire):
+    """After a FLUSHALL no index knows the worker, so only a notification can wake it."""
     worker = hire()
     worker.run_once()
     get_index().wait_for_wake(worker.id, 0.01)

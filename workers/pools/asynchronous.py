@@ -17,10 +17,9 @@ from functools import partial
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
 from queue_app.registry import AnyTask
-from queue_app.workers.context import ClaimedAttempt, note_interruption, shields
+from queue_app.workers.context import ClaimedAttempt, shields
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import BacklogPool, release_connections
@@ -60,30 +59,24 @@ class AsyncPool(BacklogPool):
             run.loop.call(run.cancel)
         self._loop.stop()
 
-    def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
-        """Cancel the coroutine that runs this attempt; the cancellation arrives at its next ``await``."""
-        with self._lock:
-            run = self._running.get(id(held))
-            if run is None or held.interruption is not None:
-                return False
-            note_interruption(held, interruption)
+    def _slot_of(self, held: ClaimedAttempt) -> _Run | None:
+        return self._running.get(id(held))
+
+    def _raise(self, slot: _Run, held: ClaimedAttempt, interruption: type[Interruption]) -> None:
+        """Cancel the coroutine; the cancellation arrives at its next ``await``."""
         with shields:
             if not held.shielded:
-                run.loop.call(run.cancel)
-        return True
+                slot.loop.call(slot.cancel)
 
-    def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
-        """Abandon a coroutine that does not end; if it blocks the event loop, start a new loop for later tasks."""
-        with self._lock:
-            run = self._running.pop(id(held), None)
-            if run is None:
-                return None
-            if run.loop is self._loop and not run.loop.turns_within(BLOCKED_SECONDS):
-                logger.error("%s blocks the event loop; later tasks run on a new one", held.task.task_type)
-                self._loop = _Loop()
-                self._loop.start()
-            self._fill()
-        return failed(held, run.since, error)
+    def _abandon(self, slot: _Run, held: ClaimedAttempt) -> float:
+        """Forget the coroutine; if it blocks the event loop, start another for later tasks."""
+        del self._running[id(held)]
+        if slot.loop is self._loop and not slot.loop.turns_within(BLOCKED_SECONDS):
+            logger.error("%s blocks the event loop; later tasks run on a new one", held.task.task_type)
+            self._loop = _Loop()
+            self._loop.start()
+        self._fill()
+        return slot.since
 
     def _fill(self) -> None:
         while self._waiting and len(self._running) < self.slots:

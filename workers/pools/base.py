@@ -6,14 +6,16 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from django.db import connections
 
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
 from queue_app.registry import AnyTask
-from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.context import ClaimedAttempt, record_interruption
 from queue_app.workers.executor import Executor
+from queue_app.workers.outcomes import failed
 
 logger = logging.getLogger("taskqueue")
 
@@ -61,28 +63,59 @@ class Pool(ABC):
     def take_unstarted(self) -> list[ClaimedAttempt]:
         """Take back the tasks that no slot has started."""
 
-    @abstractmethod
     def running(self) -> list[tuple[ClaimedAttempt, float]]:
         """Return the running attempts, and for how many seconds each has run."""
+        now = time.monotonic()
+        with self._lock:
+            return [(held, now - since) for held, since in self._started()]
 
     @property
     @abstractmethod
     def unstarted(self) -> int:
         """Number of tasks that wait for a slot."""
 
-    @abstractmethod
     def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
         """Ask an attempt to end; return false if it does not run here, or was asked before."""
+        with self._lock:
+            slot = self._slot_of(held)
+            if slot is None or held.interruption is not None:
+                return False
+            record_interruption(held, interruption)
+            self._raise(slot, held, interruption)
+            return True
 
     def interrupt_again(self, held: ClaimedAttempt) -> None:  # noqa: B027 - only threads can lose an interruption
         """Repeat an interruption that may have been lost."""
 
-    @abstractmethod
     def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
         """End by force, or stop waiting for, an attempt that ignores its interruption.
 
         Returns the outcome; ``None`` if the attempt has ended by itself meanwhile.
         """
+        with self._lock:
+            slot = self._slot_of(held)
+            if slot is None:
+                return None
+            since = self._abandon(slot, held)
+        return failed(held, since, error)
+
+    # -- what each kind of slot defines; called under the lock ------------------------
+
+    @abstractmethod
+    def _started(self) -> Iterable[tuple[ClaimedAttempt, float]]:
+        """Return the running attempts and their start times (monotonic)."""
+
+    @abstractmethod
+    def _slot_of(self, held: ClaimedAttempt) -> Any:
+        """Return the slot that runs an attempt; ``None`` if none does."""
+
+    @abstractmethod
+    def _raise(self, slot: Any, held: ClaimedAttempt, interruption: type[Interruption]) -> None:
+        """Raise the interruption in the slot that runs the attempt."""
+
+    @abstractmethod
+    def _abandon(self, slot: Any, held: ClaimedAttempt) -> float:
+        """Put a fresh slot in the place of this one; return the start time of its attempt (monotonic)."""
 
 
 class BacklogPool(Pool):
@@ -96,10 +129,6 @@ class BacklogPool(Pool):
     def _fill(self) -> None:
         """Start waiting tasks in free slots; called under the lock."""
 
-    @abstractmethod
-    def _started(self) -> Iterable[tuple[ClaimedAttempt, float]]:
-        """Return the running attempts and their start times (monotonic); called under the lock."""
-
     def submit(self, held: list[ClaimedAttempt]) -> None:
         """Queue tasks to run, in this order."""
         with self._lock:
@@ -111,12 +140,6 @@ class BacklogPool(Pool):
         with self._lock:
             unstarted, self._waiting = list(self._waiting), deque()
         return unstarted
-
-    def running(self) -> list[tuple[ClaimedAttempt, float]]:
-        """Return the running attempts, and for how many seconds each has run."""
-        now = time.monotonic()
-        with self._lock:
-            return [(held, now - since) for held, since in self._started()]
 
     @property
     def unstarted(self) -> int:

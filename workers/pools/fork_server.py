@@ -26,7 +26,7 @@ from django.db import connections
 from queue_app.exceptions import IndexUnavailable, Interruption, TaskCancelled, TaskTimeout
 from queue_app.index import get_index
 from queue_app.workers import capture
-from queue_app.workers.context import ClaimedAttempt, History, ProgressSink, note_interruption
+from queue_app.workers.context import ClaimedAttempt, History, ProgressSink, record_interruption
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import release_connections
@@ -36,10 +36,7 @@ from queue_app.workers.wire import Reader, outcome_form, send, task_of
 logger = logging.getLogger("taskqueue")
 
 #: The signal that raises each interruption in a slot.
-SIGNALS: dict[type[Interruption], signal.Signals] = {
-    TaskCancelled: signal.SIGUSR1,
-    TaskTimeout: signal.SIGUSR2,
-}
+SIGNALS: dict[type[Interruption], signal.Signals] = {TaskCancelled: signal.SIGUSR1, TaskTimeout: signal.SIGUSR2}
 #: Time for idle slots to send their last notifications to the index when the worker exits.
 LEAVE_SECONDS = 1.0
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
@@ -178,7 +175,7 @@ def run_slot(worker: socket.socket, limits: ResourceLimits, history: History) ->
         if not current or current[0].interruption is not None:
             return  # the attempt that the signal was meant for has ended
         kind = next(kind for kind, wanted in SIGNALS.items() if wanted == number)
-        note_interruption(current[0], kind)
+        record_interruption(current[0], kind)
         if not current[0].shielded:
             raise kind
 

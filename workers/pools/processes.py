@@ -19,12 +19,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from queue_app.core.records import Outcome, TaskFailure
+from queue_app.core.records import TaskFailure
 from queue_app.exceptions import Interruption
 from queue_app.results import earlier_attempts
-from queue_app.workers.context import ClaimedAttempt, History, note_interruption
+from queue_app.workers.context import ClaimedAttempt, History
 from queue_app.workers.executor import Executor
-from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import BacklogPool
 from queue_app.workers.pools.fork_server import LEAVE_SECONDS, SIGNALS, start_fork_server
 from queue_app.workers.pools.slot import Slot
@@ -75,29 +74,18 @@ class ProcessPool(BacklogPool):
             self._request_slot()
         self._thread.start()
 
-    def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
-        """Raise ``interruption`` in the process that runs this attempt; it ends blocking system calls, too."""
-        with self._lock:
-            slot = self._slot_of(held)
-            if slot is None or held.interruption is not None:
-                return False
-            note_interruption(held, interruption)
-            if slot.pid:
-                slot.kill(SIGNALS[interruption])
-            else:  # the attempt runs already, but the fork server's message with the pid was not read yet
-                slot.delayed_signal = held, SIGNALS[interruption]
-            return True
+    def _raise(self, slot: Slot, held: ClaimedAttempt, interruption: type[Interruption]) -> None:
+        """Send the process the signal of the interruption; it ends blocking system calls, too."""
+        if slot.pid:
+            slot.kill(SIGNALS[interruption])
+        else:  # the attempt runs already, but the fork server's message with the pid was not read yet
+            slot.delayed_signal = held, SIGNALS[interruption]
 
-    def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
-        """Kill the process that runs this attempt, and request another."""
-        with self._lock:
-            slot = self._slot_of(held)
-            if slot is None:
-                return None
-            slot.held = None
-            slot.kill(signal.SIGKILL, "it did not end when it was asked to")
-            self._drop(slot)
-            return failed(held, slot.since, error)
+    def _abandon(self, slot: Slot, held: ClaimedAttempt) -> float:
+        slot.held = None
+        slot.kill(signal.SIGKILL, "it did not end when it was asked to")
+        self._drop(slot)
+        return slot.since
 
     def _slot_of(self, held: ClaimedAttempt) -> Slot | None:
         return next((slot for slot in self._slots if slot.held is held), None)

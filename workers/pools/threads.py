@@ -4,14 +4,14 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 
 from django.db import connections
 
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
-from queue_app.workers.context import ClaimedAttempt, note_interruption, shields
+from queue_app.workers.context import ClaimedAttempt, record_interruption, shields
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import Pool, release_connections
@@ -63,29 +63,12 @@ class ThreadPool(Pool):
             if item is not None:
                 unstarted.append(item)
 
-    def running(self) -> list[tuple[ClaimedAttempt, float]]:
-        now = time.monotonic()
-        return [(held, now - since) for held, since in list(self._running.values())]
+    def _started(self) -> Iterable[tuple[ClaimedAttempt, float]]:
+        return list(self._running.values())  # a copy: threads add their attempts without the lock
 
     @property
     def unstarted(self) -> int:
         return self._waiting.qsize()
-
-    def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> bool:
-        """Raise ``interruption`` in the thread that runs this attempt.
-
-        Returns false if no thread runs the attempt, or if it was interrupted before.
-
-        The exception arrives at the next step of Python code: after a call that blocks outside of Python
-        (a long query, ``time.sleep``).
-        """
-        with self._lock:
-            slot = self._slot_of(held)
-            if slot is None or held.interruption is not None:
-                return False
-            note_interruption(held, interruption)
-            self._raise(slot, held)
-            return True
 
     def interrupt_again(self, held: ClaimedAttempt) -> None:
         """Raise the interruption once more in a thread that goes on with the attempt.
@@ -98,23 +81,26 @@ class ThreadPool(Pool):
             slot = self._slot_of(held)
             if slot is None or held.interruption is None:
                 return
-            note_interruption(held, held.interruption)  # the next repetition counts from now
+            record_interruption(held, held.interruption)  # the next repetition counts from now
             if not _handles_interruption(slot):
-                self._raise(slot, held)
+                self._raise(slot, held, held.interruption)
 
     def _slot_of(self, held: ClaimedAttempt) -> int | None:
-        running = list(self._running.items())  # a copy: threads add their attempts without the lock
-        return next((slot for slot, (item, _) in running if item is held), None)
+        return next((slot for slot, (item, _) in list(self._running.items()) if item is held), None)
 
-    def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
-        """Abandon the thread that runs this attempt and start another; return ``None`` if the attempt has ended."""
-        with self._lock:
-            slot = self._slot_of(held)
-            if slot is None:
-                return None
-            _, since = self._running.pop(slot)
-            self._add_slot()
-            return failed(held, since, error)
+    def _raise(self, slot: int, held: ClaimedAttempt, interruption: type[Interruption]) -> None:
+        """Raise the interruption at the thread's next step of Python code.
+
+        A call that blocks outside of Python (a long query, ``time.sleep``) ends first.
+        """
+        with shields:
+            if not held.shielded:  # otherwise the end of the shield raises it
+                _raise_in_thread(slot, interruption)
+
+    def _abandon(self, slot: int, held: ClaimedAttempt) -> float:
+        _, since = self._running.pop(slot)
+        self._add_slot()
+        return since
 
     def _slot(self) -> None:
         slot = threading.get_ident()
@@ -154,12 +140,6 @@ class ThreadPool(Pool):
                 return False
             del self._running[slot]
             return True
-
-    @staticmethod
-    def _raise(slot: int, held: ClaimedAttempt) -> None:
-        with shields:
-            if not held.shielded:  # otherwise the end of the shield raises it
-                _raise_in_thread(slot, held.interruption)
 
 
 def _raise_in_thread(thread_id: int, interruption: type[Interruption] | None) -> None:

@@ -140,13 +140,11 @@ class HttpTransport(Transport):
             self._running -= {(outcome.task.id, outcome.task.attempt) for outcome in part}
         return accepted
 
-    def give_back(self, tasks: list[ClaimedTask]) -> int:
-        if not tasks:
-            return 0
-        results = [{"task_id": str(task.id), "attempt": task.attempt, "status": "released"} for task in tasks]
-        returned = self._report(tasks[0].worker_id, results)
-        self._running -= {(task.id, task.attempt) for task in tasks}
-        return len(returned)
+    def give_back(self, tasks: list[ClaimedTask]) -> None:
+        if tasks:
+            results = [{"task_id": str(task.id), "attempt": task.attempt, "status": "released"} for task in tasks]
+            self._report(tasks[0].worker_id, results)
+            self._running -= {(task.id, task.attempt) for task in tasks}
 
     def record_progress(self, reports: Sequence[ProgressReport]) -> None:
         for part, forms in _in_bodies(reports, _report_form):

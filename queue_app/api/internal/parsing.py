@@ -1,7 +1,5 @@
 """The requests of remote workers, checked; and the JSON of the tasks that they get."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Mapping
@@ -51,7 +49,7 @@ _deferral: Final = between(0, MAX_DEFER_SECONDS, number)
 _attempt: Final = between(1, 2**31 - 1, integer)
 _NO_ID: Final = uuid.UUID(int=0)
 REGISTERED: Final = Shape("worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id")
-ORDERS: Final = Shape("cancel", "lost", "drain", "unserved")
+HEARTBEAT_REPLY: Final = Shape("cancel", "lost", "drain", "unserved")
 TASK: Final = Shape(
     "task_id", "attempt", "task_type", "queue", "priority", "capabilities", "user", "args", "parameters", "timeout",
     "failures", "max_retries", "retry_delay", "concurrency_key", "weight", "created_at", "queued_at", "started_at",
@@ -120,7 +118,7 @@ def _result(data: Any) -> dict[str, Any]:
         }
         required, message = _REQUIRED.get(found["status"], ("task_id", ""))
         if found[required] is None:
-            reader.note(InvalidTaskData(required, message, code="required"))
+            reader.add_error(InvalidTaskData(required, message, code="required"))
     return found
 
 
@@ -145,10 +143,7 @@ def _error(value: Any, name: str) -> TaskFailure:
 
 
 def outcome(claimed: ClaimedTask, reported: dict[str, Any]) -> Outcome:
-    """Return the outcome that a worker reported for the attempt that holds the task.
-
-    Raise ``InvalidTaskData`` for a throttle by key if the task has no key.
-    """
+    """Return the outcome that a worker reported; raise ``InvalidTaskData`` for a throttle by key without a key."""
     throttle = reported["throttle"] if reported["status"] == "throttled" else None
     if throttle is not None and throttle.scope == "key" and not claimed.concurrency_key:
         message = f"Task {claimed.id} has no concurrency_key: throttle its type or its queue."

@@ -1,7 +1,5 @@
 """Endpoints for workers without access to PostgreSQL and Redis; they require a worker token."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 
@@ -99,7 +97,7 @@ class ResultView(WorkerView):
         if "results" not in body:
             (only, _attempt) = next(iter(reported))
             if only not in accepted:
-                raise remote.stale(only, worker)
+                raise remote.stale_lease(only, worker)
             return Response({"accepted": True})
         return Response(
             {
@@ -130,7 +128,7 @@ class HeartbeatView(WorkerView):
             remote.change_task_types(self.token, worker, types)
         found = remote.heartbeat(self.token, worker, reports, draining=draining, tasks_done=done)
         status = {"status": "ok", "cancel_requested": bool(found.cancel)}
-        return Response(status | parsing.ORDERS(found))
+        return Response(status | parsing.HEARTBEAT_REPLY(found))
 
 
 class DeregisterView(WorkerView):

@@ -3,8 +3,6 @@
 The package is optional, so the views do not know it: importing this module attaches the descriptions to them.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any, Final
 

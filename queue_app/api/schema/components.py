@@ -1,7 +1,5 @@
 """The schemas of requests and answers, as JSON Schema; those of rows are derived from the models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -130,10 +128,7 @@ _SUBMISSION: Final = {
     "concurrency_key": string(None, CONCURRENCY_KEY_LENGTH),
     "weight": whole(1, MAX_WEIGHT) | {"description": "Number of worker slots that the task occupies."},
 }
-_BANDS: Final = {
-    "type": "object",
-    "additionalProperties": record({"depth": COUNT, "oldest_seconds": maybe(NUMBER)}),
-}
+_BANDS: Final = {"type": "object", "additionalProperties": record({"depth": COUNT, "oldest_seconds": maybe(NUMBER)})}
 _COUNTS: Final = {"type": "object", "additionalProperties": COUNT}
 _QUEUE_NUMBERS: Final = record(
     {"name": TEXT, "paused": FLAG, "max_concurrent": maybe(COUNT), "active": COUNT, "depth": COUNT, "bands": _BANDS}

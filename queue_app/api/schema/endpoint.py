@@ -1,7 +1,5 @@
 """The description of one endpoint, in addition to the docstrings of its view."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import dataclass
 from typing import Any, Final, Literal

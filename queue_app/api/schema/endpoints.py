@@ -1,13 +1,10 @@
 """Every endpoint with its request, its answers and its errors; long because it is one table."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from queue_app.api import representation
 from queue_app.api.internal import parsing
 from queue_app.api.internal import views as workers
-from queue_app.api.representation import EVERYTHING
 from queue_app.api.schema.components import (
     ANYTHING,
     BAND,
@@ -43,6 +40,7 @@ from queue_app.models import Limit, Task
 from queue_app.models.dead_letter import STATE_NAMES
 from queue_app.models.limit import Scope
 from queue_app.models.limit_columns import MAX_CAP, MAX_RATE_SECONDS
+from queue_app.services.control.pause import EVERYTHING
 from queue_app.services.read.health import PARTS
 
 _NEEDS: Final = "For tasks of other users it needs queue_app.view_payload, else the status is 403."
@@ -144,7 +142,7 @@ _REGISTERED: Final = {
     "worker_id": UUID, "queues": listed(TEXT), "capabilities": listed(TEXT), "heartbeat_seconds": NUMBER,
     "missed_heartbeats": COUNT,
 }  # fmt: skip
-_ORDERS: Final = {
+_HEARTBEAT_REPLY: Final = {
     "status": TEXT, "cancel": listed(UUID), "cancel_requested": FLAG, "lost": listed(UUID), "drain": FLAG,
     "unserved": listed(TEXT),
 }  # fmt: skip
@@ -307,7 +305,8 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
         example=_EXAMPLE | {"status": "completed", "result": {"n": 7}},
     ),
     (workers.HeartbeatView, "POST"): Endpoint(
-        id="heartbeat", answer=record(_ORDERS), request=record(_HEARTBEAT, optional=_HEARTBEAT), problems=(409,),
+        id="heartbeat", answer=record(_HEARTBEAT_REPLY), request=record(_HEARTBEAT, optional=_HEARTBEAT),
+        problems=(409,),
         example={"running": [_EXAMPLE | {"progress": 0.5}]},
     ),
     (workers.DeregisterView, "POST"): Endpoint(

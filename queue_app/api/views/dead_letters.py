@@ -1,7 +1,5 @@
 """List, inspect, replay and discard dead letters."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from rest_framework.permissions import IsAuthenticated

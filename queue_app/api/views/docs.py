@@ -1,7 +1,5 @@
 """The OpenAPI document, and a page to read it and try the API."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

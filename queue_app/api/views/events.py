@@ -21,7 +21,7 @@ from queue_app.api.fields import choice, once, read_query, several, text, uuid_o
 from queue_app.api.waiting import is_asynchronous, streams
 from queue_app.core.events import Event, EventFilter, EventName, is_entry_id
 from queue_app.exceptions import IndexUnavailable, InvalidTaskData
-from queue_app.models.querysets import seen_as
+from queue_app.models.querysets import restricted_to
 from queue_app.services.notify import events
 from queue_app.services.notify.subscribe import hub
 from queue_app.sql.database import connection
@@ -69,7 +69,7 @@ class EventView(ApiView):
 def _parse(request: Request) -> tuple[EventFilter, str | None]:
     with read_query(request.query_params, NAMES, ignore_format=False) as reader:
         user = reader.optional("user", once(text))
-        own = seen_as(request.user)
+        own = restricted_to(request.user)
         wanted = EventFilter(
             queue=reader.optional("queue", once(text)),
             task_type=reader.optional("task_type", once(text)),
@@ -83,7 +83,7 @@ def _parse(request: Request) -> tuple[EventFilter, str | None]:
             try:
                 after = _entry(header, "Last-Event-ID")
             except InvalidTaskData as error:
-                reader.note(error)
+                reader.add_error(error)
     return wanted, after
 
 

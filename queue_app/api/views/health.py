@@ -1,7 +1,5 @@
 """Whether this process is alive and ready; public, and without further details."""
 
-from __future__ import annotations
-
 from http import HTTPStatus
 from typing import Final
 

@@ -17,13 +17,13 @@ from queue_app.api.base import ApiView
 from queue_app.api.fields import Check, Reader, choice, integer, number, text
 from queue_app.api.fields import reason as reason_of
 from queue_app.api.permissions import require_staff
-from queue_app.api.representation import EVERYTHING
 from queue_app.core.parsing import timestamp
 from queue_app.exceptions import InvalidTaskData, LimitNotFound
 from queue_app.models import Limit, RuntimeSettings
 from queue_app.models.limit import Scope
 from queue_app.services.control import audit, pause
 from queue_app.services.control.limits import PACE, create_limit, delete_limit, update_limit
+from queue_app.services.control.pause import EVERYTHING
 from queue_app.sql.database import atomic
 
 MAX_LISTED: Final = 1000
@@ -97,8 +97,8 @@ class LimitView(ApiView):
 
 
 class _PauseView(ApiView):
-    def read(self, request: Request, *others: str) -> tuple[str, str, dict[str, Any]]:
-        """Return scope, name and the other fields of the body, if the caller may pause that scope."""
+    def read(self, request: Request, *others: str) -> tuple[str, list[str], dict[str, Any]]:
+        """Return scope, name (none for everything) and other fields of the body, if the caller may pause the scope."""
         if not request.user.is_staff:
             raise PermissionDenied("This needs staff status and the permission queue_app.pause_limit.")
         with Reader(self.json_body(), ("scope", "name", *others)) as reader:
@@ -106,11 +106,11 @@ class _PauseView(ApiView):
             name = reader.optional("name", text) or ""
             if scope and (scope == EVERYTHING) == bool(name):
                 rule, code = ("takes no name", "conflicting_fields") if name else ("needs a name", "required")
-                reader.note(InvalidTaskData("name", f"The scope {scope} {rule}.", code=code))
+                reader.add_error(InvalidTaskData("name", f"The scope {scope} {rule}.", code=code))
             reason = reader.optional("reason", reason_of) or ""
             resume_at = reader.optional("resume_at", resume_time)
         require_staff(request, "queue_app.pause_queue" if scope == EVERYTHING else "queue_app.pause_limit")
-        return scope, name, {"reason": reason, "resume_at": resume_at}
+        return scope, [name] if name else [], {"reason": reason, "resume_at": resume_at}
 
 
 class PauseTypeOrKeyView(_PauseView):
@@ -122,14 +122,9 @@ class PauseTypeOrKeyView(_PauseView):
         The body names a ``scope`` (``type`` or ``key`` with a ``name``, or ``everything``) and may give a ``reason``
         and a time ``resume_at`` at which the pause ends.
         """
-        scope, name, options = self.read(request, "reason", "resume_at")
-        options["by"] = self.username(request)
-        found: Limit | RuntimeSettings
+        scope, names, options = self.read(request, "reason", "resume_at")
         with atomic():
-            if scope == EVERYTHING:
-                found = pause.pause_everything(**options)
-            else:
-                found = (pause.pause_type if scope == Scope.TYPE else pause.pause_key)(name, **options)
+            found: Any = pause.BY_KIND[scope][0](*names, by=self.username(request), **options)
             _record(request, "pause", found, reason=options["reason"])
         return Response(representation.pause(found))
 
@@ -142,15 +137,11 @@ class ResumeTypeOrKeyView(_PauseView):
 
         The body names the ``scope`` and ``name`` that were paused.
         """
-        scope, name, _ = self.read(request)
-        found: Limit | RuntimeSettings | None
+        scope, names, _ = self.read(request)
         with atomic():
-            if scope == EVERYTHING:
-                found = pause.resume_everything()
-            else:
-                found = (pause.resume_type if scope == Scope.TYPE else pause.resume_key)(name)
+            found: Any = pause.BY_KIND[scope][1](*names)
             if found is None:
-                raise LimitNotFound(name)
+                raise LimitNotFound(*names)
             _record(request, "resume", found)
         return Response(representation.pause(found))
 

@@ -1,7 +1,5 @@
 """Metrics for Prometheus, for the callers that ``METRICS.ACCESS`` admits."""
 
-from __future__ import annotations
-
 import hmac
 from typing import Any, Final
 

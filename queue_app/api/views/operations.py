@@ -1,7 +1,5 @@
 """Start, watch and cancel operations: actions on many tasks or dead letters that run in the background."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from http import HTTPStatus
 from types import MappingProxyType

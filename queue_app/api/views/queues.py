@@ -1,7 +1,5 @@
 """Queues, the policies of priority bands, statistics, and workers: inspect, edit, pause and resume."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, Final
@@ -225,7 +223,7 @@ def _changes(data: dict[str, Any], fields: Iterable[str]) -> dict[str, Any]:
     """Return the fields that a body changes; raise for other fields and for none."""
     with Reader(data, fields, READ_ONLY) as reader:
         if not data:
-            reader.note(InvalidTaskData("body", "Name at least one field to change.", code="body_required"))
+            reader.add_error(InvalidTaskData("body", "Name at least one field to change.", code="body_required"))
     return data
 
 

@@ -1,7 +1,5 @@
 """Submit, list, count, export, inspect, cancel and reprioritise tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from http import HTTPStatus
 from itertools import chain
@@ -25,7 +23,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import TaskNotFound
 from queue_app.models import Task
-from queue_app.models.querysets import seen_as
+from queue_app.models.querysets import restricted_to
 from queue_app.services import cancel, reprioritise
 from queue_app.services.enqueue.submit import submit, submit_many
 from queue_app.services.notify.subscribe import wait_for_end
@@ -147,7 +145,7 @@ class TaskView(_OneTaskView):
         """
         with read_query(request.query_params, ("wait",)) as reader:
             seconds = reader.optional("wait", once(between(0, waiting.MAX_SECONDS, integer_text)))
-        wanted, user = parse_id(task_id, TaskNotFound(task_id)), seen_as(request.user)
+        wanted, user = parse_id(task_id, TaskNotFound(task_id)), restricted_to(request.user)
         found = task_detail(wanted, user=user)
         headers: dict[str, str] = {}
         if seconds and found.task.status not in TERMINAL:
@@ -178,7 +176,7 @@ class TaskExplainView(ApiView):
     def get(self, request: Request, task_id: str) -> Response:
         """Explain why a task is not running.
 
-        Lists every reason in order. Only staff who may view tasks learn about the tasks of other users.
+        Lists every reason in order. Only staff who may view tasks see the tasks of other users.
         """
         found = parse_id(task_id, TaskNotFound(task_id))
         visible = Task.objects.visible_to(request.user)

@@ -1,7 +1,6 @@
 -- Removes requests that are done: their answer is in the rows and in the event stream. They are deleted, not only
 -- acknowledged, so the length of the stream is the work that is left.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  group    ARGV[2..]  ids of entries, at most 500
 -- Returns  how many were there
 --! include keys

@@ -1,6 +1,5 @@
 -- Begins a generation: claims are refused until `finish_generation`.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  number of the generation
 -- ARGV[2]  token that must hold the lock of rebuilds, or '' to skip that check
 -- Returns  1, or 0 when the token does not hold the lock: a slow rebuild must not replace a later one
@@ -14,6 +13,6 @@ if redis.call('HGET', GENERATION, 'run_id') ~= run_id then
   for _, q in ipairs(redis.call('SMEMBERS', LIMITED)) do redis.call('DEL', queue_key(q), weights_key(q)) end
   redis.call('DEL', LIMITS, LIMITED, SETTINGS)
 end
-redis.call('DEL', GENERATION)
+redis.call('DEL', GENERATION, PROFILES)  -- nothing is placed for profiles whose keys are being wiped
 redis.call('HSET', GENERATION, 'number', ARGV[1], 'run_id', run_id, 'state', 'rebuilding')
 return 1

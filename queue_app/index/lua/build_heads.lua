@@ -1,7 +1,6 @@
 -- Builds the heads of a new profile for one queue, about 500 lanes per call. Pushes and claims keep the same heads up to
 -- date meanwhile, so the order of calls does not matter.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  profile    ARGV[2]  queue    ARGV[3]  cursor ('0' at first)
 -- Returns  the next cursor; '0' when the queue is done
 --! include lane_heads

@@ -109,5 +109,5 @@ elseif is_idle then
 end
 spare_drainers = not is_fruitful
 if next_refill or has_refill then reply[4] = watch_refills(profile, worker, is_idle) end
-wake_any()  -- passes the wake-up on: any profile may still have work
+wake_any()  -- wakes the next worker: any profile may still have work
 return reply

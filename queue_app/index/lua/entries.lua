@@ -1,6 +1,5 @@
 -- Lists the tasks that wait in a lane, about 1000 per call, in no order.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  lane    ARGV[2]  cursor ('0' at first)
 -- Returns  {next cursor, id, id, ...}; a task that waits during all calls is listed at least once
 --! include keys

@@ -1,6 +1,5 @@
 -- Returns where a task stands, and the state of the gates that it must pass to start. Writes nothing.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  lane    ARGV[2]  id
 -- Returns  {state of the generation, its number, score in its lane or '', lane of its lease or '', owner of turns in its
 --          queue: 'user', 'key' or '', tasks of the same owner before it, gate, ...}

@@ -1,6 +1,5 @@
 -- Ends a rebuild: claims are allowed if the index still carries the generation that was rebuilt.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  number of the generation
 -- Returns  1, or 0 when the index was lost, another rebuild has begun, or the lanes of a queue changed meanwhile
 --! include wake

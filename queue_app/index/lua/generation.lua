@@ -1,6 +1,5 @@
 -- Returns the generation that the index carries.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- Returns  {number, state}: 'ready', 'rebuilding', or 'missing' (also when it is of another server run)
 --! include keys
 local generation = redis.call('HMGET', GENERATION, 'number', 'run_id', 'state')

@@ -1,6 +1,5 @@
 -- Counts the waiting tasks in each lane of a queue, about 500 lanes per call.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  queue    ARGV[2]  cursor ('0' at first)
 -- Returns  {next cursor, lane, count, lane, count, ...}
 --! include keys

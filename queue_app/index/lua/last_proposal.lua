@@ -1,6 +1,5 @@
 -- Lists the last tasks proposed to a worker that are still leased. Only the rows know whether they were granted.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  worker id
 -- Returns  {leased_at_us, id, queue, id, queue, ...}; {} when the worker was never proposed a task
 --! include keys

@@ -1,6 +1,5 @@
--- Removes members from a gate that no lease stands behind.
+-- Removes members of a gate that have no lease.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  gate    ARGV[2..]  ids (at most 500)
 -- Returns  how many were removed
 --! include wake

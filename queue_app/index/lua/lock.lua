@@ -1,6 +1,5 @@
 -- Takes, renews or releases a lock with expiry: the leadership of the schedulers, or a rebuild.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  name of the lock    ARGV[2]  token of the holder    ARGV[3]  ms until it expires; 0 releases it
 -- Returns  1 when the token holds the lock, else 0
 local key = KEYS[1] .. ':lock:' .. ARGV[1]

@@ -1,12 +1,12 @@
 -- Returns the queued tasks that are missing or misplaced. Writes nothing.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV     lane, ids, own places, ...: packed as for push
--- Returns  the ids that stand at a wrong place, or neither stand in their lane nor hold a lease
+-- Returns  the ids at a wrong place in their lane, and the ids that have neither a place nor a lease
 --
 -- A task that has not been promoted yet is not misplaced. Places may differ by less than two steps of a double: from the
--- year 2106 on, a time in seconds has no exact microseconds. Rows come in the order of their age and mostly stand in that
--- order, all lifted by the same number of bands: one range of the lane confirms them in half the time of look-ups.
+-- year 2106 on, a time in seconds has no exact microseconds. Rows arrive in the order of their age. Usually the lane holds
+-- them in the same order, all lifted by the same number of bands; then one range read confirms all of them, which takes
+-- half the time of one look-up for each.
 --! include packed
 --! include lanes
 --! include promotion

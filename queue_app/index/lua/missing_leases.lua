@@ -1,6 +1,5 @@
 -- Lists the leases that are missing, incomplete, or another than the one that the row names.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV     lane, n, id, leased_at_us, id, leased_at_us, ... (n pairs, at most 500), lane, n, ...
 -- Returns  {id, id, ...}
 --! include lanes

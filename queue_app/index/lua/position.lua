@@ -1,6 +1,5 @@
 -- Returns the position of a waiting task in its queue, by band and time. O(lanes).
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  lane    ARGV[2]  id
 -- Returns  1 for the first task of the queue; nil when the task does not wait in the index
 --! include lanes

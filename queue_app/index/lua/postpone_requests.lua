@@ -1,6 +1,5 @@
 -- Postpones requests that their consumer could not carry out yet: this try does not count.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  group    ARGV[2]  consumer    ARGV[3]  number of tries before this one
 -- ARGV[4]  ms for which they count as taken already    ARGV[5..]  ids of entries, at most 500
 -- Returns  how many entries were there

@@ -1,6 +1,5 @@
 -- Lifts aged tasks to the band that their age gives them. Only a task that still waits at one of its own places moves.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV     as for push
 -- Returns  {id, from, to, id, from, to, ...}: the tasks that moved, and between which bands
 --

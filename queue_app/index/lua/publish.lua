@@ -1,6 +1,5 @@
 -- Appends lifecycle events to the capped event stream, and adds to the counters of the cluster.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  approximate number of entries that the stream keeps
 -- ARGV[2]  JSON: list of runs {occasion, ids}; an occasion is {event, task_type, queue, priority, user,
 --          attempt, worker, status, details}, details are further fields {name, value, ...};

@@ -1,7 +1,6 @@
 -- Puts queued tasks at their places in their lanes: after an enqueue, a retry that came due or a change of priority, and
 -- when the reconciler or a rebuild finds a task missing or misplaced.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV     lane, ids, own places, lane, ids, own places, ...: ids one after another, 16 bytes each; places
 --          (band * 10^13 + queued_at, ms) as big-endian doubles, in the same order, or a single one for all ids; at most
 --          1000 ids of a lane. A lane always names the user; the queue decides whether users have own lanes

@@ -1,6 +1,5 @@
 -- Quarantines a request that cannot be carried out, with the reason, for an operator to look at.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  group    ARGV[2]  id of the entry
 -- ARGV[3]  approximate number of quarantined requests to keep    ARGV[4]  maximum bytes to keep of one
 -- ARGV[5..] field, value, ... that give the reason

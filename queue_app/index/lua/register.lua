@@ -1,6 +1,5 @@
 -- Registers a worker under its profile.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  profile    ARGV[2]  worker id
 -- ARGV[3..] three lists, each as count, item, ...: queues (none: all), task types, capabilities; then the slots of the
 --          worker, or '' when it takes tasks of any weight

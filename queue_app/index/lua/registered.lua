@@ -1,6 +1,5 @@
 -- Lists the registered workers, each with its profile.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- Returns  {profile, worker, profile, worker, ...}
 --! include keys
 local reply = {}

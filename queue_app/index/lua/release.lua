@@ -1,12 +1,11 @@
 -- Frees the slots of leases that have ended: their rows say so, or no row was ever granted under them.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV     lane, n, id, leased_at_us, id, leased_at_us, ... (n pairs, at most 500), lane, n, ...
 --          a lane, or only its queue
 -- Returns  how many slots were freed
 --
--- Frees a slot only if it is still the lease that was taken at that instant: whoever is late must not free the slot of
--- the worker that was granted the task meanwhile. What an incomplete lease has left, without its instant, goes too.
+-- Frees a slot only if the stamp is that of the present lease: a late worker must not free the slot of another worker that
+-- was granted the task meanwhile. Also removes the remains of an incomplete lease, which has no stamp.
 -- A slot is a member of a set, so however often it is released, at most one is freed.
 -- Where the queue, everything, or a gate has a limit, one waiting worker is woken for each freed slot.
 --! include wake

@@ -1,6 +1,5 @@
 -- Removes waiting tasks from their lanes: cancelled, expired or purged.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV     lane, id, lane, id, ... (at most 1000 pairs)
 -- Returns  how many were there
 --

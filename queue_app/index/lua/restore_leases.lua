@@ -1,7 +1,6 @@
 -- Writes the leases of tasks that are executing according to their rows: the first step of a rebuild, and the repair of
 -- a lease that is missing, incomplete or another.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV     lane, n, id, leased_at_us, id, leased_at_us, ... (n pairs, at most 500), lane, n, ...
 -- Returns  how many were not there
 --
@@ -10,7 +9,7 @@
 local restored, latest, at = 0, 0, 1
 while at < #ARGV do
   local lane, n = lane_of(ARGV[at]), tonumber(ARGV[at + 1])
-  local q, leases, entries, ids, changed = split_lane(lane), {}, {}, {}, {}
+  local q, leases, ids, changed = split_lane(lane), {}, {}, {}
   for i = 1, n do
     local id, stamp = ARGV[at + 2 * i], ARGV[at + 2 * i + 1]
     if redis.call('ZADD', queue_leases_key(q), 'CH', stamp, id) == 1 then changed[id] = true end

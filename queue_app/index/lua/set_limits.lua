@@ -1,12 +1,11 @@
 -- Copies the limits of everything, a queue, a task type, or a key or family of keys, from their rows.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  gate: 'a', 'q:queue', 't:type' or 'k:key'    ARGV[2]  '1' when a row has limits for it
 -- ARGV[3..] field, value, ... as in the hash ('' for none); shares of a fair queue as 'share:name'
 -- Returns  1 when anything changed
 --
--- When a queue with tasks starts or stops keeping its users apart, its tasks need other lanes: the index is rebuilt
--- before any further claim.
+-- When a queue with tasks starts or stops having lanes for each user, its tasks need other lanes. Claims are then refused
+-- until the index is rebuilt.
 --! include wake
 local g, exists = ARGV[1], ARGV[2] == '1'
 local kind, name = string.sub(g, 1, 1), string.sub(g, 3)
@@ -46,8 +45,8 @@ elseif not since then
   redis.call('HSET', key, 'since', whole(now_us()))
 end
 
--- Leases that count for a gate are stored only while the gate has limits: they are counted when it gets some, and
--- forgotten when it loses them.
+-- The set of a gate's leases exists only while the gate has limits: this fills the sets of gates that got limits and
+-- deletes the sets of gates that lost them.
 local function recount()
   forget_policies()
   local all, gone = redis.call('HGETALL', LEASES), {}
@@ -81,7 +80,7 @@ elseif kind ~= 'a' and redis.call(exists and 'SADD' or 'SREM', LIMITS, g) == 1 t
 end
 
 forget_policies()
-local family  -- what the names of the gates begin with whose room this change may have changed
+local family  -- prefix of the names of the gates whose room may have changed
 if kind == 'q' then
   refresh_queue_everywhere(name)
   if before.per_user ~= after.per_user then family = 'u:' .. name .. '\30' end

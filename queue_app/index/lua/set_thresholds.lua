@@ -1,6 +1,5 @@
 -- Copies the thresholds of promotion from the policies of the bands. Moves no task: the next promotion uses them.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  seconds after which a waiting task of band normal counts as high, or '' for never
 -- ARGV[2]  the same for low to normal    ARGV[3]  the same for background to low
 -- Returns  1 when anything changed

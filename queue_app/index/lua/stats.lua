@@ -1,6 +1,5 @@
 -- Counts waiting tasks and leases of all queues, or of one, about 5000 lanes per call.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  queue to continue with; '' at first for all queues
 -- ARGV[2]  cursor in that queue ('0' at first)    ARGV[3]  '1': that queue only
 -- Returns  {queue to continue with or '', cursor, header, queue, leases, count, oldest score or '', ...}
@@ -9,7 +8,7 @@
 --          in the first reply for all queues, else {}
 --
 -- Most lanes hold one band, the same as the lane before, and no task older than the oldest found so far. Three cheap reads
--- tell: ZCOUNT beyond an end of a sorted set returns 0 after a look at that end, whatever lies within.
+-- confirm this: ZCOUNT beyond an end of a sorted set only reads that end and returns 0, at any size of the set.
 --! include keys
 local call, header = redis.call, {}
 if ARGV[1] == '' then

@@ -1,11 +1,10 @@
 -- Takes requests to be carried out: one that was taken and not acknowledged, else new ones.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  group    ARGV[2]  consumer
 -- ARGV[3]  ms after which an unacknowledged request is taken again    ARGV[4]  maximum number of new ones (1..500)
 -- Returns  {times taken, {id, {field, value, ...}}, ...}; {0} when there is nothing
 --
--- A request that was taken before comes alone. So one that kills its consumer is told apart from those that were taken
+-- A request that was taken before comes alone. So the request that kills its consumer is found among those that were taken
 -- with it, and their tries are not counted.
 --! include keys
 local group, consumer, idle, want = ARGV[1], ARGV[2], ARGV[3], ARGV[4]

@@ -1,6 +1,5 @@
 -- Forgets a worker; its profile goes with the last worker that has it.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  profile    ARGV[2]  worker id
 -- Returns  1 when the profile was forgotten too, else 0
 --! include wake
@@ -46,5 +45,5 @@ if redis.call('GET', watch_key(profile)) == worker then
   redis.call('DEL', watch_key(profile))
   must_wake = true
 end
-if must_wake then wake_any() end  -- the worker took its wake-up call with it
+if must_wake then wake_any() end  -- the worker leaves with an unanswered wake-up call, so another worker gets it
 return is_last and 1 or 0

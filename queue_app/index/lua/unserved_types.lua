@@ -1,7 +1,6 @@
 -- Lists task types that wait in a queue of a profile but are not among its types: a worker whose code has such a type may
 -- register it. About 500 lanes per call.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  profile    ARGV[2]  queue    ARGV[3]  cursor ('0' at first)
 -- Returns  {next cursor, type, ...}
 --! include limits

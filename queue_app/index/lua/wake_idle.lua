@@ -1,6 +1,5 @@
 -- Repeats wake-up calls that may have been lost: wakes one idle worker of every profile that has work.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- Returns  how many were woken
 --! include wake
 local woken = 0

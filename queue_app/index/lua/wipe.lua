@@ -1,6 +1,5 @@
 -- Deletes keys of earlier generations, unless a later rebuild has begun: its keys stay.
 --
--- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  number of the generation that wipes    ARGV[2..]  full keys, at most 1000; none in the first call
 -- Returns  1, or 0 when the index carries another generation by now
 --! include keys

@@ -10,6 +10,7 @@ from django.core.management.base import CommandError
 from queue_app import conf, registry
 from queue_app.exceptions import InvalidTaskData
 from queue_app.management.servers import EXIT_USAGE, ServerCommand
+from queue_app.management.verbs._values import names
 
 
 class Command(ServerCommand):
@@ -22,37 +23,34 @@ class Command(ServerCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
-        parser.add_argument("--queues", default="", help="comma-separated names; default: all queues")
-        parser.add_argument("--capabilities", default="", help="comma-separated names that tasks may require")
-        parser.add_argument("--concurrency", type=int, help="tasks at the same time in one process (default 5)")
-        parser.add_argument("--processes", type=int, default=1, help="worker processes under a supervisor (default 1)")
-        parser.add_argument("--name", help="name in the admin; default: host name and process id")
-        parser.add_argument("--max-tasks", type=int, help="exit after N tasks", metavar="N")
-        parser.add_argument("--burst", action="store_true", help="exit when no task can start, now or within seconds")
-        parser.add_argument(
+        add = parser.add_argument
+        add("--queues", default="", help="comma-separated names; default: all queues")
+        add("--capabilities", default="", help="comma-separated names that tasks may require")
+        add("--concurrency", type=int, help="tasks at the same time in one process (default 5)")
+        add("--processes", type=int, default=1, help="worker processes under a supervisor (default 1)")
+        add("--name", help="name in the admin; default: host name and process id")
+        add("--max-tasks", type=int, help="exit after N tasks", metavar="N")
+        add("--burst", action="store_true", help="exit when no task can start, now or within seconds")
+        add(
             "--pool",
             default="threads",
             metavar="KIND",
             help="kind of slot: threads (default), processes, or async for coroutine functions only",
         )
-        parser.add_argument(
-            "--max-memory", type=int, metavar="MB", help="--pool processes: kill a process above this size"
-        )
-        parser.add_argument(
-            "--max-tasks-per-child", type=int, metavar="N", help="--pool processes: replace a process after N tasks"
-        )
-        parser.add_argument(
+        add("--max-memory", type=int, metavar="MB", help="--pool processes: kill a process above this size")
+        add("--max-tasks-per-child", type=int, metavar="N", help="--pool processes: replace a process after N tasks")
+        add(
             "--rlimit",
             action="append",
             default=[],
             metavar="NAME=N",
             help="--pool processes: limit, as in nofile=1024, as=2G",
         )
-        parser.add_argument("--server", metavar="URL", help="use this server over HTTP instead of PostgreSQL and Redis")
-        parser.add_argument("--token", help="--server: the worker token; default: $TASKQUEUE_TOKEN")
-        parser.add_argument("--health-port", type=int, metavar="PORT", help="answer GET /livez on this port")
-        parser.add_argument("--reload", action="store_true", help="restart when the code changes, for development")
-        parser.add_argument("--grace", type=float, help="seconds that a drain waits for running tasks (default 30)")
+        add("--server", metavar="URL", help="use this server over HTTP instead of PostgreSQL and Redis")
+        add("--token", help="--server: the worker token; default: $TASKQUEUE_TOKEN")
+        add("--health-port", type=int, metavar="PORT", help="answer GET /livez on this port")
+        add("--reload", action="store_true", help="restart when the code changes, for development")
+        add("--grace", type=float, help="seconds that a drain waits for running tasks (default 30)")
 
     def handle(self, **options: Any) -> None:
         """Run until a signal; exit with the worker's code."""
@@ -67,8 +65,8 @@ class Command(ServerCommand):
             processes = check_processes(options["processes"])
             transport = _transport(options["server"], options["token"])
             worker_options = WorkerOptions(
-                queues=_names(options["queues"]),
-                capabilities=_names(options["capabilities"]),
+                queues=tuple(names(options["queues"])),
+                capabilities=tuple(names(options["capabilities"])),
                 concurrency=defaults.concurrency if options["concurrency"] is None else options["concurrency"],
                 name=options["name"] or default_name(),
                 max_tasks=options["max_tasks"],
@@ -92,11 +90,7 @@ class Command(ServerCommand):
             self.prepare()
         try:
             code = run_workers(
-                worker_options,
-                transport,
-                processes,
-                health_port=options["health_port"],
-                reload=options["reload"],
+                worker_options, transport, processes, health_port=options["health_port"], reload=options["reload"]
             )
         except OSError as error:
             message = f"--health-port: port {options['health_port']} cannot be used: {error.strerror}"
@@ -118,7 +112,3 @@ def _positive(name: str, value: int | None) -> int | None:
     if value is not None and value < 1:
         raise InvalidTaskData(name, f"{name} must be at least 1, not {value}.")
     return value
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())

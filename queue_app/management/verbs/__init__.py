@@ -11,12 +11,15 @@ import json
 import os
 import pkgutil
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
 from importlib import import_module
 from typing import Any, Protocol, TextIO, cast
 
 from django.core.serializers.json import DjangoJSONEncoder
+
+from queue_app.services.control import audit
 
 OK = 0
 REFUSED = FOUND = 1
@@ -53,6 +56,16 @@ class Call:
     def by(self) -> str:
         """The name for the audit trail: ``--as``, else the system user."""
         return self.options.get("by") or system_user()
+
+    def record(self, action: str, target: str, ids: Sequence[object] = (), **facts: Any) -> None:
+        """Record a change in the audit trail, in the transaction of the change."""
+        audit.record(action, target, ids, by=self.by, via=audit.COMMAND, **facts)
+
+    def answer(self, text: str, data: Any) -> int:
+        """Write the text, or with ``--json`` the data; return the exit code of success."""
+        self.write(text)
+        self.write_json(data)
+        return OK
 
     def write(self, line: str) -> None:
         """Write a line of text, unless ``--json`` is given."""

@@ -53,6 +53,11 @@ def parameter(text: str) -> tuple[str, str]:
     return name, value
 
 
+def names(text: str) -> list[str]:
+    """Return the names in a comma-separated text."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def json_object(text: str) -> dict[str, Any]:
     """Parse a JSON object."""
     try:

@@ -6,7 +6,6 @@ from argparse import ArgumentParser
 from queue_app.exceptions import TaskQueueError
 from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by, add_json
 from queue_app.services import cancel
-from queue_app.services.control import audit
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue cancel 0198c5d1-6f0e-7000-8000-000000000001"
@@ -14,7 +13,6 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("ids", nargs="+", type=uuid.UUID, metavar="ID", help="ids of tasks")
     add_by(parser)
     add_json(parser)
@@ -27,7 +25,7 @@ def run(call: Call) -> int:
         try:
             with atomic():
                 status = cancel(task_id)
-                audit.record("cancel", "task", [task_id], by=call.by, via=audit.COMMAND)
+                call.record("cancel", "task", [task_id])
         except TaskQueueError as error:
             results.append({"task_id": str(task_id), "error": error.code})
             call.err.write(f"{task_id}: {error}")

@@ -13,7 +13,6 @@ MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("--strict", action="store_true", help="exit with 1 for a warning too")
     parser.add_argument("--quiet", action="store_true", help="print only warnings and failures, for cron")
     add_json(parser)
@@ -29,7 +28,8 @@ def run(call: Call) -> int:
     failures = [finding for finding in findings if finding.level is Level.FAIL]
     warnings = sum(finding.level is Level.WARN for finding in findings)
     if not call["quiet"] or failures or warnings:
-        call.write(f"{len(findings) - len(failures) - warnings} ok, {warnings} warnings, {len(failures)} failures")
+        oks = len(findings) - len(failures) - warnings
+        call.write(f"ok: {oks}, warnings: {warnings}, failures: {len(failures)}")
     call.write_json({"findings": [asdict(finding) for finding in findings], "warn": warnings, "fail": len(failures)})
     if any(finding.message.startswith("does not answer") for finding in failures):
         return UNREACHABLE

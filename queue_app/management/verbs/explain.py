@@ -3,7 +3,7 @@
 import uuid
 from argparse import ArgumentParser
 
-from queue_app.management.verbs import OK, Call, Needs, add_json
+from queue_app.management.verbs import Call, Needs, add_json
 from queue_app.services.read.explain import explain
 
 EXAMPLE = "taskqueue explain 0198c5d1-6f0e-7000-8000-000000000001"
@@ -11,7 +11,6 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("id", type=uuid.UUID, metavar="ID", help="id of a task")
     add_json(parser)
 
@@ -19,7 +18,4 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(call: Call) -> int:
     """Print the reasons, the most decisive first."""
     explanation = explain(call["id"])
-    for line in explanation.lines():
-        call.write(line)
-    call.write_json(explanation.as_dict())
-    return OK
+    return call.answer("\n".join(explanation.lines()), explanation.as_dict())

@@ -9,7 +9,6 @@ from django.utils import timezone
 from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by, add_json
 from queue_app.management.verbs._values import duration
 from queue_app.models import ApiKey
-from queue_app.services.control import audit
 from queue_app.services.control.api_keys import SCOPES, create_key, revoke_key
 from queue_app.sql.database import atomic
 
@@ -19,7 +18,6 @@ LISTED_FIELDS = ("prefix", "name", "scopes", "expires_at", "revoked_at", "last_u
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     add = parser.add_argument
     add("action", choices=("create", "list", "revoke"))
     add("target", nargs="?", default="", metavar="USER|PREFIX", help="create: the user; revoke: the key")
@@ -50,10 +48,11 @@ def _create(call: Call) -> int:
     until = None if call["length"] is None else timezone.now() + call["length"]
     with atomic():
         key, secret = create_key(user, call["name"] or "key", scopes=call["scope"], expires_at=until, by=call.by)
-        audit.record("create_key", "user", [name], by=call.by, via=audit.COMMAND, after={"prefix": key.prefix})
-    call.write(f"{secret}\nThis key is shown only once. Send it as: Authorization: Bearer {secret[:12]}…")
-    call.write_json({"key": secret, "prefix": key.prefix, "scopes": key.scopes, "expires_at": key.expires_at})
-    return OK
+        call.record("create_key", "user", [name], after={"prefix": key.prefix})
+    return call.answer(
+        f"{secret}\nThis key is shown only once. Send it as: Authorization: Bearer {secret[:12]}…",
+        {"key": secret, "prefix": key.prefix, "scopes": key.scopes, "expires_at": key.expires_at},
+    )
 
 
 def _list(call: Call) -> int:
@@ -75,7 +74,5 @@ def _revoke(call: Call) -> int:
         call.write(f"There is no valid key with the prefix {call['target']!r:.40}.")
         call.write_json({"revoked": False})
         return REFUSED
-    audit.record("revoke_key", "key", [key.prefix], by=call.by, via=audit.COMMAND)
-    call.write(f"{key.prefix} is revoked")
-    call.write_json({"revoked": True})
-    return OK
+    call.record("revoke_key", "key", [key.prefix])
+    return call.answer(f"{key.prefix} is revoked", {"revoked": True})

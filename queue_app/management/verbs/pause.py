@@ -1,24 +1,16 @@
 """Pause a queue, a task type, a key or everything; running tasks finish."""
 
 from argparse import ArgumentParser
-from collections.abc import Callable
 
 from django.utils import timezone
 
-from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
+from queue_app.management.verbs import Call, Needs, add_by, add_json
 from queue_app.management.verbs._values import duration
-from queue_app.services.control import audit
-from queue_app.services.control.pause import Paused, describe, pause, pause_everything, pause_key, pause_type
+from queue_app.services.control.pause import BY_KIND, EVERYTHING, describe
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue pause mail --reason 'the provider is down' --for 2h"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
-PAUSES: dict[str, Callable[..., Paused]] = {
-    "queue": pause,
-    "type": pause_type,
-    "key": pause_key,
-    "all": pause_everything,
-}
 
 
 def add_target(parser: ArgumentParser) -> None:
@@ -36,7 +28,6 @@ def target(call: Call) -> tuple[str, str]:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     add = parser.add_argument
     add_target(parser)
     add("--reason", default="", help="shown in the admin and by explain")
@@ -51,10 +42,11 @@ def run(call: Call) -> int:
     names = [name] if name else []
     until = None if call["length"] is None else timezone.now() + call["length"]
     with atomic():
-        paused = PAUSES[kind](*names, by=call.by, reason=call["reason"], resume_at=until)
-        audit.record("pause", kind, names, by=call.by, via=audit.COMMAND, reason=call["reason"])
+        paused = BY_KIND[EVERYTHING if kind == "all" else kind][0](
+            *names, by=call.by, reason=call["reason"], resume_at=until
+        )
+        call.record("pause", kind, names, reason=call["reason"])
     end = f" until {paused.resume_at:%Y-%m-%d %H:%M:%S %Z}" if paused.resume_at else ""
-    call.write(f"{describe(paused)} is paused by {paused.paused_by}{end}")
     facts = {"by": paused.paused_by, "reason": paused.paused_reason, "resume_at": paused.resume_at}
-    call.write_json({kind: name or True, "paused": True} | facts)
-    return OK
+    text = f"{describe(paused)} is paused by {paused.paused_by}{end}"
+    return call.answer(text, {kind: name or True, "paused": True} | facts)

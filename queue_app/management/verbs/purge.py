@@ -4,8 +4,7 @@ import math
 from argparse import ArgumentParser
 
 from queue_app import conf
-from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
-from queue_app.services.control import audit
+from queue_app.management.verbs import Call, Needs, add_by, add_json
 from queue_app.services.upkeep.maintenance import purge
 from queue_app.sql.database import atomic
 from queue_app.sql.upkeep import count_purgeable
@@ -15,7 +14,6 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("--dry-run", action="store_true", help="only count the tasks to delete")
     add_by(parser)
     add_json(parser)
@@ -26,12 +24,8 @@ def run(call: Call) -> int:
     if call["dry_run"]:
         retention = conf.get().retention
         count = count_purgeable(retention.success_seconds, retention.failure_seconds, retention.idempotency_seconds)
-        call.write(f"{count} ended tasks are past their retention")
-        call.write_json({"tasks": count, "dry_run": True})
-        return OK
+        return call.answer(f"ended tasks past their retention: {count}", {"tasks": count, "dry_run": True})
     deleted = purge(seconds=math.inf)
     with atomic():
-        audit.record("purge", "task", by=call.by, via=audit.COMMAND, count=deleted)
-    call.write(f"{deleted} ended tasks deleted")
-    call.write_json({"tasks": deleted, "dry_run": False})
-    return OK
+        call.record("purge", "task", count=deleted)
+    return call.answer(f"ended tasks deleted: {deleted}", {"tasks": deleted, "dry_run": False})

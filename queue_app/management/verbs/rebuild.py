@@ -3,8 +3,7 @@
 from argparse import ArgumentParser
 from dataclasses import asdict
 
-from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by, add_json
-from queue_app.services.control import audit
+from queue_app.management.verbs import REFUSED, Call, Needs, add_by, add_json
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.sql.database import atomic
 
@@ -13,7 +12,6 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE | Needs.INDEX
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "--if-needed", action="store_true", help="only if the index is missing or of another generation"
     )
@@ -25,19 +23,16 @@ def run(call: Call) -> int:
     """Rebuild, and report the numbers."""
     built = rebuild_if_needed() if call["if_needed"] else rebuild()
     if built is None and call["if_needed"]:
-        call.write("The index is ready or being rebuilt; nothing to do.")
-        call.write_json(None)
-        return OK
+        return call.answer("The index is ready or being rebuilt; nothing to do.", None)
     if built is None:
         call.err.write(
             "Another process is rebuilding the index, or Redis lost the new one; try again in a few seconds."
         )
         return REFUSED
     with atomic():
-        audit.record("rebuild", "index", by=call.by, via=audit.COMMAND, after=asdict(built))
-    call.write(
-        f"generation {built.generation}: {built.tasks + built.leases} rows read, {built.leases} leases restored,"
-        f" {built.tasks} entries pushed, {built.seconds:.2f} s"
+        call.record("rebuild", "index", after=asdict(built))
+    return call.answer(
+        f"generation {built.generation}: rows read: {built.tasks + built.leases}, leases restored: {built.leases},"
+        f" entries pushed: {built.tasks}, {built.seconds:.2f} s",
+        {**asdict(built), "rows": built.tasks + built.leases},
     )
-    call.write_json({**asdict(built), "rows": built.tasks + built.leases})
-    return OK

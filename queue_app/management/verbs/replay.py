@@ -9,7 +9,6 @@ from queue_app.management.verbs import OK, REFUSED, USAGE, Call, Needs, add_by, 
 from queue_app.management.verbs._values import instant
 from queue_app.models import Operation
 from queue_app.models.operation import OperationState
-from queue_app.services.control import audit
 from queue_app.services.operations.advance import advance
 from queue_app.services.operations.request import (
     STOP_AFTER_FAILURES,
@@ -28,7 +27,6 @@ POLL_SECONDS = 0.5
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     add = parser.add_argument
     add("ids", nargs="*", type=uuid.UUID, metavar="ID", help="ids of dead letters; default: by filter")
     add("--reason", help="retries_exhausted, timeout or crash_loop")
@@ -74,15 +72,13 @@ def run(call: Call) -> int:
     if call["dry_run"]:
         check_options(options)
         found = preview(wanted, options.limit)
-        call.write(f"{found.count} open dead letters" + (", the first:" if found.sample else ""))
-        for letter_id in found.sample:
-            call.write(f"  {letter_id}")
-        call.write_json({"count": found.count, "sample": found.sample, "dry_run": True})
-        return OK
+        lines = [f"open dead letters: {found.count}" + ("; the first:" if found.sample else "")]
+        lines += [f"  {letter_id}" for letter_id in found.sample]
+        return call.answer("\n".join(lines), {"count": found.count, "sample": found.sample, "dry_run": True})
     with atomic():
         operation = start_replay(wanted, options, by=call.by, reason=call["why"])
-        audit.record(
-            "replay_many", "deadletter", by=call.by, via=audit.COMMAND, count=operation.total, reason=call["why"],
+        call.record(
+            "replay_many", "deadletter", count=operation.total, reason=call["why"],
             after={"filter": wanted.as_json(), "operation": str(operation.id)},
         )  # fmt: skip
     if call["wait"]:

@@ -1,26 +1,17 @@
 """Resume a queue, a task type, a key or everything."""
 
 from argparse import ArgumentParser
-from collections.abc import Callable
 
-from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
+from queue_app.management.verbs import Call, Needs, add_by, add_json
 from queue_app.management.verbs.pause import add_target, target
-from queue_app.services.control import audit
-from queue_app.services.control.pause import resume, resume_everything, resume_key, resume_type
+from queue_app.services.control.pause import BY_KIND, EVERYTHING
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue resume mail"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
-RESUMES: dict[str, Callable[..., object]] = {
-    "queue": resume,
-    "type": resume_type,
-    "key": resume_key,
-    "all": resume_everything,
-}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     add_target(parser)
     add_by(parser)
     add_json(parser)
@@ -31,8 +22,7 @@ def run(call: Call) -> int:
     kind, name = target(call)
     names = [name] if name else []
     with atomic():
-        RESUMES[kind](*names)
-        audit.record("resume", kind, names, by=call.by, via=audit.COMMAND)
-    call.write(f"{kind} {name} is resumed" if name else "everything is resumed, except what has a pause of its own")
-    call.write_json({kind: name or True, "paused": False})
-    return OK
+        BY_KIND[EVERYTHING if kind == "all" else kind][1](*names)
+        call.record("resume", kind, names)
+    everything = "everything is resumed; queues, types and keys with their own pause stay paused"
+    return call.answer(f"{kind} {name} is resumed" if name else everything, {kind: name or True, "paused": False})

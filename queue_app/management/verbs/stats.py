@@ -13,7 +13,6 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("--queue", help="only this queue")
     add_json(parser)
 

@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 
 from queue_app.core.priorities import parse_band
 from queue_app.core.records import NewTask
-from queue_app.management.verbs import OK, Call, Needs, add_json
+from queue_app.management.verbs import Call, Needs, add_json
 from queue_app.management.verbs._values import instant, json_object, parameter
 from queue_app.services.enqueue.submit import submit
 
@@ -15,7 +15,6 @@ PLAIN_OPTIONS = ("queue", "run_after", "timeout", "max_retries", "idempotency_ke
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     add = parser.add_argument
     add("task_type", metavar="TYPE", help="name of a registered task, as in the admin")
     add(
@@ -53,8 +52,8 @@ def run(call: Call) -> int:
             **{name: call[name] for name in PLAIN_OPTIONS},
         )
     )
-    call.write(str(submitted.id))
-    call.write_json(
+    return call.answer(
+        str(submitted.id),
         {
             "task_id": submitted.id,
             "status": submitted.status,
@@ -62,6 +61,5 @@ def run(call: Call) -> int:
             "priority": submitted.spec.band.label,
             "queue_position": submitted.queue_position,
             "replayed": submitted.replayed,
-        }
+        },
     )
-    return OK

@@ -4,9 +4,8 @@ from argparse import ArgumentParser
 from typing import Any
 
 from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
-from queue_app.management.verbs._values import duration
+from queue_app.management.verbs._values import duration, names
 from queue_app.models import WorkerToken
-from queue_app.services.control import audit
 from queue_app.services.repair import tokens
 from queue_app.sql.database import atomic
 
@@ -26,7 +25,6 @@ FIELDS = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     add = parser.add_argument
     add("action", choices=("create", "rotate", "revoke", "list"))
     add("name", nargs="?", default="", help="name of the token; not for list")
@@ -60,8 +58,8 @@ def run(call: Call) -> int:
         if action == "create":
             token, secret = tokens.create(
                 name,
-                queues=_names(call["queues"]),
-                capabilities=_names(call["capabilities"]),
+                queues=names(call["queues"]),
+                capabilities=names(call["capabilities"]),
                 max_in_flight=call["max_in_flight"],
                 expires_in=call["expires_in"],
                 by=call.by,
@@ -70,20 +68,18 @@ def run(call: Call) -> int:
             token, secret = tokens.rotate(name, **({"overlap": call["overlap"]} if call["overlap"] else {}))
         else:
             tokens.known(name)  # an unknown name must leave no record
-        audit.record(f"token_{action}", "token", [name], by=call.by, via=audit.COMMAND)
+        call.record(f"token_{action}", "token", [name])
     if action == "revoke":
         stopped = tokens.revoke(name)
-        call.write(f"{name} is revoked; workers stopped: {stopped}; their tasks are queued again")
-        call.write_json({"name": name, "revoked": True, "workers": stopped})
-        return OK
+        return call.answer(
+            f"{name} is revoked; workers stopped: {stopped}; their tasks are queued again",
+            {"name": name, "revoked": True, "workers": stopped},
+        )
     call.write(f"{token.name}: {secret}")
-    call.write("This secret is shown only once. Give it to the worker as TASKQUEUE_TOKEN, or with --token.")
-    call.write_json(_as_dict(token) | {"secret": secret})
-    return OK
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+    return call.answer(
+        "This secret is shown only once. Give it to the worker as TASKQUEUE_TOKEN, or with --token.",
+        _as_dict(token) | {"secret": secret},
+    )
 
 
 def _as_dict(token: WorkerToken) -> dict[str, Any]:

@@ -27,7 +27,6 @@ MINIMUM_INTERVAL: Final = 0.2
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
     add = parser.add_argument
     add("--interval", type=float, default=2.0, metavar="SECONDS", help="time between two updates (default 2)")
     add("--once", action="store_true", help="print once and exit")

@@ -1,7 +1,5 @@
 """Create, find and revoke keys of the API. A secret is returned once; only its digest is stored."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets
@@ -23,25 +21,13 @@ MARK: Final = "tq"
 SECRET_LENGTH: Final = 100
 #: Permissions that a key can be limited to.
 SCOPES: Final = (
-    "add_task",
-    "view_task",
-    "view_payload",
-    "cancel_task",
-    "reprioritise_task",
-    "retry_task",
-    "view_deadletter",
-    "replay_deadletter",
-    "discard_deadletter",
-    "view_worker",
-    "pause_queue",
-    "change_queue",
-    "change_prioritypolicy",
-    "view_operation",
-    "change_operation",
-)
+    "add_task", "view_task", "view_payload", "cancel_task", "reprioritise_task", "retry_task", "view_deadletter",
+    "replay_deadletter", "discard_deadletter", "view_worker", "pause_queue", "change_queue", "change_prioritypolicy",
+    "view_operation", "change_operation",
+)  # fmt: skip
 #: Lifetime of a key in a process's cache: a revoked key may be accepted for this long.
-REMEMBER_SECONDS: Final = 2.0
-REMEMBER_AT_MOST: Final = 1000
+CACHE_SECONDS: Final = 2.0
+MAX_CACHED: Final = 1000
 #: Minimum time between two updates of ``last_used_at``.
 _USED_EVERY: Final = timedelta(minutes=1)
 
@@ -112,12 +98,12 @@ def forget_keys() -> None:
 def _look_up(prefix: str) -> ApiKey | None:
     now = time.monotonic()
     found = _known.get(prefix)
-    if found is not None and now - found[0] < REMEMBER_SECONDS:
+    if found is not None and now - found[0] < CACHE_SECONDS:
         return found[1]
     key = ApiKey.objects.filter(prefix=prefix).first()
     if key is not None and not connection().in_atomic_block:  # an uncommitted key must not be cached
         with _lock:
-            if len(_known) >= REMEMBER_AT_MOST:
+            if len(_known) >= MAX_CACHED:
                 _known.clear()
             _known[prefix] = (now, key)
     return key

@@ -3,8 +3,6 @@
 Call ``record`` in the transaction of the change: then no change lacks its record, and no record lacks its change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
@@ -45,10 +43,7 @@ def record(  # noqa: PLR0913 - by name
     reason: str = "",
     count: int | None = None,
 ) -> AuditEntry:
-    """Write one entry for an action on one or many objects of a kind; values under sensitive names are masked.
-
-    ``count`` is the number of changed objects, if it is not the number of ``ids``.
-    """
+    """Write one entry for an action on one or ``count`` objects (default: ``ids``); sensitive values are masked."""
     _recorded.set(True)
     details = dict(after or {})
     if len(ids) > 1:

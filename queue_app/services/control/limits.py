@@ -3,8 +3,6 @@
 An edit applies from the next claim on: it is copied to the index on commit (see ``queues``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -18,7 +16,7 @@ from queue_app.sql.database import alias, atomic
 
 #: Fields that a person may edit; pauses have services of their own.
 PACE: Final = ("max_concurrent", "rate_count", "rate_seconds", "rate_burst", "min_delay_seconds", "throttled_until")
-#: Codes of Django's validators -> ours.
+#: {code of a Django validator: code in our API}.
 _CODES: Final = {"min_value": "out_of_range", "max_value": "out_of_range", "invalid_choice": "unknown_choice"}
 
 
@@ -32,8 +30,8 @@ class InvalidLimits(InvalidTaskData):
 
 
 @contextmanager
-def refused() -> Iterator[None]:
-    """Turn errors of the models into ``InvalidLimits``."""
+def translated_errors() -> Iterator[None]:
+    """Raise ``InvalidLimits`` in place of the models' ``ValidationError``."""
     try:
         yield
     except ValidationError as error:
@@ -43,7 +41,7 @@ def refused() -> Iterator[None]:
 def create_limit(scope: str, name: str, changes: Mapping[str, Any]) -> Limit:
     """Store limits of a task type or key; raise ``InvalidLimits``."""
     limit = Limit(scope=scope, name=name, **changes)
-    with refused(), atomic():
+    with translated_errors(), atomic():
         limit.full_clean()
         try:
             with atomic():
@@ -60,7 +58,7 @@ def update_limit(limit_id: int, changes: Mapping[str, Any]) -> Limit:
         limit = _lock(limit_id)
         for field, value in changes.items():
             setattr(limit, field, value)
-        with refused():
+        with translated_errors():
             limit.full_clean()
         if changes:
             limit.save(update_fields=[*changes, "updated_at"])

@@ -6,8 +6,6 @@ A pause starts no new task; running tasks finish. A pause with ``resume_at`` end
 Crash points: only the row counts; the reconciler repeats a copy to the index that was lost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -20,12 +18,16 @@ from queue_app import signals
 from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.models import Limit, Queue, RuntimeSettings
 from queue_app.models.limit import Scope
-from queue_app.services.control.limits import refused
+from queue_app.services.control.limits import translated_errors
+from queue_app.services.enqueue.validate import check_aware
 from queue_app.sql import pending_work
 from queue_app.sql.database import alias, atomic
 
 MAX_PAUSE: Final = timedelta(days=366)
 FIELDS: Final = ("paused", "paused_at", "paused_by", "paused_reason", "resume_at", "updated_at")
+
+#: The kind of a pause of everything, beside those of limits and "queue".
+EVERYTHING: Final = "everything"
 
 type Paused = Queue | Limit | RuntimeSettings
 
@@ -75,6 +77,15 @@ def resume_everything() -> RuntimeSettings:
         return _resume(_lock_settings())
 
 
+#: {kind: how to pause it, how to resume it}; everything has no name.
+BY_KIND: Final[dict[str, tuple[Callable[..., Paused], Callable[..., Paused | None]]]] = {
+    "queue": (pause, resume),
+    Scope.TYPE.value: (pause_type, resume_type),
+    Scope.KEY.value: (pause_key, resume_key),
+    EVERYTHING: (pause_everything, resume_everything),
+}
+
+
 def resume_due() -> int:
     """End the pauses whose ``resume_at`` has passed; return their number. Safe to run concurrently."""
     if not pending_work.any_pause_over():
@@ -94,17 +105,10 @@ def check_resume_at(value: datetime | None) -> datetime | None:
     """Return ``value`` if it is ``None`` or an aware time within the next year; else raise ``InvalidTaskData``."""
     if value is None:
         return None
-    if not isinstance(value, datetime):
-        raise InvalidTaskData("resume_at", "resume_at must be a date and time.", code="datetime_expected")
-    if value.tzinfo is None or value.utcoffset() is None:
-        raise InvalidTaskData("resume_at", "resume_at needs a time zone.", code="timezone_required")
     now = datetime.now(UTC)
-    if not now < value <= now + MAX_PAUSE:
-        raise InvalidTaskData(
-            "resume_at",
-            f"resume_at must be in the future, by at most {MAX_PAUSE.days} days.",
-            code="date_out_of_range",
-        )
+    if not now < check_aware(value, "resume_at") <= now + MAX_PAUSE:
+        message = f"resume_at must be in the future, by at most {MAX_PAUSE.days} days."
+        raise InvalidTaskData("resume_at", message, code="date_out_of_range")
     return value
 
 
@@ -114,7 +118,7 @@ def describe(what: Paused) -> str:
         return f"the queue {what.name}"
     if isinstance(what, Limit):
         return f"the task type {what.name}" if what.scope == Scope.TYPE else f"the key {what.name}"
-    return "everything"
+    return EVERYTHING
 
 
 def _pause[P: Paused](lock: Callable[[], P], by: str, reason: str, resume_at: datetime | None) -> P:
@@ -136,7 +140,7 @@ def _resume[P: Paused](what: P) -> P:
 
 
 def _lock_limit(scope: Scope, name: str) -> Limit:
-    with refused():
+    with translated_errors():
         Limit(scope=scope, name=name).full_clean(validate_unique=False, validate_constraints=False)
     limits = Limit.objects.using(alias())
     limits.get_or_create(scope=scope, name=name)

@@ -1,10 +1,8 @@
 """Edit queues and policies, and copy limits and thresholds to the index."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
@@ -20,36 +18,20 @@ from queue_app.services.notify.index import on_commit
 from queue_app.sql import snapshot
 from queue_app.sql.database import alias, atomic
 
-#: Editable fields and their types. ``None`` is accepted too if the column is nullable.
-QUEUE_FIELDS: Final[dict[str, type[Any]]] = {
-    "description": str,
-    "order": str,
-    "fair_by": str,
-    "fair_weights": dict,
-    "max_concurrent": int,
-    "max_concurrent_per_user": int,
-    "max_length": int,
-    "max_pending_per_user": int,
-    "max_retries": int,
-    "timeout_seconds": float,
-    "stale_after_seconds": float,
-    "expire_eagerly": bool,
-    "rate_count": int,
-    "rate_seconds": float,
-    "rate_burst": int,
-    "min_delay_seconds": float,
-}
-POLICY_FIELDS: Final[dict[str, type[Any]]] = {
-    "max_retries": int,
-    "timeout_seconds": float,
-    "promote_after_seconds": float,
-}
-_TYPE_NAMES: Final = {
-    str: "a string",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    dict: "an object",
+#: Editable fields.
+QUEUE_FIELDS: Final = (
+    "description", "order", "fair_by", "fair_weights", "max_concurrent", "max_concurrent_per_user", "max_length",
+    "max_pending_per_user", "max_retries", "timeout_seconds", "stale_after_seconds", "expire_eagerly", "rate_count",
+    "rate_seconds", "rate_burst", "min_delay_seconds",
+)  # fmt: skip
+POLICY_FIELDS: Final = ("max_retries", "timeout_seconds", "promote_after_seconds")
+#: Kind of a column -> type of its values, and what an error calls them. Nullable columns accept ``None`` too.
+_TYPES: Final[dict[Any, tuple[type[Any], str]]] = {
+    (models.CharField, models.TextField): (str, "a string"),
+    models.IntegerField: (int, "a whole number"),
+    models.FloatField: (float, "a number"),
+    models.BooleanField: (bool, "true or false"),
+    models.JSONField: (dict, "an object"),
 }
 _MAX_NUMBER: Final = 10**9
 _MAX_TEXT: Final = 10_000
@@ -113,13 +95,15 @@ def edit_policy(band: Band, changes: Mapping[str, Any], *, version: str | None, 
 
 
 def _edit[T: models.Model](
-    row: T, fields: Mapping[str, type[Any]], changes: Mapping[str, Any], version: str | None, by: str
+    row: T, fields: Collection[str], changes: Mapping[str, Any], version: str | None, by: str
 ) -> T:
     if version is not None and version != version_of(row):
         raise ChangedMeanwhile("It was changed since you read it; read it again and repeat your change.")
     before = {name: getattr(row, name) for name in changes}
     for name, value in changes.items():
-        setattr(row, name, _checked(row, name, value, fields[name]))
+        if name not in fields:
+            raise KeyError(name)
+        setattr(row, name, _checked(row, name, value))
     try:
         row.full_clean(validate_unique=False)
     except ValidationError as error:
@@ -131,8 +115,9 @@ def _edit[T: models.Model](
     return row
 
 
-def _checked(row: models.Model, name: str, value: Any, kind: type[Any]) -> Any:
+def _checked(row: models.Model, name: str, value: Any) -> Any:
     field: Any = row._meta.get_field(name)  # noqa: SLF001 - as above
+    kind, called = next(found for columns, found in _TYPES.items() if isinstance(field, columns))
     if value is None:
         if not field.null:
             raise InvalidTaskData(name, f"{name} cannot be null.", code="null_not_allowed")
@@ -140,7 +125,7 @@ def _checked(row: models.Model, name: str, value: Any, kind: type[Any]) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
-        raise InvalidTaskData(name, f"{name} must be {_TYPE_NAMES[kind]}.", code="invalid_type")
+        raise InvalidTaskData(name, f"{name} must be {called}.", code="invalid_type")
     if isinstance(value, str) and (len(value) > _MAX_TEXT or "\x00" in value):
         raise InvalidTaskData(
             name, f"{name} takes at most {_MAX_TEXT} characters and no NUL.", code="invalid_characters"

@@ -3,8 +3,6 @@
 Each check yields what it finds. A check whose server does not answer is skipped; the server is reported instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Checks of PostgreSQL, Redis and the clocks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Checks of the work: index, scheduler, maintenance, workers, queues, dead letters."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -45,7 +43,7 @@ def check_index() -> Iterator[Finding]:
     if stats.state == "ready":
         what = f"the index carries generation {stats.generation}, the rows {row.number if row else 0}"
     if stats.state == "rebuilding" and since is not None and since < REBUILD_SECONDS:
-        yield warn("index", f"{what} since {since:.0f} s; claims wait", "Wait until the scheduler has rebuilt it.")
+        yield warn("index", f"{what}, for {since:.0f} s now; claims wait", "Wait until the scheduler has rebuilt it.")
     else:
         yield fail(
             "index",
@@ -130,7 +128,7 @@ def check_workers() -> Iterator[Finding]:
 def _active_workers() -> Finding:
     active = list(Worker.objects.filter(status=WorkerStatus.ACTIVE).values_list("concurrency", flat=True))
     if active:
-        return ok("workers", f"{len(active)} active with {sum(active)} slots")
+        return ok("workers", f"active: {len(active)}, slots: {sum(active)}")
     hint = "Start `manage.py runworker`."
     if any(rows.counts_to_compare(1)):
         return fail("workers", "none is active, and tasks wait", hint)
@@ -205,9 +203,9 @@ def _difference(stats: IndexStats) -> str:
     indexed, leased = sum(queue.total for queue in stats.queues), sum(queue.active for queue in stats.queues)
     found = []
     if queued < COMPARED and abs(queued - indexed) > max(50, queued // 100):
-        found.append(f"{queued:,} rows are queued, {indexed:,} are indexed")
+        found.append(f"queued tasks: {queued:,} in the rows, {indexed:,} in the index")
     if abs(executing - leased) > max(50, executing // 10):
-        found.append(f"{executing:,} rows execute, {leased:,} leases are held")
+        found.append(f"executing tasks: {executing:,} in the rows, {leased:,} leases in the index")
     return "; ".join(found)
 
 

@@ -1,21 +1,21 @@
 """Admit tasks to queues that have room, and expire tasks that are stale.
 
-Two limits apply: ``max_length`` of a queue, and ``max_pending_per_user``. A queue's own numbers apply to every caller,
-as does ``max_pending_per_user`` of the runtime settings. Tasks from outside (API, request stream) are limited by
-default as well: by ``max_length`` of the runtime settings, and by ``ADMISSION.MAX_PENDING_PER_USER``.
+Two limits apply: ``max_length`` of a queue, and ``max_pending_per_user``. Limits that a queue sets itself apply to
+every caller, as does ``max_pending_per_user`` of the runtime settings. Tasks from outside (API, request stream) also
+have default limits: ``max_length`` of the runtime settings, and ``ADMISSION.MAX_PENDING_PER_USER``.
 
-``max_length`` counts waiting tasks, scheduled or queued. A user's number counts all pending tasks: in the queue that
-has a number of its own, else in all queues that have none. Only submissions are limited; a retry, a returned task and
-a replay always find their place.
+``max_length`` counts waiting tasks, scheduled or queued. ``max_pending_per_user`` counts all pending tasks of a user:
+in one queue if that queue sets the limit, else in all queues together that set none. Only submissions are limited; a
+retry, a returned task and a replay always find their place.
 
 Submitters never exceed a limit: the submitters of one queue or of one user take turns until their transactions end
 (``sql.admission``). In a long transaction, enqueue late, because other submitters wait. Two transactions that enqueue
 to the same two queues in different orders may deadlock; PostgreSQL ends one of them with an error. Without a limit,
 code that enqueues takes no lock and counts nothing.
 
-A full queue first expires its stale tasks: those older than its ``stale_after_seconds``, or than an hour if the queue
-has a ``max_length`` of its own and no such number. Under the default for tasks from outside, a queue expires tasks
-only if it has the number itself, because code was promised no limit.
+A full queue first expires its stale tasks. Tasks are stale when they are older than the queue's
+``stale_after_seconds``. A queue that sets only ``max_length`` uses one hour. A queue that sets neither expires nothing
+when the default limit for tasks from outside is reached: the tasks in it may come from code, which has no limit.
 
 Crash points: everything is one transaction, so a process that dies in between has admitted nothing. Expiring stale
 tasks is a transition of its own, before that transaction.
@@ -62,7 +62,7 @@ class Write[T](Protocol):
 
 
 def store_one_if_room(row: TaskRow, write: Write[Enqueued | None], *, write_events: bool = True) -> Enqueued | None:
-    """Do as ``store_if_room`` does for one task from outside, if possible in one round trip."""
+    """Store one task from outside like ``store_if_room``, in one round trip if possible."""
     is_own = not is_in_transaction()
     if is_own:
         stored = rows.insert_if_room(row, _defaults(is_own=True, outside=True))
@@ -92,13 +92,13 @@ def _store[T](asked: Sequence[TaskRow], write: Write[T], *, is_own: bool, outsid
     except LimitExceeded as error:
         if write_events:
             spec = next((row.spec for row in asked if row.spec.queue == error.queue), asked[0].spec)
-            events.rejected(spec, error.code, numbers(error))
+            events.rejected(spec, error.code, refusal_fields(error))
         raise
-    raise AssertionError("the count has no end")
+    raise AssertionError("unreachable: the loop ends only by a return or an error")
 
 
-def numbers(error: LimitExceeded) -> tuple[str, ...]:
-    """Return the numbers of a refusal as the fields of its event."""
+def refusal_fields(error: LimitExceeded) -> tuple[str, ...]:
+    """Return the limit and the counts of a refusal as fields of its event."""
     return ("limit", str(error.limit), "current", str(error.current), "asked", str(error.asked))
 
 
@@ -112,7 +112,7 @@ class _NoRoom(Exception):
 
 
 def _try[T](asked: Sequence[TaskRow], write: Write[T], *, is_own: bool, outside: bool) -> T:
-    """Count and store in one transaction, its own or the caller's; store nothing if a limit is exceeded."""
+    """Count and store in one transaction (``is_own``: not the caller's); store nothing if a limit is exceeded."""
     defaults = _defaults(is_own=is_own, outside=outside)
 
     def attempt(*before: Callable[[], None]) -> T:
@@ -138,7 +138,7 @@ def _defaults(*, is_own: bool, outside: bool) -> Defaults:
 
 
 def _check(asked: Sequence[TaskRow], defaults: Defaults) -> None:
-    """Raise unless there is room for all tasks; no other submitter can take it until the transaction ends."""
+    """Raise unless there is room for all tasks; the room stays reserved until the transaction ends."""
     isolation, found = rows.read_limits({row.spec.queue for row in asked}, defaults)
     limits = {each.queue: each for each in found}
     lengths = {queue: each.length for queue, each in limits.items() if each.length is not None}
@@ -175,7 +175,7 @@ def _scope(row: TaskRow, limits: dict[str, QueueLimits]) -> UserScope:
 
 
 def _new_ones(asked: Sequence[TaskRow], lengths: dict[str, int], pendings: dict[UserScope, int]) -> list[TaskRow]:
-    """Return the tasks that take a place; a taken idempotency key names a task that is there already."""
+    """Return the tasks that need a place: those whose idempotency key does not name a task that is already stored."""
     keyed = {(row.spec.user, key): row for row in asked if (key := row.spec.idempotency_key) is not None}
     if not keyed:
         return list(asked)
@@ -188,7 +188,7 @@ def _new_ones(asked: Sequence[TaskRow], lengths: dict[str, int], pendings: dict[
 def expire_stale(queue: str, older_than: float = DEFAULT_STALE_SECONDS, limit: int = BATCH) -> int:
     """Expire at most ``limit`` tasks queued for more than ``older_than`` seconds; return how many.
 
-    Oldest first, whatever their bands. Two processes may do so at once.
+    Expires the oldest first, regardless of band. Two processes may run this at once.
     """
     if not 0 <= older_than <= MAX_SECONDS:  # false for NaN too
         return 0

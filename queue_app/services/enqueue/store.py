@@ -27,7 +27,7 @@ from queue_app.sql.insert_many import STEP, insert_calls, insert_many, instants
 
 type QueueKey = tuple[str, str]  # database alias, queue
 
-#: Queues that this process has seen committed; only an unknown name costs a query.
+#: Queues that are committed and known to this process. Only an unknown name costs a query.
 _known_queues: Final[set[QueueKey]] = set()
 
 
@@ -44,12 +44,12 @@ def enqueue(new: NewTask, *, outside: bool = False) -> Enqueued:
 
 
 def enqueue_call(spec: TaskSpec, args: Sequence[Any], parameters: dict[str, Any]) -> Enqueued:
-    """Store one call of a checked task (``check_spec``); as ``enqueue``."""
+    """Store one call of a task whose options ``check_spec`` has checked; otherwise like ``enqueue``."""
     return store_one(check_call(spec, args, parameters))
 
 
 def store_one(row: TaskRow, *, outside: bool = False, write_events: bool = True, locate: bool = False) -> Enqueued:
-    """Store a checked task; as ``enqueue``.
+    """Store a checked task, like ``enqueue``.
 
     Without ``write_events`` the caller writes the event that the task was accepted or refused. With ``locate`` the
     index is asked for the task's position in the queue, unless the caller's transaction goes on.
@@ -77,7 +77,7 @@ def enqueue_many(tasks: Iterable[NewTask], *, outside: bool = False) -> list[Enq
 
 
 def store_many(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:
-    """Store many checked tasks; as ``enqueue_many``."""
+    """Store many checked tasks, like ``enqueue_many``."""
     if not rows:
         return []
     with tracing.enqueueing(rows):
@@ -177,7 +177,7 @@ def _announcement(
     write_events: bool = True,
     on_located: Callable[[int | None], object] | None = None,
 ) -> Callable[[], None]:
-    """Return a function that tells the index, listeners and receivers of signals about the tasks."""
+    """Return a function that notifies the index, event listeners and signal receivers of the tasks."""
     entries = _entries(stored)
     runs = events.of_stored(stored) if write_events else ()
     on_push = partial(_known_queues.update, queues) if queues else None

@@ -4,8 +4,6 @@ The type is only looked up among the registered tasks, and options that the call
 are those of the registered task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

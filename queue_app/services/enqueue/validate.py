@@ -65,8 +65,10 @@ def check_spec(new: NewTask, registered: AnyTask | None = None) -> TaskSpec:
     task_type = check_task_type(new.task_type) if registered is None else new.task_type
     queue, capabilities = check_queue_name(queue), check_capabilities(option("capabilities", ()))
     key, retries = option("idempotency_key", None), option("max_retries", None)
-    user = _text(new.user, "user", USER_LENGTH, allow_blank=True)
-    concurrency_key = _text(option("concurrency_key", ""), "concurrency_key", CONCURRENCY_KEY_LENGTH, allow_blank=True)
+    user = check_text(new.user, "user", USER_LENGTH, allow_blank=True)
+    concurrency_key = check_text(
+        option("concurrency_key", ""), "concurrency_key", CONCURRENCY_KEY_LENGTH, allow_blank=True
+    )
     weight = _integer(option("weight", 1), "weight", 1, MAX_WEIGHT)
     return TaskSpec(
         task_type=task_type,
@@ -78,7 +80,7 @@ def check_spec(new: NewTask, registered: AnyTask | None = None) -> TaskSpec:
         timeout=_seconds(option("timeout", None), "timeout"),
         retry_delay=_seconds(option("retry_delay", None), "retry_delay"),
         run_after=check_run_after(new.run_after if new.delay is None else _after(new.delay)),
-        idempotency_key=None if key is None else _text(key, "idempotency_key", KEY_LENGTH),
+        idempotency_key=None if key is None else check_text(key, "idempotency_key", KEY_LENGTH),
         concurrency_key=concurrency_key,
         weight=weight,
         lane=lane_name(queue, task_type, capabilities, user, concurrency_key, weight),
@@ -144,12 +146,12 @@ def result_text(value: Any) -> str | None:
 
 def check_task_type(name: Any) -> str:
     """Return ``name`` if it can name a task type, known or not."""
-    return _text(name, "task_type", TYPE_LENGTH)
+    return check_text(name, "task_type", TYPE_LENGTH)
 
 
 def check_request_id(value: Any) -> str:
     """Return ``value`` if it can name a request, and so be its idempotency key."""
-    return _text(value, "request_id", KEY_LENGTH)
+    return check_text(value, "request_id", KEY_LENGTH)
 
 
 def check_queue_name(name: Any) -> str:
@@ -174,20 +176,26 @@ def check_run_after(value: Any) -> datetime | None:
     """Return ``value`` if it is an aware time between the year 2000 and ten years from now."""
     if value is None:
         return None
-    if not isinstance(value, datetime):
-        raise InvalidTaskData("run_after", "run_after must be a date and time.", code="datetime_expected")
-    if value.tzinfo is None or value.utcoffset() is None:
-        raise InvalidTaskData("run_after", "run_after needs a time zone.", code="timezone_required")
-    if not EARLIEST <= value <= datetime.now(UTC) + MAX_DELAY:
+    when = check_aware(value, "run_after")
+    if not EARLIEST <= when <= datetime.now(UTC) + MAX_DELAY:
         raise InvalidTaskData(
             "run_after", "run_after must lie between the year 2000 and ten years from now.", code="date_out_of_range"
         )
+    return when
+
+
+def check_aware(value: Any, field: str) -> datetime:
+    """Return ``value`` if it is a time with a zone."""
+    if not isinstance(value, datetime):
+        raise InvalidTaskData(field, f"{field} must be a date and time.", code="datetime_expected")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise InvalidTaskData(field, f"{field} needs a time zone.", code="timezone_required")
     return value
 
 
 def check_reason(value: Any, limit: int) -> str:
     """Return the reason of a staff action: one line of text, which may be empty."""
-    return _text(value, "reason", limit, allow_blank=True)
+    return check_text(value, "reason", limit, allow_blank=True)
 
 
 def _name(value: Any, field: str) -> str:
@@ -201,7 +209,8 @@ def _name(value: Any, field: str) -> str:
     return value
 
 
-def _text(value: Any, field: str, limit: int, *, allow_blank: bool = False) -> str:
+def check_text(value: Any, field: str, limit: int, *, allow_blank: bool = False) -> str:
+    """Return ``value`` if it is visible text of at most ``limit`` characters."""
     if not isinstance(value, str):
         raise InvalidTaskData(field, f"{field} must be a string.", code="string_expected")
     if not (value or allow_blank):

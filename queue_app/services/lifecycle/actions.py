@@ -3,7 +3,7 @@
 Each action on many tasks skips the tasks that it does not apply to; each action on one task raises instead.
 
 A cancelled task that waits ends at once. A running one is asked to stop: the index wakes its worker, which reads the
-request from the rows, as it does with every heartbeat. Whatever the attempt then returns, the task ends as cancelled.
+request from the rows, as it does with every heartbeat. The task then ends as cancelled, even if the attempt succeeds.
 
 Crash points: after the commit and before the index, the index proposes a cancelled task once, and the row refuses it;
 a task that was queued again is missing from the index until the reconciler pushes it. A worker that was not woken
@@ -35,7 +35,7 @@ from queue_app.sql import waiting
 from queue_app.sql.claim import statuses
 from queue_app.sql.database import atomic, once_more_after_deadlock
 
-#: States that ``retry`` leaves.
+#: States from which ``retry`` can queue a task.
 RETRIABLE = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED, Status.DEAD_LETTER})
 
 
@@ -68,10 +68,7 @@ def cancel_many(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Status]:
 
 
 def reprioritise(task_id: uuid.UUID, band: Band) -> None:
-    """Move one waiting task to ``band``; it keeps the time at which it was queued.
-
-    Raises ``TaskNotFound``, and ``InvalidTransition`` when the task no longer waits.
-    """
+    """Move one waiting task to ``band``, in its order; raise ``TaskNotFound``, or ``InvalidTransition``."""
     if not reprioritise_many([task_id], band):
         raise _refusal(task_id, "only waiting tasks have a priority to change")
 
@@ -84,10 +81,7 @@ def reprioritise_many(ids: Sequence[uuid.UUID], band: Band) -> set[uuid.UUID]:
 
 
 def run_now(task_id: uuid.UUID) -> None:
-    """Queue a scheduled task without waiting for its time.
-
-    Raises ``TaskNotFound``, and ``InvalidTransition`` when the task is not scheduled.
-    """
+    """Queue a scheduled task now; raise ``TaskNotFound``, or ``InvalidTransition`` when it is not scheduled."""
     if not run_now_many([task_id]):
         raise _refusal(task_id, "only scheduled tasks can be run early")
 
@@ -121,7 +115,9 @@ def retry_many(ids: Sequence[uuid.UUID], *, by: str = "") -> set[uuid.UUID]:
 
 
 def run_again(task_id: uuid.UUID, *, parameters: dict[str, Any] | None = None) -> Enqueued:
-    """Enqueue a copy of a task; ``parameters``, edited from the displayed and masked ones, replace its own.
+    """Enqueue a copy of a task, with ``parameters`` if given.
+
+    ``parameters`` may be edited from the displayed, masked ones: a value that is still masked keeps its true value.
 
     Raises ``TaskNotFound``, and ``InvalidTaskData`` for parameters that must not be stored.
     """

@@ -5,8 +5,6 @@ are still queued, and the reconciler abandons them; no attempt is spent. After t
 the tasks are executing under a dead worker, and the reaper returns them.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Sequence
 
@@ -73,10 +71,10 @@ def _grant(proposal: Proposal, worker_id: uuid.UUID) -> list[ClaimedTask]:
 def _return_refused(proposal: Proposal, granted: set[uuid.UUID]) -> None:
     """End the leases of the tasks that the rows refused.
 
-    An executing row was granted to another worker, and gets its own lease back. A queued row was refused because the
-    proposal is of another generation or was abandoned: then all of it goes back to its place. Otherwise it was queued
-    only now, or another transaction holds it locked: its lease stays, which keeps the task out of the way of others
-    until the reconciler abandons it.
+    - An executing row was granted to another worker; that worker's lease is restored.
+    - If the proposal is outdated (another generation, or abandoned), its queued tasks go back to their places.
+    - Otherwise a queued row was queued a moment ago, or another transaction has locked it. Its lease stays, so that
+      the index does not propose the task again at once; the reconciler abandons the lease.
     """
     refused = {task_id: queue for task_id, queue in proposal.tasks if task_id not in granted}
     found = snapshot.leases(list(refused))
@@ -98,8 +96,8 @@ def _return_refused(proposal: Proposal, granted: set[uuid.UUID]) -> None:
 def abandon(leases: Sequence[Lease]) -> int:
     """Take back leases that the rows did not grant; return how many tasks went back to their places.
 
-    First every later grant with such a stamp is refused. So it does not matter whether the worker that was proposed the
-    tasks is dead or only slow: what is queued now stays queued, and its slot can go to another.
+    First makes PostgreSQL refuse every later grant with such a stamp. So a slow worker cannot be granted the tasks
+    after their slots have gone to other tasks.
     """
     if not leases:
         return 0
@@ -116,9 +114,9 @@ def abandon(leases: Sequence[Lease]) -> int:
     return index.push(snapshot.refs([lease.id for lease in leases]))
 
 
-def withdraw_last(worker_id: uuid.UUID) -> int:
+def withdraw_last(index: Index, worker_id: uuid.UUID) -> int:
     """Put back the tasks that the index proposed to a worker and the rows did not grant; return how many."""
-    return abandon(get_index().last_proposal(worker_id))
+    return abandon(index.last_proposal(worker_id))
 
 
 def give_back(tasks: list[ClaimedTask]) -> set[uuid.UUID]:
@@ -137,17 +135,13 @@ def give_back_unacknowledged(worker_id: uuid.UUID, known: list[uuid.UUID]) -> in
 
 
 def recover(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
-    """Undo a claim whose answer the worker never saw, as ``give_back_unacknowledged``.
+    """Undo a claim whose answer the worker never saw, like ``give_back_unacknowledged``.
 
-    The tasks that were only proposed go back first: a grant may still be under way in the server after its connection
-    broke, and is either visible afterwards or refused.
+    First returns the tasks that were proposed but not granted: after a broken connection PostgreSQL may still be
+    executing the grant. Afterwards that grant is either visible or refused.
     """
-    notify_index(_withdraw_last, "withdraw", worker_id)
+    notify_index(withdraw_last, "withdraw", worker_id)
     return give_back_unacknowledged(worker_id, known)
-
-
-def _withdraw_last(_index: Index, worker_id: uuid.UUID) -> None:
-    withdraw_last(worker_id)
 
 
 def return_to_index(tasks: Sequence[Returned]) -> int:

@@ -1,8 +1,8 @@
 """Record what attempts report while they run and how they ended, many at once, and free their slots.
 
 Crash points: before the commit nothing is recorded, and the reaper runs the task again. Between
-the commit and the release, the finished task keeps its slot until the reconciler releases it. The
-fence makes every repetition a change of nothing. A progress report that was not stored is lost.
+the commit and the release, the finished task keeps its slot until the reconciler releases it. Because of the fence, a
+repeated report changes nothing. A progress report that was not stored is lost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ type Gate = tuple[str, str]  # scope, name
 
 @dataclass(frozen=True, slots=True)
 class _Throttled:
-    """What throttling attempts changed: tasks that went back to their places, and gates that closed."""
+    """Effects of attempts that raised ``Throttle``: the tasks that are queued again, and the gates that closed."""
 
     held: dict[AttemptKey, Status] = field(default_factory=dict)
     tasks: list[TaskRef] = field(default_factory=list)
@@ -108,7 +108,7 @@ def _notify_index(ended: Sequence[ClaimedTask], throttled: _Throttled) -> None:
 
 
 def _throttle(outcomes: Sequence[Outcome]) -> _Throttled:
-    """Put the tasks back, and close the gates of the attempts that still held theirs."""
+    """Queue the tasks again, and close the gates that the attempts named; ignore attempts that lost their task."""
     by_id = {outcome.task.id: outcome for outcome in outcomes}
     returned = claim_rows.give_back([outcome.task for outcome in by_id.values()])
     longest: dict[Gate, float] = {}

@@ -1,4 +1,4 @@
-"""Close dead letters: replay queues the task again, discard gives it up.
+"""Close dead letters: replay queues the task again, discard leaves it dead.
 
 A replay resets the counts of retries and crashes. The attempt number, which fences, goes on rising,
 and the errors of earlier attempts stay. The dead letter records who replayed it and when.
@@ -7,8 +7,6 @@ Crash points: task, parameters and dead letter change in one transaction, so bef
 nothing has happened. Between the commit and the push the task is queued but not indexed,
 and the reconciler pushes it.
 """
-
-from __future__ import annotations
 
 import uuid
 from typing import Any
@@ -78,10 +76,7 @@ def _edited(dead_letter_id: uuid.UUID, parameters: dict[str, Any]) -> str | None
 
 
 def discard(dead_letter_id: uuid.UUID, *, by: str, reason: str = "") -> None:
-    """Close a dead letter for good.
-
-    Raises ``DeadLetterNotFound``, and ``InvalidTransition`` when it was replayed or discarded before.
-    """
+    """Close a dead letter for good; raise ``DeadLetterNotFound``, or ``InvalidTransition`` when it is closed."""
     if not discard_open([dead_letter_id], by=by, reason=reason):
         raise refusal(dead_letter_id, "discarded")
 

@@ -8,8 +8,6 @@ that breaks while an event is sent may publish it twice. FLUSHALL empties the st
 are right in all of these cases.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -41,11 +39,7 @@ MAX_COUNT = 1000
 
 
 def read(
-    after_id: str = FROM_NOW,
-    *,
-    count: int = 100,
-    block_ms: int | None = None,
-    only: EventFilter | None = None,
+    after_id: str = FROM_NOW, *, count: int = 100, block_ms: int | None = None, only: EventFilter | None = None
 ) -> tuple[list[Event], str]:
     """Return the events after ``after_id`` that match ``only``, oldest first, and the id to continue from.
 

@@ -1,30 +1,32 @@
 """Notify the index of what was committed; a notification may be lost.
 
 A process may die between COMMIT and the notification, or Redis may be away. The rows are committed, and the
-reconciler repairs the index from them. So a notification that fails is logged, not raised; and for a moment after a
-failure no further one is sent, so that callers do not each wait for a server that does not answer.
+reconciler repairs the index from them. So a failed notification is logged, not raised. After a failure, no thread of
+this process sends notifications for a few seconds; otherwise each caller would wait for a server that does not answer.
 """
-
-from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate
+
+from django.db import transaction
 
 from queue_app import signals, transition_log
 from queue_app.core.events import Run
 from queue_app.core.records import Entry
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
-from queue_app.sql.database import connection
+from queue_app.sql.database import alias, connection
 
 #: Receives the position that a task has in its queue, ``None`` when it has none.
 type OnLocated = Callable[[int | None], object]
 
 #: Minimum time without notifications after one failed, in seconds.
 HOLD_BACK_SECONDS = 2.0
-#: The same as a multiple of the time that the failure took: callers spend at most a fifth of their time waiting.
+#: The pause is at least this multiple of the time that the failure took, so callers wait at most 1/5 of the time.
 HOLD_BACK_FACTOR = 4
+#: Maximum number of notifications that wait until a caller turns autocommit on again.
+MAX_MANUAL_HOOKS = 1000
 
 
 class Breaker:
@@ -70,7 +72,22 @@ def on_commit[**P](
     operation: Callable[Concatenate[Index, P], object], name: str, *args: P.args, **kwargs: P.kwargs
 ) -> None:
     """Call ``notify_index`` once the caller's transaction has committed."""
-    connection().on_commit(lambda: notify_index(operation, name, *args, **kwargs), robust=True)
+    _call_on_commit(lambda: notify_index(operation, name, *args, **kwargs))
+
+
+def _call_on_commit(hook: Callable[[], object]) -> None:
+    """Call ``hook`` once the caller's transaction has committed; at once when there is none.
+
+    Django refuses hooks after ``set_autocommit(False)``, except inside an atomic block, and calls those when the caller
+    turns autocommit on again after its commit. A caller that never does would collect hooks for ever, so their number
+    is limited. The reconciler finds what they would have told the index.
+    """
+    database = connection()
+    if database.in_atomic_block or database.get_autocommit():
+        database.on_commit(hook, robust=True)
+    elif len(database.run_on_commit) < MAX_MANUAL_HOOKS:
+        with transaction.atomic(using=alias(), savepoint=False):
+            database.on_commit(hook, robust=True)
 
 
 def publish_runs(runs: Sequence[Run]) -> None:
@@ -134,4 +151,4 @@ def push_on_commit(
     hook.events.extend(events)
     hook.callbacks.extend([on_push] if on_push else [])
     if is_new:
-        database.on_commit(hook, robust=True)
+        _call_on_commit(hook)

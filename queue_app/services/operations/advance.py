@@ -11,8 +11,6 @@ records the progress. Between the commit of a step and the index, the reconciler
 for a single task.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import uuid
@@ -107,7 +105,7 @@ def advance(operation_id: uuid.UUID, changed: set[uuid.UUID] | None = None) -> i
             return 0
         now = clock()
         handled = 0
-        if not _first_ones_failed(operation, now):
+        if not _stop_if_first_failed(operation, now):
             handled = _take_step(operation, _allowance(operation, now), changed)
         if operation.state != OperationState.RUNNING:
             operation.finished_at = now
@@ -122,8 +120,8 @@ def advance(operation_id: uuid.UUID, changed: set[uuid.UUID] | None = None) -> i
 # -- how many ----------------------------------------------------------------------
 
 
-def _first_ones_failed(operation: Operation, clock: datetime) -> bool:
-    """Stop the operation, and return true, when all of its first tasks have failed again."""
+def _stop_if_first_failed(operation: Operation, clock: datetime) -> bool:
+    """Stop the operation if all of its first tasks have failed again; return whether it was stopped."""
     if not operation.stop_after_failures or operation.cleared_at is not None or not operation.changed:
         return False
     failed, ended_otherwise = rows.outcomes(operation.id, operation.stop_after_failures)

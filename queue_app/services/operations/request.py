@@ -4,8 +4,6 @@ An operation is a row: it outlives the process that requested it, and anyone wit
 and cancel it. ``advance`` carries it out in steps. Nothing here touches the index.
 """
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
@@ -86,12 +84,7 @@ def preview_operation(action: Action, wanted: TaskFilter | DeadLetterFilter, lim
 
 
 def start_operation(
-    action: Action,
-    wanted: TaskFilter | DeadLetterFilter,
-    options: Options | None = None,
-    *,
-    by: str,
-    reason: str = "",
+    action: Action, wanted: TaskFilter | DeadLetterFilter, options: Options | None = None, *, by: str, reason: str = ""
 ) -> Operation:
     """Request an action on everything that matches a filter now, oldest first; return the operation.
 

@@ -5,8 +5,6 @@ come from the rows. Tasks held back by a pause, a limit, a rate or the lack of a
 because these would idle. See ``core.autoscale``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
@@ -62,7 +60,7 @@ def autoscale(queue: Queue, *, slots: int | None = None, seconds: float = TARGET
 
 
 def _has_worker(lane: Lane, workers: Sequence[Worker]) -> bool:
-    """Return whether a live worker could run tasks of the lane; true without workers, as the first must be started."""
+    """Return whether a live worker could run tasks of the lane; without any worker, true, so that one is started."""
     return not workers or any(
         lane.task_type in worker.task_types
         and set(lane.capabilities) <= set(worker.capabilities)
@@ -126,10 +124,10 @@ class _Gates:
         return Gate(
             free=None if first.max_concurrent is None else first.max_concurrent - self._active[scope, name],
             rate=min(_rates(first), default=None),
-            shut=any(self._is_shut(row) for row in limits),
+            is_closed=any(self._is_closed(row) for row in limits),
         )
 
-    def _is_shut(self, row: Any) -> bool:
+    def _is_closed(self, row: Any) -> bool:
         until = getattr(row, "throttled_until", None)
         return bool(row.paused or (until is not None and until > self._now))
 

@@ -1,7 +1,5 @@
 """Read dead letters: filter, preview, list, one dead letter, and groups by cause."""
 
-from __future__ import annotations
-
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,9 +1,8 @@
 """Explain why a task is not running: every reason, who caused it, since when and until when.
 
-The index answers with the script code that a claim uses, so both see the same gates. The rows tell the rest: who
-paused, which tasks hold the slots, which workers are alive. A claim by an idle, able worker refuses the task exactly
-when a reason blocks it (``Explanation.blocking``); a test checks this. The answer holds for one moment. Nothing is
-written.
+The index answers with the same Lua code as a claim, so both see the same gates. The rows add who paused, which tasks
+hold the slots, and which workers are alive. A claim by an idle, able worker skips the task exactly when a reason blocks
+it (``Explanation.blocking``); a test checks this. The answer describes one moment, and nothing is written.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from django.db.models import Sum
 from django.utils import timezone
 
 from queue_app.core.explanation import Explanation, Reason
+from queue_app.core.records import TaskRef
 from queue_app.core.states import TERMINAL, Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
@@ -26,7 +26,7 @@ from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.models.limit import Scope
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.read.inspect import effective_options, get_task, ref_of
+from queue_app.services.read.inspect import effective_options, get_task
 from queue_app.sql.database import alias
 
 #: Maximum number of slot holders, or of workers, that a sentence names.
@@ -78,7 +78,7 @@ def _executing(task: Task, visible: TaskQuerySet | None) -> Reason:
     if visible is None and task.worker_id is not None:
         worker = Worker.objects.using(alias()).filter(pk=task.worker_id).first()
     on = f" on {worker.name}" if worker else ""
-    text = f"It is executing{on} since {_time(task.started_at)}, in attempt {task.attempt}."
+    text = f"It has been executing{on} since {_time(task.started_at)}, in attempt {task.attempt}."
     if task.cancel_requested_at is not None:
         text += " It was asked to stop."
     details = {"worker_id": task.worker_id, "since": task.started_at, "attempt": task.attempt}
@@ -94,7 +94,7 @@ def _waits_until(task: Task) -> Reason:
 
 
 def _from_index(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
-    index, ref = get_index(), ref_of(task)
+    index, ref = get_index(), TaskRef.of(task)
     placement = index.explain(ref)
     if placement.state != "ready":
         text = "The index is being rebuilt from the rows. No task starts until the rebuild is done."
@@ -118,17 +118,17 @@ def _from_index(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
 
 
 def _position(task: Task, placement: Placement, position: int) -> Reason:
-    """Return the place in the queue; where users or keys take turns, only the order within its own is certain."""
+    """Return the place in the queue. In a fair queue, only the order among tasks of the same user or key is certain."""
     details = {"ahead": position - 1, "priority": task.band.label}
     text = f"Position {position:,} in its queue." if position > 1 else "Next to run in its queue."
     if placement.turns:
         details |= {"turns": placement.turns, "ahead_of_own": placement.own_ahead}
-        own = f"{placement.own_ahead:,} of its own {placement.turns} come first"
+        own = f"{placement.own_ahead:,} tasks of the same {placement.turns} come first"
         if placement.own_ahead == 0:
-            own = f"it is the next of its {placement.turns}"
+            own = f"it is the next task of its {placement.turns}"
         elif placement.own_ahead == 1:
-            own = f"one of its own {placement.turns} comes first"
-        text = f"About position {position:,} in its queue, by time. There {placement.turns}s take turns: {own}."
+            own = f"1 task of the same {placement.turns} comes first"
+        text = f"About position {position:,} in its queue, by time. The {placement.turns}s take turns: {own}."
     return Reason("position", text, blocks=False, details=details)
 
 
@@ -146,10 +146,10 @@ def _from_gate(gate: GateState, visible: TaskQuerySet | None) -> Iterator[Reason
         numbers = {"limit": gate.cap, "current": gate.used, "held_by": holders}
         yield Reason("limit_reached", text, details=details | numbers)
     if gate.throttled_until is not None and gate.throttled_until > timezone.now():
-        text = f"{subject} is throttled: nothing of it starts before {_time(gate.throttled_until)}."
+        text = f"{subject} is throttled: none of its tasks starts before {_time(gate.throttled_until)}."
         yield Reason("throttled", text, until=gate.throttled_until, details=details)
     elif gate.next_at is not None and gate.is_closed:
-        every = f" of {gate.burst} and then 1 each {gate.interval:g} s" if gate.burst and gate.interval else ""
+        every = f" ({gate.burst} at once, then 1 every {gate.interval:g} s)" if gate.burst and gate.interval else ""
         text = f"{subject} has used up its rate{every}: the next task may start {_time(gate.next_at)}."
         details |= {"burst": gate.burst, "seconds": gate.interval}
         yield Reason("rate_limited", text, until=gate.next_at, details=details)
@@ -175,7 +175,7 @@ def _pauses(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
         details = {"scope": scope, "name": name, "since": row.paused_at, "reason": row.paused_reason}
         if visible is None:
             details["by"] = row.paused_by
-        text = f"{_SUBJECTS[scope].format(name)} is paused{by} since {_time(row.paused_at)}{why}{until}"
+        text = f"{_SUBJECTS[scope].format(name)} was paused{by} {_time(row.paused_at)}{why}{until}"
         yield Reason("paused", text, until=row.resume_at, details=details)
 
 
@@ -224,7 +224,8 @@ class _Lack:
         parts = ["does not serve the queue"] if self.queue else []
         parts += ["does not know the task type"] if self.task_type else []
         parts += [f"lacks {', '.join(self.capabilities)}"] if self.capabilities else []
-        parts += [f"has only {self.worker.concurrency} slots"] if self.slots else []
+        count = self.worker.concurrency
+        parts += [f"has only {count} slot{'' if count == 1 else 's'}"] if self.slots else []
         return " and ".join(parts)
 
 
@@ -240,7 +241,7 @@ def _from_workers(task: Task, *, named: bool) -> Iterator[Reason]:
         if len(able) == 1:
             text = "All slots of the only worker that could run it are taken."
         if task.weight > 1:
-            text = f"It takes {task.weight} slots of one worker at once; at most {free} are free in one."
+            text = f"It takes {task.weight} slots of one worker; no worker that could run it has more than {free} free."
         details: dict[str, Any] = {"weight": task.weight, "free": free, "workers": len(able)}
         yield Reason("no_free_slot", text, details=details)
 
@@ -261,7 +262,11 @@ def _none_able(task: Task, lacks: Sequence[_Lack], *, named: bool) -> Reason:
             f"No live worker that could run it knows the task type {task.task_type}.",
             lambda lack: not lack.task_type,
         ),
-        ("too_heavy", f"It takes {task.weight} slots, and no such worker has as many.", lambda lack: not lack.slots),
+        (
+            "too_heavy",
+            f"It takes {task.weight} slots, and no worker that could run it has that many.",
+            lambda lack: not lack.slots,
+        ),
     )
     left, nearest = list(lacks), list(lacks)
     code, text = requirements[-1][:2]

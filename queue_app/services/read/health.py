@@ -24,15 +24,15 @@ DATABASE, INDEX, SCHEDULER = PARTS = ("database", "index", "scheduler")
 class Probe[T]:
     """A question to a server, asked by a thread of its own; callers that ask meanwhile share the answer.
 
-    The thread keeps its connections, waits ``linger`` seconds for the next question, and calls ``goodbye`` at its end.
+    The thread keeps its connections, waits ``linger`` seconds for the next question, and calls ``on_end`` at its end.
     """
 
     def __init__(
-        self, question: Callable[[], T], *, linger: float = 0.0, goodbye: Callable[[], None] | None = None
+        self, question: Callable[[], T], *, linger: float = 0.0, on_end: Callable[[], None] | None = None
     ) -> None:
         self._question = question
         self._linger = linger
-        self._goodbye = goodbye
+        self._on_end = on_end
         self._lock = threading.Lock()
         self._pending: PendingAnswer[T] | None = None
         self._asker: _Asker | None = None
@@ -44,7 +44,7 @@ class Probe[T]:
             if pending is None or pending.done.is_set() or pending.age > ABANDON_SECONDS:
                 pending = self._pending = PendingAnswer(self._question)
                 if self._asker is None or not self._asker.accept(pending):
-                    self._asker = _Asker(pending, self._linger, self._goodbye)
+                    self._asker = _Asker(pending, self._linger, self._on_end)
                     self._asker.start()
         return pending
 
@@ -77,17 +77,17 @@ class PendingAnswer[T]:
 class _Asker(threading.Thread):
     """Asks one question after the other. A daemon: a server that hangs must not keep the process from ending."""
 
-    def __init__(self, first: PendingAnswer[object], linger: float, goodbye: Callable[[], None] | None) -> None:
+    def __init__(self, first: PendingAnswer[object], linger: float, on_end: Callable[[], None] | None) -> None:
         super().__init__(name="taskqueue-probe", daemon=True)
         self._accepted: SimpleQueue[PendingAnswer[object]] = SimpleQueue()
         self._accepted.put(first)
         self._linger = linger
-        self._goodbye = goodbye
+        self._on_end = on_end
         self._lock = threading.Lock()
         self._is_free = False
 
     def accept(self, pending: PendingAnswer[object]) -> bool:
-        """Take a question; return false if the thread is busy, has ended, or was left behind by a fork."""
+        """Take a question; return false if the thread is busy, has ended, or belongs to the process before a fork."""
         with self._lock:
             if not self._is_free or not self.is_alive():
                 return False
@@ -101,8 +101,8 @@ class _Asker(threading.Thread):
             with self._lock:
                 self._is_free = True
             pending.done.set()
-        if self._goodbye:
-            self._goodbye()
+        if self._on_end:
+            self._on_end()
 
     def _next(self) -> PendingAnswer[object] | None:
         try:

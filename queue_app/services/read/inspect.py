@@ -1,7 +1,5 @@
 """Read tasks: lists, counts, exports, one task in full, and its place in the queue."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -135,10 +133,7 @@ def export_pages(tasks: TaskQuerySet, wanted: TaskFilter) -> Iterator[list[Task]
 
 
 def count_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, exact: bool) -> tuple[int, bool]:
-    """Return how many tasks match the filter, and whether the count stopped at ``COUNT_CAP``.
-
-    An ``exact`` count does not stop; its cost grows with the number of rows.
-    """
+    """Return how many tasks match, and whether the count stopped at ``COUNT_CAP``; an ``exact`` one never stops."""
     if exact:
         return matching(wanted, tasks).order_by().count(), False
     count = 0
@@ -214,12 +209,7 @@ def position_of(task: Task) -> int | None:
     """Return a queued task's place in its queue by time, 1 for the next; ``None`` for other tasks."""
     if task.status != Status.QUEUED or task.queued_at is None:
         return None
-    return queue_position(ref_of(task))
-
-
-def ref_of(task: Task) -> TaskRef:
-    """Return a queued task as the index knows it."""
-    return TaskRef.of(task)
+    return queue_position(TaskRef.of(task))
 
 
 def queue_position(ref: TaskRef) -> int | None:

@@ -3,8 +3,6 @@
 Both servers are asked at the same time, each by a thread of its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,7 +75,7 @@ def _close_connection() -> None:
     connections[alias()].close()
 
 
-_rows = Probe(_read_rows, linger=KEEP_SECONDS, goodbye=_close_connection)
+_rows = Probe(_read_rows, linger=KEEP_SECONDS, on_end=_close_connection)
 _index = Probe(lambda: get_index().stats())
 
 

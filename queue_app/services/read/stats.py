@@ -1,7 +1,5 @@
 """Numbers about queues and workers; the index counts what it can."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -65,10 +63,7 @@ def _age(since: datetime | None, now: datetime) -> float | None:
 
 
 def queue_stats() -> dict[str, Any]:
-    """Return depth and oldest age per band, workers, and the throughput of the last minute.
-
-    The depths are ``None`` while the index cannot be reached.
-    """
+    """Return depths and ages per band (``None`` without the index), workers, and the last minute's throughput."""
     queues: list[QueueSummary] | None
     try:
         queues = [queue_summary(queue) for queue in Queue.objects.all()]
@@ -79,7 +74,7 @@ def queue_stats() -> dict[str, Any]:
         "index": state,
         "depth": None if queues is None else sum(queue.depth for queue in queues),
         "active": Task.objects.in_status(Status.EXECUTING).count(),
-        "bands": None if queues is None else _over_queues(queues),
+        "bands": None if queues is None else _sum_over_queues(queues),
         "queues": None if queues is None else [queue.as_dict() for queue in queues],
         "workers": worker_counts(),
         "throughput": throughput(timedelta(minutes=1)),
@@ -106,7 +101,7 @@ def admin_queue() -> dict[str, Any]:
     }
 
 
-def _over_queues(queues: list[QueueSummary]) -> dict[str, dict[str, Any]]:
+def _sum_over_queues(queues: list[QueueSummary]) -> dict[str, dict[str, Any]]:
     result: dict[str, dict[str, Any]] = {}
     for band in Band:
         stats = [queue.bands[band] for queue in queues]

@@ -1,7 +1,5 @@
 """One filter of tasks for lists, counts, exports and bulk actions."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator, Sequence

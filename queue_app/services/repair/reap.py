@@ -10,8 +10,6 @@ Crash points: before the commit nothing has happened, and the next tick repeats 
 and the index, the reconciler ends the leases and pushes the tasks.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import uuid
@@ -79,9 +77,7 @@ def reap_orphans() -> int:
     """End at most ``BATCH`` attempts of workers that are gone; return how many it ended."""
     settings = conf.get()
     reaped = rows.reap_orphans(
-        BATCH,
-        max_crashes=settings.retry.max_crashes,
-        dead_letter_seconds=settings.retention.dead_letter_seconds,
+        BATCH, max_crashes=settings.retry.max_crashes, dead_letter_seconds=settings.retention.dead_letter_seconds
     )
     if reaped:
         return_to_index(reaped)
@@ -122,8 +118,8 @@ def mark_dead(worker_id: uuid.UUID) -> int:
 def mark_dead_locally() -> int:
     """Declare workers of this machine dead whose process is gone; return how many.
 
-    Processes are compared by boot id, pid namespace, pid and start time, so a reused pid and another
-    container are told apart. On a platform without ``/proc`` this finds nothing; the heartbeat decides.
+    Compares boot id, pid namespace, pid and start time, so neither a reused pid nor another container is mistaken for
+    the worker. On a platform without ``/proc`` this finds nothing; the heartbeat decides.
     """
     machine = machine_identity()
     if not machine:
@@ -146,12 +142,8 @@ def _is_gone(neighbour: str) -> bool:
 
 def _announce(dead: list[tuple[uuid.UUID, str]]) -> None:
     for worker_id, profile in dead:
-        notify_index(_withdraw_last, "withdraw", worker_id)
+        notify_index(withdraw_last, "withdraw", worker_id)
         notify_index(Index.unregister, "retire", profile, worker_id)
         signals.worker_reaped.send(None, worker_id=worker_id)
     if dead:
         events.count({"worker:dead": len(dead)})
-
-
-def _withdraw_last(_index: Index, worker_id: uuid.UUID) -> None:
-    withdraw_last(worker_id)

@@ -10,8 +10,6 @@ So limits hold from the first claim on. A crash at any step leaves an index that
 the next rebuild starts over. Pushes continue during a rebuild: they are idempotent.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from dataclasses import dataclass
@@ -54,7 +52,7 @@ def rebuild_if_needed() -> Rebuilt | None:
 def rebuild() -> Rebuilt | None:
     """Rebuild the index; return ``None`` when another process is rebuilding it, or the index was lost meanwhile.
 
-    A process that loses the lock gives up before it deletes anything. Of two rebuilds at once, the later
+    A process that loses the lock stops before it deletes anything. If two rebuilds run at once, the later
     generation wins.
     """
     started = time.monotonic()
@@ -77,7 +75,7 @@ def rebuild() -> Rebuilt | None:
     finally:
         index.lock("rebuild", token, 0)
     snapshot.record_ready(number, tasks, leases)
-    index.notify_workers(workers.live())  # the index knows no idle workers any more: each must claim once
+    index.notify_workers(workers.live())  # the new index has no idle workers: each worker must claim once
     rebuilt = Rebuilt(number, tasks, leases, time.monotonic() - started)
     signals.index_rebuilt.send(None, generation=number, tasks=tasks, leases=leases, seconds=rebuilt.seconds)
     return rebuilt

@@ -5,14 +5,12 @@ Each step is bounded, and cheap when nothing is wrong:
 - limits are copied again;
 - tasks that were queued within the last seconds are compared, newest first, and missing or misplaced ones are pushed;
 - all queued tasks are compared in the same way, page by page, once in ``FULL_PASS_SECONDS``;
-- leases that no executing row names end: at once where the row was granted under them and has ended since, else when
-  they are there in two steps, so that claims under way are left alone;
+- leases that no executing row names are ended: at once if the row was granted under the lease and has ended since;
+  else if two consecutive steps find the lease, so that claims under way are left alone;
 - executing rows without their lease, or with part of it, get it back, so that limits hold;
 - a sweep removes entries of rows that are no longer queued, from lanes with more entries than queued rows;
 - workers whose rows have ended are retired.
 """
-
-from __future__ import annotations
 
 import math
 import uuid
@@ -142,8 +140,8 @@ class Reconciler:
     def _end_leases(self, index: Index) -> int:
         """End the leases that no executing row names; return how many.
 
-        No grant can follow where the row is gone, or names the lease and has ended since: only the release was lost.
-        Any other lease may be about to be granted. It is abandoned when the next step finds it still there.
+        If the row is gone, or names the lease and has ended since, only the release was lost: the lease ends now.
+        A claim may still be about to grant any other lease, so that one ends only if the next step finds it again.
         """
         leases = [lease for queue in index.queues() for lease in index.leases(queue)]
         leases += index.incomplete_leases({lease.id for lease in leases})
@@ -164,7 +162,7 @@ class Reconciler:
         return len(ended) + len(abandoned)
 
     def _leave_gates(self, index: Index) -> int:
-        """Take members out of gates that no lease stands behind, from a part of the gates; return how many."""
+        """Remove members without a lease from the next few gates; return how many were removed."""
         self.gate_cursor, removed = index.leave_gates(self.gate_cursor)
         return removed
 
@@ -176,10 +174,10 @@ def _repair(index: Index, page: comparison.Page) -> int:
 
 
 def _restore_leases(index: Index) -> int:
-    """Give executing rows without their lease, or with part of it, their lease; return how many.
+    """Restore leases of executing rows that are missing or incomplete in the index; return how many.
 
-    The rows are read again after the index: a task that ended in between has no lease any more, and a new one
-    would take a slot until the next step.
+    Reads the rows again after the index: a restored lease of a task that ended in between would block a slot until the
+    next step.
     """
     missing = index.missing_leases(snapshot.executing())
     return index.restore_leases(snapshot.executing(missing)) if missing else 0

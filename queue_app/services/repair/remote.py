@@ -4,11 +4,9 @@ Each use case first checks that the worker belongs to the token. Then it calls t
 local workers, under the same fence. So a worker, and anyone who has its token, can only change
 tasks that were granted to this worker.
 
-Crash points: when the answer of a grant is lost, the worker's next poll does not name the task, which
-returns it; when the worker does not poll again, the reaper returns it.
+Crash points: if the answer of a grant is lost, the worker's next poll does not list the task, and the server queues
+the task again. If the worker does not poll again, the reaper queues it.
 """
-
-from __future__ import annotations
 
 import json
 import time
@@ -153,7 +151,7 @@ def _with_call(outcome: Outcome, call: TaskPayload | None) -> Outcome:
     return replace(outcome, task=task)
 
 
-def stale(task_id: uuid.UUID, worker_id: uuid.UUID) -> StaleLease:
+def stale_lease(task_id: uuid.UUID, worker_id: uuid.UUID) -> StaleLease:
     """Return the error for an attempt that holds no task; with the status if the task was once this worker's."""
     status = Task.objects.filter(pk=task_id, worker_id=worker_id).values_list("status", flat=True).first()
     return StaleLease(f"The attempt does not hold task {task_id}; its outcome was dropped.", status=status)
@@ -185,18 +183,21 @@ def change_task_types(token: WorkerToken, worker_id: uuid.UUID, task_types: Sequ
 
 def deregister(token: WorkerToken, worker_id: uuid.UUID, *, tasks_done: int) -> None:
     """Record that the worker exits, and return the tasks that it still holds; a repetition changes nothing."""
-    worker = Worker.objects.filter(id=worker_id, token_id=token.id).first()
-    if worker is None:
-        raise NotFound(f"This token has no worker {worker_id}.")
+    worker = _find(token, worker_id)
     if worker.status in LIVING:
         give_back_unacknowledged(worker_id, [])
         service.deregister(worker_id, _profile(worker), tasks_done=tasks_done)
 
 
-def _own(token: WorkerToken, worker_id: uuid.UUID) -> Worker:
+def _find(token: WorkerToken, worker_id: uuid.UUID) -> Worker:
     worker: Worker | None = Worker.objects.filter(id=worker_id, token_id=token.id).first()
     if worker is None:
         raise NotFound(f"This token has no worker {worker_id}.")
+    return worker
+
+
+def _own(token: WorkerToken, worker_id: uuid.UUID) -> Worker:
+    worker = _find(token, worker_id)
     if worker.status not in LIVING:
         raise WorkerLost(f"The worker is {worker.status}; register again.")
     return worker

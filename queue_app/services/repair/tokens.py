@@ -1,7 +1,5 @@
 """Manage the tokens of remote workers; only a digest of each secret is stored."""
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 import uuid

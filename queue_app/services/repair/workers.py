@@ -1,7 +1,5 @@
 """The life of a worker process: register, heartbeat, leave."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -55,12 +53,7 @@ def register(
         defaults=updated,
         create_defaults=updated
         | asdict(identity)
-        | {
-            "concurrency": concurrency,
-            "started_at": now,
-            "heartbeat_seconds": heartbeat_seconds,
-            "token_id": token_id,
-        },
+        | {"concurrency": concurrency, "started_at": now, "heartbeat_seconds": heartbeat_seconds, "token_id": token_id},
     )
     notify_index(Index.register, "register", profile, identity.id)
     mark_dead_locally()  # a worker that replaces a dead one on this machine requeues its tasks at once

@@ -27,7 +27,7 @@ LOCK = "scheduler"
 
 
 def recorded[**P](name: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
-    """Decorate a job that returns how much it did: record the end and duration of each run, or its error."""
+    """Decorate a job that returns how many rows or tasks it handled: record each run and its error."""
 
     def decorate(job: Callable[P, int]) -> Callable[P, int]:
         @wraps(job)
@@ -76,7 +76,7 @@ def take_lead(token: str, seconds: float) -> bool:
 
 
 def resign(token: str) -> None:
-    """Give up the leadership, if ``token`` has it. Raises ``IndexUnavailable``."""
+    """Release the leadership, if ``token`` has it. Raises ``IndexUnavailable``."""
     get_index().lock(LOCK, token, 0)
 
 

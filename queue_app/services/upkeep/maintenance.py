@@ -36,14 +36,12 @@ PURGE_BATCH: Final = 1000
 PURGE_SECONDS: Final = 20.0
 #: Interval at which the purge of completed tasks starts again from the oldest one.
 FULL_PASS: Final = timedelta(hours=1)
-#: The other runs start this long before the end of the last one.
+#: The runs in between start this long before the point at which the last one ended.
 OVERLAP: Final = timedelta(days=1)
 #: Longest time that a snapshot makes up for when earlier ones are missing: counting for days would take too long.
 LONGEST_GAP: Final = timedelta(hours=1)
 #: Number of intervals without a success after which a job is overdue.
 OVERDUE_INTERVALS: Final = 3
-
-type _Purge = Callable[[float, float, int, datetime | None], list[datetime]]
 
 logger = logging.getLogger("taskqueue")
 
@@ -89,10 +87,7 @@ JOBS: Final[dict[str, Callable[[], int]]] = {
 
 
 def run_overdue(*names: str, every: bool = False) -> list[str]:
-    """Run the named jobs (none named: all) that are overdue, or all of them with ``every``.
-
-    Return the names of the jobs that succeeded.
-    """
+    """Run the named jobs (none: all) that are overdue, or all with ``every``; return those that succeeded."""
     return [name for name in names or JOBS if (every or is_overdue(name)) and _succeeds(name, JOBS[name])]
 
 
@@ -121,12 +116,12 @@ def _succeeds(name: str, job: Callable[[], int]) -> bool:
 class _Pass:
     """How far the purge of completed tasks has come.
 
-    Tasks that ended earlier and are still there are kept for longer, and not read in every run. Once per
-    ``FULL_PASS`` a run reads them again: a row may have been locked, or kept for its idempotency key.
+    Most runs do not read the completed tasks that ended before ``done``: each of them is kept for longer, because its
+    row was locked or its idempotency key is still valid. Once per ``FULL_PASS`` a run starts again from the oldest.
     """
 
     done: datetime  # no completed task that ended earlier is left to delete
-    since: datetime  # begin of the last run that started from the oldest task
+    since: datetime  # start of the last run that began with the oldest task
 
     @classmethod
     def load(cls, retention: RetentionSettings) -> _Pass | None:
@@ -159,20 +154,20 @@ def purge_tasks(retention: RetentionSettings, limit: int, until: float) -> int:
     """
     key_seconds, deleted = retention.idempotency_seconds, 0
     last = _Pass.load(retention)
-    kinds: dict[_Purge, tuple[float, datetime | None]] = {
-        upkeep.purge_completed: (retention.success_seconds, last.done - OVERLAP if last else None),
-        upkeep.purge_unsuccessful: (retention.failure_seconds, None),
+    kinds: dict[str, tuple[float, datetime | None]] = {
+        upkeep.COMPLETED: (retention.success_seconds, last.done - OVERLAP if last else None),
+        upkeep.UNSUCCESSFUL: (retention.failure_seconds, None),
     }
     started_at = timezone.now()
     while kinds:
-        for delete, (keep, after) in list(kinds.items()):
-            batch = delete(keep, key_seconds, limit, after)
+        for kind, (keep, after) in list(kinds.items()):
+            batch = upkeep.purge_tasks(kind, keep, key_seconds, limit, after)
             deleted += len(batch)
             if len(batch) == limit:
-                kinds[delete] = (keep, max(batch))
+                kinds[kind] = (keep, max(batch))
             else:
-                del kinds[delete]
-                if delete is upkeep.purge_completed:
+                del kinds[kind]
+                if kind == upkeep.COMPLETED:
                     _Pass.save(retention, started_at, last)
         if time.monotonic() >= until:
             break

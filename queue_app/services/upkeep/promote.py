@@ -1,19 +1,16 @@
 """Promote tasks that have waited long, and queue scheduled tasks that are due.
 
-A promotion moves a task to a higher band in the index; its row stays as it is. The index cannot
-tell which tasks of a band have risen to it, and those rise again at another age; the rows can. So
-each rise (from a task's own band to a higher one) is a sweep over the queued rows of that band,
-oldest first, which saves where it stopped: a run reads the rows that came of age since the last run,
-and a few more.
+A promotion moves a task to a higher band in the index; its row stays as it is. Only the row knows a task's own band,
+and with it the age of the next promotion. So each rise (from a task's own band to a higher one) is a sweep over the
+queued rows of that band, oldest first. A sweep saves where it stopped: a run reads the rows that have reached the age
+since the last run, and a few more.
 
-A task that enters the index later (by a push, a return or a rebuild) is put where its age belongs, so
-a sweep never goes back. Such a rise is counted, but no event is published.
+A task that enters the index later (by a push, a return or a rebuild) is put at the place for its age, so a sweep never
+goes back. Such a rise is counted, but no event is published.
 
 Crash points: before the index moved a page, nothing has happened; before the progress was saved, the
 page is swept again, which moves nothing. Two runs at once do the same work twice.
 """
-
-from __future__ import annotations
 
 import time
 import uuid

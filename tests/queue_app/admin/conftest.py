@@ -1,23 +1,25 @@
-"""Users of each kind, and tasks in each state.
-
-Models are imported where they are used: a conftest that is named on the command line is loaded before Django.
-"""
-# ruff: noqa: PLC0415
+"""Users of each kind, and tasks in each state."""
 
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
 
 import pytest
-from django.utils import timezone
+from django.test import Client
+
+from queue_app.core.priorities import Band
+from queue_app.core.records import NewTask
+from queue_app.dashboard import cache
+from queue_app.exceptions import IndexUnavailable
+from queue_app.index import Index
+from queue_app.models import Task, TaskResult
+from queue_app.services import enqueue
+from queue_app.services.enqueue.store import forget_known_queues
+from queue_app.services.notify.index import breaker
+from tests.support.factories import AttemptFactory, StaffFactory, WorkerFactory, move
 
 
 @pytest.fixture(autouse=True)
 def rows(db):
-    from queue_app.dashboard import cache
-    from queue_app.services.enqueue.store import forget_known_queues
-    from queue_app.services.notify.index import breaker
-
     forget_known_queues()  # the process remembers rows that the last test rolled back
     breaker.reset()
     cache.forget()  # the shared values come from the last test
@@ -34,10 +36,6 @@ def committed(django_capture_on_commit_callbacks):
 
 @pytest.fixture
 def make_task(committed) -> Callable:
-    from queue_app.core.priorities import Band
-    from queue_app.core.records import NewTask
-    from queue_app.models import Task
-    from queue_app.services import enqueue
 
     def make(task_type="shop.tasks.send_mail", *, queue="default", priority=Band.NORMAL, **options):
         with committed():
@@ -49,26 +47,8 @@ def make_task(committed) -> Callable:
 
 @pytest.fixture
 def make_worker() -> Callable:
-    from queue_app.models import Worker
-
     def make(name="worker-1", **fields):
-        now = timezone.now()
-        values = {
-            "status": "active",
-            "queues": [],
-            "capabilities": [],
-            "task_types": ["shop.tasks.send_mail"],
-            "concurrency": 5,
-            "profile": "p",
-            "host": "host-1",
-            "pid": 4242,
-            "process_identity": "x",
-            "version": "0.1.0",
-            "started_at": now,
-            "last_heartbeat_at": now,
-            "heartbeat_seconds": 10,
-        }
-        return Worker.objects.create(name=name, **values | fields)
+        return WorkerFactory(**{"name": name, "task_types": ["shop.tasks.send_mail"], "concurrency": 5} | fields)
 
     return make
 
@@ -76,46 +56,21 @@ def make_worker() -> Callable:
 @pytest.fixture
 def run_task() -> Callable:
     """Assign a task to a worker, as a claim does."""
-    from queue_app.models import Task
-
-    def run(task, worker=None):
-        now = timezone.now()
-        Task.objects.filter(pk=task.pk).update(
-            status="executing",
-            attempt=1,
-            worker_id=worker.id if worker else uuid.uuid4(),
-            started_at=now,
-            deadline=now + timedelta(minutes=10),
-        )
-        return Task.objects.get(pk=task.pk)
-
-    return run
+    return lambda task, worker=None: move(task, "executing", worker_id=worker.id if worker else uuid.uuid4())
 
 
 @pytest.fixture
 def end_task(run_task) -> Callable:
     """End a task in any terminal state."""
-    from queue_app.models import Task, TaskAttempt, TaskResult
 
     def end(task, status="completed", *, result=None, error=None, worker=None):
         task = run_task(task, worker)
-        now = timezone.now()
-        Task.objects.filter(pk=task.pk).update(status=status, finished_at=now, deadline=None)
         if result is not None:
             TaskResult.objects.create(task_id=task.pk, value=result)
         if error is not None:
-            Task.objects.filter(pk=task.pk).update(failures=1)
-            TaskAttempt.objects.create(
-                task_id=task.pk,
-                attempt=1,
-                worker_id=task.worker_id,
-                started_at=now,
-                finished_at=now,
-                exception_class="builtins.ValueError",
-                message=error,
-                traceback=f"Traceback (most recent call last):\nValueError: {error}",
-            )
-        return Task.objects.get(pk=task.pk)
+            traceback = f"Traceback (most recent call last):\nValueError: {error}"
+            AttemptFactory(task=task, worker_id=task.worker_id, message=error, traceback=traceback)
+        return move(task, status, failures=0 if error is None else 1)
 
     return end
 
@@ -134,18 +89,12 @@ ROLES = {
 @pytest.fixture
 def client_of() -> Callable:
     """Return a function that logs in a user with a role; ``anonymous`` logs in no user."""
-    from django.contrib.auth.models import Permission, User
-    from django.test import Client
 
     def log_in(role, **options):
         client = Client(**options)
         if role != "anonymous":
-            user = User.objects.create_user(role, password="x", is_staff=True, is_superuser=ROLES[role] is None)
-            for codename in ROLES[role] or []:
-                user.user_permissions.add(
-                    Permission.objects.get(content_type__app_label="queue_app", codename=codename)
-                )
-            client.force_login(user)
+            codenames = ROLES[role]
+            client.force_login(StaffFactory(username=role, is_superuser=codenames is None, permissions=codenames))
         return client
 
     return log_in
@@ -159,8 +108,6 @@ def staff(client_of):
 @pytest.fixture
 def redis_down(monkeypatch):
     """Make every call of the index fail as without a server."""
-    from queue_app.exceptions import IndexUnavailable
-    from queue_app.index import Index
 
     def fail(*_):
         raise IndexUnavailable("depth: Redis at redis://127.0.0.1:1/0 failed: Connection refused.")

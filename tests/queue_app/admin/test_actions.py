@@ -152,7 +152,7 @@ def test_cancel_selected(staff, committed, make_task, run_task, end_task):
     assert position(behind) == before - 1
     assert messages_of(response) == [
         "Cancelled 1 task.",
-        "Asked the workers of 1 task to stop.",
+        "Asked the workers to stop 1 task.",
         "Skipped 1 task (ended already): 1 completed.",
     ]
     log = dict(LogEntry.objects.values_list("object_id", "change_message"))

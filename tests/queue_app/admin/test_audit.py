@@ -16,6 +16,7 @@ from queue_app.services import pause, pause_everything
 from queue_app.services.operations.request import Action, start_operation, start_replay
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
+from tests.support.factories import DeadLetterFactory, QueueFactory
 
 ADMIN = "/admin/queue_app/"
 READS = "reads only"
@@ -27,16 +28,12 @@ class Stage:
     def __init__(self, make_task, make_worker, end_task):
         self.waiting, self.scheduled = make_task(), make_task(run_after=timezone.now() + timedelta(days=1))
         self.failed, self.dead = end_task(make_task(), "failed"), end_task(make_task(), "dead_letter")
-        now = timezone.now()
-        self.letter = DeadLetter.objects.create(
-            task_id=self.dead.pk, task_type="a", queue="default", priority=2, reason="retries_exhausted", attempts=1,
-            died_at=now, expires_at=now, fingerprint="f",
-        )  # fmt: skip
+        self.letter = DeadLetterFactory(task=self.dead, fingerprint="f")
         self.worker = make_worker()
         self.replay = start_replay(DeadLetterFilter(queue="none"), by="")
         self.operation = start_operation(Action(kind=OperationKind.CANCEL), TaskFilter(queues=["none"]), by="")
         self.view = SavedView.objects.create(name="mine", of="task", query="status=failed", user="superuser")
-        Queue.objects.create(name="paused")
+        QueueFactory(name="paused")
         pause("paused")
 
 

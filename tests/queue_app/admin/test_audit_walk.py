@@ -19,6 +19,7 @@ from queue_app.management import verbs
 from queue_app.models import AuditEntry, Limit, PriorityPolicy, Queue, RuntimeSettings, Task
 from queue_app.services.control.pause import pause_type
 from tests.queue_app.admin.test_audit import ADMIN, CALLS, PAGES, READS, api_views, stage  # noqa: F401 - a fixture
+from tests.support.factories import LimitFactory, QueueFactory
 
 NOBODY = "01a1fc14-da10-717b-a823-56ad4650e023"
 PAUSE = {"reason": "because", "seconds": ""}
@@ -66,7 +67,7 @@ def test_a_read_only_page_changes_nothing(name, staff, stage):  # noqa: F811
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])
 def test_limits_are_paused_and_resumed_with_a_record(verb, staff):
-    limit = Limit.objects.create(scope="type", name="shop.mail") if verb == "pause" else pause_type("shop.mail")
+    limit = LimitFactory() if verb == "pause" else pause_type("shop.mail")
     address = reverse(f"admin:queue_app_limit_{verb}", args=[limit.pk])
     assert assert_one_record(lambda: staff.post(address, PAUSE), "admin").reason == "because"
 
@@ -93,8 +94,8 @@ FORMS = {
 @pytest.fixture
 def editable():
     """Create one row of each editable model; the queue has no tasks, so that it can be deleted."""
-    Queue.objects.create(name="a-quiet-one")
-    Limit.objects.create(scope="type", name="shop.mail")
+    QueueFactory(name="a-quiet-one")
+    LimitFactory()
     RuntimeSettings.objects.get_or_create(pk=1)
 
 
@@ -161,7 +162,7 @@ EDITS = {
 
 @pytest.mark.parametrize("name", sorted(set(EDITS) | set(CALLS)))
 def test_every_call_of_the_api_changes_something_and_leaves_one_record(name, staff, stage):  # noqa: F811
-    limit = Limit.objects.create(scope="type", name="shop.mail")
+    limit = LimitFactory()
     pause_type("paused.type")
     PriorityPolicy.objects.get_or_create(pk=3)
     assert name in api_views()

@@ -5,18 +5,18 @@ import uuid
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Permission, User
 from django.contrib.messages import get_messages
 from django.test import Client
 from django.utils import timezone
 
 from queue_app.core.masking import MASK
 from queue_app.core.states import Status
-from queue_app.models import DeadLetter, Operation, Task, TaskPayload
+from queue_app.models import Operation, Task, TaskPayload
 from queue_app.services import discard, replay
 from queue_app.services.operations.advance import run_operations
 from queue_app.services.operations.request import start_replay
 from queue_app.services.read.dead_letters import DeadLetterFilter
+from tests.support.factories import DeadLetterFactory, StaffFactory
 
 PAYLOAD = "view_payload"
 LETTERS = "/admin/queue_app/deadletter/"
@@ -33,12 +33,7 @@ def dead(make_task, end_task):
 
     def make(message="no luck", **options):
         task = end_task(make_task(**options), Status.DEAD_LETTER, error=message)
-        now = timezone.now()
-        return DeadLetter.objects.create(
-            task_id=task.pk, task_type=task.task_type, queue=task.queue, priority=task.priority, user=task.user,
-            reason="retries_exhausted", attempts=1, exception_class="builtins.ValueError", message=message,
-            died_at=now, expires_at=now + timezone.timedelta(days=30),
-        )  # fmt: skip
+        return DeadLetterFactory(task=task, message=message)
 
     return make
 
@@ -46,10 +41,8 @@ def dead(make_task, end_task):
 @pytest.fixture
 def staff_with():
     def make(*codenames, **options):
-        user = User.objects.create_user(f"staff-{uuid.uuid4()}", password="x", is_staff=True)
-        user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
         client = Client(**options)
-        client.force_login(user)
+        client.force_login(StaffFactory(permissions=codenames))
         return client
 
     return make

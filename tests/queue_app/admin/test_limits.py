@@ -1,11 +1,12 @@
 """Limits in the admin: edits with the checks of the API, pause and resume."""
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
 
 from queue_app.models import AuditEntry, Limit, Queue, RuntimeSettings
+from tests.support.factories import LimitFactory, StaffFactory
 
 LIST = reverse("admin:queue_app_limit_changelist")
 ADD = reverse("admin:queue_app_limit_add")
@@ -76,7 +77,7 @@ def test_one_user_may_not_run_more_than_the_queue(staff):
 
 
 def test_pause_and_resume_by_button_and_by_list(staff):
-    limit = Limit.objects.create(scope="type", name="shop.mail")
+    limit = LimitFactory()
     staff.post(reverse("admin:queue_app_limit_pause", args=[limit.pk]), {"reason": "Complaints", "seconds": "900"})
     limit.refresh_from_db()
     assert (limit.paused, limit.paused_by, limit.paused_reason) == (True, "superuser", "Complaints")
@@ -109,9 +110,8 @@ def test_pause_everything_on_the_settings_page(staff):
 
 
 def test_pausing_needs_its_permission_and_a_post():
-    limit = Limit.objects.create(scope="type", name="t")
-    user = User.objects.create_user("viewer", password="x", is_staff=True)
-    user.user_permissions.add(Permission.objects.get(content_type__app_label="queue_app", codename="view_limit"))
+    limit = LimitFactory(name="t")
+    user = StaffFactory(permissions=["view_limit"])
     client = Client()
     client.force_login(user)
     address = reverse("admin:queue_app_limit_pause", args=[limit.pk])

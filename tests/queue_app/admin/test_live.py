@@ -14,6 +14,7 @@ from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.reasons import reasons
 from queue_app.models import PriorityPolicy, Queue, QueueStats, Task
 from queue_app.services import pause
+from tests.support.factories import QueueStatsFactory
 
 CHARTS = "/admin/queue_app/queue/charts/"
 
@@ -25,7 +26,7 @@ def reasons_text():
 
 def test_the_cost_of_the_overview_is_constant_and_shared(make_task, make_worker, monkeypatch):
     monkeypatch.setattr(live, "FRESH", 600.0)  # long enough for a slow machine
-    QueueStats.objects.create(queue="default", taken_at=timezone.now(), completed=1)
+    QueueStatsFactory(completed=1)
     costs = []
     for count in (1, 10):
         for _ in range(count):
@@ -57,8 +58,8 @@ def test_rows_tell_what_ended_until_a_snapshot_does(staff, make_task):
         Task.objects.filter(pk=task.pk).update(status=status, finished_at=now - timedelta(seconds=ago))
     assert tiles(staff) == (2, 1)
     minute = now.replace(second=0, microsecond=0)
-    QueueStats.objects.create(queue="mail", taken_at=minute)  # of the minute before the tasks ran
-    QueueStats.objects.create(queue="default", taken_at=minute)
+    QueueStatsFactory(queue="mail", taken_at=minute)  # of the minute before the tasks ran
+    QueueStatsFactory(taken_at=minute)
     assert tiles(staff) == (2, 1)
     QueueStats.objects.filter(queue="mail").update(completed=3)
     assert tiles(staff) == (3, 0), "the last full minute"
@@ -129,7 +130,7 @@ def test_charts_average_each_step_and_end_with_the_current_state(staff, make_tas
     Queue.objects.get_or_create(pk="mail")
     for name, wait in (("default", 1.0), ("mail", 3.0)):
         for ago in range(1, 4):
-            QueueStats.objects.create(
+            QueueStatsFactory(
                 queue=name, taken_at=now - timedelta(minutes=ago), depth={"normal": 5}, completed=10, wait_p50=wait
             )
     data = staff.get(CHARTS, {"range": "15m"}).json()

@@ -20,6 +20,7 @@ from queue_app.models import (
     Worker,
 )
 from queue_app.services import cancel, pause
+from tests.support.factories import DeadLetterFactory, QueueStatsFactory
 
 MODELS = [Task, Queue, Worker, DeadLetter, QueueStats, IndexGeneration, PriorityPolicy, RuntimeSettings]
 
@@ -33,29 +34,12 @@ def text_of(response):
     return response.content.decode()
 
 
-def make_dead_letter(**fields):
-    now = timezone.now()
-    values = {
-        "task_id": uuid.uuid4(),
-        "task_type": "shop.tasks.send_mail",
-        "queue": "default",
-        "priority": 2,
-        "reason": "retries_exhausted",
-        "attempts": 4,
-        "exception_class": "builtins.ValueError",
-        "message": "no luck",
-        "died_at": now,
-        "expires_at": now + timedelta(days=30),
-    }
-    return DeadLetter.objects.create(**values | fields)
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_list_and_page_render(model, staff, make_task, make_worker):
     make_task()
     make_worker()
-    make_dead_letter()
-    QueueStats.objects.create(queue="default", taken_at=timezone.now(), depth={"high": 2, "low": 0}, oldest_seconds=75)
+    DeadLetterFactory()
+    QueueStatsFactory(depth={"high": 2, "low": 0}, oldest_seconds=75)
     response = staff.get(url(model, "changelist"), follow=True)
     assert response.status_code == 200
     assert staff.get(url(model, "change", model.objects.first().pk)).status_code == 200
@@ -97,7 +81,7 @@ def test_task_page_shows_everything(staff, make_task, end_task, make_worker):
 def test_task_page_leads_to_its_dead_letter(client_of, staff, make_task, end_task):
     task = end_task(make_task(), "dead_letter")
     assert "Dead letter</dt>" not in text_of(staff.get(url(Task, "change", task.pk)))
-    page = url(DeadLetter, "change", make_dead_letter(task_id=task.pk).pk)
+    page = url(DeadLetter, "change", DeadLetterFactory(task_id=task.pk).pk)
     assert page in text_of(staff.get(url(Task, "change", task.pk)))
     assert page not in text_of(client_of("viewer").get(url(Task, "change", task.pk)))
 
@@ -119,7 +103,7 @@ def test_hints_explain_why_a_task_waits(staff, make_task, make_worker):
     make_worker("able", capabilities=["gpu"])
     assert "No live worker" not in text_of(staff.get(page))
     pause("default", by="bob", reason="release")
-    assert "The queue default is paused by bob since" in text_of(staff.get(page))
+    assert "The queue default was paused by bob" in text_of(staff.get(page))
 
 
 def test_filters(staff, make_task, end_task):
@@ -161,8 +145,8 @@ def test_search(staff, make_task):
 
 
 def test_search_of_dead_letters(staff):
-    letter = make_dead_letter()
-    make_dead_letter(task_type="b.tasks.other")
+    letter = DeadLetterFactory()
+    DeadLetterFactory(task_type="b.tasks.other")
     found = staff.get(url(DeadLetter, "changelist"), {"q": str(letter.task_id)}).context["cl"].result_list
     assert [row.pk for row in found] == [letter.pk]
 

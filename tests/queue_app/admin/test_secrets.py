@@ -5,6 +5,7 @@ import pytest
 from queue_app.core.redaction import redact, redact_value, secrets_of
 from queue_app.core.states import Status
 from queue_app.models import DeadLetter, Task
+from tests.support.factories import DeadLetterFactory
 
 CANARY = "hunter2-canary-9f31"
 SCRIPT = "<script>alert('x')</script>"
@@ -44,16 +45,6 @@ def crawl(client, task, *, api=True):
     return text
 
 
-def let_die(task, message):
-    from django.utils import timezone  # noqa: PLC0415
-
-    DeadLetter.objects.create(
-        task_id=task.pk, task_type=task.task_type, queue=task.queue, priority=task.priority, reason="retries_exhausted",
-        attempts=1, exception_class="builtins.ValueError", message=message, died_at=timezone.now(),
-        expires_at=timezone.now(),
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -72,7 +63,7 @@ def test_secrets_are_masked_everywhere(parameters, staff, make_task, make_worker
     task = make_task(parameters=parameters | {"plain": "visible-text"})
     result = {"echo": parameters}
     task = end_task(task, Status.DEAD_LETTER, error=message, worker=make_worker(), result=result)
-    let_die(task, message)
+    DeadLetterFactory(task=task, message=message)
     page = crawl(staff, task)
     assert CANARY not in page
     assert "visible-text" in page
@@ -95,7 +86,7 @@ def test_secret_positional_arguments_are_masked_by_the_names_of_the_function(
     task = end_task(
         make_task(args=["alice", CANARY, "third"]), Status.FAILED, error=f"bad login {CANARY}", worker=make_worker()
     )
-    let_die(task, "x")
+    DeadLetterFactory(task=task, message="x")
     page = crawl(staff, task)
     assert CANARY not in page
     assert "alice" in page
@@ -136,7 +127,7 @@ def test_values_declared_sensitive_are_masked_everywhere(
         worker=make_worker(),
         result={"card_number": CANARY, "said": f"took {DECLARED}"},
     )
-    let_die(stored, message)
+    DeadLetterFactory(task=stored, message=message)
     page = crawl(staff, stored)
     assert DECLARED not in page
     assert "behind-a-name" not in page
@@ -214,7 +205,7 @@ def test_sensitive_names_must_be_names():
     with pytest.raises(InvalidTask, match="list of names"):
         task(sensitive="card")(crawl)
     with pytest.raises(TypeError, match="decorator only"):
-        task(let_die).using(sensitive=["card"])
+        task(crawl).using(sensitive=["card"])
 
 
 def test_markup_is_escaped_everywhere(staff, make_task, make_worker, end_task):
@@ -224,7 +215,7 @@ def test_markup_is_escaped_everywhere(staff, make_task, make_worker, end_task):
     )
     task = end_task(task, Status.DEAD_LETTER, error=SCRIPT, worker=worker)
     Task.objects.filter(pk=task.pk).update(capabilities=[SCRIPT])
-    let_die(task, SCRIPT)
+    DeadLetterFactory(task=task, message=SCRIPT)
     page = crawl(staff, task, api=False)  # the API answers JSON
     assert SCRIPT not in page
     assert "&lt;script&gt;alert(" in page

@@ -7,18 +7,18 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.core.cache import caches
 from django.test import Client
 from django.utils import timezone
 
 from queue_app import registry, task
-from queue_app.core.ids import uuid7
 from queue_app.core.records import NewTask
 from queue_app.models import DeadLetter, Queue, Task, TaskAttempt, TaskPayload
 from queue_app.services import enqueue
 from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.notify import index
+from tests.support.factories import DeadLetterFactory, StaffFactory, move
 
 DEAD_PORT = 1
 
@@ -137,11 +137,7 @@ def staff(db, queues):
     """Create a staff user with exactly the given permissions of the queue."""
 
     def make(*codenames: str) -> ApiClient:
-        user = User.objects.create_user(f"staff-{uuid7().hex}", password="staff", is_staff=True)
-        permissions = Permission.objects.filter(content_type__app_label="queue_app", codename__in=codenames)
-        assert len(permissions) == len(codenames)
-        user.user_permissions.set(permissions)
-        return ApiClient(user)
+        return ApiClient(StaffFactory(permissions=codenames))
 
     return make
 
@@ -154,22 +150,7 @@ def stored(db, queues, plain_type):
         status = options.pop("status", None)
         new = NewTask(**({"task_type": plain_type, "user": user} | options))
         found = Task.objects.get(pk=enqueue(new).id)
-        if status is not None:
-            times = {"queued_at": found.created_at}
-            if status == "executing":
-                times |= {
-                    "started_at": found.created_at,
-                    "deadline": found.created_at,
-                    "worker_id": uuid7(),
-                    "attempt": 1,
-                }
-            elif status == "scheduled":
-                times |= {"run_after": found.created_at}
-            elif status != "queued":
-                times |= {"finished_at": found.created_at}
-            Task.objects.filter(pk=found.pk).update(status=status, **times)
-            found.refresh_from_db()
-        return found
+        return found if status is None else move(found, status, found.created_at)
 
     return make
 
@@ -199,18 +180,7 @@ def dead(stored):
     def make(user: str = "alice", *, seconds_ago: float = 0, **fields) -> DeadLetter:
         options = {name: fields.pop(name) for name in ("parameters", "queue", "args") if name in fields}
         task = stored(user, status="dead_letter", **options)
-        died = timezone.now() - timedelta(seconds=seconds_ago)
-        values = {
-            "reason": "retries_exhausted",
-            "attempts": 4,
-            "exception_class": "builtins.ValueError",
-            "message": "no luck",
-            "died_at": died,
-            "expires_at": died + timedelta(days=30),
-        }
-        return DeadLetter.objects.create(
-            task_id=task.id, task_type=task.task_type, queue=task.queue, priority=task.priority, user=user,
-            **values | fields,
-        )  # fmt: skip
+        died_at = timezone.now() - timedelta(seconds=seconds_ago)
+        return DeadLetterFactory(**{"task": task, "attempts": 4, "died_at": died_at} | fields)
 
     return make

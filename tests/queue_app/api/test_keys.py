@@ -109,5 +109,5 @@ def test_a_revoked_key_is_refused_within_seconds_by_a_process_that_knew_it(trans
     assert find_key(secret)
     ApiKey.objects.filter(pk=key.pk).update(revoked_at=timezone.now())  # by another process
     assert find_key(secret), "it is remembered"
-    monkeypatch.setattr("queue_app.services.control.api_keys.REMEMBER_SECONDS", 0.0)
+    monkeypatch.setattr("queue_app.services.control.api_keys.CACHE_SECONDS", 0.0)
     assert find_key(secret) is None

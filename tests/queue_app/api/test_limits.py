@@ -9,6 +9,7 @@ import pytest
 from queue_app.core.records import NewTask
 from queue_app.models import AuditEntry, Limit, Queue, RuntimeSettings
 from queue_app.services import enqueue, pause
+from tests.support.factories import LimitFactory
 
 LIMITS = "/api/v1/limits"
 QUEUE = "/api/v1/queues/default"
@@ -90,14 +91,14 @@ def test_invalid_limits(admin, body, faults):
     )
     assert not Limit.objects.exists()
     if "scope" not in body:
-        limit = Limit.objects.create(scope="type", name="shop.mail")
+        limit = LimitFactory()
         assert wrong(patch(admin, f"{LIMITS}/{limit.pk}", body)) == faults
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity", "1e400"])
 def test_numbers_that_are_not_numbers(admin, constant):
     body = f'{{"rate_count": 1, "rate_seconds": {constant}}}'.encode()
-    limit = Limit.objects.create(scope="type", name="t")
+    limit = LimitFactory(name="t")
     assert patch(admin, f"{LIMITS}/{limit.pk}", body).status_code == 400
     limit.refresh_from_db()
     assert limit.rate_seconds is None
@@ -177,7 +178,7 @@ def test_a_pause_of_a_queue_can_end_by_itself(admin):
 
 
 def test_each_verb_needs_its_permission(alice, staff):
-    limit = Limit.objects.create(scope="type", name="t")
+    limit = LimitFactory(name="t")
     calls = {
         "view_limit": [("GET", LIMITS, None), ("GET", f"{LIMITS}/{limit.pk}", None)],
         "add_limit": [("POST", LIMITS, {"scope": "type", "name": "u"})],

@@ -11,9 +11,10 @@ import pytest
 
 from queue_app import registry, task
 from queue_app.core.priorities import Band
-from queue_app.models import Operation, Task, TaskAttempt
+from queue_app.models import Operation, Task
 from queue_app.services.operations.advance import run_operations
 from queue_app.services.read import inspect
+from tests.support.factories import AttemptFactory
 
 TASKS = "/api/v1/tasks"
 BULK, ACTIONS, COUNT, EXPORT = (f"{TASKS}/{name}" for name in ("bulk", "bulk-actions", "count", "export"))
@@ -78,10 +79,7 @@ class TestFilters:
         other = stored("bob", parameters={"order_id": "42"}, queue="reports", priority=Band.LOW, capabilities=("gpu",))
         Task.objects.filter(pk=other.pk).update(queued_at=datetime.now(UTC) - timedelta(seconds=700))
         dead = stored(status="dead_letter")
-        TaskAttempt.objects.create(
-            task_id=dead.id, attempt=1, started_at=dead.created_at, finished_at=dead.created_at,
-            exception_class="shop.OutOfStock", message="No cups left",
-        )  # fmt: skip
+        AttemptFactory(task=dead, exception_class="shop.OutOfStock", message="No cups left")
         moment = dead.created_at.isoformat().replace("+", "%2B")
         client = staff("view_task", "view_payload")
         for query, wanted in (

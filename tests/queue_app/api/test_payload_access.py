@@ -9,12 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 from django.apps import apps
-from django.contrib.auth.models import Group, Permission, User
+from django.contrib.auth.models import Group, User
 from django.urls import reverse
 
-from queue_app.models import AuditEntry, DeadLetter, Operation, Task, TaskAttempt, TaskLog, TaskProgress, TaskResult
+from queue_app.models import AuditEntry, DeadLetter, Operation, Task, TaskLog, TaskProgress, TaskResult
 from queue_app.services.control.api_keys import create_key, forget_keys
 from tests.queue_app.api.conftest import ApiClient
+from tests.support.factories import AttemptFactory, StaffFactory
 
 CANARY = "canary5150"
 API = "/api/v1"
@@ -59,10 +60,9 @@ def secret(dead):
     letter = dead("alice", parameters={"name": CANARY}, args=(CANARY,), message=f"no {CANARY}")
     name = letter.task_id
     Task.objects.filter(pk=name).update(attempt=1)
-    TaskAttempt.objects.create(
-        task_id=name, attempt=1, started_at=MOMENT, finished_at=MOMENT, exception_class="shop.OutOfStock",
-        message=f"no {CANARY}", traceback=f"Traceback: {CANARY}",
-    )  # fmt: skip
+    AttemptFactory(
+        task_id=name, exception_class="shop.OutOfStock", message=f"no {CANARY}", traceback=f"Traceback: {CANARY}"
+    )
     TaskResult.objects.create(task_id=name, value={"name": CANARY})
     TaskProgress.objects.create(task_id=name, attempt=1, fraction=0.5, message=CANARY, updated_at=MOMENT)
     TaskLog.objects.create(task_id=name, attempt=1, lines=f"INFO {CANARY}", updated_at=MOMENT)
@@ -79,7 +79,7 @@ def in_group(queues):
 
     def make(name: str) -> ApiClient:
         import_module("queue_app.migrations.0002_defaults").create_groups(apps, "default")
-        user = User.objects.create_user(name, is_staff=True)
+        user = StaffFactory(username=name)
         user.groups.add(Group.objects.get(name=f"Task queue: {name}"))
         return ApiClient(user)
 
@@ -193,8 +193,7 @@ def test_the_parameters_of_a_replay_are_not_in_the_audit_log(in_group, dead):
 
 def test_the_page_of_an_operation_shows_its_filter_only_with_the_permission(client, secret):
     for codenames, tells in ((["view_operation"], False), (["view_operation", "view_payload"], True)):
-        user = User.objects.create_user(f"staff-{tells}", is_staff=True)
-        user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+        user = StaffFactory(permissions=codenames)
         client.force_login(user)
         page = client.get(reverse("admin:queue_app_operation_change", args=[secret.operation]))
         assert page.status_code == 200

@@ -51,7 +51,7 @@ def port(process_env):
         yield port
     finally:
         server.kill()  # a graceful stop would wait for open streams
-        server.wait(20)
+        server.wait(60)
         forget_keys()
 
 

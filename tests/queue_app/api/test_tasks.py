@@ -10,7 +10,8 @@ import pytest
 from queue_app.core.ids import uuid7
 from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL, Status
-from queue_app.models import PriorityPolicy, Task, TaskAttempt, TaskResult
+from queue_app.models import PriorityPolicy, Task, TaskResult
+from tests.support.factories import AttemptFactory
 
 TASKS = "/api/v1/tasks"
 MOMENT = datetime(2030, 1, 31, 12, tzinfo=UTC)
@@ -150,12 +151,11 @@ class TestDetail:
         worker = uuid7()
         TaskResult.objects.create(task=task, value={"pages": 3})
         for attempt in (2, 1):
-            TaskAttempt.objects.create(
+            AttemptFactory(
                 task=task,
                 attempt=attempt,
                 worker_id=worker,
                 started_at=MOMENT,
-                finished_at=MOMENT,
                 exception_class="builtins.OSError",
                 message=f"no {attempt}",
                 traceback="Traceback: File secret/path.py",
@@ -177,9 +177,7 @@ class TestDetail:
 
     def test_tracebacks_are_for_staff(self, staff, stored):
         task = stored(status="failed")
-        TaskAttempt.objects.create(
-            task=task, attempt=1, started_at=MOMENT, finished_at=MOMENT, exception_class="E", traceback="line 1"
-        )
+        AttemptFactory(task=task, traceback="line 1")
         data = staff("view_task", "view_payload").get(f"{TASKS}/{task.id}").data
         assert data["attempts"][0]["traceback"] == "line 1"
 
@@ -187,14 +185,7 @@ class TestDetail:
         canary = "canary-4711"
         task = stored(status="failed", parameters={"url": "x", "api_token": canary, "login": [{"Password": canary}]})
         TaskResult.objects.create(task=task, value={"secret": canary, "said": f"used {canary}"})
-        TaskAttempt.objects.create(
-            task=task,
-            attempt=1,
-            started_at=MOMENT,
-            finished_at=MOMENT,
-            exception_class="E",
-            message=f"{canary} refused",
-        )
+        AttemptFactory(task=task, message=f"{canary} refused")
         response = alice.get(f"{TASKS}/{task.id}")
         assert response.data["parameters"]["url"] == "x"
         assert canary not in response.content.decode()

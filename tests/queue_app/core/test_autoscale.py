@@ -39,11 +39,11 @@ def test_long_tasks_need_one_slot_each():
 @pytest.mark.parametrize(
     ("gate", "runnable", "desired_slots"),
     [
-        (Gate(shut=True), 0, 0),
+        (Gate(is_closed=True), 0, 0),
         (Gate(free=0), 0, 0),
         (Gate(free=-2), 0, 0),  # the cap was lowered below the running tasks
         (Gate(free=3), 90, 3),
-        (Gate(free=3, shut=True), 0, 0),
+        (Gate(free=3, is_closed=True), 0, 0),
         (Gate(rate=0.5), 30, 1),
         (Gate(rate=0.0001), 1, 1),
         (Gate(free=3, rate=10), 90, 3),

@@ -177,7 +177,7 @@ def test_a_paused_queue_proposes_nothing(scene: Scene):
 
 
 def test_a_queue_filled_through_other_lanes_stays_full_for_all_workers(scene: Scene):
-    """The heads of workers that run other lanes still hold the queue; the claim looks at the limit itself."""
+    """The heads of workers that run other lanes still hold the queue; the claim checks the limit itself."""
     set_limits(scene.index, "p", max_concurrent=1)
     scene.push(scene.task("a0", 0, queue="p", kind="a"), scene.task("b0", 1, queue="p", kind="b"))
     one, other = scene.worker("a"), scene.worker("b")

@@ -1,4 +1,4 @@
-"""Fair queues: users take equal turns whatever their load, and the tasks of one user start in order."""
+"""Fair queues: users take equal turns at any load, and the tasks of one user start in order."""
 
 from collections import Counter
 from dataclasses import replace
@@ -74,7 +74,7 @@ def test_shares_go_by_weight(scene: Scene):
 
 
 @pytest.mark.parametrize("before", [0, 500])
-def test_a_single_task_starts_within_one_turnover_of_a_slot_whatever_waits_before_it(scene: Scene, before: int):
+def test_a_single_task_starts_with_the_next_free_slot(scene: Scene, before: int):
     """One user has 10 000 tasks and holds every slot: the next free slot goes to the other user."""
     set_limits(scene.index, "default", fair_by="user", max_concurrent=4)
     hand = scene.worker()

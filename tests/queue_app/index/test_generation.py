@@ -58,7 +58,7 @@ def test_a_beginning_generation_forgets_everything_but_limits_locks_and_calls(sc
 
 
 def test_a_rebuild_that_was_overtaken_wipes_nothing_of_the_later_one(index: Index, monkeypatch):
-    """Its lock expired while it stood still; meanwhile another rebuild restored leases that caps rely on."""
+    """Its lock expired while its process was stopped; meanwhile another rebuild restored leases that count for caps."""
     scene = Scene(index)
     scene.push(scene.task("old"))
     task = scene.task("running", queue="q")
@@ -77,7 +77,7 @@ def test_a_rebuild_that_was_overtaken_wipes_nothing_of_the_later_one(index: Inde
 
 
 def test_a_worker_that_registers_during_the_wipe_is_not_half_known(scene: Scene, monkeypatch):
-    """Its set of task types would be wiped and its name kept: it would never be proposed anything."""
+    """The wipe would delete its task types and keep its name, and no claim would ever find it a task."""
     hand = scene.worker()
     scene.push(*(scene.task(f"t{n}", n, kind=f"k{n}") for n in range(600)))
     scan = scene.index._client.scan_iter

@@ -248,12 +248,12 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @rule(who=hands)
     def rest(self, who):
-        """Somebody claims all that it can, and then has nothing to do."""
+        """A worker claims all that it can, and is then idle."""
         self._claim(self.hands[who], 100, idle=True)
 
     @rule(gate=st.sampled_from(["t:b", "k:c:1", "k:d"]), who=hands)
     def one_at_a_time(self, gate, who):
-        """A gate lets one through; what waits behind it comes back when that one ends."""
+        """A gate lets one task start; the tasks behind it may start when that task ends."""
         kind, key = ("b", "") if gate == "t:b" else ("a", gate[2:])
         self._set(gate, Limits(max_concurrent=1))
         self.enqueue_many([("q", kind, "", key, 1, Band.CRITICAL)] * 2)
@@ -320,7 +320,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 16), wakes=st.booleans())
     def wait(self, steps, wakes):
-        """Time passes; a scheduler may look."""
+        """Time passes; a scheduler may repeat wake-up calls."""
         self.model.now += steps * STEP
         self.index._client.set(CLOCK, self.model.now)
         if wakes:

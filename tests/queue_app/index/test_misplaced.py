@@ -89,7 +89,7 @@ FAULTS = ("none", "missing", "leased", "late", "early", "lower band", "higher ba
 
 @pytest.mark.parametrize("seed", range(30))
 def test_one_range_of_a_lane_finds_the_same_as_single_look_ups(scene: Scene, seed: int):
-    """A few misplaced tasks among many in place, in the order of their age or not, promoted or not."""
+    """A few misplaced tasks among many that are in place; in the order of their age or not, promoted or not."""
     chance = random.Random(seed)
     rises, in_order, kinds = seed % 2, seed % 3, chance.sample(FAULTS, k=seed % 4)
     count, wrong, rows = 200, [], []

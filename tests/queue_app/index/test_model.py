@@ -204,7 +204,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(release=st.booleans())
     def drain(self, release):
-        """Everybody claims until nothing is left that may start: all are idle then. What runs may end before."""
+        """All workers claim until no task may start; then all are idle. Running tasks may end before."""
         if release:
             free(self.index, [(task.id, task.queue) for task in self.model.leases.values()])
             self.model.leases.clear()
@@ -290,7 +290,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(band=st.sampled_from(PROMOTED), young=steps, others=st.lists(steps, min_size=3, max_size=3))
     def set_thresholds(self, band, young, others):
-        """All tasks of a band but the ``young`` newest are aged; a step more takes few seconds, or for ever."""
+        """All tasks of a band but the ``young`` newest are aged; the next step takes few seconds or never comes."""
         waits = {
             each: None if n is None else n * STEP.total_seconds() for each, n in zip(PROMOTED, others, strict=True)
         }
@@ -304,7 +304,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(choices=st.lists(st.integers(0, 99), max_size=8), everything=st.booleans())
     def promote(self, choices, everything):
-        """Aged tasks rise, also where the rows were read before some were claimed or ended."""
+        """Aged tasks rise, even if some were claimed or ended after the rows were read."""
         known = self.model.waiting | self.model.leases
         tasks = list(known.values()) if everything else [self._pick(known, choice) for choice in choices if known]
         expected: Counter[tuple[Band, Band]] = Counter()

@@ -34,7 +34,7 @@ def calls(index):
 
 
 def eventually(condition):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -174,14 +174,14 @@ def test_a_server_that_does_not_answer_costs_the_threads_that_wait_one_timeout(i
     def never(_calls):
         asked.append(1)
         entered.set()
-        assert release.wait(10)
+        assert release.wait(60)
         raise redis.TimeoutError("no answer")
 
     monkeypatch.setattr(index._notifier._pipeline, "send", never)
     monkeypatch.setattr(index._notifier, "_lock", lock)
     with ThreadPoolExecutor(8) as threads:
         sent = [threads.submit(index.notify, [entry()])]
-        assert entered.wait(10)
+        assert entered.wait(60)
         sent += [threads.submit(index.notify, [entry()]) for _ in range(5)]
         eventually(lambda: lock.asked == len(sent))
         release.set()
@@ -193,7 +193,7 @@ def test_a_server_that_does_not_answer_costs_the_threads_that_wait_one_timeout(i
 
 
 @pytest.mark.parametrize("ask", [Index.wake_idle, lambda index: (index.notify([entry()]), index.flush())])
-def test_a_connection_to_a_server_that_became_a_replica_is_given_up(index, ask):
+def test_a_connection_to_a_server_that_became_a_replica_is_closed(index, ask):
     """The former primary may live on; only a new connection finds the new one."""
     index.flush()
     for name in ("wake_idle", "push"):

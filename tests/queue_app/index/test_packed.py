@@ -1,4 +1,4 @@
-"""How queued tasks travel to the index."""
+"""The packed format in which queued tasks are sent to the index."""
 
 import struct
 

@@ -153,7 +153,7 @@ def test_of_many_only_the_aged_move(aging):
 
 
 @pytest.mark.parametrize("given", ["leased", "gone", "another time", "another lane"])
-def test_what_does_not_wait_at_its_place_is_left_alone(aging, given):
+def test_a_task_that_does_not_wait_at_its_place_is_left_alone(aging, given):
     task = aging.aged("x", 2000, LOW)
     if given == "leased":
         restore(aging.index, [(task.id, task.queue)])
@@ -176,7 +176,7 @@ def test_a_task_that_was_raised_by_hand_is_not_taken_down(aging):
 
 
 def test_a_task_that_was_lowered_by_hand_goes_down(aging):
-    """Its age counts in the new band; no promotion is taken back."""
+    """Its age counts in the new band; the push undoes no promotion."""
     at = aging.aged("x", 700, NORMAL)
     aging.push(at)
     lowered = type(at)(at.id, at.task_type, at.queue, BACKGROUND, at.capabilities, at.queued_at)

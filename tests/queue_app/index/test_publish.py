@@ -65,7 +65,7 @@ def test_a_call_publishes_at_most_500_tasks():
     assert [[len(some.task_ids) for some in part] for part in parts] == [[500], [500], [200, 1]]
 
 
-def test_neighbours_that_are_alike_are_joined_and_the_given_lists_stay_as_they_are():
+def test_adjacent_equal_events_are_joined_and_the_given_lists_stay_unchanged():
     one, two = run(2), run(3)
     [[joined]] = split([one, two], 500)
     assert joined.task_ids == one.task_ids + two.task_ids

@@ -1,4 +1,4 @@
-"""push.lua: queued tasks at their places, however often and in whatever state the index is."""
+"""push.lua: puts queued tasks at their places, in every state of the index, and is idempotent."""
 
 import pytest
 

@@ -9,7 +9,7 @@ from queue_app.index import Profile
 from tests.support.scene import Hand, Scene
 
 
-def test_workers_that_are_alike_share_a_profile(scene: Scene):
+def test_workers_with_equal_abilities_share_a_profile(scene: Scene):
     one, two, other = scene.worker("a b"), scene.worker("b a"), scene.worker("a")
     assert one.profile == two.profile != other.profile
     assert scene.check().profiles == {one.profile.id, other.profile.id}

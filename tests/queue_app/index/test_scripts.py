@@ -1,4 +1,4 @@
-"""Loading the scripts: complete, and nothing in them that they do not use."""
+"""Loading the scripts: each has all functions that it uses, and no others."""
 
 import re
 

@@ -87,7 +87,7 @@ def test_a_gate_that_opens_shows_what_waits_behind_it(scene: Scene, how: str):
 
 @pytest.mark.parametrize("limits", [{"rate_count": 3, "rate_seconds": 3600.0}, {"min_delay_seconds": 3600.0}])
 def test_a_rate_begins_empty_also_after_everything_was_lost(scene: Scene, limits: dict[str, float]):
-    """Guard: a bucket of which nothing is known is empty at the instant from which its limit is known."""
+    """Guard: a bucket without a record is empty at the instant at which the index got its limit."""
     hand = scene.worker()
     for generation in (2, 3):
         scene.index._client.flushdb()

@@ -13,7 +13,7 @@ def test_an_empty_index_is_missing_and_has_no_leader(index):
     assert (stats.counts, stats.queues) == ({}, [])
 
 
-def test_all_queues_count_as_each_alone_whatever_bands_a_lane_holds(scene: Scene):
+def test_counts_of_all_queues_equal_the_counts_of_each(scene: Scene):
     chance = random.Random(5)
     scene.push(
         *(

@@ -275,8 +275,8 @@ def test_wait_for_wake_returns_at_once_when_called_and_after_its_timeout_else(sc
 
 
 @pytest.mark.parametrize("lanes", [{"default\x1fa\x1f": 2e13}, {}], ids=["of a lane", "of a queue"])
-def test_a_head_of_nothing_is_met_once(scene: Scene, lanes: dict[str, float]):
-    """A push amid the wipe of a rebuild writes heads, and its lane is wiped after it: it must not call for ever."""
+def test_a_stale_head_is_read_once(scene: Scene, lanes: dict[str, float]):
+    """A push during the wipe of a rebuild writes heads, then the lane is wiped. No worker may be woken for ever."""
     hand = scene.worker()
     heads = f"{scene.index.keys.prefix}:heads:{hand.profile.id}"
     scene.index._client.zadd(heads, {"default": 2e13})

@@ -10,6 +10,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.promotion import effective_band
 from queue_app.core.states import Status
 from queue_app.models import PriorityPolicy, Task
+from tests.support.factories import TaskFactory
 
 AGES = [-30, 0, 590, 610, 1190, 1210, 1790, 1810, 2390, 2410, 10**7]
 
@@ -43,12 +44,7 @@ def test_sql_and_python_agree(tasks, edit):
 @pytest.mark.parametrize("status", sorted(set(Status) - {Status.QUEUED}))
 def test_only_queued_tasks_rise(rows, status):
     old = datetime.now(UTC) - timedelta(days=1)
-    times = {"created_at": old, "queued_at": old, "run_after": old}
-    if status is Status.EXECUTING:
-        times |= {"started_at": old, "deadline": old, "worker_id": "01890a5d-ac96-774b-bcce-b302099a8057", "attempt": 1}
-    elif status is not Status.SCHEDULED:
-        times |= {"finished_at": old}
-    Task.objects.create(task_type="a", queue="q", status=status, priority=Band.LOW, **times)
+    TaskFactory(status=status, priority=Band.LOW, created_at=old, queued_at=old, run_after=old)
     assert Task.objects.with_effective_priority().get().effective_band is Band.LOW
 
 

@@ -1,4 +1,4 @@
-"""Tests of services commit for real, many times a second."""
+"""Tests of services commit for real, many times per second."""
 
 from collections.abc import Iterator
 

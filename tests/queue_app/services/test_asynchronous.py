@@ -1,4 +1,4 @@
-"""What coroutines call: nothing of it blocks their event loop."""
+"""The functions for coroutines do not block the event loop."""
 
 import asyncio
 
@@ -37,7 +37,7 @@ def on_a_loop(main):
     return asyncio.run(run(), debug=True)
 
 
-def test_django_would_notice():
+def test_django_refuses_blocking_calls():
     async def blocking():
         services.enqueue(new())
 

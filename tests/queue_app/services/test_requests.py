@@ -1,4 +1,4 @@
-"""Requests of other services: what becomes a task, what is refused or set aside, and what is answered."""
+"""Requests of other services: which become tasks, which are rejected or quarantined, and the answers."""
 
 import json
 
@@ -39,9 +39,9 @@ def test_a_request_becomes_a_task_and_is_answered(index):
     assert (row.timeout, row.max_retries, row.idempotency_key) == (30.0, 2, "order-17")
     assert (row.concurrency_key, row.weight) == ("customer:7", 3)
     assert row.payload.parameters == {"to": "a@example.org"}
-    told = answer()
-    assert (told.name, told.task_id, told.status, told.user) == ("Accepted", str(row.id), "queued", "eve")
-    assert told.details == {"entry": entry, "request_id": "order-17", "queue_position": "1"}
+    event = answer()
+    assert (event.name, event.task_id, event.status, event.user) == ("Accepted", str(row.id), "queued", "eve")
+    assert event.details == {"entry": entry, "request_id": "order-17", "queue_position": "1"}
     assert backlog() == (0, 0)
     assert consume() == 0
 
@@ -65,7 +65,7 @@ def test_for_later_by_time_by_delay_and_with_capabilities():
     ask(delay="60")
     ask(run_after="2031-01-31T12:00:00Z", capabilities="gpu,fast")
     assert consume() == 2
-    assert [told.status for told in answers()] == ["scheduled", "scheduled"]
+    assert [event.status for event in answers()] == ["scheduled", "scheduled"]
     assert "queue_position" not in answers()[0].details
     assert set(Task.objects.get(run_after__year=2031).capabilities) == {"fast", "gpu"}
 
@@ -107,10 +107,10 @@ def test_for_later_by_time_by_delay_and_with_capabilities():
 def test_a_bad_request_is_rejected_with_code_and_field_and_no_value(fields, code, field):
     entry = ask(**fields)
     assert consume() == 1
-    told = answer()
-    assert (told.name, told.status, told.task_id) == ("Rejected", "rejected", "")
-    assert (told.details["code"], told.details["field"], told.details["entry"]) == (code, field, entry)
-    assert set(told.details) == {"entry", "request_id", "code", "field"}
+    event = answer()
+    assert (event.name, event.status, event.task_id) == ("Rejected", "rejected", "")
+    assert (event.details["code"], event.details["field"], event.details["entry"]) == (code, field, entry)
+    assert set(event.details) == {"entry", "request_id", "code", "field"}
     assert Task.objects.count() == 0
     assert backlog() == (0, 0)
 
@@ -135,7 +135,7 @@ def test_a_bad_request_is_rejected_with_code_and_field_and_no_value(fields, code
         ({"queue": "x" * 20_000}, "payload_too_large"),
     ],
 )
-def test_what_cannot_be_read_is_set_aside_with_its_code(index, fields, code):
+def test_an_unreadable_request_is_quarantined_with_its_code(index, fields, code):
     asked = {"event": "ExecutionRequested", "request_id": "r", "task_type": TYPE} | fields
     entry = index._client.xadd(index.keys.requests, {k: v for k, v in asked.items() if v is not None}).decode()
     assert consume() == 1
@@ -146,7 +146,7 @@ def test_what_cannot_be_read_is_set_aside_with_its_code(index, fields, code):
     assert consume() == 0
 
 
-def test_what_is_set_aside_keeps_what_its_sender_wrote_unless_it_is_huge(index):
+def test_a_quarantined_request_keeps_its_fields_unless_it_is_huge(index):
     ask(request_id="small", parameters="{")
     ask(request_id="huge", parameters="x" * 100_000)
     assert consume() == 2

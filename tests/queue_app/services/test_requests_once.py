@@ -1,4 +1,4 @@
-"""Each request becomes one task, whoever dies, whatever is away; and nothing grows."""
+"""Each request becomes one task, even after crashes and outages; and no stream grows."""
 
 import pytest
 from django.db import OperationalError, transaction
@@ -25,7 +25,7 @@ def index():
 
 @pytest.fixture
 def patient(monkeypatch):
-    """What was taken and not settled is taken again at once, as after a minute."""
+    """Unsettled requests are taken again at once instead of after a minute."""
     monkeypatch.setattr(requests, "IDLE_SECONDS", 0.0)
     monkeypatch.setattr(requests, "PAUSE_SECONDS", 0.0)
 
@@ -40,13 +40,13 @@ def test_the_same_request_twice_is_one_task():
     assert second.details["replayed"] == "1"
 
 
-def test_an_id_that_was_used_for_something_else():
+def test_an_id_that_was_used_for_another_request():
     ask(request_id="same")
     ask(request_id="same", parameters='{"a": 1}')
     ask(idempotency_key="same", parameters='{"a": 1}')
     assert consume() == 3
-    assert [told.details.get("code") for told in answers()] == [None, *["idempotency_conflict"] * 2]
-    assert [told.details.get("field") for told in answers()] == [None, "request_id", "idempotency_key"]
+    assert [event.details.get("code") for event in answers()] == [None, *["idempotency_conflict"] * 2]
+    assert [event.details.get("field") for event in answers()] == [None, "request_id", "idempotency_key"]
     assert Task.objects.count() == 1
 
 
@@ -78,12 +78,12 @@ def test_death_between_the_commit_and_the_acknowledgement(monkeypatch, patient, 
     assert backlog().waiting == 1
     assert consume() == 1
     assert Task.objects.count() == 1
-    assert {told.task_id for told in answers()} == {task_id}
+    assert {event.task_id for event in answers()} == {task_id}
     assert answers()[-1].details["replayed"] == "1"
     assert backlog().waiting == 0
 
 
-def test_what_another_consumer_has_in_hand_is_left_to_it(monkeypatch):
+def test_requests_that_another_consumer_holds_are_left_to_it(monkeypatch):
     ask()
     with monkeypatch.context() as patch:
         patch.setattr(requests, "submit", died)
@@ -112,7 +112,7 @@ def test_several_consumers_that_take_over_from_each_other(patient):
     assert backlog() == (0, 0)
 
 
-def test_a_request_that_kills_its_consumer_is_set_aside_and_its_neighbours_are_not(monkeypatch, patient, index):
+def test_a_request_that_kills_its_consumer_is_quarantined_and_the_others_are_not(monkeypatch, patient, index):
     for name in ("before", "killer", "after"):
         ask(request_id=name)
     plain = requests.submit
@@ -130,9 +130,9 @@ def test_a_request_that_kills_its_consumer_is_set_aside_and_its_neighbours_are_n
     assert sorted(Task.objects.values_list("idempotency_key", flat=True)) == ["after", "before"]
     [kept] = aside(index)
     assert (kept["request_id"], kept["error"]) == (b"killer", b"crash_loop")
-    assert [(told.details["request_id"], told.details["code"]) for told in answers() if told.name == "Rejected"] == [
-        ("killer", "crash_loop")
-    ]
+    assert [
+        (event.details["request_id"], event.details["code"]) for event in answers() if event.name == "Rejected"
+    ] == [("killer", "crash_loop")]
     assert backlog() == (0, 1)
 
 
@@ -153,7 +153,7 @@ def test_a_request_that_fails_unexpectedly_does_not_hold_up_the_others(monkeypat
     assert backlog().waiting == 1
 
 
-def test_trouble_with_the_database_is_not_counted_against_requests(monkeypatch, patient):
+def test_failures_of_the_database_do_not_count_as_tries(monkeypatch, patient):
     for name in ("one", "two", "three"):
         ask(request_id=name)
     plain = requests.submit
@@ -187,7 +187,7 @@ def test_nothing_is_taken_while_the_database_is_away(monkeypatch, index):
     assert index._client.xinfo_groups(index.keys.requests) == []
 
 
-def test_without_redis_the_caller_is_told_and_the_request_comes_back(patient):
+def test_without_redis_consume_raises_and_the_request_is_taken_again(patient):
     ask()
     with index_away("acknowledge_requests"), pytest.raises(IndexUnavailable):
         consume()
@@ -195,7 +195,7 @@ def test_without_redis_the_caller_is_told_and_the_request_comes_back(patient):
     assert Task.objects.count() == 1
 
 
-def test_after_flushall_the_group_is_made_again_and_what_was_not_consumed_is_lost(index):
+def test_after_flushall_the_group_is_created_again_and_unread_requests_are_lost(index):
     ask(request_id="done")
     consume()
     ask(request_id="lost")
@@ -212,7 +212,7 @@ def test_requests_that_were_written_before_the_first_consumer(index):
     assert consume() == 1
 
 
-def test_an_entry_that_somebody_deleted_is_forgotten(monkeypatch, patient, index):
+def test_a_deleted_entry_is_forgotten(monkeypatch, patient, index):
     entry = ask()
     with monkeypatch.context() as patch:
         patch.setattr(requests, "submit", died)
@@ -223,7 +223,7 @@ def test_an_entry_that_somebody_deleted_is_forgotten(monkeypatch, patient, index
     assert index._client.xpending(index.keys.requests, "taskqueue")["pending"] == 0
 
 
-def test_neither_stream_grows_with_what_is_done(index):
+def test_neither_stream_grows_with_settled_requests(index):
     for _ in range(30):
         ask()
         ask(parameters="{")
@@ -232,8 +232,8 @@ def test_neither_stream_grows_with_what_is_done(index):
     assert len(index._client.xinfo_consumers(index.keys.requests, "taskqueue")) == 1
 
 
-def test_those_set_aside_are_bounded(monkeypatch, index):
-    monkeypatch.setattr(requests, "KEPT_ASIDE", 100)
+def test_the_number_of_quarantined_requests_is_bounded(monkeypatch, index):
+    monkeypatch.setattr(requests, "MAX_QUARANTINED", 100)
     for _ in range(350):
         ask(event="x")
     assert consume(1000) == 350

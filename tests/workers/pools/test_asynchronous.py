@@ -1,4 +1,4 @@
-"""The pool of coroutines: bounded, in order, cancelled where they wait; a loop that is blocked is replaced."""
+"""The async pool: bounded, in order; coroutines are cancelled where they await; a blocked loop is replaced."""
 
 import uuid
 
@@ -56,7 +56,18 @@ def test_a_coroutine_that_waits_is_cancelled(pool, kind, reason):
     assert outcomes(pool, 1)[0].failure.reason == reason
 
 
-def test_a_task_that_blocks_the_loop_is_given_up_and_others_get_another(pool, monkeypatch):
+def test_an_error_of_the_database_that_a_timeout_caused_is_only_its_cause(pool):
+    name = uuid.uuid4().hex
+    held = claimed(chores.fail_to_roll_back_later, name)
+    pool.submit([held])
+    assert chores.begun[name].wait(30)
+    assert pool.interrupt(held, TaskTimeout)
+    failure = outcomes(pool, 1)[0].failure
+    assert (failure.reason, failure.exception_class) == ("timeout", "queue_app.exceptions.TaskTimeout")
+    assert "can't change 'autocommit' now" in failure.traceback
+
+
+def test_a_task_that_blocks_the_loop_is_abandoned_and_later_tasks_get_another_loop(pool, monkeypatch):
     monkeypatch.setattr(asynchronous, "BLOCKED_SECONDS", 0.1)
     name, first = uuid.uuid4().hex, pool._loop
     held = claimed(chores.ablocks, name)

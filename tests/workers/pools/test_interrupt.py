@@ -1,4 +1,4 @@
-"""Attempts that are interrupted end; nothing else in their thread or beside it does."""
+"""Interrupted attempts end, and nothing else does."""
 
 import gc
 import sys
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
+from django.db import connection, transaction
 
 from queue_app import task
 from queue_app.exceptions import Interruption, TaskCancelled, TaskTimeout
@@ -34,7 +35,7 @@ def pool():
 def begun(pool, task, name):
     held = claimed(task, name)
     pool.submit([held])
-    assert chores.begun[name].wait(10)
+    assert chores.begun[name].wait(60)
     return held
 
 
@@ -67,7 +68,7 @@ def test_the_thread_goes_on_with_the_next_task(pool):
 
 @pytest.fixture
 def hasty_threads() -> Iterator[None]:
-    """Let Python change from one thread to the next as often as it can, so that each meets the others half-way."""
+    """Let Python switch threads as often as it can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -169,7 +170,7 @@ def test_an_interruption_that_python_swallows_is_raised_again(pool, monkeypatch,
     name = uuid.uuid4().hex
     held = claimed(swallows, name, where)
     pool.submit([held])
-    assert chores.begun[name].wait(10)
+    assert chores.begun[name].wait(60)
     assert enforce(pool, {held.task.id}) == []
     assert next_due(pool) <= 0.05
     ended = []
@@ -197,7 +198,7 @@ def test_an_attempt_that_swallows_its_interruption_gets_another(pool, monkeypatc
     assert ended[0].failure.reason == "cancelled"
 
 
-def test_a_thread_that_blocks_outside_of_python_is_given_up(pool):
+def test_a_thread_that_blocks_outside_of_python_is_abandoned(pool):
     name = uuid.uuid4().hex
     held = begun(pool, chores.hold, name)  # waits for a lock
     pool.interrupt(held, TaskTimeout)
@@ -212,7 +213,7 @@ def test_a_thread_that_blocks_outside_of_python_is_given_up(pool):
 
 
 def test_one_that_comes_between_the_end_and_the_report_costs_neither_slot_nor_outcome(pool, monkeypatch):
-    """The thread meets it at the first step of what takes the attempt out of its reach."""
+    """The interruption arrives at the first step of the code that ends the attempt."""
     leave, late = pool._leave, [TaskTimeout]
 
     def interrupted(slot, held):
@@ -225,3 +226,44 @@ def test_one_that_comes_between_the_end_and_the_report_costs_neither_slot_nor_ou
     ended = []
     until(lambda: ended.extend(pool.take_outcomes()) or len(ended) == 2, "both outcomes")
     assert [outcome.result for outcome in ended] == ["1", "2"]
+
+
+@task
+def query(name: str) -> None:
+    """Query the database in one transaction after another, for ever."""
+    chores.begun[name].set()
+    while True:
+        with transaction.atomic(), connection.cursor() as cursor:
+            for _ in range(10):
+                cursor.execute("SELECT pg_sleep(0.0001)")
+
+
+@pytest.mark.parametrize(("interruption", "reason"), [(TaskTimeout, "timeout"), (TaskCancelled, "cancelled")])
+def test_an_error_of_the_database_that_an_interruption_caused_is_only_its_cause(pool, interruption, reason):
+    held = begun(pool, chores.fail_to_roll_back, uuid.uuid4().hex)
+    pool.interrupt(held, interruption)
+    failure = outcome_of(pool).failure
+    assert (failure.reason, failure.exception_class) == (reason, f"queue_app.exceptions.{interruption.__name__}")
+    assert "can't change 'autocommit' now" in failure.traceback
+
+
+def test_an_error_of_the_database_without_an_interruption_is_the_failure(pool):
+    name = uuid.uuid4().hex
+    chores.gates[name].set()
+    begun(pool, chores.fail_to_roll_back, name)
+    failure = outcome_of(pool).failure
+    assert (failure.reason, failure.exception_class) == ("error", "django.db.utils.ProgrammingError")
+
+
+@pytest.mark.parametrize(("interruption", "reason"), [(TaskTimeout, "timeout"), (TaskCancelled, "cancelled")])
+def test_an_interruption_in_a_transaction_is_the_failure(engine, pool, interruption, reason):
+    """The rollback fails when it begins in the middle of a query; that error is only a consequence."""
+    failures = []
+    for number in range(150):
+        held = begun(pool, query, uuid.uuid4().hex)
+        time.sleep(number * 0.00003)
+        pool.interrupt(held, interruption)
+        failures.append(outcome_of(pool).failure)
+    assert {(each.reason, each.exception_class) for each in failures} == {
+        (reason, f"queue_app.exceptions.{interruption.__name__}")
+    }

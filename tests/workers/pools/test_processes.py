@@ -1,4 +1,4 @@
-"""The pool of processes: runs in order, kills what does not end, replaces what has died or grown."""
+"""The process pool: runs in order, kills tasks that do not end, replaces processes that died or grew."""
 
 import json
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"
 
 
 class ProgressSink:
-    """Remembers what attempts say."""
+    """Records the reports of attempts."""
 
     def __init__(self):
         self.said = []
@@ -51,7 +51,7 @@ def open_pool():
 
 
 def outcomes(pool, count):
-    """Wait for so many outcomes."""
+    """Wait for ``count`` outcomes."""
     found = []
     eventually(lambda: found.extend(pool.take_outcomes()) or len(found) == count, "the outcomes")
     return found
@@ -79,13 +79,13 @@ def test_attempts_run_in_processes_of_their_own(open_pool):
     assert ended['{}["snooze"]'].snooze == 30
     assert not ended['{}["discard"]'].failure.retriable
     pool.submit([claimed(chores.later, 4), claimed(chores.tells)])
-    assert {outcome.result for outcome in outcomes(pool, 2)} == {"8", '"told"'}
+    assert {outcome.result for outcome in outcomes(pool, 2)} == {"8", '"reported"'}
     assert [item for item in pool._reports.said if item[0] != "log"] == [("progress", 0.5, "half"), ("extend", 60.0)]
     assert next(item for item in pool._reports.said if item[0] == "log")[1].endswith("WARNING shop: a line")
 
 
 @pytest.mark.parametrize(("kind", "reason"), [(TaskTimeout, "timeout"), (TaskCancelled, "cancelled")])
-def test_what_blocks_is_interrupted_and_what_resists_is_killed(open_pool, tmp_path, kind, reason):
+def test_a_blocking_task_is_interrupted_and_a_resisting_one_is_killed(open_pool, tmp_path, kind, reason):
     pool = open_pool()
     held = claimed(chores.blocks, str(tmp_path / "soft"))
     pool.submit([held])
@@ -102,6 +102,17 @@ def test_what_blocks_is_interrupted_and_what_resists_is_killed(open_pool, tmp_pa
     assert pool.abandon(held, kind()) is None
     assert json.loads(outcomes(pool, 1)[0].result) != pid
     eventually(lambda: not psutil.pid_exists(pid), "the end of the process")
+
+
+def test_an_error_of_the_database_that_a_timeout_caused_is_only_its_cause(open_pool, tmp_path):
+    pool = open_pool()
+    held = claimed(chores.fail_to_roll_back, "in a process", str(tmp_path / "begun"))
+    pool.submit([held])
+    begun(pool, tmp_path / "begun")
+    assert pool.interrupt(held, TaskTimeout)
+    failure = outcomes(pool, 1)[0].failure
+    assert (failure.reason, failure.exception_class) == ("timeout", "queue_app.exceptions.TaskTimeout")
+    assert "can't change 'autocommit' now" in failure.traceback
 
 
 def test_a_process_that_dies_fails_its_task_and_is_replaced(open_pool, tmp_path):

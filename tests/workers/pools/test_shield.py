@@ -1,4 +1,4 @@
-"""A shield puts an interruption off to its end, whatever the slots are."""
+"""A shield delays an interruption to its end, in every kind of pool."""
 
 import asyncio
 import time

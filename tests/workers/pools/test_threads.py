@@ -33,14 +33,14 @@ def pool(ended) -> Iterator[ThreadPool]:
         gate.set()
     made.stop()
     for thread in made._threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
 def outcomes(pool: ThreadPool, ended: threading.Semaphore, count: int) -> list[Outcome]:
-    """Wait for so many outcomes, and take them."""
+    """Wait for ``count`` outcomes, and take them."""
     for _ in range(count):
-        assert ended.acquire(timeout=10)
+        assert ended.acquire(timeout=60)
     return pool.take_outcomes()
 
 
@@ -65,11 +65,11 @@ def test_one_slot_runs_in_order(ended):
     pool.stop()
 
 
-def test_what_runs_and_what_waits(pool, ended):
+def test_running_and_unstarted_tasks(pool, ended):
     names, tasks = zip(*(holding() for _ in range(3)), strict=True)
     pool.submit(list(tasks))
     for name in names[:2]:
-        assert chores.begun[name].wait(10)
+        assert chores.begun[name].wait(60)
     assert {held.task.id for held, _ in pool.running()} == {held.task.id for held in tasks[:2]}
     assert all(seconds >= 0 for _, seconds in pool.running())
     assert pool.unstarted == 1
@@ -82,7 +82,7 @@ def test_what_runs_and_what_waits(pool, ended):
 
 
 def test_one_task_in_two_attempts_at_once(pool, ended):
-    """Its row was given to somebody else, who was this worker again."""
+    """Its row was granted again, to the same worker."""
     name, first = holding()
     second = ClaimedAttempt(ClaimedTask(*(getattr(first.task, field) for field in ClaimedTask.__slots__)), 0.0)
     pool.submit([first, second])
@@ -121,4 +121,4 @@ def test_threads_end_and_close_their_connections(ended, monkeypatch):
     pool.start()
     pool.stop()
     for _ in range(3):
-        assert closed.acquire(timeout=10)
+        assert closed.acquire(timeout=60)

@@ -1,7 +1,7 @@
 --! include lane_heads
 --! include reservations
 -- What a claim reads: sorted lists of queues, lanes and groups, and the lanes themselves, each as a cursor whose `score` is
--- that of its next entry (math.huge when it has none). Writes nothing; `found` collects what the claim must put right.
+-- that of its next entry (math.huge when it has none). Writes nothing; `found` collects what the claim must correct.
 local picks = {}  -- {id, queue, lane}, ... in order
 local found = {
   stale = {},     -- lane -> ids that run already (a copy of the data may lag behind); {} for a lane that is empty

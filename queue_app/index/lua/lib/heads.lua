@@ -76,10 +76,10 @@ local function refresh_touched()
   touched = {}
 end
 
--- Marks the groups behind a gate whose room has changed.
+-- Marks the groups behind a gate whose room has changed; not of profiles that a rebuild is about to forget.
 local function refresh_gate(g)
   for _, spot in ipairs(redis.call('SMEMBERS', spots_key(g))) do
     local p, q = string.match(spot, '^([^\31]*)\31(.*)$')
-    touch(p, q, g)
+    if is_registered(p) then touch(p, q, g) end
   end
 end

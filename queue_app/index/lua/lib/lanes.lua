@@ -1,6 +1,6 @@
 --! include limits
--- The lane in which a task waits. Callers always name the user; only this script knows whether the queue keeps its users
--- apart, and leaves the user out where it does not.
+-- The lane in which a task waits. Callers always name the user; this function drops the user if the queue has no lanes
+-- for each user.
 local function lane_of(address)
   local q, task_type, capabilities, user, key, weight = split_lane(address)
   if user == '' or queue_policy(q).by_user then return address end

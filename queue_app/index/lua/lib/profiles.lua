@@ -6,6 +6,15 @@ local function profiles()
   return profile_ids
 end
 
+local registered
+local function is_registered(p)
+  if not registered then
+    registered = {}
+    for _, each in ipairs(profiles()) do registered[each] = true end
+  end
+  return registered[p]
+end
+
 local function can_run(p, lane)
   local q, task_type, capabilities, _, _, weight = split_lane(lane)
   if redis.call('SISMEMBER', profile_key(p, 'types'), task_type) == 0 then return false end

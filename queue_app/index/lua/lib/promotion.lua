@@ -1,7 +1,7 @@
 --! include keys
 -- Promotion, as queue_app/core/promotion.py defines it. A task's own place is its own band * 10^13 + queued_at (ms). Its
--- age lifts it by whole bands, according to the thresholds. Every push computes the place anew, so it never takes back
--- what a promotion gave.
+-- age lifts it by whole bands, according to the thresholds. Every push computes the place from the age, so a push never
+-- undoes a promotion.
 local thresholds, clock  -- band -> ms; current time (ms)
 
 local function effective_place(own)
@@ -20,8 +20,8 @@ local function effective_place(own)
   return place
 end
 
--- Lifts a waiting task to `place`; returns by how many bands, or nil when it stands at none of its own places, or above
--- `place`: then its place is wrong for another reason than its age.
+-- Lifts a waiting task to `place`; returns by how many bands. Returns nil if the task's present place does not come from
+-- its own place by promotion, or is above `place`: then the place is wrong, and push.lua corrects it.
 local promoted = { [2] = 0, [3] = 0, [4] = 0 }  -- band -> number of tasks that this call lifted out of it
 local function lift(lane, id, own, place)
   local standing = tonumber(redis.call('ZSCORE', lane_key(lane), id) or nil)

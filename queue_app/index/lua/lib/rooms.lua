@@ -7,9 +7,9 @@ local function forget_policies()
   buckets = {}
 end
 
--- Returns how many tokens of a rate are used, how long one token lasts (the interval that was in force at the last start),
--- and the earliest start by the delay (us). `tat` is when the bucket will be full again (GCRA). An unused bucket counts
--- as empty at the instant from which its limit has been known: a lost index must not allow more starts than the limit.
+-- Returns the used tokens of a rate, the duration of one token (the interval in force at the last start), and the earliest
+-- start by the delay (us). `tat` is the instant at which the bucket is full again (GCRA). A bucket without a record counts
+-- as empty at `since`, when the index got its limit: after a loss of the index no more tasks may start than the limit allows.
 local function read_bucket(g, policy, now)
   local found = buckets[g]
   if not found then
@@ -58,7 +58,7 @@ local function record_starts(g, policy, n)
     redis.call('HSET', key, 'next', whole(now + policy.delay))
     lasts = math.max(lasts, now + policy.delay)
   end
-  -- A full bucket says the same as a missing one.
+  -- A full bucket and a missing one mean the same, so the record may expire then.
   redis.call('PEXPIREAT', key, whole(math.ceil(lasts / 1000) + 1000))
 end
 
@@ -73,7 +73,7 @@ local function room_of(g, policy, used)
   return math.min(n, cap_room(policy.cap, used)), at
 end
 
--- These return the room and, when only time is missing, the instant (us) at which there will be some.
+-- These return the room and, if a gate without room opens by time alone, the instant (us) at which it opens.
 local function gate_room(g)
   local policy = gate_policy(g)
   return room_of(g, policy, policy.cap and redis.call('SCARD', held_key(g)) or 0)

@@ -1,7 +1,7 @@
 --! include lanes
--- Turns in a fair queue. The entries of its heads are not lanes but the users or keys that take turns, at the score
--- band * 10^13 + turn; each has its lanes in a list of its own. A turn begins where the last one of its owner ended,
--- or now.
+-- Turns in a fair queue. The entries of its heads are not lanes but owners: the users or keys that take turns, at the
+-- score band * 10^13 + turn. Each owner has a list of its lanes. A turn begins where the last turn of its owner ended, or
+-- at the turn that was taken last in the queue (`NOW`), if that is later.
 local function list_key(p, q, g)
   return g == '' and queue_heads_key(p, q) or group_key(p, q, g)
 end
@@ -21,7 +21,7 @@ local function turn_of(q, band, who)
   return math.max(known[NOW], known[who])
 end
 
--- Records the next turns. Owners whose turn is past are removed: they count as new.
+-- Records the next turns. Removes owners whose turn is past: a missing owner starts at `NOW`.
 local function set_turns(q, band, taken)
   local key, args = turns_key(q, band), {}
   local known = turns_in(key)

@@ -123,7 +123,7 @@ local function wake_any()
   return false
 end
 
--- Returns gates to the heads that waited for time only and are due; returns when the next one is due (us), if any.
+-- Puts the gates whose refill is due back into the heads; returns the instant (us) of the next refill, if any.
 local function apply_refills()
   local at = select(2, first_of(REFILLS))
   while at and tonumber(at) <= now_us() do
@@ -138,8 +138,8 @@ local function apply_refills()
   return at
 end
 
--- Lets one idle worker of each profile wait for the next refill; wakes one where none waits. Returns the wait (ms) of
--- `worker`, the caller, or ''.
+-- Makes one idle worker of each profile wait for the next refill; in a profile where no worker waits, wakes one. Returns
+-- the ms that `worker`, the caller, must wait, or ''.
 local function watch_refills(profile, worker, is_idle)
   local _, at = first_of(REFILLS)
   if not at then return '' end

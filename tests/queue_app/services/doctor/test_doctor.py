@@ -1,6 +1,5 @@
 """Each test causes a real fault, where the servers allow it, and the doctor reports exactly this fault."""
 
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -10,7 +9,7 @@ from django.db import connection
 from django.utils import timezone
 
 from queue_app.index import get_index
-from queue_app.models import DeadLetter, MaintenanceJob, Queue, RuntimeSettings, Task, Worker
+from queue_app.models import MaintenanceJob, Queue, RuntimeSettings, Task, Worker
 from queue_app.services import doctor
 from queue_app.services.control.pause import pause
 from queue_app.services.doctor import Finding, Level, servers, work
@@ -19,6 +18,7 @@ from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import run_overdue
 from queue_app.sql import doctor as rows
 from tests.support.engine import flush, put, put_many, take
+from tests.support.factories import DeadLetterFactory
 
 
 def only(findings) -> Finding:
@@ -236,7 +236,7 @@ def test_an_index_that_is_being_rebuilt(engine, monkeypatch):
     number = snapshot.raise_generation()
     assert_finding(work.check_index, Level.FAIL, f"carries generation {number - 1}, the rows {number}")
     engine.index.begin_generation(number)
-    assert_finding(work.check_index, Level.WARN, "rebuilding since 0 s")
+    assert_finding(work.check_index, Level.WARN, "rebuilding, for 0 s now")
     monkeypatch.setattr(work, "REBUILD_SECONDS", -1.0)
     assert_finding(work.check_index, Level.FAIL, "rebuilding")
 
@@ -263,7 +263,7 @@ def test_workers_that_are_missing_silent_or_dead(engine):
     assert_finding(work.check_workers, Level.FAIL, "tasks wait")
     worker = engine.worker()
     register_live(worker)
-    assert_finding(work.check_workers, Level.OK, "1 active with 4 slots")
+    assert_finding(work.check_workers, Level.OK, "active: 1, slots: 4")
     register_live(worker, silent=100)
     assert_finding(work.check_workers, Level.FAIL, "w1 (h, pid 7) for 100 s")
     register_live(worker, status="dead", stopped_at=timezone.now())
@@ -309,21 +309,14 @@ def test_an_index_that_lags_is_reported_and_not_repaired(engine, monkeypatch):
         cursor.execute("SELECT count(*) FROM queue_app_task WHERE status = 'queued'")
         assert cursor.fetchone()[0] == len(ids)
     flush(engine)
-    assert_finding(work.check_agreement, Level.WARN, "120 rows are queued, 0 are indexed")
+    assert_finding(work.check_agreement, Level.WARN, "queued tasks: 120 in the rows, 0 in the index")
     assert engine.index.queues() == []
 
 
 def test_many_deaths(engine, monkeypatch):
     monkeypatch.setattr(work, "DEATHS_PER_MINUTE", 1)
     assert_finding(work.check_deaths, Level.OK, "0 within")
-    now = timezone.now()
-    DeadLetter.objects.bulk_create(
-        DeadLetter(
-            task_id=uuid.uuid4(), task_type="a", queue="q", priority=2, reason="x", attempts=1, died_at=now,
-            expires_at=now + timedelta(days=1),
-        )
-        for _ in range(6)
-    )  # fmt: skip
+    DeadLetterFactory.create_batch(6)
     assert_finding(work.check_deaths, Level.WARN, "6 tasks died")
 
 

@@ -56,12 +56,12 @@ def behind(program, transactional_db, monkeypatch, settings, shared_folder):
         del connections["pooled"]
     for process in started:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
         process.stdout.close()
 
 
 def _wait_for(port: int, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()

@@ -1,4 +1,4 @@
-"""Admission: a queue takes as many tasks as it may hold, and a user's as many as one user may have pending."""
+"""Admission: a queue never holds more waiting tasks than its limit, nor a user more pending tasks."""
 
 import time
 import uuid
@@ -62,12 +62,12 @@ def outcome_of(action) -> str:
 @pytest.mark.parametrize(
     ("numbers", "refusal"), [({"max_length": 7}, "queue_full"), ({"max_pending_per_user": 7}, "user_limit_exceeded")]
 )
-def test_forty_submitters_at_once_get_exactly_the_places_that_there_are(engine, numbers, refusal, submitters):
+def test_forty_concurrent_submitters_get_exactly_the_free_places(engine, numbers, refusal, submitters):
     limit(**numbers)
-    told = at_once(
+    outcomes = at_once(
         [lambda by=by: outcome_of(lambda: by(user="ada")) for _ in range(40 // len(submitters)) for by in submitters]
     )
-    assert (told.count("stored"), told.count(refusal)) == (7, 33)
+    assert (outcomes.count("stored"), outcomes.count(refusal)) == (7, 33)
     assert Task.objects.count() == 7
     assert_index_agrees()
 
@@ -83,8 +83,8 @@ def test_a_place_that_is_rolled_back_is_free(engine):
     assert Task.objects.count() == 1
 
 
-def test_without_the_lock_both_would_find_the_place_free(engine, monkeypatch):
-    """The broken twin: what the lock is there for."""
+def test_without_the_lock_two_submitters_take_the_last_place(engine, monkeypatch):
+    """Without the lock the limit is exceeded: this shows what the lock is for."""
     monkeypatch.setattr(rows_module, "_LOCK", rows_module._LOCK.replace("pg_advisory_xact_lock(", "length(''||"))
     limit(max_length=1)
     with transaction.atomic():
@@ -93,8 +93,8 @@ def test_without_the_lock_both_would_find_the_place_free(engine, monkeypatch):
     assert Task.objects.count() == 2
 
 
-def test_one_statement_for_lock_and_insert_would_count_what_was_there_before_it_waited(engine, monkeypatch):
-    """The other broken twin: why the lock is a statement of its own."""
+def test_lock_and_insert_in_one_statement_would_count_before_the_wait(engine, monkeypatch):
+    """This shows why the lock is a statement of its own."""
     asked = "SELECT current_setting("
     lock = f"pg_advisory_xact_lock(hashtextextended('queue:default', {rows_module.SEED}))::text"
     together = admission._INSERT_PLAIN.replace(asked, f"SELECT {lock} IS NOT NULL AND {asked[7:]}")
@@ -111,8 +111,8 @@ def test_one_statement_for_lock_and_insert_would_count_what_was_there_before_it_
 
 
 @pytest.mark.parametrize("by", [put, from_outside], ids=["code", "outside"])
-def test_the_place_that_somebody_waited_for_is_seen_to_be_taken(engine, by):
-    """What the broken twins get wrong."""
+def test_a_submitter_that_waited_sees_that_the_last_place_is_taken(engine, by):
+    """The correct result of the two broken variants above."""
     limit(max_length=1)
     with transaction.atomic():
         put()
@@ -123,7 +123,7 @@ def test_the_place_that_somebody_waited_for_is_seen_to_be_taken(engine, by):
 
 
 def test_a_refusal_ends_the_turn(engine):
-    """It does not keep others waiting for the rest of a long transaction."""
+    """Other submitters do not wait for the rest of a long transaction."""
     limit(max_length=1)
     put()
     with transaction.atomic():
@@ -141,7 +141,7 @@ def test_two_queues_and_two_users_are_locked_in_one_order(engine):
     assert Task.objects.count() == 48
 
 
-def test_a_submission_from_outside_gives_up_waiting(engine, settings):
+def test_a_submission_from_outside_waits_a_limited_time(engine, settings):
     settings.TASKQUEUE = settings.TASKQUEUE | {"ADMISSION": {"LOCK_SECONDS": 0.05}}
     limit(max_length=5)
     with transaction.atomic():
@@ -167,7 +167,7 @@ def test_scheduled_tasks_count_and_running_ones_do_not(engine):
     assert running.queue == "default"
 
 
-def test_all_that_is_pending_counts_for_a_user(engine):
+def test_all_pending_tasks_of_a_user_count(engine):
     limit(max_pending_per_user=2)
     put(user="ada")
     take(engine.worker())
@@ -178,19 +178,19 @@ def test_all_that_is_pending_counts_for_a_user(engine):
     assert outcome_of(lambda: put(user="ada", queue="other")) == "stored"
 
 
-def test_the_number_of_the_runtime_settings_holds_over_all_queues_that_name_none(engine):
+def test_the_limit_of_the_runtime_settings_covers_all_queues_without_one(engine):
     RuntimeSettings.objects.update(max_pending_per_user=2)
     limit("roomy", max_pending_per_user=5)
     put(user="ada", queue="a")
     put(user="ada", queue="b")
     assert outcome_of(lambda: put(user="ada", queue="c")) == "user_limit_exceeded"
-    told = [outcome_of(lambda: put(user="ada", queue="roomy")) for _ in range(6)]
-    assert told == ["stored"] * 5 + ["user_limit_exceeded"]
+    outcomes = [outcome_of(lambda: put(user="ada", queue="roomy")) for _ in range(6)]
+    assert outcomes == ["stored"] * 5 + ["user_limit_exceeded"]
     with pytest.raises(UserLimitExceeded, match="'ada' has 5 of at most 5 pending tasks in the queue 'roomy'"):
         put(user="ada", queue="roomy")
 
 
-def test_defaults_hold_for_what_comes_from_outside_only(engine, settings):
+def test_defaults_apply_only_to_tasks_from_outside(engine, settings):
     settings.TASKQUEUE = settings.TASKQUEUE | {"ADMISSION": {"MAX_PENDING_PER_USER": 2}}
     RuntimeSettings.objects.update(max_length=4)
     put_many(3, user="ada")
@@ -233,7 +233,7 @@ def test_many_are_stored_all_or_none(engine):
     assert_index_agrees()
 
 
-def test_what_is_there_already_needs_no_place(engine):
+def test_a_task_that_is_already_stored_needs_no_place(engine):
     limit(max_length=2, max_pending_per_user=2)
     first = enqueue(new(user="ada", idempotency_key="one"))
     put(user="ada")
@@ -251,7 +251,7 @@ def test_what_is_there_already_needs_no_place(engine):
 
 
 @pytest.mark.parametrize(("own", "age"), [(None, 3700), (60, 70)])
-def test_a_full_queue_gives_up_its_stale_tasks_first(engine, own, age):
+def test_a_full_queue_expires_its_stale_tasks_first(engine, own, age):
     limit(max_length=3, stale_after_seconds=own)
     stale, fresh = [aged(age), aged(age)], aged(50)
     task_id = put()
@@ -262,8 +262,8 @@ def test_a_full_queue_gives_up_its_stale_tasks_first(engine, own, age):
         put()
 
 
-def test_under_the_default_limit_nothing_is_stale_unless_the_queue_says_so(engine):
-    """Code was promised that it has no limit: a submission from outside must not cost it its tasks."""
+def test_under_the_default_limit_only_a_queue_with_a_stale_time_expires_tasks(engine):
+    """Code has no limit by default, so a submission from outside must not expire its tasks."""
     RuntimeSettings.objects.update(max_length=1)
     task_id = aged(9999)
     assert outcome_of(from_outside) == "queue_full"
@@ -273,7 +273,7 @@ def test_under_the_default_limit_nothing_is_stale_unless_the_queue_says_so(engin
     assert status(task_id) == Status.EXPIRED
 
 
-def test_what_was_given_up_stays_so_when_there_is_still_no_room(engine):
+def test_expired_tasks_stay_expired_if_there_is_still_no_room(engine):
     limit(max_length=2, stale_after_seconds=60)
     stale, _ = aged(70), put()
     with pytest.raises(QueueFull) as refused:
@@ -284,7 +284,7 @@ def test_what_was_given_up_stays_so_when_there_is_still_no_room(engine):
 # -- what is said -------------------------------------------------------------------------------------
 
 
-def test_a_refusal_is_told_with_its_numbers(engine):
+def test_a_refusal_is_published_with_limit_and_counts(engine):
     limit(max_length=1)
     put()
     since = last_id()
@@ -310,7 +310,7 @@ def test_a_transaction_that_cannot_see_others_is_refused(engine):
 
 
 @pytest.mark.parametrize("by", [put, from_outside], ids=["code", "outside"])
-def test_a_connection_with_another_isolation_is_counted_right_all_the_same(engine, by):
+def test_a_connection_with_another_isolation_level_still_counts_right(engine, by):
     limit(max_length=2)
 
     def strict() -> str:
@@ -318,8 +318,8 @@ def test_a_connection_with_another_isolation_is_counted_right_all_the_same(engin
             cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         return outcome_of(by)
 
-    told = at_once([strict] * 8)
-    assert (told.count("stored"), Task.objects.count()) == (2, 2)
+    outcomes = at_once([strict] * 8)
+    assert (outcomes.count("stored"), Task.objects.count()) == (2, 2)
 
 
 # -- what it costs --------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ def test_without_limits_there_is_no_lock_no_count_and_no_further_statement(engin
     assert not any("advisory" in sql for sql in statements)
 
 
-def test_what_comes_from_outside_is_one_round_trip_while_there_is_room(engine, monkeypatch):
+def test_a_task_from_outside_takes_one_round_trip_while_there_is_room(engine, monkeypatch):
     limit(max_length=3, max_pending_per_user=3)
     with monkeypatch.context() as patch:
         for name in ("read_limits", "lock_and_count", "lock", "be_read_committed"):
@@ -360,8 +360,8 @@ def test_what_comes_from_outside_is_one_round_trip_while_there_is_room(engine, m
 
 @pytest.mark.slow
 @pytest.mark.serial
-def test_the_question_in_the_statement_costs_nothing_that_can_be_measured(engine, monkeypatch):
-    """In turn, the same insert with and without it; the bound is loose because the machine is shared."""
+def test_the_limit_check_in_the_statement_has_no_measurable_cost(engine, monkeypatch):
+    """Compares the same insert with and without the check; the bound is loose because the machine is shared."""
     plain = insert._INSERT_PLAIN.replace(insert._QUEUE_LIMITS.format(queues="%s"), "(%s::text IS NULL)").replace(
         f" AND {insert._USER_LIMIT}", " AND false"
     )

@@ -1,4 +1,4 @@
-"""expire: queued tasks that waited too long are given up, oldest first."""
+"""expire: queued tasks that waited too long expire, oldest first."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -34,7 +34,7 @@ from tests.support.engine import (
 
 
 def waiting(seconds: float, **options) -> uuid.UUID:
-    """Enqueue a task that has been queued for so long."""
+    """Enqueue a task that was queued ``seconds`` ago."""
     task_id = put(**options)
     Task.objects.filter(pk=task_id).update(queued_at=datetime.now(UTC) - timedelta(seconds=seconds))
     module.on_commit(lambda index: index.push(snapshot.refs([task_id])), "push")
@@ -46,7 +46,7 @@ def eager(seconds: float, *names: str) -> None:
         Queue.objects.update_or_create(name=name, defaults={"stale_after_seconds": seconds, "expire_eagerly": True})
 
 
-def test_only_what_is_stale_ends(engine, history):
+def test_only_stale_tasks_expire(engine, history):
     stale, fresh, other = waiting(3601), waiting(3590), waiting(9999, queue="other")
     assert expire_stale("default") == 1
     assert history.states(stale) == "queued expired"
@@ -65,7 +65,7 @@ def test_neither_scheduled_nor_running_nor_ended_tasks_expire(engine, history):
     assert (status(running), status(scheduled)) == (Status.EXECUTING, Status.SCHEDULED)
 
 
-def test_the_oldest_first_whatever_their_bands(engine):
+def test_the_oldest_expire_first_in_any_band(engine):
     ids = [waiting(5000 - n, priority=["critical", "background"][n % 2]) for n in range(5)]
     assert expire_stale("default", 60, limit=3) == 3
     assert [status(task_id) for task_id in ids] == [Status.EXPIRED] * 3 + [Status.QUEUED] * 2
@@ -122,7 +122,7 @@ def test_an_expired_task_that_the_index_still_holds_is_refused_by_its_row(engine
     assert_index_agrees()
 
 
-def test_it_is_said_how_many(engine, caplog):
+def test_the_number_of_expired_tasks_is_logged(engine, caplog):
     waiting(9999)
     heard = []
     signals.tasks_expired.connect(listener := lambda **event: heard.append((event["queue"], event["count"])))
@@ -133,7 +133,7 @@ def test_it_is_said_how_many(engine, caplog):
     assert "stale tasks of queue default expired: 1" in caplog.text
 
 
-def test_an_event_tells_of_each_once_it_is_committed(engine):
+def test_each_expiry_is_published_after_the_commit(engine):
     one, two = waiting(9999, user="ann"), waiting(9998)
     with rolled_back():
         expire_stale("default")
@@ -150,7 +150,7 @@ def test_an_event_tells_of_each_once_it_is_committed(engine):
 # -- eagerly -------------------------------------------------------------------------------------------
 
 
-def test_eagerly_only_where_a_queue_says_so(engine):
+def test_only_eager_queues_expire_eagerly(engine):
     eager(60, "eager", "also")
     Queue.objects.create(name="lazy", stale_after_seconds=60)
     ids = {name: waiting(100, queue=name) for name in ("eager", "also", "lazy", "default")}

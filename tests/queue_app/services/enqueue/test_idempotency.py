@@ -1,4 +1,4 @@
-"""Idempotency keys: of one key and user one task is stored, as long as it stands for the key."""
+"""Idempotency keys: for one key and user one task is stored while the key is valid."""
 
 import uuid
 from datetime import timedelta
@@ -31,7 +31,7 @@ def test_the_same_key_and_the_same_task_is_stored_once(engine, index):
     assert Task.objects.count() == TaskPayload.objects.count() == 1
 
 
-def test_a_replay_tells_what_became_of_the_first(engine):
+def test_a_replay_returns_the_present_status_of_the_first_task(engine):
     first = enqueue(new(idempotency_key="k"))
     take_ids(engine.worker())
     assert enqueue(new(idempotency_key="k")).status is Status.EXECUTING
@@ -72,7 +72,7 @@ def test_racing_callers_with_one_key_store_one_row(engine, in_bulk):
 
 
 def let_keys_be(hours: float) -> None:
-    """Let all tasks have been created so long ago."""
+    """Move the creation of all tasks into the past."""
     Task.objects.update(created_at=F("created_at") - timedelta(hours=hours))
 
 

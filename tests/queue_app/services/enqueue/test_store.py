@@ -1,17 +1,22 @@
 """enqueue and enqueue_many: stored in the caller's transaction, pushed once it has committed."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from unittest import mock
 
 import pytest
-from django.db import transaction
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connection, transaction
+from django.test import override_settings
 
 from queue_app import signals
 from queue_app.core.states import Status
 from queue_app.exceptions import IdempotencyConflict, InvalidTaskData
 from queue_app.models import Queue, Task, TaskPayload
-from queue_app.services.enqueue.store import enqueue, enqueue_many
+from queue_app.services.enqueue.store import enqueue, enqueue_calls, enqueue_many
+from queue_app.services.enqueue.validate import check_spec
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.notify import index as notify
 from queue_app.services.repair.reconcile import Reconciler
 from tests.support.engine import (
@@ -52,6 +57,69 @@ def test_nothing_is_indexed_before_the_commit(engine, store):
         store()
         assert engine.check().waiting == set()
     assert len(assert_index_agrees().waiting) == Task.objects.count()
+
+
+def with_keys():
+    return enqueue_many([new(idempotency_key=key) for key in "ab"])
+
+
+MANY_WAYS = {
+    "one": put,
+    "many": lambda: put_many(3),
+    "with keys": with_keys,
+    "limited": lambda: enqueue(new(user="ann"), outside=True),
+    "calls": lambda: enqueue_calls(check_spec(new()), [((), {}), ((), {})], len),
+    "by a savepoint": transaction.atomic()(put),
+}
+
+
+@pytest.fixture
+def manual(engine) -> Iterator[None]:
+    """The caller ends transactions by itself."""
+    transaction.set_autocommit(False)
+    yield
+    transaction.rollback()
+    transaction.set_autocommit(True)
+
+
+@pytest.mark.parametrize("way", MANY_WAYS)
+def test_a_caller_without_autocommit_stores_once_and_notifies_when_it_turns_it_on_again(engine, manual, way):
+    MANY_WAYS[way]()
+    assert engine.check().waiting == set()
+    transaction.commit()
+    transaction.set_autocommit(True)
+    assert len(assert_index_agrees().waiting) == Task.objects.count() > 0
+    transaction.set_autocommit(False)
+
+
+@pytest.mark.parametrize("way", MANY_WAYS)
+def test_a_rollback_without_autocommit_is_silence(engine, index, manual, way):
+    with counted_calls(index) as calls:
+        MANY_WAYS[way]()
+        transaction.rollback()
+        transaction.commit()
+        transaction.set_autocommit(True)
+        transaction.set_autocommit(False)
+    assert calls == []
+    assert Task.objects.count() == 0
+
+
+def test_a_caller_that_never_turns_autocommit_on_collects_no_hooks_for_ever(engine, manual, monkeypatch):
+    monkeypatch.setattr(notify, "MAX_MANUAL_HOOKS", 3)
+    for _ in range(5):
+        stored = enqueue(new())
+        transaction.commit()
+    assert cancel(stored.id) is Status.CANCELLED
+    transaction.commit()
+    assert len(connection.run_on_commit) == 3
+    assert Reconciler().run_once()["missing"] == 4
+
+
+@pytest.mark.parametrize("way", MANY_WAYS)
+def test_without_time_zones_nothing_is_stored(engine, way):
+    with override_settings(USE_TZ=False), pytest.raises(ImproperlyConfigured, match="USE_TZ"):
+        MANY_WAYS[way]()
+    assert Task.objects.count() == 0
 
 
 @pytest.mark.parametrize("store", [put, lambda: put_many(3)], ids=["one", "many"])
@@ -189,7 +257,7 @@ def test_a_process_that_dies_between_commit_and_push_loses_nothing(engine):
     assert take_ids(engine.worker(), 5) == [task_id]
 
 
-def test_a_failing_hint_reaches_neither_the_caller_nor_later_hooks(engine):
+def test_a_failing_notification_reaches_neither_the_caller_nor_later_hooks(engine):
     ran = []
     with index_away(), transaction.atomic():
         put()
@@ -280,7 +348,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("case", GOOD)
-def test_what_lies_just_inside_the_limits_is_taken(engine, case):
+def test_values_just_inside_the_limits_are_accepted(engine, case):
     put(**GOOD[case])
     enqueue_many([new(**{name: value for name, value in GOOD[case].items() if name != "idempotency_key"})])
     assert_index_agrees()

@@ -1,4 +1,4 @@
-"""cancel: what waits ends, what runs is asked to stop, what has ended stays."""
+"""cancel: waiting tasks end, running tasks are asked to stop, ended tasks stay."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,7 @@ def test_a_scheduled_task_ends(engine, history):
     assert history.states(task_id) == "scheduled cancelled"
 
 
-def test_an_executing_task_is_asked(engine, history):
+def test_an_executing_task_is_asked_to_stop(engine, history):
     task_id = put()
     [task] = take(engine.worker())
     assert cancel(task_id) is Status.EXECUTING
@@ -82,7 +82,7 @@ def test_enqueued_and_cancelled_in_one_transaction(engine):
     assert assert_index_agrees().waiting == {kept}
 
 
-def test_the_index_proposes_a_cancelled_task_once_when_it_did_not_hear_of_it(engine):
+def test_the_index_proposes_a_cancelled_task_once_if_the_notification_was_lost(engine):
     task_id = put()
     with index_away("remove"):
         cancel(task_id)
@@ -117,7 +117,7 @@ def test_cancelling_and_claiming_at_once_never_runs_a_cancelled_task(engine, his
     assert {history.states(task_id) for task_id in ids} <= {"queued cancelled", "queued executing"}
 
 
-def test_bulk_cancelling_and_claiming_at_once_do_not_block_each_other_for_good(engine, history):
+def test_bulk_cancelling_and_claiming_at_once_do_not_deadlock(engine, history):
     """Both lock many rows; in different orders that would be a deadlock."""
     hand = engine.worker()
     number = snapshot.generation()

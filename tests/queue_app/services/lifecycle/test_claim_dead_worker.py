@@ -1,8 +1,8 @@
 """A worker that dies between index and row: what it was proposed is free, what it was granted is not."""
 
 from django.db import transaction
-from django.utils import timezone
 
+from queue_app.index import get_index
 from queue_app.models import Queue, Worker
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.services.repair.reap import mark_dead
@@ -17,18 +17,15 @@ from tests.support.engine import (
     take_ids,
     until,
 )
+from tests.support.factories import WorkerFactory
 
 
 def registered(engine, hand) -> Worker:
     """Give the worker a row, as a process has."""
-    now = timezone.now()
-    return Worker.objects.create(
-        id=hand.id, name="w", status="active", concurrency=1, profile=hand.profile.id, host="h", pid=1,
-        process_identity="", started_at=now, last_heartbeat_at=now, heartbeat_seconds=10,
-    )  # fmt: skip
+    return WorkerFactory(id=hand.id, profile=hand.profile.id)
 
 
-def test_what_a_dead_worker_was_only_proposed_is_free_at_once(engine, hand):
+def test_tasks_that_were_only_proposed_to_a_dead_worker_are_free_at_once(engine, hand):
     Queue.objects.filter(pk="default").update(max_concurrent=2)
     Queue.objects.get(pk="default").save()
     registered(engine, hand)
@@ -43,7 +40,7 @@ def test_what_a_dead_worker_was_only_proposed_is_free_at_once(engine, hand):
 
 
 def test_a_dead_worker_is_granted_nothing(engine, hand):
-    """Its statement was on its way when it died: by then the slot may be another's."""
+    """Its statement was on its way when it died: the slot may belong to another worker by then."""
     registered(engine, hand)
     task_id = put()
     proposal = engine.index.claim(hand.profile, hand.id, 1)
@@ -58,7 +55,7 @@ def test_a_grant_under_way_is_waited_for(engine, hand):
     proposal = engine.index.claim(hand.profile, hand.id, 1)
     with transaction.atomic():
         assert claim_rows.claim([task_id], hand.id, proposal.generation, proposal.leased_at)
-        marking = Side(lambda: claim_service.withdraw_last(hand.id))
+        marking = Side(lambda: claim_service.withdraw_last(get_index(), hand.id))
         until(somebody_waits_for_a_lock, "it waits for the grant")
     assert marking.result() == 0
     assert engine.check().leases == {task_id}

@@ -1,4 +1,4 @@
-"""discard: a dead letter is closed for good, the record stays, and the task waits for its own time only."""
+"""discard: a dead letter is closed for good; its record stays, and the task stays for its own retention."""
 
 import uuid
 from importlib import import_module
@@ -69,7 +69,7 @@ def test_many_by_filter_in_batches(engine, hand, monkeypatch):
     assert list(DeadLetter.objects.open()) == [kept]
 
 
-def test_what_one_call_discards_is_bounded(engine, hand, monkeypatch):
+def test_one_call_discards_a_bounded_number(engine, hand, monkeypatch):
     monkeypatch.setattr(MODULE, "MAX_AT_ONCE", 3)
     make_dead_letters(hand, 4)
     assert discard_many(DeadLetterFilter(), by="", limit=10) == 3

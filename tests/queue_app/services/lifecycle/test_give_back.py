@@ -9,7 +9,7 @@ from tests.support.leases import release
 
 
 def test_a_late_worker_does_not_free_the_slot_of_the_worker_that_has_the_task_now(engine, monkeypatch):
-    """Guard: the lease that a give back names. Between its row and its release others may be quicker."""
+    """Guard: give_back names its lease. Another worker may claim the task between the row and the release."""
     queue, _ = Queue.objects.get_or_create(name="default")
     queue.max_concurrent = 1
     queue.save()

@@ -1,4 +1,4 @@
-"""replay: a dead task is queued again with a fresh budget, once, and the record says by whom."""
+"""replay: a dead task is queued again once, with a fresh retry budget; the record names the person."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -54,7 +54,7 @@ def test_the_task_is_queued_again_with_a_fresh_budget(engine, hand, history):
     assert history.states(letter.task_id).endswith("dead_letter queued executing")
 
 
-def test_whatever_the_row_carried_is_reset(engine, hand):
+def test_a_replay_resets_the_columns_of_the_last_run(engine, hand):
     letter = make_dead_letter(hand, max_retries=3)
     later = datetime.now(UTC) + timedelta(hours=1)
     Task.objects.update(crashes=3, cancel_requested_at=later, run_after=later, deadline=later)
@@ -67,7 +67,7 @@ def test_whatever_the_row_carried_is_reset(engine, hand):
     assert status(letter.task_id) is Status.COMPLETED, "no old wish to cancel it stands"
 
 
-def test_it_queues_behind_what_waits(engine, hand):
+def test_it_queues_behind_waiting_tasks(engine, hand):
     letter = make_dead_letter(hand)
     first = put()
     replay(letter.id, by="")
@@ -224,7 +224,7 @@ def test_a_rolled_back_replay_is_silence(engine, hand):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_push_that_was_lost_is_made_up_for(engine, hand, count):
+def test_a_lost_push_is_repaired(engine, hand, count):
     letters = make_dead_letters(hand, count)
     with index_away("push"):
         assert len(replay_open([letter.id for letter in letters], by="")) == count
@@ -233,7 +233,7 @@ def test_a_push_that_was_lost_is_made_up_for(engine, hand, count):
     assert assert_index_agrees().waiting == {letter.task_id for letter in letters}
 
 
-def test_a_slot_of_the_death_that_was_never_freed_does_not_hold_it_back(engine, hand, monkeypatch):
+def test_a_replay_does_not_wait_for_a_slot_that_was_never_freed(engine, hand, monkeypatch):
     """The worker died between the commit of the failure and the release."""
     put(max_retries=0)
     [task] = take(hand)

@@ -74,7 +74,7 @@ def test_enqueued_and_reprioritised_in_one_transaction(engine):
     assert_index_agrees()
 
 
-def test_a_lost_hint_is_repaired(engine):
+def test_a_lost_notification_is_repaired(engine):
     task_id = put()
     with index_away("push"):
         reprioritise(task_id, Band.HIGH)

@@ -1,4 +1,4 @@
-"""A waiting task runs now, an ended one again; a dead letter is replayed with it."""
+"""run_now, retry and run_again: a scheduled task runs early, an ended task runs again, a dead letter is replayed."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -28,7 +28,7 @@ def test_a_scheduled_task_runs_now_and_no_other_does(engine):
         run_now(UNKNOWN)
 
 
-def test_what_ended_without_success_is_queued_again_with_a_fresh_budget(engine):
+def test_unsuccessful_tasks_are_queued_again_with_a_fresh_budget(engine):
     hand = engine.worker("a")
     task_id = put(max_retries=0)
     [task] = take(hand)

@@ -1,4 +1,4 @@
-"""What each transition tells, and what it never tells."""
+"""The events of each transition, and what they must not contain."""
 
 import uuid
 
@@ -85,7 +85,7 @@ def test_how_an_attempt_ended(hand, outcome, options, names, status):
         assert published()[-1].details == {"reason": "timeout" if outcome is timed_out else "retries_exhausted"}
 
 
-def test_a_replay_is_told_before_the_task_starts_again(hand):
+def test_a_replay_is_published_before_the_task_starts_again(hand):
     task_id = put(max_retries=0, user="eve")
     finish([failed(task) for task in take(hand)])
     replay(DeadLetter.objects.get().id, by="staff")
@@ -94,7 +94,7 @@ def test_a_replay_is_told_before_the_task_starts_again(hand):
     assert [event.status for event in published(user="eve", names=["Requeued"])] == ["queued"]
 
 
-def test_a_stale_outcome_tells_nothing(hand):
+def test_a_stale_outcome_publishes_nothing(hand):
     task_id = put()
     [task] = take(hand)
     give_back([task])
@@ -131,7 +131,7 @@ def test_the_task_of_a_dead_worker(hand, settings, max_crashes, name):
     assert published(user="eve")[-1].details == ({} if name == "Requeued" else {"reason": "crash_loop"})
 
 
-def test_nothing_is_told_of_what_was_rolled_back(hand):
+def test_rolled_back_changes_publish_nothing(hand):
     with rolled_back():
         put()
         put_many(3)
@@ -150,7 +150,7 @@ def test_in_one_transaction_events_wait_for_the_commit():
     assert story(task_id) == "Accepted Cancelled"
 
 
-def test_many_at_once_are_told_in_order_each_with_its_user(hand):
+def test_many_events_are_published_in_order_each_with_its_user(hand):
     stored = enqueue_many([new(user=f"u{number // 20}") for number in range(60)])
     found = published()
     assert [event.task_id for event in found] == [str(item.id) for item in stored]
@@ -230,7 +230,7 @@ def test_a_reader_goes_on_where_it_stopped(hand):
 
 
 @pytest.mark.parametrize("odd", ["", "x", "1-2-3", "-", "+", "1-1\r\nFLUSHALL", "9" * 40])
-def test_a_reader_that_asks_for_nonsense_is_told_so(odd):
+def test_an_invalid_id_is_refused(odd):
     with pytest.raises(InvalidTaskData) as refused:
         events.read(odd)
     assert refused.value.code == "invalid_id"

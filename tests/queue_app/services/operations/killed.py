@@ -1,4 +1,4 @@
-"""A process of its own that advances operations and is killed at each point of a step; see test_operations."""
+"""A separate process that advances operations and is killed at each point of a step; see test_request."""
 
 from __future__ import annotations
 

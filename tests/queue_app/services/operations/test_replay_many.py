@@ -144,7 +144,7 @@ def test_two_operations_advance_by_turns(engine, hand, monkeypatch):
     assert [Operation.objects.get(pk=operation.pk).changed for operation in operations] == [2, 2]
 
 
-def test_what_others_did_meanwhile_is_skipped(engine, hand):
+def test_tasks_that_others_changed_meanwhile_are_skipped(engine, hand):
     replayed, discarded, purged, kept = make_dead_letters(hand, 4)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     replay(replayed.id, by="bob")
@@ -165,8 +165,8 @@ def test_ids_that_are_not_open_count_for_nothing(engine, hand):
     assert progress(step(operation)) == ("done", 2, 0)
 
 
-def test_what_dies_later_is_left_alone(engine, hand, monkeypatch):
-    """Else an operation without a guard would replay for ever what fails for ever."""
+def test_tasks_that_die_later_are_left_alone(engine, hand, monkeypatch):
+    """Otherwise an operation would replay for ever the tasks that always fail."""
     monkeypatch.setattr("queue_app.services.operations.advance.STEP", 1)
     first, second = make_dead_letters(hand, 2)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
@@ -261,7 +261,7 @@ def test_between_two_steps_another_process_goes_on(engine, hand, eight, monkeypa
     assert progress(operation) == ("done", 8, 0)
 
 
-def test_pushes_that_were_lost_are_made_up_for(engine, hand, eight):
+def test_lost_pushes_are_repaired(engine, hand, eight):
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     with index_away("push"):
         assert step(operation).state == "done"

@@ -1,6 +1,7 @@
 """How fast an operation replays, and when it stops because the first ones failed again."""
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -9,6 +10,8 @@ from queue_app.core.states import Status
 from queue_app.models import DeadLetter, Task
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.operations import advance as advancing
+from queue_app.services.operations import request as requesting
 from queue_app.services.operations.advance import advance, run_operations
 from queue_app.services.operations.request import ReplayOptions, get_operation, start_replay
 from queue_app.services.read.dead_letters import DeadLetterFilter
@@ -21,6 +24,21 @@ from tests.support.engine import (
 
 EVERYTHING = DeadLetterFilter()
 UNGUARDED = ReplayOptions(stop_after_failures=0)
+
+
+@pytest.fixture(autouse=True)
+def still_clock(rows, monkeypatch) -> Callable[[], datetime]:
+    """Stop the clock of operations when the first one starts: only ``pass_time`` lets time pass."""
+    read, stopped = requesting.clock, []
+
+    def clock() -> datetime:
+        if not stopped:
+            stopped.append(read())
+        return stopped[0]
+
+    for module in (requesting, advancing):
+        monkeypatch.setattr(module, "clock", clock)
+    return clock
 
 
 @pytest.fixture
@@ -61,14 +79,13 @@ def test_a_slow_pace(engine, hand):
     assert progress(step(operation)) == ("done", 3, 0)
 
 
-def test_parts_of_a_second_add_up(engine, hand):
+def test_parts_of_a_second_add_up(engine, hand, still_clock):
     make_dead_letters(hand, 4)
     operation = start_replay(EVERYTHING, ReplayOptions(rate=2, stop_after_failures=0), by="")
     step(operation)
     pass_time(operation, 0.8)
     assert step(operation).changed == 2
-    used = datetime.now(UTC) - operation.paced_at
-    assert timedelta(seconds=0.3) <= used < timedelta(seconds=0.5), "0.3 s are left for the next one"
+    assert still_clock() - operation.paced_at == timedelta(seconds=0.3), "0.3 s are left for the next one"
 
 
 # -- the first ones ------------------------------------------------------------------------------------
@@ -98,7 +115,7 @@ def test_the_first_go_ahead_alone_and_when_all_fail_again_it_stops(engine, hand,
     assert letter_of(eight[0].task_id).id != eight[0].id
 
 
-def test_one_that_ends_well_lets_the_others_follow(engine, hand, eight):
+def test_a_success_among_the_first_lets_the_others_follow(engine, hand, eight):
     operation = start_replay(EVERYTHING, by="")
     step(operation)
     end_next(hand, 1, well=True)
@@ -138,7 +155,7 @@ def test_a_task_that_fails_for_good_counts_as_failed_again(engine, hand, eight):
     assert step(operation).state == "stopped"
 
 
-def test_a_failure_with_retries_left_is_none_yet(engine, hand):
+def test_a_failure_with_retries_left_does_not_count_yet(engine, hand):
     letter = make_dead_letter(hand, max_retries=1)
     make_dead_letter(hand)
     operation = start_replay(EVERYTHING, ReplayOptions(stop_after_failures=1), by="")
@@ -153,7 +170,7 @@ def test_fewer_than_the_first_are_done_at_once(engine, hand):
     assert progress(step(start_replay(EVERYTHING, by=""))) == ("done", 5, 0)
 
 
-def test_a_skipped_one_is_none_of_the_first(engine, hand, eight):
+def test_a_skipped_task_does_not_count_among_the_first(engine, hand, eight):
     operation = start_replay(EVERYTHING, ReplayOptions(stop_after_failures=2), by="")
     Task.objects.filter(pk=eight[0].task_id).delete()
     assert progress(step(operation)) == ("running", 2, 1)

@@ -170,7 +170,7 @@ def test_a_crash_in_a_step_leaves_nothing_of_it_and_others_go_on(engine, small_s
 
 
 @pytest.mark.parametrize("of", ["tasks", "dead letters"])
-def test_a_process_that_is_killed_at_any_point_of_a_step_spoils_nothing(engine, history, process_env, of):
+def test_a_process_killed_at_any_point_of_a_step_damages_nothing(engine, history, process_env, of):
     """Twice before the commit, between commit and index, and between two steps; then another process continues."""
     hand = engine.worker("a b")
     letters = make_dead_letters(hand, 8)

@@ -1,18 +1,20 @@
-"""The demand for workers, of rows and index as they are."""
+"""The demand for workers, computed from real rows and a real index."""
 
 from datetime import timedelta
 
 import pytest
+from django.db.models import F
 from django.utils import timezone
 
 from queue_app.index import get_index
-from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
+from queue_app.models import Queue, RuntimeSettings, Task
 from queue_app.models.limit import Scope
 from queue_app.services import pause
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.read.autoscale import autoscale
 from queue_app.services.repair.rebuild import rebuild
 from tests.support.engine import done, put, put_many, take
+from tests.support.factories import LimitFactory, WorkerFactory
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -23,11 +25,7 @@ def demand(name="default", **options):
 
 
 def live(**fields):
-    now = timezone.now()
-    times = {"started_at": now, "last_heartbeat_at": now, "heartbeat_seconds": 10}
-    return Worker.objects.create(
-        **times, **{"name": "w", "concurrency": 4, "task_types": ["a"], "pid": 1, "status": "active", **fields}
-    )
+    return WorkerFactory(**{"concurrency": 4} | fields)
 
 
 def test_without_workers(scene):
@@ -43,11 +41,11 @@ def test_demand_follows_run_times_and_running_tasks(scene):
     worker = scene.worker()
     first, second = take(worker, 2)
     finish([done(first)])
-    Task.objects.filter(pk=first.id).update(started_at=timezone.now() - timedelta(seconds=10))
+    Task.objects.filter(pk=first.id).update(started_at=F("finished_at") - timedelta(seconds=10))
     found = demand(slots=1)
     assert (found.queued, found.active_slots) == (60, 1)
-    assert found.mean_seconds == pytest.approx(10, abs=2)
-    assert found.desired_workers == found.desired_slots == pytest.approx(11, abs=2)
+    assert found.mean_seconds == pytest.approx(10)
+    assert found.desired_workers == found.desired_slots == 11
     assert second
 
 
@@ -69,11 +67,11 @@ def test_limited_tasks_ask_for_no_workers(scene, limited):  # noqa: C901 - a tab
         case "queue":
             queue.update(max_concurrent=1)
         case "type":
-            Limit.objects.create(scope=Scope.TYPE, name="a", max_concurrent=1)
+            LimitFactory(name="a", max_concurrent=1)
         case "key":
-            Limit.objects.create(scope=Scope.KEY, name="customer:1", max_concurrent=1)
+            LimitFactory(scope=Scope.KEY, name="customer:1", max_concurrent=1)
         case "family":
-            Limit.objects.create(scope=Scope.KEY, name="customer", max_concurrent=1)
+            LimitFactory(scope=Scope.KEY, name="customer", max_concurrent=1)
         case "user":
             queue.update(max_concurrent_per_user=1)
         case "all":
@@ -110,8 +108,8 @@ def test_limited_tasks_ask_for_no_workers(scene, limited):  # noqa: C901 - a tab
     ],
 )
 def test_a_key_with_its_own_row_still_belongs_to_its_family(scene, own, family, runnable):
-    Limit.objects.create(scope=Scope.KEY, name="customer:1", **own)
-    Limit.objects.create(scope=Scope.KEY, name="customer", **family)
+    LimitFactory(scope=Scope.KEY, name="customer:1", **own)
+    LimitFactory(scope=Scope.KEY, name="customer", **family)
     put_many(10, concurrency_key="customer:1")
     rebuild()
     assert demand(slots=1, seconds=1).runnable == runnable

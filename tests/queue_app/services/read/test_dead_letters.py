@@ -1,4 +1,4 @@
-"""A search of dead letters finds what their readers may see, and tells nothing of what is hidden from them."""
+"""A search of dead letters matches only text that the reader may see."""
 
 import pytest
 

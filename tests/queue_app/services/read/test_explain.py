@@ -60,7 +60,7 @@ def limit(scope: str, name: str, **limits) -> None:
 
 
 def blocked(task_id: uuid.UUID) -> str:
-    """Return the codes of what blocks a task, separated by spaces."""
+    """Return the codes of the reasons that block a task, separated by spaces."""
     return " ".join(reason.code for reason in explain(task_id).blocking)
 
 
@@ -93,7 +93,7 @@ def test_the_place_in_a_fair_queue(engine, fair_by, own):
     assert [place.details["ahead"] for place in places] == [0, 1, 2, 3]
     assert [place.details["ahead_of_own"] for place in places] == own
     assert places[2].text == (
-        f"About position 3 in its queue, by time. There {fair_by}s take turns: it is the next of its {fair_by}."
+        f"About position 3 in its queue, by time. The {fair_by}s take turns: it is the next task of its {fair_by}."
     )
 
 
@@ -131,7 +131,7 @@ def test_a_pause_names_person_reason_and_end(engine):
     assert [reason.details["scope"] for reason in explanation.blocking] == ["everything", "queue", "type", "key"]
     assert [reason.details["by"] for reason in explanation.blocking] == ["zoe", "ada", "bob", "eve"]
     queue = explanation.blocking[1]
-    assert "The queue default is paused by ada since" in queue.text
+    assert "The queue default was paused by ada" in queue.text
     assert "The bank is down. It resumes by itself" in queue.text
     assert (queue.until, explanation.next_start) == (until, None)
     resume_everything()
@@ -212,7 +212,8 @@ def test_workers_that_cannot_run_it(engine):
     assert blocked(task_id) == "no_worker_knows_type"
     start_worker("a", offers=("gpu",), slots=2, name="small")
     reason = only(task_id, "too_heavy")
-    assert reason.text.startswith("It takes 4 slots, and no such worker has as many. Closest: small has only 2 slots")
+    text = "It takes 4 slots, and no worker that could run it has that many. Closest: small has only 2 slots"
+    assert reason.text.startswith(text)
     worker = start_worker("a", offers=("gpu",), slots=5)
     assert blocked(task_id) == ""
     put("a", queue="mail", capabilities=("gpu",), priority=Band.CRITICAL)

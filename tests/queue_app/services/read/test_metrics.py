@@ -9,7 +9,7 @@ from queue_app.services.read import metrics
 from queue_app.services.read.health import Probe
 from queue_app.sql.database import fetch_all
 
-LIMIT = 5.0
+LIMIT = 60.0
 
 
 @pytest.fixture
@@ -29,9 +29,11 @@ def probe(rows, monkeypatch):
         connections["default"].close()
         gone.set()
 
-    probe = Probe(ask, linger=0.5, goodbye=leave)
+    probe = Probe(ask, linger=LIMIT, on_end=leave)
     probe.pids = pids
     yield probe
+    probe._linger = probe._asker._linger = 0.0
+    probe.ask().result(LIMIT)
     assert gone.wait(LIMIT)
 
 

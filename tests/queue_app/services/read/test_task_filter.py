@@ -1,4 +1,4 @@
-"""task_filter: what the lists ask PostgreSQL, so that its indexes answer."""
+"""task_filter: the queries of lists use indexes."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -16,7 +16,7 @@ NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
 @pytest.fixture
 def plan():
-    """Tell how PostgreSQL would read a large table, where walking through all of it is the last resort."""
+    """Return the plan for a large table, in which PostgreSQL avoids a full scan."""
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")
     return lambda tasks: tasks.explain()

@@ -1,4 +1,4 @@
-"""reap: what workers that are gone were running goes back to its place."""
+"""reap: tasks of dead workers go back to their places."""
 
 import uuid
 from datetime import timedelta
@@ -74,8 +74,8 @@ def test_a_silent_worker_is_declared_dead_once(engine):
     assert hand.profile.id not in engine.check().profiles
 
 
-def test_silence_counts_only_for_who_listened(engine, monkeypatch):
-    """After PostgreSQL was away for a minute all workers have been silent, and all live."""
+def test_silence_counts_only_while_the_scheduler_could_see_heartbeats(engine, monkeypatch):
+    """After an outage of PostgreSQL for a minute, all workers were silent and all are alive."""
     clock = [1000.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
     put_many(1)
@@ -146,7 +146,7 @@ def test_a_free_slot_is_announced(engine):
 
 
 @pytest.mark.parametrize("script", ["release", "push", "unregister"])
-def test_what_the_index_did_not_hear_of_is_repaired(engine, script, monkeypatch):
+def test_lost_notifications_of_the_index_are_repaired(engine, script, monkeypatch):
     put_many(2)
     hand = enlist(engine)
     take(hand)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -9,12 +10,13 @@ from django.utils import timezone
 
 from queue_app.core.process import process_identity
 from queue_app.models import DeadLetter, Task, TaskAttempt, Worker
+from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.reap import mark_dead, mark_dead_locally, reap, reap_overdue
 from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep.promote import make_due
-from tests.support.engine import assert_index_agrees, done, put_many, row, status, take
+from tests.support.engine import assert_index_agrees, done, failed, new, put_many, row, status, take
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -51,7 +53,25 @@ def test_a_task_that_kills_its_worker_three_times_is_dead_lettered(engine, histo
     assert_index_agrees()
 
 
-def test_from_the_second_crash_on_neighbours_come_back_one_by_one(engine):
+def test_a_timeout_lengthens_the_next_attempt_and_the_death_of_a_worker_does_not(engine):
+    [task_id] = [stored.id for stored in enqueue_many([new(timeout=10, max_retries=5)])]
+    timeouts = []
+    for end in ("timeout", "death", "timeout", "timeout"):
+        make_all_due()
+        hand = enlist(engine)
+        [task] = take(hand)
+        timeouts.append(task.timeout)
+        if end == "death":
+            mark_dead(hand.id)
+            assert TaskAttempt.objects.get(attempt=task.attempt).exception_class == "queue_app.exceptions.WorkerDied"
+        else:
+            outcome = failed(task)
+            finish([replace(outcome, failure=replace(outcome.failure, reason="timeout"))])
+    assert timeouts == [10, 15, 15, 22.5]
+    assert (row(task_id).failures, row(task_id).crashes) == (3, 1)
+
+
+def test_from_the_second_crash_on_the_tasks_of_a_worker_are_requeued_one_by_one(engine):
     put_many(3)
     hand = enlist(engine)
     take(hand, 3)
@@ -75,7 +95,7 @@ def test_a_cancelled_task_of_a_dead_worker_is_cancelled(engine):
     assert_index_agrees()
 
 
-def test_a_neighbour_whose_process_is_gone_is_marked_dead_without_waiting(engine):
+def test_a_worker_of_this_machine_without_a_process_is_marked_dead_at_once(engine):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     [task_id] = put_many(1)
     hand = enlist(engine, process_identity(child.pid), child.pid)

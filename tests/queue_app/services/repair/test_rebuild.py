@@ -1,4 +1,4 @@
-"""rebuild: the index anew from the rows, leases first; claims are refused until it is done."""
+"""rebuild: the index is built again from the rows, leases first; claims are refused until it is done."""
 
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -87,7 +87,7 @@ def test_a_rebuild_is_announced(engine):
 
 
 @pytest.mark.parametrize("why", ["another server run", "another generation than the rows"])
-def test_an_index_that_is_there_but_not_to_be_trusted(engine, full, why):
+def test_an_existing_index_that_is_outdated(engine, full, why):
     if why == "another server run":
         engine.index._client.hset(f"{engine.index.keys.prefix}:generation", "run_id", "0" * 40)
     else:
@@ -242,7 +242,7 @@ def test_redis_away(engine):
 
 @contextmanager
 def claim_under_way(scene, hand, go):
-    """A claim whose rows are granted and not yet committed, on a connection of its own."""
+    """A claim whose grant is not yet committed, on a separate connection."""
     [task_id] = put_many(1)
     proposal = scene.index.claim(hand.profile, hand.id, 1)
     granted = []
@@ -312,7 +312,7 @@ def test_twin_without_the_lock_such_a_claim_is_granted(engine, monkeypatch):
 
 
 def test_caps_hold_while_the_index_is_lost_again_and_again(engine, history):
-    """Workers claim and finish while everything is flushed under them."""
+    """Workers claim and finish while FLUSHALL empties the index again and again."""
     set_queue_limits("default", max_concurrent=2)
     ids = put_many(60)
     hands = [engine.worker() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""The reconciler: compare index and rows by state, repair what differs, write nothing else."""
+"""The reconciler compares index and rows by state, repairs differences, and writes nothing else."""
 
 import struct
 import uuid
@@ -103,7 +103,7 @@ def test_nothing_to_do_changes_nothing(engine, running):
 
 
 def test_a_task_that_ends_while_leases_are_compared_takes_no_slot(engine, running, monkeypatch):
-    """Its row was read as executing, and its lease had ended when it was asked for."""
+    """The row was read as executing; its lease had ended before the index was read."""
     read = snapshot.executing
 
     def ends_then(*ids):
@@ -171,7 +171,7 @@ def test_reconcile_everything_goes_through_all_pages(engine, monkeypatch):
 
 
 def test_the_leases_of_a_queue_without_tasks_are_looked_at(engine):
-    """Restored by a rebuild, and the release was lost: no push has named the queue since."""
+    """A rebuild restored the lease and its release was lost; no push has named the queue since."""
     from queue_app.services.repair.rebuild import rebuild  # noqa: PLC0415 - reads better where it is used
 
     put_many(1, queue="q")
@@ -185,7 +185,7 @@ def test_the_leases_of_a_queue_without_tasks_are_looked_at(engine):
 
 @pytest.mark.parametrize("reader", ["comparison.packed_recent", "snapshot.refs"])
 def test_rows_read_before_they_were_claimed_revive_nothing(engine, monkeypatch, reader):
-    """The index hears of a task that runs, or has ended, by now: the row refuses it."""
+    """A push names a task that runs or has ended by now; the row refuses it later."""
     ids = put_many(3)
     hand = engine.worker()
     place, name = reader.split(".")  # before the index is compared, and before it is repaired
@@ -220,8 +220,8 @@ def test_entries_of_cancelled_rows_vanish_when_they_are_met(engine):
     assert_index_agrees()
 
 
-def test_the_rolling_pass_is_as_fast_as_it_promises(engine, settings, monkeypatch):
-    """Of 12 rows in 3 turns: 4 rows a turn, in pages of 2."""
+def test_the_rolling_pass_ends_within_its_period(engine, settings, monkeypatch):
+    """12 rows in 3 turns: 4 rows per turn, in pages of 2."""
     monkeypatch.setattr("queue_app.services.repair.reconcile.PAGE", 2)
     monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)
     settings.TASKQUEUE = settings.TASKQUEUE | {"SCHEDULER": {"RECONCILE_SECONDS": 5, "FULL_PASS_SECONDS": 15}}
@@ -281,8 +281,8 @@ PROFILE = Profile.of([], ["a"], [])
 @pytest.mark.parametrize(
     "end", [mark_dead, lambda worker_id: deregister(worker_id, PROFILE, tasks_done=0)], ids=["died", "left"]
 )
-def test_a_worker_of_which_the_index_did_not_hear_that_it_is_gone_is_retired(engine, end):
-    """Its heads would be kept, and it would be called, for ever."""
+def test_a_worker_whose_end_the_index_missed_is_retired(engine, end):
+    """Otherwise the index would keep its heads and send it wake-up calls for ever."""
     put_many(2)
     gone, stays = uuid.uuid4(), uuid.uuid4()
     for worker_id in (gone, stays):

@@ -1,4 +1,4 @@
-"""What no queued row stands for leaves the index, also from lanes that no worker runs; nothing else does."""
+"""Entries without a queued row are removed from the index, also in lanes that no worker runs."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_entries_without_a_queued_row_go_when_there_were_too_many_twice(engine, 
     assert reconciler.sweep.cursors == {}
 
 
-def test_one_call_does_it_too(engine):
+def test_reconcile_everything_removes_them_in_one_call(engine):
     cancel_unheard(put_many(2))
     assert reconcile_everything() == NOTHING | {"entries_ended": 2}
     assert_index_agrees()
@@ -64,7 +64,7 @@ def test_a_step_is_bounded_and_the_next_one_goes_on(engine, monkeypatch):
     assert waiting(engine) == set(ids[:5])
 
 
-def test_what_runs_and_what_waits_is_left_alone(engine):
+def test_running_and_waiting_tasks_are_left_alone(engine):
     """More entries than rows were counted, as when rows came late: the sweep finds nothing to do."""
     ids = put_many(4)
     [running] = take(engine.worker())
@@ -86,7 +86,7 @@ QUESTIONS = {
 @pytest.mark.parametrize("moment", QUESTIONS)
 @pytest.mark.parametrize("is_late", [False, True], ids=["and is pushed at once", "and is pushed after the sweep"])
 def test_a_row_that_becomes_queued_meanwhile_keeps_its_entry(engine, monkeypatch, moment, is_late):
-    """At its old place, as when an attempt is given back: no score tells the new entry from the old one."""
+    """It has its old place, as after a give back, so the score does not distinguish the new entry from the old one."""
     ids = put_many(3)
     cancel_unheard(ids)
     place, name = QUESTIONS[moment]

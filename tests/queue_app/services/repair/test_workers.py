@@ -1,4 +1,4 @@
-"""The life of a worker as rows and index know it."""
+"""The life of a worker in rows and index: register, heartbeat, deregister."""
 
 import uuid
 
@@ -64,7 +64,7 @@ def test_without_the_index_a_worker_is_known_by_its_row(engine, identity):
     assert len(take(hand)) == 1
 
 
-def test_a_worker_that_learns_leaves_its_old_profile(engine, identity):
+def test_a_worker_with_a_new_profile_leaves_its_old_one(engine, identity):
     register(identity, PROFILE, concurrency=3, heartbeat_seconds=7)
     put("new")
     assert get_index().unserved_types(PROFILE) == {"new"}

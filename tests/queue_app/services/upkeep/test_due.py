@@ -11,13 +11,13 @@ PAST = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def scheduled(minutes_ago: float, **options) -> object:
-    """Enqueue a task for later, and let its time be some minutes after the start of the year."""
+    """Enqueue a scheduled task that has been due for some minutes."""
     task_id = put(run_after=datetime.now(UTC) + timedelta(hours=1), **options)
     Task.objects.filter(pk=task_id).update(run_after=PAST - timedelta(minutes=minutes_ago))
     return task_id
 
 
-def test_only_what_is_due_is_queued(engine, history):
+def test_only_due_tasks_are_queued(engine, history):
     due, later = scheduled(1), put(run_after=datetime.now(UTC) + timedelta(hours=1))
     assert make_due() == 1
     assert history.states(due) == "scheduled queued"
@@ -33,7 +33,7 @@ def test_tasks_that_come_due_together_run_in_the_order_of_their_times(engine):
     assert take_ids(engine.worker("a b"), 50) == expected
 
 
-def test_a_due_task_queues_behind_what_waits(engine):
+def test_a_due_task_queues_behind_waiting_tasks(engine):
     first = put()
     due = scheduled(1)
     make_due()
@@ -54,7 +54,7 @@ def test_two_schedulers_at_once_queue_each_task_once(engine, history):
     assert_index_agrees()
 
 
-def test_what_was_queued_without_the_index_is_found(engine):
+def test_tasks_queued_without_the_index_are_found(engine):
     task_id = scheduled(1)
     with index_away("push"):
         assert make_due() == 1

@@ -57,7 +57,7 @@ def test_a_failing_database_is_reported_as_it_is(rows, monkeypatch):
         job()
 
 
-def test_progress_and_record_keep_out_of_each_others_way(rows):
+def test_progress_and_record_do_not_overwrite_each_other(rows):
     assert jobs.progress("j") == {}
     jobs.save_progress("j", {"a": [1]})
     jobs.recorded("j")(lambda: 1)()

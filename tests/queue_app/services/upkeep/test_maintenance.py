@@ -23,6 +23,7 @@ from queue_app.models import (
 from queue_app.services.upkeep import maintenance
 from queue_app.services.upkeep.maintenance import purge, run_overdue, snapshot, take_snapshot
 from tests.support.engine import at_once, done, failed, index_away, put, put_many, take
+from tests.support.factories import AttemptFactory, QueueStatsFactory, WorkerFactory
 
 DAY = 86_400
 
@@ -33,17 +34,9 @@ def ended(status: Status = Status.COMPLETED, *, days_ago: float = 0, count: int 
     at = timezone.now() - timedelta(days=days_ago)
     Task.objects.filter(pk__in=ids).update(status=status, attempt=1, finished_at=at)
     TaskResult.objects.bulk_create(TaskResult(task_id=task_id, value=1) for task_id in ids)
-    TaskAttempt.objects.bulk_create(
-        TaskAttempt(task_id=task_id, attempt=1, started_at=at, finished_at=at, exception_class="E") for task_id in ids
-    )
+    for task_id in ids:
+        AttemptFactory(task_id=task_id, started_at=at)
     return ids
-
-
-def worker(status: str, **times: datetime) -> Worker:
-    """Create the row of a worker."""
-    now = timezone.now()
-    fields = {"started_at": now, "last_heartbeat_at": now, "heartbeat_seconds": 10.0} | times
-    return Worker.objects.create(name="w", status=status, concurrency=1, profile="p", host="h", pid=1, **fields)
 
 
 # -- purge ----------------------------------------------------------------------------------------------
@@ -136,7 +129,7 @@ def test_statistics_are_purged(rows, retention):
     retention(stats=2)
     now = timezone.now()
     for days in (1.9, 2.1):
-        QueueStats.objects.create(queue="default", taken_at=now - timedelta(days=days))
+        QueueStatsFactory(taken_at=now - timedelta(days=days))
     purge()
     assert [round((now - row.taken_at) / timedelta(days=1), 1) for row in QueueStats.objects.all()] == [1.9]
 
@@ -144,9 +137,12 @@ def test_statistics_are_purged(rows, retention):
 def test_workers_without_tasks_are_purged(engine, retention):
     retention(worker=1)
     long_ago = timezone.now() - timedelta(days=2)
-    gone = [worker(status, stopped_at=long_ago) for status in ("stopped", "dead")]
-    kept = [worker("active", last_heartbeat_at=long_ago), worker("dead", stopped_at=timezone.now())]
-    holding = worker("dead", stopped_at=long_ago)
+    gone = [WorkerFactory(status=status, stopped_at=long_ago) for status in ("stopped", "dead")]
+    kept = [
+        WorkerFactory(status="active", last_heartbeat_at=long_ago),
+        WorkerFactory(status="dead", stopped_at=timezone.now()),
+    ]
+    holding = WorkerFactory(status="dead", stopped_at=long_ago)
     put()
     [task] = take(engine.worker())
     Task.objects.filter(pk=task.id).update(worker_id=holding.id)

@@ -1,4 +1,4 @@
-"""promote: aged tasks rise in the index, whatever else happens to index and rows meanwhile."""
+"""promote: aged tasks rise in the index, even if index and rows change meanwhile."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -31,16 +31,17 @@ from tests.support.engine import (
     take,
     take_ids,
 )
+from tests.support.index_clock import stop_clock
 
 CRITICAL, HIGH, NORMAL, LOW, BACKGROUND = Band
 NOTHING = dict.fromkeys(REPAIRS, 0)
 
 
-def age(seconds: float, *ids: uuid.UUID) -> None:
-    """Let tasks have waited this long, known to the index since they were queued."""
+def age(seconds: float, *ids: uuid.UUID, now: datetime | None = None) -> None:
+    """Move the time of queueing into the past, in rows and index."""
     thresholds = dict(PriorityPolicy.objects.values_list("priority", "promote_after_seconds"))
     PriorityPolicy.objects.update(promote_after_seconds=None)
-    Task.objects.filter(pk__in=ids).update(queued_at=datetime.now(UTC) - timedelta(seconds=seconds))
+    Task.objects.filter(pk__in=ids).update(queued_at=(now or datetime.now(UTC)) - timedelta(seconds=seconds))
     index = module.get_index()
     index.set_thresholds({})
     index.push(snapshot.refs(list(ids)))
@@ -49,10 +50,10 @@ def age(seconds: float, *ids: uuid.UUID) -> None:
     index.set_thresholds(PriorityPolicy.thresholds())
 
 
-def aged(seconds: float, priority: str = "low", **options) -> uuid.UUID:
+def aged(seconds: float, priority: str = "low", now: datetime | None = None, **options) -> uuid.UUID:
     """Enqueue a task that has already waited this long; the sweeps that would have passed it start again."""
     task_id = put(priority=priority, **options)
-    age(seconds, task_id)
+    age(seconds, task_id, now=now)
     MaintenanceJob.objects.all().delete()
     return task_id
 
@@ -68,9 +69,18 @@ def standing() -> dict[uuid.UUID, Band]:
     return {task_id: band_of(place) for lane in lanes for task_id, place in lane.items()}
 
 
-def test_each_rises_as_far_as_its_age_allows(engine, history):
+@pytest.fixture
+def now(engine, monkeypatch) -> datetime:
+    """Stop the clocks of the index and of the sweeps; return their time."""
+    now = datetime.now(UTC)
+    monkeypatch.setattr(module, "clock", lambda: now)
+    stop_clock(engine.index, now, monkeypatch)
+    return now
+
+
+def test_each_rises_as_far_as_its_age_allows(engine, history, now):
     ages = {BACKGROUND: (599, 601, 1201, 2401), LOW: (599, 601, 1799, 1801), NORMAL: (1199, 1201), HIGH: (9999,)}
-    ids = {(band, seconds): aged(seconds, band.label) for band, page in ages.items() for seconds in page}
+    ids = {(band, seconds): aged(seconds, band.label, now) for band, page in ages.items() for seconds in page}
     assert {band for band, _ in ids} == set(standing().values())
     promotion = promote()
     assert {key: standing()[task_id] for key, task_id in ids.items()} == {
@@ -105,7 +115,7 @@ def test_the_counts_are_kept(engine):
     }
 
 
-def test_it_is_said_what_rose(engine, caplog):
+def test_promotions_are_logged(engine, caplog):
     aged(1900)
     heard = []
     signals.tasks_promoted.connect(listener := lambda **event: heard.append((event["steps"], event["complete"])))
@@ -125,7 +135,7 @@ def published() -> list[tuple[str, str, str, dict[str, str]]]:
     return [(event.task_id, event.user, event.priority, event.details) for event in found]
 
 
-def test_events_tell_which_tasks_rose_and_between_which_bands(engine):
+def test_events_name_the_promoted_tasks_and_the_bands(engine):
     one, two = aged(700, user="ann"), aged(1900, "background")
     young = put(priority="low")
     promote()
@@ -139,7 +149,7 @@ def test_events_tell_which_tasks_rose_and_between_which_bands(engine):
     assert young
 
 
-def test_a_run_tells_of_so_many_and_counts_them_all(engine, monkeypatch):
+def test_a_run_publishes_a_bounded_number_of_events_and_counts_all(engine, monkeypatch):
     monkeypatch.setattr(module, "MAX_EVENTS", 3)
     age(700, *put_many(5, priority=LOW))
     assert promote(batch=2).total == 5
@@ -153,15 +163,15 @@ def test_a_promoted_task_runs_before_younger_ones_of_its_new_band(engine):
     assert take_ids(engine.worker(), 4) == [critical, low, young_high, normal]
 
 
-def test_again_moves_nothing(engine):
+def test_a_second_run_moves_nothing(engine):
     aged(1900)
     assert promote().total == 2
     assert promote().total == 0
     assert standing()
 
 
-def test_what_came_of_age_since_the_last_run_is_found(engine):
-    """The sweep goes on from where it was, and looks at nothing twice but the last moments."""
+def test_tasks_that_reached_the_age_since_the_last_run_are_found(engine):
+    """The sweep continues where it stopped, and reads only the last moments twice."""
     early, late = aged(700), aged(550)
     promote()
     age(610, late)
@@ -172,7 +182,7 @@ def test_what_came_of_age_since_the_last_run_is_found(engine):
 
 
 def test_more_than_a_batch_and_nothing_left(engine):
-    """One instant for all: the id carries the sweep on."""
+    """All have one instant: the id orders them."""
     ids = put_many(25, priority="low")
     age(700, *ids)
     promotion = promote(batch=10)
@@ -203,7 +213,7 @@ def test_twice_at_once(engine):
     assert set(standing().values()) == {HIGH}
 
 
-def test_what_runs_is_left_alone_and_comes_back_where_it_belongs(engine):
+def test_a_running_task_is_left_alone_and_returns_to_the_place_for_its_age(engine):
     task_id = aged(1900)
     [task] = take(engine.worker())
     assert promote().total == 0
@@ -250,7 +260,7 @@ def test_a_rebuild_restores_promotion(engine):
     assert {task_id: row(task_id).band for task_id in ids} == ids
 
 
-def test_a_lost_index_is_the_rebuilds_matter(engine):
+def test_a_lost_index_is_left_to_the_rebuild(engine):
     aged(700)
     engine.index._client.delete(*engine.index._client.scan_iter(match=engine.index.keys.everything))
     assert promote().total == 0
@@ -277,7 +287,7 @@ def test_a_retry_waits_anew(engine):
 
 
 def test_an_index_that_is_away_costs_one_run(engine):
-    """Crash point: the rows know who is aged, so the next run makes up for it."""
+    """Crash point: the rows show which tasks are aged, so the next run promotes them."""
     task_id = aged(700)
     with index_away("promote"), pytest.raises(IndexUnavailable):
         promote()
@@ -285,8 +295,8 @@ def test_an_index_that_is_away_costs_one_run(engine):
     assert promote().total == 1
 
 
-def test_a_run_that_dies_before_it_notes_its_progress_is_repeated(engine, monkeypatch):
-    """Crash point: between the index and the note."""
+def test_a_run_that_dies_before_it_saves_its_progress_is_repeated(engine, monkeypatch):
+    """Crash point: between the index and the saved progress."""
     aged(700)
     monkeypatch.setattr(module.jobs, "save_progress", lambda *_: None)
     assert promote().total == 1
@@ -328,7 +338,7 @@ def test_edited_thresholds_hold_from_the_next_run(engine):
     assert standing() == {task_id: LOW}
 
 
-def test_an_edit_whose_hint_was_lost(engine):
+def test_an_edit_whose_notification_was_lost(engine):
     aged(100)
     PriorityPolicy.objects.filter(pk=LOW).update(promote_after_seconds=60)
     assert promote().total == 1

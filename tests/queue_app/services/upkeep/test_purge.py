@@ -1,4 +1,4 @@
-"""The purge reads what it deletes, not what is kept for longer."""
+"""The purge reads only rows that it deletes, not rows that are kept for longer."""
 
 import re
 from datetime import timedelta
@@ -25,12 +25,12 @@ def ended(count: int, status: Status = Status.COMPLETED, **ago: float) -> list:
 
 @pytest.fixture
 def read(monkeypatch):
-    """Purge, and say how many tasks each statement read to find those that it deletes."""
+    """Purge; return how many tasks each statement read."""
     counts = {}
 
     def explained(sql, params):
         fetch_all("SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)")
-        kind = "completed" if sql is upkeep._PURGE_COMPLETED else "unsuccessful"
+        kind = "completed" if upkeep.COMPLETED in sql else "unsuccessful"
         with connection().cursor() as cursor:
             cursor.execute(f"EXPLAIN (ANALYZE, TIMING OFF) {sql}", params)
             plan = "\n".join(line for (line,) in cursor.fetchall())
@@ -69,7 +69,7 @@ def test_failures_that_are_kept_for_longer_are_read_once_an_hour(db, retention, 
     assert set(Task.objects.values_list("status", flat=True)) == {Status.FAILED}
 
 
-def test_what_was_passed_by_is_met_within_the_hour(db, retention, monkeypatch):
+def test_skipped_rows_are_purged_within_the_hour(db, retention, monkeypatch):
     retention(success=2, failure=30)
     assert purge() == 0
     ended(1, days=20)  # as one that was locked, or kept for its idempotency key, when the others went

@@ -1,4 +1,4 @@
-"""Dead letters and their tasks are purged; a replay finds all of one, or nothing."""
+"""Dead letters and their tasks are purged; a replay finds a whole dead letter or none."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -31,7 +31,7 @@ def no_retention(settings):
 
 
 def age(letter: DeadLetter, *, expired: bool = False) -> None:
-    """Let it have died an hour ago, or before its retention."""
+    """Move its death into the past: by an hour, or past its retention."""
     past = datetime.now(UTC) - timedelta(hours=1)
     Task.objects.filter(pk=letter.task_id, finished_at__isnull=False).update(finished_at=past)
     if expired:
@@ -79,7 +79,7 @@ def test_a_task_that_died_again_stays_by_its_second_record(engine, hand, no_rete
     assert status(letter.task_id) is Status.DEAD_LETTER
 
 
-def test_purge_passes_by_what_is_being_replayed(engine, hand, no_retention):
+def test_the_purge_skips_a_task_that_is_being_replayed(engine, hand, no_retention):
     letter = make_dead_letter(hand)
     age(letter, expired=True)
     with transaction.atomic():
@@ -90,7 +90,7 @@ def test_purge_passes_by_what_is_being_replayed(engine, hand, no_retention):
     assert status(letter.task_id) is Status.QUEUED
 
 
-def test_a_replay_of_what_is_being_purged_finds_nothing(engine, hand, no_retention):
+def test_a_replay_of_a_task_that_is_being_purged_finds_nothing(engine, hand, no_retention):
     letter = make_dead_letter(hand)
     age(letter, expired=True)
     with transaction.atomic():
@@ -102,7 +102,7 @@ def test_a_replay_of_what_is_being_purged_finds_nothing(engine, hand, no_retenti
     assert status(letter.task_id) is Status.DEAD_LETTER
 
 
-def test_replay_and_purge_at_once_never_leave_half_of_it(engine, hand, no_retention):
+def test_a_concurrent_replay_and_purge_never_leave_half_a_task(engine, hand, no_retention):
     for _ in range(10):
         letter = make_dead_letter(hand)
         age(letter, expired=True)

@@ -1,4 +1,4 @@
-"""What a remote worker tells its server: in requests that the server takes, and without being stuck at one."""
+"""The reports of a remote worker: split into requests that the server accepts; one refusal does not stop the others."""
 
 import json
 import uuid
@@ -72,13 +72,13 @@ def test_many_large_outcomes_go_in_several_requests(server):
 def test_an_outcome_that_the_server_refuses_becomes_a_failure_and_stops_no_other(server, bad):
     before, refused, after = ended("1"), ended(**bad), ended("2")
     assert report(server, [before, refused, after]).done == 3
-    told = {item["task_id"]: item for body in server.bodies for item in body["results"]}
-    assert told[str(refused.task.id)]["status"] == "failed"
-    assert told[str(refused.task.id)]["error"]["class"].endswith("OutcomesRefused")
-    assert {told[str(each.task.id)]["status"] for each in (before, after)} == {"completed"}
+    reported = {item["task_id"]: item for body in server.bodies for item in body["results"]}
+    assert reported[str(refused.task.id)]["status"] == "failed"
+    assert reported[str(refused.task.id)]["error"]["class"].endswith("OutcomesRefused")
+    assert {reported[str(each.task.id)]["status"] for each in (before, after)} == {"completed"}
 
 
-def test_what_many_attempts_logged_goes_in_several_requests(server):
+def test_long_logs_of_many_attempts_go_in_several_requests(server):
     notes = [ProgressReport(uuid.uuid4(), 1, SERVER, lines="x" * 50_000) for _ in range(64)]
     server.record_progress(notes)
     assert sum(len(body["running"]) for body in server.bodies) == 64

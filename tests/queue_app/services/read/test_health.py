@@ -5,7 +5,7 @@ import threading
 from queue_app.services.read import health as probe_module
 from queue_app.services.read.health import Probe
 
-LIMIT = 5.0
+LIMIT = 60.0
 
 
 def test_callers_share_a_question():
@@ -31,9 +31,16 @@ def test_an_error_is_none():
     assert Probe(lambda: 1 / 0).ask().result(LIMIT) is None
 
 
-def test_a_lingering_thread_asks_again_and_says_goodbye():
-    gone = threading.Event()
-    probe = Probe(threading.current_thread, linger=0.2, goodbye=gone.set)
+def test_a_lingering_thread_asks_again_and_calls_on_end():
+    gone, asked = threading.Event(), []
+
+    def question():
+        asked.append(1)
+        if len(asked) == 2:
+            probe._asker._linger = 0.0
+        return threading.current_thread()
+
+    probe = Probe(question, linger=LIMIT, on_end=gone.set)
     first = probe.ask().result(LIMIT)
     assert not gone.is_set()
     assert probe.ask().result(LIMIT) is first
@@ -43,7 +50,7 @@ def test_a_lingering_thread_asks_again_and_says_goodbye():
 
 def test_without_linger_each_question_has_its_own_thread():
     gone = threading.Semaphore(0)
-    probe = Probe(threading.current_thread, goodbye=gone.release)
+    probe = Probe(threading.current_thread, on_end=gone.release)
     first = probe.ask().result(LIMIT)
     assert gone.acquire(timeout=LIMIT)
     assert probe.ask().result(LIMIT) is not first

@@ -1,0 +1,218 @@
+"""Broken twins: the code without one of its guards. The explorer must find each of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from unittest import mock
+
+from django.db import transaction
+
+from queue_app.core.records import Lease
+from queue_app.index import Index, get_index
+from queue_app.services.enqueue import store
+from queue_app.services.lifecycle import claim as claim_service
+from queue_app.services.lifecycle import finish as finish_service
+from queue_app.sql import claim, database, dead_letters, finish, snapshot, waiting
+from tests.explorer.search import Explorer, Finding, Meeting, search
+
+FENCE: Final = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s"
+ATTEMPT: Final = "t.attempt = v.attempt AND t.worker_id = v.worker_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """A guard that is taken away, and the meetings among which that must show."""
+
+    without: str
+    patch: Callable[[], AbstractContextManager[Any]]
+    meetings: tuple[Meeting, ...]
+
+
+def _text(module: Any, name: str, old: str, new: str) -> AbstractContextManager[Any]:
+    """Replace a part of a statement."""
+    text = getattr(module, name)
+    assert old in text, (name, old)
+    return mock.patch.object(module, name, text.replace(old, new))
+
+
+def _old_snapshot(name: str, condition: str) -> AbstractContextManager[Any]:
+    """Compare the locked row with what the statement's snapshot saw, as the first edition did."""
+    text: str = getattr(waiting, name)
+    head, _, rest = text.partition("WHERE t.id = ANY(%s)")
+    before = f"WITH before AS (SELECT id, status FROM queue_app_task WHERE {condition} ORDER BY id FOR UPDATE) "  # noqa: S608
+    tail = rest.replace("RETURNING", "AND t.status = before.status\nRETURNING", 1)
+    statement = f"{head}FROM before WHERE t.id = before.id {tail}"
+    plain = waiting.fetch_locked
+
+    def fetch(ids: Any, sql: str, params: Any) -> Any:
+        if sql != text:
+            return plain(ids, sql, params)
+        return database.fetch_all(before + statement, [params[-1], *params[:-1]])
+
+    return mock.patch.object(waiting, "fetch_locked", fetch)
+
+
+def _any_stamp() -> AbstractContextManager[Any]:
+    """Release whichever lease a task holds."""
+    plain = Index.release
+
+    def release(index: Index, leases: Any) -> int:
+        found = list(leases)
+        held = {each.id: each.leased_at for queue in index.queues() for each in index.leases(queue)}
+        return plain(index, [Lease(each.id, each.lane, held.get(each.id, 0)) for each in found])
+
+    return mock.patch.object(Index, "release", release)
+
+
+def _release_first() -> AbstractContextManager[Any]:
+    """Free the slot before the row says that the attempt has ended."""
+    plain = finish.complete
+
+    def complete(outcomes: Any) -> Any:
+        get_index().release([Lease(each.task.id, each.task.ref.lane, each.task.leased_at) for each in outcomes])
+        return plain(outcomes)
+
+    return mock.patch.object(finish_service.finish_rows, "complete", complete)
+
+
+def _without_key() -> AbstractContextManager[Any]:
+    """Push a replayed task without its concurrency key and weight."""
+    plain = dead_letters.replay
+
+    def replay(*args: Any, **options: Any) -> Any:
+        return [(letter, replace(ref, concurrency_key="", weight=1)) for letter, ref in plain(*args, **options)]
+
+    return mock.patch.object(dead_letters, "replay", replay)
+
+
+def _unordered() -> AbstractContextManager[Any]:
+    """Give tasks back one by one, in no order, and repeat nothing after a deadlock."""
+
+    def give_back(tasks: Any) -> list[Any]:
+        with transaction.atomic():
+            return [each for task in reversed(tasks) for each in claim.returned(database.fetch_all(*_one(task)))]
+
+    def _one(task: Any) -> tuple[str, list[Any]]:
+        return claim._GIVE_BACK, [[task.id], [task.attempt], [task.worker_id]]
+
+    return mock.patch.multiple(claim, give_back=give_back, once_more_after_deadlock=lambda action: action())
+
+
+def _keys_as_they_come() -> AbstractContextManager[Any]:
+    """Take idempotency keys in the caller's order, and repeat nothing after a deadlock."""
+    return mock.patch.multiple(
+        store, create=True, sorted=lambda found, key=None: list(found), once_more_after_deadlock=lambda action: action()
+    )
+
+
+def _pairs(*names: str, states: tuple[str, ...]) -> tuple[Meeting, ...]:
+    return tuple(Meeting(names, state) for state in states)
+
+
+TWINS: Final[dict[str, Twin]] = {
+    "cancel": Twin(
+        "cancel looks at the locked row, not at its snapshot",
+        lambda: _old_snapshot("_CANCEL", "id = ANY(%s)"),
+        _pairs("claim", "cancel", states=("queued",)),
+    ),
+    "cancel-due": Twin(
+        "the same, against a task that becomes due",
+        lambda: _old_snapshot("_CANCEL", "id = ANY(%s)"),
+        _pairs("due", "cancel", states=("scheduled",)),
+    ),
+    "cancel-retry": Twin(
+        "the same, against a failure that becomes a retry",
+        lambda: _old_snapshot("_CANCEL", "id = ANY(%s)"),
+        _pairs("fail", "cancel", states=("executing",)),
+    ),
+    "reprioritise": Twin(
+        "reprioritise looks at the locked row",
+        lambda: _old_snapshot("_REPRIORITISE", "id = ANY(%s)"),
+        _pairs("due", "reprioritise", states=("scheduled",)),
+    ),
+    "replay-key": Twin("a replay keeps the whole lane", _without_key, _pairs("replay", "claim", states=("dead",))),
+    "late-grant": Twin(
+        "a grant under an abandoned stamp is refused",
+        lambda: _text(claim, "_GRANT", FENCE, FENCE.replace("abandoned_until < %s", "%s::bigint IS NOT NULL")),
+        _pairs("claim", "reconcile", states=("queued",)),
+    ),
+    "abandon": Twin(
+        "the fence is raised before a lease is taken back",
+        lambda: mock.patch.object(claim_service.snapshot, "abandon", return_value=None),
+        _pairs("claim", "reconcile", states=("queued",)),
+    ),
+    "generation": Twin(
+        "a grant of an earlier generation is refused",
+        lambda: _text(claim, "_GRANT", FENCE, "%s::bigint + %s::int IS NOT NULL"),
+        _pairs("claim", "rebuild", states=("queued",)),
+    ),
+    "generation-lock": Twin(
+        "a rebuild waits for grants that are being committed",
+        lambda: mock.patch.object(snapshot, "_lock_generation", return_value=None),
+        _pairs("claim", "rebuild", states=("queued",)),
+    ),
+    "release-stamp": Twin(
+        "a release names its lease", _any_stamp, _pairs("give_back", "reconcile", "claim", states=("executing",))
+    ),
+    "finish-fence": Twin(
+        "a finish names its attempt and worker",
+        lambda: _text(finish, "_COMPLETE", ATTEMPT, "v.attempt > 0 AND v.worker_id IS NOT NULL"),
+        _pairs("reap", "claim", "complete", states=("executing",)),
+    ),
+    "give-back-fence": Twin(
+        "a give-back names its attempt and worker",
+        lambda: _text(
+            claim,
+            "_GIVE_BACK",
+            "t.attempt = held.attempt AND t.worker_id = held.worker_id",
+            "held.attempt > 0 AND held.worker_id IS NOT NULL",
+        ),
+        _pairs("reap", "claim", "give_back", states=("executing",)),
+    ),
+    "row-first": Twin(
+        "the row is written before the index", _release_first, _pairs("complete", "claim", states=("executing",))
+    ),
+    "lock-order": Twin(
+        "rows are locked in the order of their ids",
+        _unordered,
+        _pairs("give_back", "cancel_many", states=("both",)),
+    ),
+    "key-order": Twin(
+        "idempotency keys are taken in their own order",
+        _keys_as_they_come,
+        _pairs("enqueue_many", "enqueue_many", states=("queued",)),
+    ),
+}
+
+
+@contextmanager
+def broken(name: str | None) -> Iterator[None]:
+    """Take a guard away for a block."""
+    with TWINS[name].patch() if name else nullcontext():
+        yield
+
+
+def find_twin(explorer: Explorer, name: str) -> tuple[Finding | None, int, float]:
+    """Return the schedule that shows the twin, how many were tried, and the seconds that it took."""
+    began = time.monotonic()
+    with broken(name):
+        explorer = Explorer(explorer.world, explorer.control)  # that has not learnt the steps of the whole code
+        tally = search(explorer, list(TWINS[name].meetings), faults=False, seconds=60)
+    return (tally.findings or [None])[0], tally.schedules, time.monotonic() - began
+
+
+def find_twins(explorer: Explorer, names: list[str]) -> int:
+    """Print what was found of each twin; return how many were missed."""
+    missed = 0
+    for name in names or TWINS:
+        finding, schedules, seconds = find_twin(explorer, name)
+        missed += finding is None
+        print(f"{name}: {TWINS[name].without}: ", "MISSED" if finding is None else f"found in {seconds:.1f} s", end="")
+        print(f", {schedules} schedules", flush=True)
+        if finding is not None:
+            print(finding, flush=True)
+    return missed
