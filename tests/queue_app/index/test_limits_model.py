@@ -336,8 +336,8 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @rule()
     def lapse(self):
-        """No worker claims for so long that all reservations lapse."""
-        self.wait(math.ceil(RESERVED / STEP), wakes=False)
+        """No worker claims for so long that all reservations lapse; the scheduler looks meanwhile."""
+        self.wait(math.ceil(RESERVED / STEP), wakes=True)
 
     @rule()
     def rebuild(self):
