@@ -43,7 +43,7 @@ SET status = 'executing', attempt = t.attempt + 1, worker_id = %s, leased_at = %
     deadline = now.clock + make_interval(
         secs => LEAST(31536000, {effective("timeout", "timeout_seconds", 600)} * power(%s::float8, t.failures)))
 FROM (SELECT clock_timestamp() AS clock) AS now, queue_app_taskpayload AS payload
-WHERE t.id = ANY(%s) AND t.status || '' = 'queued' AND payload.task_id = t.id
+WHERE t.id = ANY(%s) AND t.status || '' = 'queued' AND payload.task_id = t.id AND payload.task_id = ANY(%s)
     AND (SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s
     AND NOT EXISTS (SELECT 1 FROM queue_app_worker WHERE id = %s AND status IN ('dead', 'stopped'))
 RETURNING {CLAIMED}
@@ -60,7 +60,7 @@ def claim(ids: Sequence[uuid.UUID], worker_id: uuid.UUID, generation: int, lease
     """
     lock = (_LOCK, [GENERATION_LOCK])
     factor = conf.get().retry.timeout_factor
-    params = [worker_id, leased_at, factor, list(ids), leased_at, generation, worker_id]
+    params = [worker_id, leased_at, factor, list(ids), list(ids), leased_at, generation, worker_id]
     try:
         rows = fetch_prepared(lock, (_GRANT, params))
     except OperationalError as error:

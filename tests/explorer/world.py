@@ -129,7 +129,8 @@ class World:
         if get_index().generation().state != "ready":
             return  # a rebuild died on the way: nothing is claimed before the next one
         try:
-            state = index_state.check(get_index())
+            # A rebuild forgets a worker that registers meanwhile, and leaves half of it: the worker registers again.
+            state = index_state.check(get_index(), with_leftovers=True)
         except AssertionError as error:
             yield f"the index contradicts itself: {_first_line(error)}"
             return

@@ -30,8 +30,8 @@ from queue_app.services.lifecycle.replay import replay_open
 from queue_app.services.notify import events
 from queue_app.services.notify.index import on_commit, push_on_commit
 from queue_app.sql import waiting
-from queue_app.sql.claim import statuses
-from queue_app.sql.database import atomic, once_more_after_deadlock
+from queue_app.sql.claim import lock_rows, statuses
+from queue_app.sql.database import atomic, fetch_all, once_more_after_deadlock
 
 #: States from which ``retry`` can queue a task.
 RETRIABLE = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED, Status.DEAD_LETTER})
@@ -105,11 +105,13 @@ def retry_many(ids: Sequence[uuid.UUID], *, by: str = "") -> set[uuid.UUID]:
 
     def retry_all() -> set[uuid.UUID]:
         with atomic():
-            open_letters = DeadLetter.objects.open().filter(task_id__in=list(ids))
-            replayed = replay_open(list(open_letters.values_list("id", flat=True)), by=by)
+            open_letters = DeadLetter.objects.open().filter(task_id__in=list(ids)).order_by("id").select_for_update()
+            letters = list(open_letters.values_list("id", flat=True))  # locked before tasks, as by every replay
+            fetch_all(*lock_rows(ids))
+            replayed = replay_open(letters, by=by)
             return {task.id for _, task in replayed} | _queue_again(waiting.requeue(ids))
 
-    return once_more_after_deadlock(retry_all)  # two groups of tasks are locked, each in the order of its ids
+    return once_more_after_deadlock(retry_all)
 
 
 def run_again(task_id: uuid.UUID, *, parameters: dict[str, Any] | None = None) -> Enqueued:
