@@ -63,6 +63,11 @@ class Claimer:
         maximum = self._options.max_tasks
         return room if maximum is None else min(room, maximum - self._in_flight.claimed)
 
+    def _may_drain(self) -> bool:
+        """Whether the worker can claim for all its slots later, so that it may drain for a heavy task."""
+        maximum = self._options.max_tasks
+        return maximum is None or maximum - self._in_flight.claimed >= self._options.concurrency
+
     @property
     def refill_in(self) -> float | None:
         """Seconds until a limit allows another start, if this worker is the one that must claim then."""
@@ -88,7 +93,9 @@ class Claimer:
             return
         self.should_claim = self.was_called = False  # before the claim, so that a call during the claim is not lost
         try:
-            tasks = self._transport.claim(profile, self._worker_id, want, on_wait=self._set_refill)
+            tasks = self._transport.claim(
+                profile, self._worker_id, want, reserve=self._may_drain(), on_wait=self._set_refill
+            )
         except (DatabaseError, IndexUnavailable):
             self._has_unacknowledged = True
             raise
@@ -118,7 +125,7 @@ class Claimer:
 
     def give_back_stalled(self) -> None:
         """Give back the waiting tasks while every slot runs something unexpectedly long."""
-        if self._pool.unstarted and time.monotonic() - self._last_progress > self.prefetch.patience:
+        if self._pool.unstarted and time.monotonic() - self._last_progress > self.prefetch.max_wait:
             for held, seconds in self._pool.running():
                 self.prefetch.observe(held.task.task_type, seconds)
             self._in_flight.return_later(self._pool.take_unstarted())
@@ -224,6 +231,6 @@ class Prefetch:
         return known is not None and known[0] <= self.budget
 
     @property
-    def patience(self) -> float:
+    def max_wait(self) -> float:
         """Seconds after which tasks that wait for a slot are given back."""
         return max(0.25, 10 * self.budget)

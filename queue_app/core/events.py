@@ -3,14 +3,12 @@
 Most events of one call differ only in the task id. The common fields are stored once per run of events.
 """
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from queue_app.core.priorities import BAND_NAMES
 from queue_app.core.records import ClaimedTask, TaskRef
@@ -146,7 +144,7 @@ class Event:
     details: dict[str, str]
 
     @classmethod
-    def from_fields(cls, entry_id: str, fields: dict[str, str]) -> list[Event]:
+    def from_fields(cls, entry_id: str, fields: dict[str, str]) -> list[Self]:
         """Return the events of a stream entry, one for each task id; missing fields are empty."""
         name, task_ids, task_type, queue, priority, user, attempt, worker, status, at = (
             fields.get(field, "") for field in FIELDS

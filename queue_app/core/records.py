@@ -1,7 +1,5 @@
 """The frozen records that services, SQL, the index and workers exchange."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
@@ -114,9 +112,9 @@ class PackedLane(NamedTuple):
         """The number of tasks."""
         return len(self.scores) // 8
 
-    def part(self, start: int, end: int) -> PackedLane:
+    def part(self, start: int, end: int) -> Self:
         """Return the tasks from position ``start`` up to, but not including, ``end``."""
-        return PackedLane(self.lane, self.ids[16 * start : 16 * end], self.scores[8 * start : 8 * end])
+        return type(self)(self.lane, self.ids[16 * start : 16 * end], self.scores[8 * start : 8 * end])
 
 
 @dataclass(frozen=True, slots=True)

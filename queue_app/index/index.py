@@ -63,12 +63,21 @@ class Index(Leases):
         found = (self._call("misplaced", *arguments) for arguments in packed.calls(lanes))
         return [uuid.UUID(bytes=task_id) for reply in found for task_id in reply]
 
-    def claim(self, profile: Profile, worker_id: uuid.UUID, want: int, *, register_idle: bool = True) -> Proposal:
+    def claim(
+        self,
+        profile: Profile,
+        worker_id: uuid.UUID,
+        want: int,
+        *,
+        register_idle: bool = True,
+        reserve: bool = True,
+    ) -> Proposal:
         """Lease tasks for up to ``want`` slots of a worker; they are its own once the rows accept them.
 
+        ``reserve`` says whether the worker may drain for a task that needs more slots than ``want``.
         Raises ``IndexNotReady`` until a rebuild has finished, ``UnknownProfile`` when the worker must register again.
         """
-        reply = self._call("claim", profile.id, str(worker_id), min(want, MAX_CLAIM), int(register_idle))
+        reply = self._call("claim", profile.id, str(worker_id), min(want, MAX_CLAIM), int(register_idle), int(reserve))
         state = reply[0]
         if state == b"rebuilding":
             raise IndexNotReady("The index is being rebuilt from the rows.")

@@ -44,6 +44,7 @@ class IndexState:
     slots: dict[str, int] = field(default_factory=dict)  # profile -> slots
     idle: dict[str, set[str]] = field(default_factory=dict)  # profile -> workers
     short: dict[str, dict[str, int]] = field(default_factory=dict)  # profile -> worker -> free slots
+    reservations: dict[str, str] = field(default_factory=dict)  # lane -> when it lapses (us), and the worker
     watchers: dict[str, str] = field(default_factory=dict)  # profile -> worker
     calls: dict[str, int] = field(default_factory=dict)  # worker -> wake-up calls that wait
 
@@ -120,7 +121,7 @@ def read(index: Index) -> IndexState:  # noqa: C901, PLR0912, PLR0915 - one case
             pages.get(key)
         elif kind in ("lanes", "queues", "profiles", "profile", "spots", "gates", "held", "limits", "limited"):
             pages.smembers(key)
-        elif kind in ("queue", "settings", "leases", "at", "nodes", "limit", "bucket", "weights"):
+        elif kind in ("queue", "settings", "leases", "at", "nodes", "limit", "bucket", "weights", "reservations"):
             pages.hgetall(key)
         elif kind == "wake":
             pages.llen(key)
@@ -185,6 +186,8 @@ def read(index: Index) -> IndexState:  # noqa: C901, PLR0912, PLR0915 - one case
                 state.refills = {member.decode(): at for member, at in page}
             case "short":
                 state.short[name] = {member.decode(): int(free) for member, free in page}
+            case "reservations":
+                state.reservations = _texts(page)
             case "watch":
                 state.watchers[name] = page.decode()
             case "idle":

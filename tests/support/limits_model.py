@@ -12,6 +12,8 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import TaskRef
 from queue_app.index import Profile
 
+#: How long a reservation lasts without another claim of its worker (µs).
+RESERVED = 30_000_000
 START = 2_000_000_000_000_000  # years ahead, so that nothing which lasts until an instant has lapsed already
 
 
@@ -41,6 +43,7 @@ class Model:
     buckets: dict[tuple[str, int], Bucket] = field(default_factory=dict)
     turns: dict[tuple[str, Band, str], float] = field(default_factory=dict)
     turn_now: dict[tuple[str, Band], float] = field(default_factory=dict)
+    reservations: dict[str, tuple[uuid.UUID, int]] = field(default_factory=dict)  # lane -> worker, until (µs)
 
     def gates(self, task: TaskRef) -> Iterator[str]:
         """Yield every gate that the task passes."""
@@ -128,18 +131,43 @@ class Model:
             and task.weight <= (profile.slots or 1000)
         )
 
-    def next_of(self, profile: Profile) -> list[TaskRef]:
-        """Return the next task of each queue that has one which may start."""
-        found: dict[str, TaskRef] = {}
-        for task in self.waiting.values():
-            if self.runs(profile, task) and all(self.room(gate) > 0 for gate in self.gates(task)):
-                best = found.get(task.queue)
-                if best is None or self.order(task) < self.order(best):
-                    found[task.queue] = task
-        return list(found.values())
+    def lane(self, task: TaskRef) -> str:
+        """Return the task's lane; it names the user only where the queue keeps its users apart."""
+        limits = self.limits.get("q:" + task.queue, Limits())
+        return task.lane if limits.by_user else replace(task, user="").lane
 
-    def order(self, task: TaskRef) -> tuple[object, ...]:
-        """Return what tasks of one queue are claimed by."""
-        if self.limits.get("q:" + task.queue, Limits()).fair_by:
-            return (task.priority, self.turn(task), self.turner(task), task.score, task.id)
-        return (task.score, task.id)
+    def holders(self) -> dict[str, uuid.UUID]:
+        """Return the reserved lanes, each with the worker that drains for its first task."""
+        return {lane: worker for lane, (worker, until) in self.reservations.items() if until > self.now}
+
+    def end_reservations(self, worker: uuid.UUID) -> None:
+        """End what a worker has reserved."""
+        self.reservations = {lane: held for lane, held in self.reservations.items() if held[0] != worker}
+
+    def next_of(self, profile: Profile, worker: uuid.UUID, slots: int) -> list[TaskRef]:
+        """Return the next task of each queue that has one; heavier ones than ``slots`` only where no other drains."""
+        holders = self.holders()
+        found: dict[str, list[TaskRef]] = {}
+        for task in self.waiting.values():
+            is_passed = task.weight > slots and holders.get(self.lane(task), worker) != worker
+            if self.runs(profile, task) and not is_passed and all(self.room(gate) > 0 for gate in self.gates(task)):
+                found.setdefault(task.queue, []).append(task)
+        return [self.first_of(tasks, worker) for tasks in found.values()]
+
+    def first_of(self, tasks: list[TaskRef], worker: uuid.UUID) -> TaskRef:
+        """Return the task of one queue that the worker claims first."""
+        if not self.limits.get("q:" + tasks[0].queue, Limits()).fair_by:
+            return min(tasks, key=lambda task: (task.score, task.id))
+        firsts: dict[str, TaskRef] = {}
+        for task in sorted(tasks, key=lambda task: (task.score, task.id)):
+            firsts.setdefault(self.turner(task), task)
+        holders = self.holders()
+        return min(
+            firsts.values(),
+            key=lambda task: (
+                task.priority,
+                holders.get(self.lane(task)) != worker,
+                self.turn(task),
+                self.turner(task),
+            ),
+        )

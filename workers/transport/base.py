@@ -59,9 +59,18 @@ class Transport(Protocol):
         """Return the worker's running tasks that a caller has cancelled."""
 
     def claim(
-        self, profile: Profile, worker_id: uuid.UUID, want: int, *, on_wait: OnWait | None = None
+        self,
+        profile: Profile,
+        worker_id: uuid.UUID,
+        want: int,
+        *,
+        reserve: bool = True,
+        on_wait: OnWait | None = None,
     ) -> list[ClaimedTask]:
-        """Claim tasks for up to ``want`` slots, most urgent first."""
+        """Claim tasks for up to ``want`` slots, most urgent first.
+
+        With ``reserve`` the worker may drain for a task that needs more slots.
+        """
 
     def finish(self, outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
         """Record outcomes; return the ids of the tasks whose attempts were still valid.

@@ -114,7 +114,13 @@ class HttpTransport(Transport):
         return set(self._cancelled)
 
     def claim(
-        self, profile: Profile, worker_id: uuid.UUID, want: int, *, on_wait: OnWait | None = None
+        self,
+        profile: Profile,
+        worker_id: uuid.UUID,
+        want: int,
+        *,
+        reserve: bool = True,
+        on_wait: OnWait | None = None,
     ) -> list[ClaimedTask]:
         holding = [str(task_id) for task_id, _ in self._running]
         found = self._call(worker_id, "poll", {"want": min(want, MAX_POLL), "holding": holding})

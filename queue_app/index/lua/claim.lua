@@ -3,22 +3,26 @@
 -- KEYS[1]  prefix of all keys (their hash tag)
 -- ARGV[1]  profile of the worker        ARGV[2]  worker id
 -- ARGV[3]  wanted slots (1..500)        ARGV[4]  '1': register as idle when fewer are found
+-- ARGV[5]  '1': the worker may reserve a lane; '0': more slots than wanted will never be free
 -- Returns  {'rebuilding'} when there is no generation, or it is of another server run
 --          {'unknown_profile'}
 --          {'ready', generation, leased_at_us, wait, id, queue, id, queue, ...} in the order of the scores; wait: ms
 --          until a limit lets a task start again, for one of the workers that found too few tasks; '' for the others
 --
 -- Takes the lowest head over the queues and lanes of the profile, so the order is strict over lanes: the claim stops at
--- the first task that needs more slots than are left. Checks every limit before the first lease. Reads O(want * log n).
+-- the first task that needs more slots than are left, and reserves its lane. It passes by a lane of such tasks that another
+-- worker has reserved. Checks every limit before the first lease. Reads O(want * log n).
 --! include merge
 --! include wake
 local profile, worker, want, register_idle = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
+profile_of_claim, worker_of_claim, may_reserve = profile, worker, ARGV[5] == '1'
 local generation = redis.call('HMGET', GENERATION, 'number', 'run_id', 'state', 'stamp', 'short')
 if generation[3] ~= 'ready' or generation[2] ~= server_run() then return { 'rebuilding' } end
 if redis.call('SISMEMBER', PROFILES, profile) == 0 then return { 'unknown_profile' } end
 
+has_heavy = generation[5]
 local next_refill = apply_refills()
-merge(profile, math.min(want, global_room()), want)  -- decides: fills `picks`, `found` and `rooms`
+merge(math.min(want, global_room()), want)  -- decides: fills `picks`, `found` and `rooms`
 
 -- Writes. Each claim has a stamp of its own, even when the clock goes back.
 local stamp = whole(math.max(now_us(), (tonumber(generation[4] or nil) or 0) + 1))
@@ -84,17 +88,26 @@ for g in pairs(passed) do
   if rooms[g] <= 0 then refresh_gate(g) end
 end
 for _, g in ipairs(found.closed) do refresh_gate(g) end
-for _, q in ipairs(found.shut) do refresh_queue(profile, q) end
+for _, q in ipairs(found.outdated) do refresh_queue(profile, q) end
 refresh_touched()
 
-local is_idle = register_idle and free_slots > 0
-if generation[5] then redis.call('ZREM', short_key(profile), worker) end
-if is_idle and found.short then
+local is_idle, is_fruitful = register_idle and free_slots > 0, #picks > 0
+if has_heavy then redis.call('ZREM', short_key(profile), worker) end
+if found.short then
+  is_fruitful = is_fruitful or reservations()[found.short] ~= worker
+  reserve(found.short, worker)
+elseif has_heavy then
+  for lane in pairs(ids_of_lanes) do
+    if select(6, split_lane(lane)) > 1 and reservations()[lane] == worker then end_reservations(worker) end
+  end
+end
+if (found.short or found.passed) and not has_heavy then redis.call('HSET', GENERATION, 'short', '1') end
+if is_idle and (found.short or found.passed) then
   redis.call('ZADD', short_key(profile), free_slots, worker)
-  if not generation[5] then redis.call('HSET', GENERATION, 'short', '1') end
 elseif is_idle then
   redis.call('ZADD', idle_key(profile), stamp, worker)
 end
+spare_drainers = not is_fruitful
 if next_refill or has_refill then reply[4] = watch_refills(profile, worker, is_idle) end
 wake_any()  -- wakes the next worker: any profile may still have work
 return reply

@@ -24,23 +24,25 @@ from queue_app.sql import snapshot
 REFUSED_ROUNDS = 100
 
 
-def claim(
+def claim(  # noqa: PLR0913 - the parts of a claim
     profile: Profile,
     worker_id: uuid.UUID,
     want: int,
     *,
     register_idle: bool = True,
+    reserve: bool = True,
     on_wait: Callable[[float], object] | None = None,
 ) -> list[ClaimedTask]:
     """Return up to ``want`` tasks that now belong to this worker, most urgent first.
 
     With ``register_idle`` the index wakes the worker when more tasks arrive, if it got fewer. ``on_wait`` is
-    called with the seconds until a limit allows another start, when this worker must then claim again.
+    called with the seconds until a limit allows another start, when this worker must then claim again. With
+    ``reserve`` the worker may drain for a task of more weight than ``want``: only if it will have that many slots free.
     Raises ``IndexNotReady``, ``UnknownProfile`` and ``IndexUnavailable``.
     """
     index = get_index()
     for _ in range(REFUSED_ROUNDS):
-        proposal = index.claim(profile, worker_id, want, register_idle=register_idle)
+        proposal = index.claim(profile, worker_id, want, register_idle=register_idle, reserve=reserve)
         breaker.reset()  # the index answers: held-back releases would now cost slots
         if proposal.wait is not None and on_wait is not None:
             on_wait(proposal.wait)

@@ -5,13 +5,11 @@ hold the slots, and which workers are alive. A claim by an idle, able worker ski
 it (``Explanation.blocking``); a test checks this. The answer describes one moment, and nothing is written.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from django.db.models import Sum
 from django.utils import timezone
@@ -207,7 +205,7 @@ class _Lack:
     slots: bool
 
     @classmethod
-    def of(cls, worker: Worker, task: Task) -> _Lack:
+    def of(cls, worker: Worker, task: Task) -> Self:
         return cls(
             worker,
             queue=bool(worker.queues) and task.queue not in worker.queues,

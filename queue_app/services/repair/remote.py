@@ -113,7 +113,8 @@ def poll(
     if holding is not None:
         give_back_unacknowledged(worker_id, list(holding))
     while True:
-        tasks = _claim(profile, worker_id, min(want, _room(token)))
+        room = _room(token)
+        tasks = _claim(profile, worker_id, min(want, room), reserve=want <= room)
         left = deadline - time.monotonic()
         if tasks or left <= 0:
             return tasks
@@ -219,14 +220,14 @@ def _room(token: WorkerToken) -> int:
     return max(0, token.max_in_flight - rows.in_flight(token.id))
 
 
-def _claim(profile: Profile, worker_id: uuid.UUID, want: int) -> list[ClaimedTask]:
+def _claim(profile: Profile, worker_id: uuid.UUID, want: int, *, reserve: bool) -> list[ClaimedTask]:
     if want <= 0:
         return []
     try:
-        return claim(profile, worker_id, want)
+        return claim(profile, worker_id, want, reserve=reserve)
     except UnknownProfile:
         service.register_in_index(profile, worker_id)
-        return claim(profile, worker_id, want)
+        return claim(profile, worker_id, want, reserve=reserve)
     except IndexNotReady:
         rebuild_if_needed()
         return []  # the next poll finds it rebuilt

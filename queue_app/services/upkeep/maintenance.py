@@ -4,14 +4,12 @@ Celery beat runs them. Each job records its last success in the rows, so the sch
 ones are overdue and runs those itself: the queue works without Celery.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Self
 
 from django.db import Error as DatabaseError
 from django.db.models import Count, Max
@@ -124,7 +122,7 @@ class _Pass:
     since: datetime  # start of the last run that began with the oldest task
 
     @classmethod
-    def load(cls, retention: RetentionSettings) -> _Pass | None:
+    def load(cls, retention: RetentionSettings) -> Self | None:
         """Return the pass that a run may continue, if there is one."""
         found = jobs.progress(PURGE)
         if found.get("retention") != _times(retention):
@@ -133,7 +131,7 @@ class _Pass:
         return last if timedelta() <= timezone.now() - last.since < FULL_PASS else None
 
     @classmethod
-    def save(cls, retention: RetentionSettings, started_at: datetime, last: _Pass | None) -> None:
+    def save(cls, retention: RetentionSettings, started_at: datetime, last: Self | None) -> None:
         """Save that nothing is left to delete of what was due at ``started_at``, for the next run."""
         done = started_at - timedelta(seconds=retention.success_seconds)
         since = last.since if last else started_at

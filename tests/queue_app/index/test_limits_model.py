@@ -27,7 +27,7 @@ from queue_app.index import Index, Lease, Profile, get_index
 from queue_app.index.scripts import NAMES, source
 from tests.support import index_state
 from tests.support.leases import release, restore
-from tests.support.limits_model import Model
+from tests.support.limits_model import RESERVED, Model
 from tests.support.scene import Hand
 
 EXAMPLES = int(os.environ.get("INDEX_MODEL_EXAMPLES", "0"))
@@ -56,7 +56,7 @@ tasks = st.tuples(
     st.sampled_from(["a", "b"]),
     st.sampled_from(["", "", "u", "v"]),
     st.sampled_from(["", "", "c:1", "c:2", "d"]),
-    st.sampled_from([1, 1, 1, 2, 3]),
+    st.sampled_from([1, 1, 1, 2, 3, 5]),
     st.sampled_from([Band.CRITICAL, Band.NORMAL, Band.NORMAL, Band.LOW]),
 )
 rates = st.sampled_from([(None, None, None), (1, 1.0, None), (2, 3.0, 1), (3, 3.0, 2), (1, 2.0, 3)])
@@ -128,6 +128,7 @@ class LimitsMachine(RuleBasedStateMachine):
         assert self.index.finish_generation(self.generation)
         self.model.turns.clear()
         self.model.turn_now.clear()
+        self.model.reservations.clear()
         for hand in self.hands:
             self.index.register(hand.profile, hand.id)
 
@@ -172,10 +173,10 @@ class LimitsMachine(RuleBasedStateMachine):
 
     def _claim(self, hand: Hand, want: int, *, idle: bool) -> None:
         proposal = self.index.claim(hand.profile, hand.id, want, register_idle=idle)
-        left = want
+        left, held, granted = want, self.model.holders(), False
         note(f"{hand.id.int} wants {want}: {[task_id.int for task_id, _ in proposal.tasks]}")
         for task_id, _queue in proposal.tasks:
-            candidates = self.model.next_of(hand.profile)
+            candidates = self.model.next_of(hand.profile, hand.id, left)
             task = self.model.waiting[task_id]
             assert task in candidates, "what it proposes is the next of its queue, and no gate refuses it"
             assert task.priority == min(each.priority for each in candidates), "bands are strict"
@@ -183,15 +184,26 @@ class LimitsMachine(RuleBasedStateMachine):
                 assert task == min(candidates, key=lambda each: (each.score, each.id))
             assert task.weight <= left
             left -= task.weight
+            if (drained := self.model.lane(task)) in held:
+                granted = granted or held[drained] == hand.id
             self.model.start(task)
         if left and proposal.tasks != ():
             note(f"{left} slots left")
-        if left:
-            rest = self.model.next_of(hand.profile)
-            first = min((each.priority for each in rest), default=None)
-            assert not rest or any(each.weight > left and each.priority == first for each in rest), (
-                "it refuses only what a gate refuses, or what is too heavy"
-            )
+        rest = self.model.next_of(hand.profile, hand.id, left) if left else []
+        if rest:
+            first = min(each.priority for each in rest)
+            heavy = {self.model.lane(each) for each in rest if each.weight > left and each.priority == first}
+            assert heavy, "it refuses only what a gate refuses, or what is too heavy"
+            if not self.model.limits.get("q:p", Limits()).fair_by:
+                heavy = {self.model.lane(min(rest, key=lambda each: (each.score, each.id)))}
+            reserved = self._reserved(index_state.read(self.index))
+            mine = [lane for lane, held in reserved.items() if held == (hand.id, self.model.now + RESERVED)]
+            assert len(mine) == 1, "it drains for one lane"
+            assert mine[0] in heavy, "for the one at which it stopped"
+            self.model.end_reservations(hand.id)
+            self.model.reservations[mine[0]] = reserved[mine[0]]
+        elif granted:
+            self.model.end_reservations(hand.id)
         self.look_again_at.pop(hand.id, None)
         if proposal.wait is not None:
             self.look_again_at[hand.id] = self.model.now + proposal.wait * 1e6
@@ -214,13 +226,25 @@ class LimitsMachine(RuleBasedStateMachine):
     def _starving(self, state: index_state.IndexState) -> list[Hand]:
         found = []
         for hand in self.hands:
-            rest = self.model.next_of(hand.profile)
             free = state.short.get(hand.profile.id, {}).get(str(hand.id))
             is_idle = str(hand.id) in state.idle.get(hand.profile.id, set())
-            # Who lacks slots for one task waits until it is the turn of one that it has slots for.
+            if free is None and not is_idle:
+                continue
+            rest = self.model.next_of(hand.profile, hand.id, free or 100)
+            if rest and not self.model.limits.get("q:p", Limits()).fair_by:
+                rest = [min(rest, key=lambda each: (each.score, each.id))]
+            # A worker that lacks slots for the next task waits until it has them, or until another task comes first.
             if rest and (is_idle or (free is not None and all(task.weight <= free for task in rest))):
                 found.append(hand)
         return found
+
+    def _reserved(self, state: index_state.IndexState) -> dict[str, tuple[uuid.UUID, int]]:
+        found = {lane: text.split() for lane, text in state.reservations.items()}
+        return {
+            lane: (uuid.UUID(worker), int(until))
+            for lane, (until, worker) in found.items()
+            if int(until) > self.model.now
+        }
 
     @rule(who=hands)
     def rest(self, who):
@@ -302,6 +326,19 @@ class LimitsMachine(RuleBasedStateMachine):
         if wakes:
             self.index.wake_idle()
 
+    @rule(who=hands)
+    def heavy_head(self, who):
+        """Two heavy tasks and light ones: one worker or two drain, and the others go on."""
+        self.enqueue_many([("q", "a", "", "", 3, Band.CRITICAL), ("p", "a", "u", "", 2, Band.CRITICAL)])
+        self.enqueue_many([("q", "a", "", "", 1, Band.CRITICAL), ("p", "a", "v", "", 1, Band.CRITICAL)] * 2)
+        self._claim(self.hands[who], 1, idle=True)
+        self.answer_calls(1)
+
+    @rule()
+    def lapse(self):
+        """No worker claims for so long that all reservations lapse; the scheduler looks meanwhile."""
+        self.wait(math.ceil(RESERVED / STEP), wakes=True)
+
     @rule()
     def rebuild(self):
         """The index is built again: what rates have used is kept, as the server is the same."""
@@ -312,6 +349,7 @@ class LimitsMachine(RuleBasedStateMachine):
         """A worker retires and another of its kind registers."""
         hand = self.hands[who]
         self.index.unregister(hand.profile.id, hand.id)
+        self.model.end_reservations(hand.id)
         self.look_again_at.pop(hand.id, None)
         self.index.register(hand.profile, hand.id)
 
@@ -323,6 +361,7 @@ class LimitsMachine(RuleBasedStateMachine):
         state = index_state.check(self.index)
         assert state.waiting == set(self.model.waiting)
         assert state.leases == set(self.model.leases)
+        assert {lane: worker for lane, (worker, _) in self._reserved(state).items()} == self.model.holders()
         assert {band_of(score) for lane in state.lanes.values() for score in lane.values()} == {
             Band(task.priority) for task in self.model.waiting.values()
         }

@@ -1,18 +1,20 @@
---! include heads
+--! include lane_heads
+--! include reservations
 -- What a claim reads: sorted lists of queues, lanes and groups, and the lanes themselves, each as a cursor whose `score` is
 -- that of its next entry (math.huge when it has none). Writes nothing; `found` collects what the claim must correct.
 local picks = {}  -- {id, queue, lane}, ... in order
 local found = {
   stale = {},     -- lane -> ids that run already (a copy of the data may lag behind); {} for a lane that is empty
-  shut = {},      -- queues in the heads that have no room
+  outdated = {},  -- queues that the heads still list, without room or without lanes
   closed = {},    -- gates that have no room
   moved = {},     -- {lane, gate it was behind, gate that is closed}, ...
   taken = {},     -- fair queue -> band -> owner -> its next turn
   late = {},      -- {queue, gate, owner}, ... whose turn comes later than their entry says
-  short = false,  -- whether the next task needs more slots than are left
+  short = nil,    -- lane at which the claim stopped: its task needs more slots than are left
+  passed = false, -- whether the claim passed lanes by for which other workers drain
 }
 local rooms = {}  -- queue or gate -> room that is left
-local profile_of_claim, max_picks, free_slots
+local profile_of_claim, worker_of_claim, may_reserve, has_heavy, max_picks, free_slots
 
 local function room_left(g)
   local n = rooms[g]
@@ -92,6 +94,20 @@ local function is_closed(lane)
     end
   end
   return false
+end
+
+-- Whether the claim passes a lane by: its task needs more slots than are left, and another worker drains for it, or this one may
+-- not. Else the claim stops at the lane.
+local function passes_by(lane)
+  if lane.weight <= free_slots then return false end
+  local holder = reservations()[lane.lane]
+  if may_reserve and (not holder or holder == worker_of_claim) then
+    found.short = lane.lane
+    return false
+  end
+  found.passed = true
+  lane.score = math.huge
+  return true
 end
 
 local function pick(lane)

@@ -57,7 +57,8 @@ local function prepare_fair_queues()
 
   -- Inserts a branch at its turn; the branches are in order, the next one last.
   local function insert_branch(fair, branch)
-    branch.score = branch.band * 1e13 + next_turn(fair, branch.band, branch.who)
+    -- The lane for which this worker drains comes first in its band: the turns of others go on meanwhile.
+    branch.score = branch.band * 1e13 + (branch.first.lane == fair.reserved and -1 or next_turn(fair, branch.band, branch.who))
     local low, high = 1, #fair.branches + 1
     while low < high do
       local middle = math.floor((low + high) / 2)
@@ -73,23 +74,41 @@ local function prepare_fair_queues()
     branch.score = math.huge
   end
 
+  local function open_branch(fair, who, g)
+    local branch = { who = who, gate = g, lanes = {},
+      list = open_list('lanes', turn_key(profile_of_claim, fair.queue, g, who), fair.queue, g) }
+    if not find_first(fair, branch) then return nil end
+    insert_branch(fair, branch)
+    fair.of[who] = fair.of[who] or {}
+    table.insert(fair.of[who], branch)
+    return branch
+  end
+
+  -- Opens the branch of the lane for which the worker drains.
+  local function open_reserved(fair)
+    for lane, holder in pairs(reservations()) do
+      if holder == worker_of_claim and split_lane(lane) == fair.queue then
+        local who, g = turn_owner(queue_policy(fair.queue).fair, lane), group_of(profile_of_claim, lane)
+        if g == '' or room_left(g) > 0 then
+          fair.reserved, fair.opened = lane, who .. '\30' .. g
+          open_branch(fair, who, g)
+        end
+      end
+    end
+  end
+
   -- Opens the next entry of a list of owners: a group of owners behind a gate, or one owner.
   local function open_entry(fair, list, who, g)
     local stood, at = list.score, list.gate
     advance(list)
+    if g == '' and fair.opened == who .. '\30' .. at then return end
     if g ~= '' then
       if room_left(g) > 0 then
         fair.lists[#fair.lists + 1] = open_list('turns', list_key(profile_of_claim, fair.queue, g), fair.queue, g)
       end
     elseif at == '' or room_left(at) > 0 then
-      local branch = { who = who, gate = at, lanes = {},
-        list = open_list('lanes', turn_key(profile_of_claim, fair.queue, at, who), fair.queue, at) }
-      if find_first(fair, branch) then
-        insert_branch(fair, branch)
-        fair.of[who] = fair.of[who] or {}
-        table.insert(fair.of[who], branch)
-        if branch.score > stood then found.late[#found.late + 1] = { fair.queue, at, who } end
-      end
+      local branch = open_branch(fair, who, at)
+      if branch and branch.score > stood then found.late[#found.late + 1] = { fair.queue, at, who } end
     else
       list.score = math.huge
     end
@@ -122,6 +141,7 @@ local function prepare_fair_queues()
   function open_fair_queue(q)
     local fair = { kind = 'fair', queue = q, branches = {}, of = {}, turns = {}, now = {},
       lists = { open_list('turns', queue_heads_key(profile_of_claim, q), q, '') } }
+    if has_heavy then open_reserved(fair) end
     find_turn(fair)
     return fair
   end
@@ -131,15 +151,12 @@ local function prepare_fair_queues()
     local branch = fair.best
     local lane, band, who = branch.first, branch.band, branch.who
     -- An earlier pick may have closed a gate: then another task is the first of the branch.
-    if is_closed(lane) then
+    if is_closed(lane) or passes_by(lane) then
       remove_branch(fair, branch)
       if find_first(fair, branch) then insert_branch(fair, branch) end
       return find_turn(fair)
     end
-    if lane.weight > free_slots then
-      found.short = true
-      return
-    end
+    if found.short then return end
     pick(lane)
     local start = next_turn(fair, band, who)
     local following = start + 1000 / share_of(fair, who)

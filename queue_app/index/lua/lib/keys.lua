@@ -1,5 +1,6 @@
 -- The names of all keys; queue_app/index/keys.py repeats those that Python uses. All keys lie under one hash tag, `P`,
--- the prefix that every script gets as its only key, KEYS[1], so that a script stays on one node of a cluster. Times are in microseconds (us) unless a comment says otherwise.
+-- the prefix that every script gets as its only key, KEYS[1], so that a script stays on one node of a cluster. Times are in
+-- microseconds (us) unless a comment says otherwise.
 local P = KEYS[1]
 local GENERATION = P .. ':generation'    -- hash: number, run_id, state, reshaped, stamp (time of the last claim, us)
                                          -- and 'w:WORKER' (the same of one worker)
@@ -15,6 +16,7 @@ local LIMITS = P .. ':limits'            -- set: gates of types and keys that ha
 local LEASES = P .. ':leases'            -- hash: leased id -> its lane
 local PROFILES = P .. ':profiles'        -- set: profiles of registered workers
 local REFILLS = P .. ':refills'          -- zset: gate that waits for time only -> when it opens (us)
+local RESERVATIONS = P .. ':reservations'  -- hash: lane of a heavy task -> when it lapses (us) and the worker that drains
 local GATES = P .. ':gates'              -- set: gates behind which lanes are grouped
 local function queue_key(q) return P .. ':queue:' .. q end              -- hash: limits and order
 local function limit_key(g) return P .. ':limit:' .. g end              -- hash: limits of a type, a key or a family

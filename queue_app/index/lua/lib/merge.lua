@@ -5,16 +5,13 @@ local open = {}  -- cursors from which the next task may come
 
 -- Takes tasks from one lane while no other cursor has an earlier one.
 local function take_lane(lane, bound)
-  while #picks < max_picks do
+  while #picks < max_picks and free_slots > 0 do
     if rooms[lane.queue] <= 0 then
       lane.score = math.huge
       return
     end
     if not peek(lane) or lane.score > bound or is_closed(lane) then return end
-    if lane.weight > free_slots then
-      found.short = true
-      return
-    end
+    if passes_by(lane) or found.short then return end
     pick(lane)
   end
 end
@@ -22,14 +19,14 @@ end
 local function open_queue(q)
   rooms[q] = queue_room(q)
   if rooms[q] <= 0 then
-    found.shut[#found.shut + 1] = q
+    found.outdated[#found.outdated + 1] = q
   elseif queue_policy(q).fair then
     if not take_turn then prepare_fair_queues() end
     open[#open + 1] = open_fair_queue(q)
   else
     local list = open_list('lanes', queue_heads_key(profile_of_claim, q), q, '')
     open[#open + 1] = list
-    if list.score == math.huge then found.shut[#found.shut + 1] = q end
+    if list.score == math.huge then found.outdated[#found.outdated + 1] = q end
   end
 end
 
@@ -52,10 +49,10 @@ local function open_next(list)
 end
 
 -- Fills `picks` with at most `limit` tasks that need at most `slots` slots together.
-local function merge(profile, limit, slots)
-  profile_of_claim, max_picks, free_slots = profile, limit, slots
-  open[1] = open_list('queues', heads_key(profile))
-  while #picks < limit and not found.short do
+local function merge(limit, slots)
+  max_picks, free_slots = limit, slots
+  open[1] = open_list('queues', heads_key(profile_of_claim))
+  while #picks < limit and free_slots > 0 and not found.short do
     local best, second, at
     for i = 1, #open do
       local each = open[i]
