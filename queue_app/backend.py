@@ -137,7 +137,7 @@ class TaskQueueBackend(BaseTaskBackend):
         return spec
 
     async def aenqueue_many(self, task: AnyTask, calls: Iterable[Call]) -> list[AnyResult]:
-        """Do as ``enqueue_many`` does, from a coroutine."""
+        """``enqueue_many`` for coroutines."""
         return await sync_to_async(self.enqueue_many)(task, calls)
 
     def get_result(self, result_id: str) -> AnyResult:

@@ -125,7 +125,7 @@ class Claimer:
 
     def give_back_stalled(self) -> None:
         """Give back the waiting tasks while every slot runs something unexpectedly long."""
-        if self._pool.unstarted and time.monotonic() - self._last_progress > self.prefetch.patience:
+        if self._pool.unstarted and time.monotonic() - self._last_progress > self.prefetch.max_wait:
             for held, seconds in self._pool.running():
                 self.prefetch.observe(held.task.task_type, seconds)
             self._in_flight.return_later(self._pool.take_unstarted())
@@ -231,6 +231,6 @@ class Prefetch:
         return known is not None and known[0] <= self.budget
 
     @property
-    def patience(self) -> float:
+    def max_wait(self) -> float:
         """Seconds after which tasks that wait for a slot are given back."""
         return max(0.25, 10 * self.budget)

@@ -127,7 +127,7 @@ class WorkerLoop:
             self._claimer.was_called = False
             self._transport.wake_idle_workers()
 
-    def _patience(self) -> float | None:
+    def _sleep_seconds(self) -> float | None:
         """Return how long the loop may sleep; ``None``: until something happens."""
         backoff, claimer = self._backoff.pause, self._claimer
         if not backoff and (self._in_flight.is_pending or (claimer.should_claim and self._room() > 0)):
@@ -135,7 +135,7 @@ class WorkerLoop:
         due = next_due(self._pool)
         times = (
             backoff or None,
-            claimer.prefetch.patience if self._pool.unstarted else None,
+            claimer.prefetch.max_wait if self._pool.unstarted else None,
             claimer.refill_in if self._room() > 0 else None,
             self._reports.due_in(),
             0 if self._check_cancelled and due is not None else due,

@@ -126,7 +126,7 @@ def _apply_backoff(held: ClaimedAttempt, failure: TaskFailure, error: BaseExcept
         result = visible_result(task, held, args, kwargs, claimed.worker_id)
         set_failed(result, failure, held.row_time(time.monotonic()))
         wait = next_try(task, error, result)
-    except Exception:  # noqa: BLE001 - whatever the project's function raises, the attempt has ended
+    except Exception:  # noqa: BLE001 - an error of the project's function must not lose the outcome
         _log.exception("The backoff of %s failed; the usual one applies.", claimed.task_type)
         return failure
     return replace(failure, retriable=False) if wait is None else replace(failure, retry_after=wait)

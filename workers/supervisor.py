@@ -90,7 +90,7 @@ class Supervisor:
                 self.run_once()
                 if not self._children and (self._stops or not self._restarts):
                     return self._worst
-                self._wakeup.wait(self._patience())
+                self._wakeup.wait(self._sleep_seconds())
 
     def run_once(self) -> None:
         """Collect the children that ended, forward signals, and start the replacements that are due."""
@@ -189,7 +189,7 @@ class Supervisor:
         child.backoff = 0.0 if lived >= STABLE_SECONDS else min(MAX_BACKOFF_SECONDS, delay)
         self._restarts.append((time.monotonic() + child.backoff, child))
 
-    def _patience(self) -> float | None:
+    def _sleep_seconds(self) -> float | None:
         if not self._restarts or self._stops:
             return None
         return max(0.0, min(at for at, _ in self._restarts) - time.monotonic())

@@ -29,7 +29,7 @@ class Worker(WorkerLoop):
     ) -> None:
         super().__init__(options, transport, worker_id or uuid.uuid4())
         self._is_supervised = supervisor is not None
-        self._heartbeat = Heartbeat(options.heartbeat_seconds, self._beat, self._lose, supervisor)
+        self._heartbeat = Heartbeat(options.heartbeat_seconds, self._beat, self._on_lost, supervisor)
         self._wake_listener = WakeListener(self.id, transport, self._wake)
 
     # -- start and signals --------------------------------------------------------
@@ -50,8 +50,8 @@ class Worker(WorkerLoop):
             while True:
                 self.run_once()
                 if self._finished():
-                    return self._leave()
-                self._wakeup.wait(self._patience())
+                    return self._exit()
+                self._wakeup.wait(self._sleep_seconds())
 
     def _register(self) -> None:
         self._transport.register(
@@ -96,7 +96,7 @@ class Worker(WorkerLoop):
 
     # -- the end ---------------------------------------------------------------------
 
-    def _leave(self) -> Exit:
+    def _exit(self) -> Exit:
         """Report the last outcomes, give back the tasks that remain, and deregister."""
         self._heartbeat.stop()
         self._wake_listener.stop()
@@ -150,7 +150,7 @@ class Worker(WorkerLoop):
         self._wakeup.set()
         return alive
 
-    def _lose(self, why: str) -> None:
+    def _on_lost(self, why: str) -> None:
         logger.error("worker %s stops: %s", self.options.name, why)
         self._shutdown.lost = why
         self._wakeup.set()

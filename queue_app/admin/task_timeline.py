@@ -76,7 +76,7 @@ def _events(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Itera
 
 
 def _promotions(task: Task, now: datetime) -> Iterator[Event]:
-    """Yield each promotion by age; promotion leaves no record, so the task's wait tells when it happened."""
+    """Yield each promotion by age. No record of a promotion is stored, so its time is computed from the task's wait."""
     queued_at = task.queued_at
     assert queued_at is not None  # noqa: S101 - for mypy: the caller checked
     until = now if task.status == Status.QUEUED else max(task.started_at or queued_at, queued_at)

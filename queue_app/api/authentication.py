@@ -1,7 +1,5 @@
 """Authentication by API key (``Authorization: Bearer tq_…``) and by password."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.db.models.base import ModelState

@@ -114,7 +114,7 @@ RULES: Final = (
     Rule(InterfaceError, 503, "database_unavailable", "The database is unavailable; try again later."),
 )
 UNEXPECTED: Final = Rule(Exception, 500, "internal_error", "The server failed; the error has been logged.")
-#: Codes with a status of their own, whatever the class of the error.
+#: Codes with a status of their own, which takes precedence over the rule for the error's class.
 STATUS_OF_CODE: Final = {"payload_too_large": 413}
 DISK_FULL: Final = "53100"
 

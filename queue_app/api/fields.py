@@ -4,8 +4,6 @@ A check is a function that takes a value and its name. It returns the value or r
 continues with the next field after an error, so that the answer lists all errors.
 """
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping

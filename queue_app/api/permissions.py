@@ -1,7 +1,5 @@
 """Permissions that only staff can have."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rest_framework.exceptions import PermissionDenied

@@ -40,9 +40,7 @@ summary: Final = Shape(
     "cancel_requested_at", task_id="id", priority="band.label", effective_priority="effective_band.label",
 )  # fmt: skip
 SUMMARY_FIELDS: Final = summary.names
-queue: Final = Shape(
-    "name", "paused", "resume_at", "paused_at", "paused_by", "paused_reason", *QUEUE_FIELDS
-)  # fmt: skip
+queue: Final = Shape("name", "paused", "resume_at", "paused_at", "paused_by", "paused_reason", *QUEUE_FIELDS)
 worker: Final = Shape(
     "worker_id", "name", "status", "queues", "capabilities", "concurrency", "host", "pid", "version", "started_at",
     "last_heartbeat_at", "stopped_at", "tasks_done", worker_id="id",

@@ -4,8 +4,6 @@ Users read the payloads of their own tasks. Those of others need ``queue_app.vie
 the task. A payload that a caller may not read cannot be searched either: the caller could find it by trying values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

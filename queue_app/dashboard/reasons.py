@@ -119,7 +119,7 @@ def _paused(what: str, paused: object) -> str:
     text += f": {why.rstrip('.')}." if why else "."
     resume_at: datetime | None = getattr(paused, "resume_at", None)
     if resume_at is not None:
-        # A length, not a time of day: all viewers share the text, whatever their time zone.
+        # A length, not a time of day, because viewers in several time zones share the text.
         left = labels.age((resume_at - timezone.now()).total_seconds())
         text += _(" It resumes in %(time)s.") % {"time": left}
     return text

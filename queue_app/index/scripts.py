@@ -4,8 +4,6 @@ Lua creates every function of a script anew in each call, used or not; a hundred
 commands. So the loader leaves out shared functions that a script does not use.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import cache

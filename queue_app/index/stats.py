@@ -1,4 +1,4 @@
-"""What waits and runs in all queues, or in one, as ``lua/stats.lua`` counts it."""
+"""Numbers of waiting and running tasks in all queues or in one, counted by ``lua/stats.lua``."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

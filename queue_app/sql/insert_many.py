@@ -24,7 +24,7 @@ _COPY_CHUNK: Final = 200
 
 
 def insert_many(rows: Sequence[TaskRow], *, admitted: bool = False) -> list[Enqueued]:
-    """Store many tasks without idempotency keys, all or nothing, in order; as ``insert_calls``."""
+    """Store many tasks without idempotency keys, all or nothing, in order, like ``insert_calls``."""
     return insert_calls(rows, lambda: ((row.args, row.parameters) for row in rows), lambda it: it, admitted=admitted)
 
 

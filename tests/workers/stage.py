@@ -105,14 +105,14 @@ class StillPool:
 
 
 class PatientPrefetch(Prefetch):
-    """A prefetch whose patience only ``StillWorker.stuck`` uses up; the test itself takes too little time for that."""
+    """A prefetch whose ``max_wait`` only ``StillWorker.stuck`` uses up; the test itself takes too little time."""
 
     SCALE = 10_000.0
 
     @property
-    def patience(self) -> float:
+    def max_wait(self) -> float:
         """Seconds, on the stretched scale of ``StillWorker.stuck``."""
-        return super().patience * self.SCALE
+        return super().max_wait * self.SCALE
 
 
 class StillWorker(Worker):

@@ -35,7 +35,7 @@ def test_it_pauses_before_it_tries_again(hire, monkeypatch):
     worker = hire()
     monkeypatch.setattr(worker._transport, "claim", away)
     worker.run_once()
-    assert 0 < worker._patience() <= RETRY_SECONDS
+    assert 0 < worker._sleep_seconds() <= RETRY_SECONDS
     monkeypatch.undo()
     task_id = put(QUICK)
     worker.run_once()
@@ -175,7 +175,7 @@ def test_a_lost_reply_of_the_claim_script_costs_one_pause(hire, monkeypatch):
         patch.setattr(calls, "in_one_write", losing)
         worker.run_once()
     assert get_index().depth("default").active == 2
-    assert worker._patience() <= RETRY_SECONDS
+    assert worker._sleep_seconds() <= RETRY_SECONDS
     worker.later(1)
     assert worker.until_empty() == 6
     assert_index_agrees()

@@ -45,7 +45,7 @@ def test_more_slots_than_one_claim_may_fill(hire, monkeypatch):
     put_many(5, QUICK)
     worker = hire(concurrency=5)
     worker.run_once()
-    assert worker._patience() == 0
+    assert worker._sleep_seconds() == 0
     worker.run_once()
     assert len(worker.pool.begun) == 5
 
@@ -149,7 +149,7 @@ def work(worker, is_over) -> None:
         worker.run_once()
         worker.pool.finish()
         assert time.monotonic() < deadline
-        time.sleep(min(worker._patience() or 0.001, 0.05))
+        time.sleep(min(worker._sleep_seconds() or 0.001, 0.05))
 
 
 def test_it_claims_again_when_a_limit_allows_a_start(hire):
@@ -166,7 +166,7 @@ def test_the_loop_sleeps_until_a_limit_allows_a_start(hire):
     put_many(2, QUICK)
     worker = hire()
     worker.run_once()
-    assert 0 < worker._patience() <= 60
+    assert 0 < worker._sleep_seconds() <= 60
 
 
 def test_a_burst_waits_if_a_limit_soon_allows_a_start(hire):

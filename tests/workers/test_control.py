@@ -86,7 +86,7 @@ def test_a_task_past_its_timeout_is_interrupted(hire, interrupted):
     worker.run_once()
     worker.run_once()
     assert interrupted == []
-    assert 30 < worker._patience() <= 60, "the loop wakes up for it"
+    assert 30 < worker._sleep_seconds() <= 60, "the loop wakes up for it"
     worker.stuck(61)
     worker.run_once()
     assert interrupted == [(task_id, TaskTimeout)]

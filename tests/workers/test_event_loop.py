@@ -38,14 +38,14 @@ async def asks(context) -> list[object]:
     return [context.attempt, len(context.task_result.errors), len(context.task_result.worker_ids)]
 
 
-def by_patience(_exception, _result):
+def by_slow_function(_exception, _result):
     """Take its time."""
     begun.set()
     assert go_on.wait(30)
     return 5
 
 
-@task(backoff=by_patience)
+@task(backoff=by_slow_function)
 async def fails() -> None:
     raise KeyError
 

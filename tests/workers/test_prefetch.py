@@ -97,6 +97,6 @@ def test_quick(seconds, quick):
     assert ahead.is_quick("a") is quick
 
 
-def test_patience_is_a_multiple_of_the_budget():
-    assert Prefetch(20, 1).patience == 0.25
-    assert Prefetch(100, 1).patience == 1.0
+def test_max_wait_is_a_multiple_of_the_budget():
+    assert Prefetch(20, 1).max_wait == 0.25
+    assert Prefetch(100, 1).max_wait == 1.0

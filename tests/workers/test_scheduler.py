@@ -177,7 +177,7 @@ def test_a_long_purge_leaves_the_others_their_turns(make, hire, monkeypatch):
     assert [scheduler.run_once(), scheduler.run_once()] == [["purge"], []]
 
 
-# -- the look -------------------------------------------------------------------------------------------
+# -- the query -------------------------------------------------------------------------------------------
 
 
 def asking(scheduler: Scheduler) -> tuple[list[str], list[str]]:

@@ -50,10 +50,10 @@ def test_the_loop_sleeps_no_longer_than_the_drain_may_take(hire):
     worker = hire(grace_seconds=60)
     put(QUICK)
     worker.run_once()
-    assert worker._patience() > 60, "until the task's own timeout"
+    assert worker._sleep_seconds() > 60, "until the task's own timeout"
     worker.stop()
     worker.run_once()
-    assert 0 < worker._patience() <= 60
+    assert 0 < worker._sleep_seconds() <= 60
 
 
 def test_the_grace_expires(hire):
@@ -88,9 +88,9 @@ def test_a_supervised_worker_is_not_hurried_by_a_second_drain(hire):
 
 
 def leave(worker) -> Exit:
-    """Let a worker leave whose helpers were never started."""
+    """Let a worker exit whose threads were never started."""
     worker._heartbeat = worker._wake_listener = types.SimpleNamespace(stop=lambda: None)
-    return worker._leave()
+    return worker._exit()
 
 
 def test_leaving_reports_what_ended_and_gives_back_what_runs(hire):

@@ -19,7 +19,7 @@ from tests.support.engine import assert_index_agrees, new, put, status
 from tests.support.proxy import Proxy
 from tests.workers.test_scheduler import tick
 
-STALL = 1.0  # the client gives up after so many seconds
+STALL = 1.0  # seconds until the client times out
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_a_killed_child_is_replaced_and_its_task_given_back_at_once(fleet, log, 
     eventually(lambda: len(lines(log)) == 2, "both tasks begin")
     victim = holders(log)["a"]
     os.kill(victim, signal.SIGKILL)
-    eventually(lambda: len(lines(log)) == 3, "somebody begins the task again")
+    eventually(lambda: len(lines(log)) == 3, "another worker begins the task again")
     assert holders(log)["a"] != victim
     assert len(process.children()) == 2
     assert "died with code -9" in process.log

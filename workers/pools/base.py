@@ -152,5 +152,5 @@ def release_connections() -> None:
     for connection in connections.all(initialized_only=True):
         try:
             connection.close_if_unusable_or_obsolete()
-        except Exception:  # the slot must survive, whatever a task did to its connections
+        except Exception:  # the slot must survive, even if a task broke its connections
             logger.exception("a connection that a task used cannot be closed")

@@ -108,7 +108,7 @@ class ThreadPool(Pool):
             outcome = self._attempt(slot, held)
             while True:
                 try:
-                    is_mine = self._leave(slot, held)
+                    is_mine = self._release(slot, held)
                     break
                 except Interruption:  # it arrived after the attempt had ended
                     continue
@@ -131,7 +131,7 @@ class ThreadPool(Pool):
             except Interruption as interruption:  # it arrived while the attempt was ending
                 late = interruption
 
-    def _leave(self, slot: int, held: ClaimedAttempt) -> bool:
+    def _release(self, slot: int, held: ClaimedAttempt) -> bool:
         """End the attempt's time in the slot, so that no interruption can reach the thread any more."""
         with self._lock:
             _raise_in_thread(slot, None)  # takes back an exception that has not arrived

@@ -1,7 +1,5 @@
 """Lifecycle events of tasks as a stream of server-sent events."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

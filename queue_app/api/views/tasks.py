@@ -125,7 +125,10 @@ class TaskBulkView(ApiView):
 
 class _OneTaskView(ApiView):
     def task(self, request: Request, name: str, permission: str) -> Task:
-        """Return a task to change; it is missing if the caller cannot see it, and others' tasks need a permission."""
+        """Return a task to change; raise ``TaskNotFound`` if the caller cannot see it.
+
+        To change a task of another user, the caller needs ``permission``.
+        """
         task = get_task(Task.objects.visible_to(request.user), parse_id(name, TaskNotFound(name)))
         if task.user != self.username(request) and not request.user.has_perm(permission):
             raise PermissionDenied(f"This needs the permission {permission}.")

@@ -88,7 +88,7 @@ for g in pairs(passed) do
   if rooms[g] <= 0 then refresh_gate(g) end
 end
 for _, g in ipairs(found.closed) do refresh_gate(g) end
-for _, q in ipairs(found.shut) do refresh_queue(profile, q) end
+for _, q in ipairs(found.outdated) do refresh_queue(profile, q) end
 refresh_touched()
 
 local is_idle, is_fruitful = register_idle and free_slots > 0, #picks > 0

@@ -71,7 +71,7 @@ def store_one(row: TaskRow, *, outside: bool = False, write_events: bool = True,
 def enqueue_many(tasks: Iterable[NewTask], *, outside: bool = False) -> list[Enqueued]:
     """Store many tasks, all or nothing, and push them in one call; return results in order.
 
-    Raises as ``enqueue`` does, at the first bad task, or if there is no room for all.
+    Raises the same errors as ``enqueue``, for the first invalid task, or if there is no room for all.
     """
     return store_many([check_task(new) for new in tasks], outside=outside)
 

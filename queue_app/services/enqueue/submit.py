@@ -23,7 +23,7 @@ def submit(new: NewTask, *, write_events: bool = True, outside: bool = True) -> 
     A replayed task is described as it is now; it may wait in another queue than the caller asked for.
     Without ``write_events`` the caller writes the event that the task was accepted. Without ``outside``
     only explicit limits apply. Raises ``InvalidTaskData`` (``UnknownTaskType`` and ``UnknownQueue`` with near
-    matches) for a task that must not be stored, and as ``enqueue`` does.
+    matches) for a task that must not be stored, and the other errors of ``enqueue``.
     """
     spec = _spec(new, set())
     row = check_call(spec, new.args, new.parameters)
@@ -38,7 +38,7 @@ def submit(new: NewTask, *, write_events: bool = True, outside: bool = True) -> 
 def submit_many(tasks: Sequence[NewTask]) -> list[Enqueued]:
     """Store many tasks by the names of their types, all or nothing; return them in order.
 
-    Raises as ``submit`` does; an ``InvalidTaskData`` names the item, as in ``tasks[3].priority``.
+    Raises the same errors as ``submit``; an ``InvalidTaskData`` names the item, such as ``tasks[3].priority``.
     """
     rows: list[TaskRow] = []
     keys: set[str] = set()

@@ -10,8 +10,6 @@ a task that was queued again is missing from the index until the reconciler push
 reads the request to stop with its next heartbeat; if it is dead, the reaper cancels the task.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from typing import Any

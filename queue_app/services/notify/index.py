@@ -78,9 +78,9 @@ def on_commit[**P](
 def _call_on_commit(hook: Callable[[], object]) -> None:
     """Call ``hook`` once the caller's transaction has committed; at once when there is none.
 
-    Django refuses hooks after ``set_autocommit(False)``, except inside an atomic block, and calls those when the caller
-    turns autocommit on again after its commit. A caller that never does would collect hooks for ever, so their number
-    is limited. The reconciler finds what they would have told the index.
+    After ``set_autocommit(False)`` Django accepts hooks only inside an atomic block, and calls them when the caller
+    turns autocommit on again after its commit. A caller that never turns it on would collect hooks without end, so
+    their number is limited. The reconciler pushes the tasks whose hooks were dropped.
     """
     database = connection()
     if database.in_atomic_block or database.get_autocommit():

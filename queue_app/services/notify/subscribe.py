@@ -3,8 +3,6 @@
 Events may be lost: a waiter must read the rows before it begins to wait and whenever it is woken.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

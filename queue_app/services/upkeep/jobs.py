@@ -1,7 +1,5 @@
 """Record the runs of upkeep jobs, elect the leading scheduler, and ask whether there is work for it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress

@@ -103,7 +103,7 @@ def test_several_consumers_at_once_make_one_task_of_each_request():
 
 
 def test_several_consumers_that_take_over_from_each_other(patient):
-    """With no patience at all they take each other's requests all the time."""
+    """With an idle time of 0 they take each other's requests all the time."""
     for number in range(10):
         ask(request_id=f"r{number}")
     at_once([lambda: consume(20)] * 3)

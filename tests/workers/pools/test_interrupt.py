@@ -208,20 +208,20 @@ def test_a_thread_that_blocks_outside_of_python_is_abandoned(pool):
     pool.submit([claimed(chores.echo, 1)])
     assert outcome_of(pool).result == "1", "another thread has its slot"
     chores.gates[name].set()
-    until(lambda: not pool._threads[0].is_alive(), "the end of the thread that was given up")
+    until(lambda: not pool._threads[0].is_alive(), "the end of the abandoned thread")
     assert pool.take_outcomes() == []
 
 
 def test_one_that_comes_between_the_end_and_the_report_costs_neither_slot_nor_outcome(pool, monkeypatch):
     """The interruption arrives at the first step of the code that ends the attempt."""
-    leave, late = pool._leave, [TaskTimeout]
+    release, late = pool._release, [TaskTimeout]
 
     def interrupted(slot, held):
         if late:
             raise late.pop()
-        return leave(slot, held)
+        return release(slot, held)
 
-    monkeypatch.setattr(pool, "_leave", interrupted)
+    monkeypatch.setattr(pool, "_release", interrupted)
     pool.submit([claimed(chores.echo, 1), claimed(chores.echo, 2)])
     ended = []
     until(lambda: ended.extend(pool.take_outcomes()) or len(ended) == 2, "both outcomes")

@@ -5,7 +5,7 @@
 local picks = {}  -- {id, queue, lane}, ... in order
 local found = {
   stale = {},     -- lane -> ids that run already (a copy of the data may lag behind); {} for a lane that is empty
-  shut = {},      -- queues in the heads that have no room
+  outdated = {},  -- queues that the heads still list, without room or without lanes
   closed = {},    -- gates that have no room
   moved = {},     -- {lane, gate it was behind, gate that is closed}, ...
   taken = {},     -- fair queue -> band -> owner -> its next turn

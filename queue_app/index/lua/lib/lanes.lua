@@ -25,7 +25,7 @@ local function write_leases(leases)
 end
 
 -- Removes leases from the gates that they passed; returns the gates that were full. The caller frees the slot of the queue.
--- `given` is the lane of an incomplete lease, of which the index has lost the lane.
+-- `given` is the lane to use for an incomplete lease whose lane the index has lost.
 local function leave_gates(ids, given)
   if not has_gate_limits() then return {} end
   local gone, opened = {}, {}

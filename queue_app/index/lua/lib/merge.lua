@@ -19,14 +19,14 @@ end
 local function open_queue(q)
   rooms[q] = queue_room(q)
   if rooms[q] <= 0 then
-    found.shut[#found.shut + 1] = q
+    found.outdated[#found.outdated + 1] = q
   elseif queue_policy(q).fair then
     if not take_turn then prepare_fair_queues() end
     open[#open + 1] = open_fair_queue(q)
   else
     local list = open_list('lanes', queue_heads_key(profile_of_claim, q), q, '')
     open[#open + 1] = list
-    if list.score == math.huge then found.shut[#found.shut + 1] = q end
+    if list.score == math.huge then found.outdated[#found.outdated + 1] = q end
   end
 end
 

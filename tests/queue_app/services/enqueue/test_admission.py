@@ -174,7 +174,7 @@ def test_all_pending_tasks_of_a_user_count(engine):
     put(user="ada", run_after=datetime.now(UTC) + timedelta(hours=1))
     assert outcome_of(lambda: put(user="ada")) == "user_limit_exceeded"
     assert outcome_of(lambda: put(user="bob")) == "stored"
-    assert [outcome_of(put) for _ in range(3)] == ["stored"] * 3, "tasks of nobody have no such limit"
+    assert [outcome_of(put) for _ in range(3)] == ["stored"] * 3, "tasks without a user have no such limit"
     assert outcome_of(lambda: put(user="ada", queue="other")) == "stored"
 
 
@@ -281,7 +281,7 @@ def test_expired_tasks_stay_expired_if_there_is_still_no_room(engine):
     assert (refused.value.current, status(stale)) == (1, Status.EXPIRED)
 
 
-# -- what is said -------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------
 
 
 def test_a_refusal_is_published_with_limit_and_counts(engine):

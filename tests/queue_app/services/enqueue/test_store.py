@@ -242,7 +242,7 @@ def test_enqueueing_works_while_the_index_is_away(engine, caplog):
         first = put()
         second = put()
         signals.index_unreachable.disconnect(listener)
-    assert heard == ["push"], "the second hint was held back: nobody waits for a server that does not answer"
+    assert heard == ["push"], "the second notification was held back: no caller waits for a server that does not answer"
     assert set(Task.objects.values_list("status", flat=True)) == {"queued"}
     assert Reconciler().run_once()["missing"] == 2
     assert assert_index_agrees().waiting == {first, second}

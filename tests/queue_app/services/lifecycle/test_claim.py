@@ -207,7 +207,7 @@ def test_a_grant_that_is_late_changes_nothing(engine, history, monkeypatch):
     assert_index_agrees()
 
 
-def test_twin_without_the_fence_a_late_grant_exceeds_the_cap(engine, history, monkeypatch):
+def test_without_the_fence_a_late_grant_would_exceed_the_cap(engine, history, monkeypatch):
     condition = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s"
     instead = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND %s::bigint IS NOT NULL) = %s"
     without(monkeypatch, claim_rows, "_GRANT", condition, instead)
@@ -232,7 +232,7 @@ def without(monkeypatch, module, name: str, condition: str, instead: str = "true
     monkeypatch.setattr(module, name, text.replace(condition, instead))
 
 
-def test_twin_without_the_status_a_running_task_is_granted_again(rows, scene, monkeypatch):
+def test_without_the_status_a_running_task_would_be_granted_again(rows, scene, monkeypatch):
     without(monkeypatch, claim_rows, "_GRANT", "t.status || '' = 'queued'")
     snapshot.raise_generation()
     [task_id] = put_many(1)
@@ -249,7 +249,7 @@ def test_the_history_refuses_such_a_grant(engine, monkeypatch):
         claim_rows.claim([task_id], uuid.uuid4(), snapshot.generation(), 1)
 
 
-def test_twin_without_the_generation_an_outdated_proposal_is_granted(engine, monkeypatch):
+def test_without_the_generation_an_outdated_proposal_would_be_granted(engine, monkeypatch):
     condition = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s"
     without(monkeypatch, claim_rows, "_GRANT", condition, "%s::bigint + %s::int IS NOT NULL")
     [task_id] = put_many(1)

@@ -243,7 +243,7 @@ def test_a_finished_task_stays_as_it_is(engine, hand):
 
 
 @pytest.mark.parametrize("name", ["_COMPLETE", "_COMPLETE_WITH_RESULTS", "_FAIL"])
-def test_twin_without_the_attempt_a_stale_outcome_is_taken(engine, twice, monkeypatch, name):
+def test_without_the_attempt_a_stale_outcome_would_be_accepted(engine, twice, monkeypatch, name):
     stale, _current = twice
     text = getattr(finish_rows, name)
     assert text.count("t.attempt = v.attempt AND ") == 1

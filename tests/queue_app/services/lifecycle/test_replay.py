@@ -307,10 +307,10 @@ def test_replay_and_discard_at_once_exactly_one_holds(engine, hand):
         take(hand)
 
 
-# -- twins: the tests above would notice ----------------------------------------------------------------
+# -- without a guard: the tests above can fail -------------------------------------------------------------
 
 
-def test_twin_without_the_guard_of_the_record_a_discarded_one_is_replayed(engine, hand, monkeypatch):
+def test_without_the_guard_of_the_record_a_discarded_one_would_be_replayed(engine, hand, monkeypatch):
     letter = make_dead_letter(hand)
     discard(letter.id, by="")
     monkeypatch.setattr(rows, "_REPLAY", rows._REPLAY.replace("AND discarded_at IS NULL", ""))

@@ -273,7 +273,7 @@ def test_a_rebuild_waits_for_the_claims_that_are_being_committed(engine):
     assert assert_index_agrees().leases == {task_id}
 
 
-def test_twin_without_the_lock_the_rebuild_misses_a_running_task(engine, monkeypatch):
+def test_without_the_lock_the_rebuild_would_miss_a_running_task(engine, monkeypatch):
     """Its slot is not counted: the cap of one would let a second task start."""
     text = claim_rows._LOCK
     assert text.count("pg_advisory_xact_lock_shared(%s)") == 1
@@ -300,7 +300,7 @@ def test_a_claim_that_comes_while_the_generation_is_raised_is_refused(engine):
     assert row(task_id).status == "queued"
 
 
-def test_twin_without_the_lock_such_a_claim_is_granted(engine, monkeypatch):
+def test_without_the_lock_such_a_claim_would_be_granted(engine, monkeypatch):
     text = claim_rows._LOCK
     monkeypatch.setattr(claim_rows, "_LOCK", text.replace("pg_advisory_xact_lock_shared(%s)", "%s::int8"))
     [task_id] = put_many(1)
