@@ -95,7 +95,7 @@ def test_a_serial_test_waits_for_those_that_run_and_lets_nobody_overtake(tmp_pat
         return process.stdout.readline() == "in\n"
 
     def leave(process):
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
         assert process.returncode == 0
 
     one, two = start("1", "beside"), start("2", "beside")

@@ -126,7 +126,7 @@ def test_each_fault_fires_its_alert_and_no_other(promtool, tmp_path):
     suite = {"rule_files": [str(RULES)], "evaluation_interval": "30s", "tests": tests}
     path = tmp_path / "alerts_test.yml"
     path.write_text(yaml.safe_dump(suite, sort_keys=False))
-    ran = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, timeout=240, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

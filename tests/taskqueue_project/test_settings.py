@@ -65,7 +65,7 @@ def test_the_queue_works_with_counted_connections_and_metrics_show_them(process_
         env=process_env | COMPLETE | servers,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -191,3 +191,32 @@ def test_a_burst_does_not_wait_for_a_later_start(hire, monkeypatch):
     monkeypatch.setattr(claimer_module, "BURST_SECONDS", 1)
     assert worker._finished()
     assert status(task_id) == Status.QUEUED
+
+
+def test_one_worker_drains_for_a_heavy_task_and_another_starts_what_is_behind_it(hire):
+    drains, other = hire(concurrency=8, look_ahead_ms=0), hire(concurrency=8, look_ahead_ms=0)
+    for worker in (drains, other):
+        put_many(7, SLOW)
+        worker.run_once()
+    heavy = put(SLOW, weight=8)
+    drains.wake()
+    drains.run_once()
+    light = put_many(3, SLOW)
+    for worker in (other, drains):
+        worker.wake()
+        worker.run_once()
+    assert [status(task_id) for task_id in light] == [Status.EXECUTING, Status.QUEUED, Status.QUEUED]
+    drains.pool.finish()
+    drains.run_once()
+    assert status(heavy) == Status.EXECUTING
+    assert row(heavy).worker_id == drains.id
+
+
+def test_a_worker_near_its_last_task_does_not_drain(hire):
+    """It never claims for all its slots again, so it would hold the heavy task back for ever."""
+    last, other = hire(concurrency=8, max_tasks=5, look_ahead_ms=0), hire(concurrency=8, look_ahead_ms=0)
+    heavy, light = put(SLOW, weight=8), put(SLOW)
+    last.run_once()
+    assert status(light) == Status.EXECUTING
+    other.run_once()
+    assert status(heavy) == Status.EXECUTING

@@ -97,7 +97,7 @@ def test_works_with_queue_app_and_the_framework_alone(process_env, settings, app
         env=process_env | {"DJANGO_SETTINGS_MODULE": ""},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent.parent
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def process_seconds(process):
 @pytest.mark.serial
 def test_the_demo_passes_and_a_second_start_reuses_everything(quickstart, documents):
     first = quickstart("--exit", "--input", str(documents))
-    output, _ = first.communicate(timeout=200)
+    output, _ = first.communicate(timeout=600)
     assert first.returncode == 0, output
     for expected in (
         "13 text files",
@@ -112,15 +112,15 @@ def test_the_demo_passes_and_a_second_start_reuses_everything(quickstart, docume
     family = psutil.Process(second.pid).children(recursive=True)
     seconds = sum(process_seconds(process) for process in [psutil.Process(second.pid), *family])
     third = quickstart("--no-demo")
-    assert "A quickstart is running already" in third.communicate(timeout=60)[0]
+    assert "A quickstart is running already" in third.communicate(timeout=240)[0]
     assert third.returncode == 3
 
     second.send_signal(signal.SIGINT)
     assert second.wait(60) == 0
     _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
-    # The documentation promises 5 s on an idle machine; here other tests run too.
-    assert seconds < 15
+    print(f"CPU time of the second start: {seconds:.1f} s")
+    assert seconds < 15, "the documentation promises a start in 5 s on an idle machine"
 
 
 def test_a_given_admin_password_and_nothing_outlives_a_killed_quickstart(quickstart):
@@ -138,7 +138,7 @@ def test_a_given_admin_password_and_nothing_outlives_a_killed_quickstart(quickst
 
 def test_a_folder_that_is_missing_is_refused_before_anything_starts(quickstart, shared_folder):
     process = quickstart("--input", str(shared_folder / "nowhere"))
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == 2
     assert "nowhere is not a folder" in output
     assert not (shared_folder / "data").exists()
@@ -148,7 +148,7 @@ def test_a_server_that_cannot_be_reached_is_named_without_its_password(quickstar
     process = quickstart(
         "--no-demo", DATABASE_URL="postgresql://me:s3cret@127.0.0.1:1/x", REDIS_URL="redis://127.0.0.1:1"
     )
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == 4
     assert "PostgreSQL at postgresql://me:***@127.0.0.1:1/x cannot be reached" in output
     assert "s3cret" not in output
