@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Concatenate
 
 from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
-from queue_app import signals, transition_log
+from queue_app import conf, signals, transition_log
 from queue_app.core.events import Run
 from queue_app.core.records import Entry
 from queue_app.exceptions import IndexUnavailable
@@ -72,17 +73,16 @@ def on_commit[**P](
     operation: Callable[Concatenate[Index, P], object], name: str, *args: P.args, **kwargs: P.kwargs
 ) -> None:
     """Call ``notify_index`` once the caller's transaction has committed."""
-    _call_on_commit(lambda: notify_index(operation, name, *args, **kwargs))
+    _call_on_commit(connection(), lambda: notify_index(operation, name, *args, **kwargs))
 
 
-def _call_on_commit(hook: Callable[[], object]) -> None:
+def _call_on_commit(database: BaseDatabaseWrapper, hook: Callable[[], object]) -> None:
     """Call ``hook`` once the caller's transaction has committed; at once when there is none.
 
     After ``set_autocommit(False)`` Django accepts hooks only inside an atomic block, and calls them when the caller
     turns autocommit on again after its commit. A caller that never turns it on would collect hooks without end, so
     their number is limited. The reconciler pushes the tasks whose hooks were dropped.
     """
-    database = connection()
     if database.in_atomic_block or database.get_autocommit():
         database.on_commit(hook, robust=True)
     elif len(database.run_on_commit) < MAX_MANUAL_HOOKS:
@@ -110,7 +110,7 @@ class PushOnCommit:
         self.ran = True
         for callback in self.callbacks:
             callback()
-        if self.events and transition_log.enabled():
+        if self.events and conf.get().events.log:
             transition_log.log_events(self.events)
         notify_index(self._push, "push")
 
@@ -151,4 +151,4 @@ def push_on_commit(
     hook.events.extend(events)
     hook.callbacks.extend([on_push] if on_push else [])
     if is_new:
-        _call_on_commit(hook)
+        _call_on_commit(database, hook)
