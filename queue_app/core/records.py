@@ -171,6 +171,14 @@ class Proposal:
     wait: float | None = None  # seconds until a limit allows the next start
 
 
+class Lease(NamedTuple):
+    """A slot in use: the task, its lane (or only the queue) and the stamp of the lease (index time, µs)."""
+
+    id: uuid.UUID
+    lane: str
+    leased_at: int
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimedTask:
     """A task whose row a worker holds under the fencing token ``attempt``.
@@ -212,13 +220,11 @@ class ClaimedTask:
         """The task as the index knows it."""
         return TaskRef.of(self)
 
-
-class Lease(NamedTuple):
-    """A slot in use: the task, its lane (or only the queue) and the stamp of the lease (index time, µs)."""
-
-    id: uuid.UUID
-    lane: str
-    leased_at: int
+    @property
+    def lease(self) -> Lease:
+        """The lease that it was granted under."""
+        lane = lane_name(self.queue, self.task_type, self.capabilities, self.user, self.concurrency_key, self.weight)
+        return Lease(self.id, lane, self.leased_at)
 
 
 class Returned(NamedTuple):

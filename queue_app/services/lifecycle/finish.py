@@ -20,7 +20,7 @@ from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressRep
 from queue_app.core.redaction import redact
 from queue_app.core.states import Status
 from queue_app.displayed_payload import secrets_of_call
-from queue_app.index import Index, Lease
+from queue_app.index import Index
 from queue_app.services.notify import events
 from queue_app.services.notify.index import notify_index
 from queue_app.sql import claim as claim_rows
@@ -102,7 +102,7 @@ def _notify_index(ended: Sequence[ClaimedTask], throttled: _Throttled) -> None:
     """Free the slots of attempts that ended; close gates first, or the next tasks would start at once."""
     if throttled.gates:
         notify_index(_copy_limits, "set_limits", throttled.gates)
-    notify_index(Index.release, "release", [Lease(task.id, task.ref.lane, task.leased_at) for task in ended])
+    notify_index(Index.release, "release", [task.lease for task in ended])
     if throttled.tasks:
         notify_index(Index.push, "push", throttled.tasks)
 
