@@ -149,8 +149,8 @@ class Reconciler:
         ended, unconfirmed = [], []
         for lease in leases:
             status, granted = found.get(lease.id, (None, None))
-            if granted is not None and granted.leased_at != lease.leased_at:
-                unconfirmed.append(lease)
+            if granted is not None and (not lease.leased_at or granted.leased_at != lease.leased_at):
+                unconfirmed.append(lease)  # an incomplete lease (0) does not tell its stamp
             elif status is not Status.EXECUTING:
                 ended.append(lease)
         abandoned = [lease for lease in unconfirmed if lease in self.unconfirmed]
