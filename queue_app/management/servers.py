@@ -12,6 +12,7 @@ from psycopg.errors import UndefinedTable
 from queue_app import checks, conf, registry
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index, hide_password
+from queue_app.sql.database import migrate_command
 
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 4
@@ -63,7 +64,8 @@ def check_postgresql() -> None:
             message = f"PostgreSQL at {address} cannot be reached: {reason} Start it, or set DATABASES (DATABASE_URL)."
         elif isinstance(error.__cause__, UndefinedTable):
             message = (
-                f"The tables of the task queue are missing in {address}; run `manage.py migrate` first. ({reason})"
+                f"The tables of the task queue are missing in {address}; run `{migrate_command(database.alias)}` first."
+                f" ({reason})"
             )
         else:
             message = f"PostgreSQL at {address} cannot be used: {reason}"

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, cast
 
 import psycopg
-from django.db import OperationalError, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.errors import DeadlockDetected
 
@@ -44,6 +44,11 @@ def alias() -> str:
 def connection() -> BaseDatabaseWrapper:
     """Return this thread's connection to the database."""
     return connections[alias()]
+
+
+def migrate_command(name: str) -> str:
+    """Return the command that makes the tables in the database with this alias."""
+    return "manage.py migrate" if name == DEFAULT_DB_ALIAS else f"manage.py migrate --database {name}"
 
 
 @contextmanager

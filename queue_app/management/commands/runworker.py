@@ -84,16 +84,17 @@ class Command(ServerCommand):
         except InvalidTaskData as error:
             option = "queues" if error.field == "queue" else error.field
             raise CommandError(f"--{option}: {error}", returncode=EXIT_USAGE) from None
+        port = options["health_port"]
+        if port is not None and not 0 < port < 2**16:
+            raise CommandError(f"--health-port is {port}; give a port from 1 to 65535.", returncode=EXIT_USAGE)
         if options["server"]:
             registry.discover()
         else:
             self.prepare()
         try:
-            code = run_workers(
-                worker_options, transport, processes, health_port=options["health_port"], reload=options["reload"]
-            )
+            code = run_workers(worker_options, transport, processes, health_port=port, reload=options["reload"])
         except OSError as error:
-            message = f"--health-port: port {options['health_port']} cannot be used: {error.strerror}"
+            message = f"--health-port: port {port} cannot be used: {error.strerror}"
             raise CommandError(message, returncode=EXIT_USAGE) from None
         if code:  # not sys.exit(): a task that still runs must not keep the process
             sys.stdout.flush()

@@ -8,7 +8,7 @@ from queue_app.core.finding import Finding, fail, ok, warn
 from queue_app.index import get_index
 from queue_app.index.server import ServerFacts, server_facts
 from queue_app.sql import doctor as rows
-from queue_app.sql.database import MINIMUM_POSTGRESQL, connection
+from queue_app.sql.database import MINIMUM_POSTGRESQL, alias, connection, migrate_command
 
 #: Age of an open transaction, in seconds.
 SNAPSHOT_WARN, SNAPSHOT_FAIL = 60.0, 600.0
@@ -44,7 +44,7 @@ def check_migrations() -> Iterator[Finding]:
     """Report unapplied migrations."""
     missing = rows.unapplied_migrations()
     if missing:
-        yield fail("migrations", f"not applied: {', '.join(missing)}", "Run `manage.py migrate queue_app`.")
+        yield fail("migrations", f"not applied: {', '.join(missing)}", f"Run `{migrate_command(alias())}`.")
     else:
         yield ok("migrations", "all are applied")
 

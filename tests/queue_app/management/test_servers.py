@@ -7,6 +7,7 @@ from django.db import OperationalError, ProgrammingError, connection, connection
 from queue_app.index import hide_password
 from queue_app.management import servers
 from queue_app.management.servers import check_postgresql, database_url
+from queue_app.sql.database import migrate_command
 
 PASSWORD = "hunter2-secret"
 
@@ -193,3 +194,14 @@ def test_a_cache_that_is_no_redis(db, settings, caches, words):
     code, message = refused("runworker")
     assert code == 2
     assert words in message
+
+
+def test_the_hint_names_a_second_database():
+    assert migrate_command("default") == "manage.py migrate"
+    assert migrate_command("queue") == "manage.py migrate --database queue"
+
+
+def test_a_port_that_no_server_can_have_is_refused():
+    code, message = refused("runworker", "--health-port", "99999999")
+    assert code == 2
+    assert message == "--health-port is 99999999; give a port from 1 to 65535."
