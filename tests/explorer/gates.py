@@ -96,6 +96,8 @@ class Actor(threading.Thread):
                 self.error = error
         raw = connection().connection
         if self.error is not None or raw is None or raw.closed:  # an error may have been handled
+            for each in self.indexes.values():
+                each._notifier._pipeline.drop()  # or its connection would stay in the pool
             self.indexes.clear()
             connections.close_all()
 
