@@ -18,7 +18,7 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -97,7 +97,8 @@ class Actor(threading.Thread):
         raw = connection().connection
         if self.error is not None or raw is None or raw.closed:  # an error may have been handled
             for each in self.indexes.values():
-                each._notifier._pipeline.drop()  # or its connection would stay in the pool
+                with suppress(Exception):  # it may be what broke
+                    each._notifier._pipeline.drop()  # or its connection would stay in the pool
             self.indexes.clear()
             connections.close_all()
 

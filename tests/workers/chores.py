@@ -131,8 +131,8 @@ def spin(name: str) -> None:
 @task
 def fail_to_roll_back(name: str, path: str = "") -> None:
     """Run until interrupted, or until the gate is open; then fail as ``atomic()`` does in the middle of a query."""
-    begun[name].set()
     try:
+        begun[name].set()
         if path:
             Path(path).write_text(str(os.getpid()))
         while not gates[name].is_set():
@@ -144,8 +144,8 @@ def fail_to_roll_back(name: str, path: str = "") -> None:
 @task
 async def fail_to_roll_back_later(name: str) -> None:
     """Do the same as a coroutine."""
-    begun[name].set()
     try:
+        begun[name].set()
         await asyncio.sleep(60)
     finally:
         raise ProgrammingError("can't change 'autocommit' now: connection in transaction status ACTIVE")

@@ -256,7 +256,7 @@ def test_an_error_of_the_database_without_an_interruption_is_the_failure(pool):
 
 
 # An interruption in the middle of psycopg's own code may leave a connection that is closed as it is collected.
-@pytest.mark.filterwarnings(r"ignore:(?s)Exception ignored.*BaseConnection:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize(("interruption", "reason"), [(TaskTimeout, "timeout"), (TaskCancelled, "cancelled")])
 def test_an_interruption_in_a_transaction_is_the_failure(engine, pool, interruption, reason):
     """The rollback fails when it begins in the middle of a query; that error is only a consequence."""
