@@ -310,10 +310,12 @@ class Index(Leases):
         return int(following), [uuid.UUID(bytes=task_id) for task_id in ids]
 
     def now(self) -> int:
-        """Return the time of the server in µs, the clock of leases."""
-        with translated("time", self.alias):
-            seconds, microseconds = self._client.time()
-        return int(seconds) * 1_000_000 + int(microseconds)
+        """Return the time of the server in µs; not less than the stamp of any lease, even if its clock went back."""
+        with translated("time", self.alias), self._client.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.hget(self.keys.generation, "stamp")
+            (seconds, microseconds), stamp = pipe.execute()
+        return max(int(seconds) * 1_000_000 + int(microseconds), int(stamp or 0))
 
     def ping(self) -> None:
         """Raise ``IndexUnavailable`` unless Redis answers."""

@@ -14,6 +14,7 @@ class Keys:
     def __init__(self, prefix: str) -> None:
         self.prefix = f"{{{prefix}}}"
         self.everything = f"{self.prefix}:*"  # the pattern of all keys
+        self.generation = f"{self.prefix}:generation"  # hash, with the stamp of the last claim
         self.events = f"{self.prefix}:events"
         self.requests = f"{self.prefix}:requests"
         self.poison = f"{self.prefix}:requests:poison"

@@ -102,7 +102,7 @@ def abandon(leases: Sequence[Lease]) -> int:
     if not leases:
         return 0
     index = get_index()
-    # An incomplete lease (0) has lost its stamp, which is not larger than the present time of the index.
+    # An incomplete lease (0) has lost its stamp, which is not larger than the present time of the index's clock.
     snapshot.abandon(max(lease.leased_at or index.now() for lease in leases))
     found = snapshot.leases([lease.id for lease in leases])
     index.release(

@@ -207,6 +207,20 @@ def test_a_grant_that_is_late_changes_nothing(engine, history, monkeypatch):
     assert_index_agrees()
 
 
+def test_a_late_grant_changes_nothing_although_its_lease_lost_the_stamp_and_the_clock_went_back(engine):
+    hour_ahead = engine.index.now() + 3_600_000_000
+    engine.index._client.hset(engine.index.keys.generation, "stamp", hour_ahead)  # the clock was set back since
+    slow = engine.worker()
+    first = put()
+    proposal = engine.index.claim(slow.profile, slow.id, 1)
+    assert proposal.leased_at > hour_ahead
+    engine.index._client.delete(engine.index.keys.queue_leases("default"))
+    reconcile_later()
+    assert claim_rows.claim([first], slow.id, proposal.generation, proposal.leased_at) == []
+    assert take_ids(engine.worker()) == [first], "its place is free again"
+    assert_index_agrees()
+
+
 def test_without_the_fence_a_late_grant_would_exceed_the_cap(engine, history, monkeypatch):
     condition = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s"
     instead = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND %s::bigint IS NOT NULL) = %s"
