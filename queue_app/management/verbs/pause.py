@@ -30,7 +30,7 @@ def target(call: Call) -> tuple[str, str]:
 def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add_target(parser)
-    add("--reason", default="", help="shown in the admin and by explain")
+    add("--reason", default="", metavar="TEXT", help="why you pause; shown in the admin and by explain")
     add("--for", dest="length", type=duration, metavar="TIME", help="resume by itself after 90s, 15m, 2h, 1d")
     add_by(parser)
     add_json(parser)

@@ -20,7 +20,7 @@ from queue_app.services.operations.request import (
 from queue_app.services.read.dead_letters import DeadLetterFilter, preview
 from queue_app.sql.database import atomic
 
-EXAMPLE = "taskqueue replay --reason retries_exhausted --queue mail --rate 5 --dry-run"
+EXAMPLE = "taskqueue replay --died-of retries_exhausted --queue mail --rate 5 --dry-run"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
 #: Seconds between two polls of an operation.
 POLL_SECONDS = 0.5
@@ -29,7 +29,7 @@ POLL_SECONDS = 0.5
 def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("ids", nargs="*", type=uuid.UUID, metavar="ID", help="ids of dead letters; default: by filter")
-    add("--reason", help="retries_exhausted, timeout or crash_loop")
+    add("--died-of", metavar="WHAT", help="retries_exhausted, timeout or crash_loop")
     add("--type", dest="task_type", help="task type")
     add("--queue")
     add("--user", help="owner of the tasks")
@@ -47,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="K",
         help=f"replay K tasks first and stop if they fail again; 0: never stop (default {STOP_AFTER_FAILURES})",
     )
-    add("--why", default="", metavar="TEXT", help="reason, stored with the operation")
+    add("--reason", default="", metavar="TEXT", help="why you replay; stored in the operation and the audit trail")
     add("--wait", action="store_true", help="wait for the end; by default the scheduler continues the replay")
     add_by(parser)
     add_json(parser)
@@ -60,7 +60,7 @@ def run(call: Call) -> int:
         queue=call["queue"],
         task_type=call["task_type"],
         exception_class=call["error"],
-        reason=call["reason"],
+        reason=call["died_of"],
         user=call["user"],
         died_after=call["since"],
         text=call["text"],
@@ -76,9 +76,9 @@ def run(call: Call) -> int:
         lines += [f"  {letter_id}" for letter_id in found.sample]
         return call.answer("\n".join(lines), {"count": found.count, "sample": found.sample, "dry_run": True})
     with atomic():
-        operation = start_replay(wanted, options, by=call.by, reason=call["why"])
+        operation = start_replay(wanted, options, by=call.by, reason=call["reason"])
         call.record(
-            "replay_many", "deadletter", count=operation.total, reason=call["why"],
+            "replay_many", "deadletter", count=operation.total, reason=call["reason"],
             after={"filter": wanted.as_json(), "operation": str(operation.id)},
         )  # fmt: skip
     if call["wait"]:

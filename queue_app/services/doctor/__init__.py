@@ -17,7 +17,7 @@ from queue_app import conf
 from queue_app.core.finding import Finding, Level, fail, ok, warn
 from queue_app.exceptions import IndexUnavailable, TaskQueueError
 from queue_app.index import get_index, hide_password
-from queue_app.services.doctor import servers, work
+from queue_app.services.doctor import logs, servers, work
 from queue_app.sql.database import fetch_all
 
 __all__ = ["CHECKS", "Finding", "Level", "examine"]
@@ -85,6 +85,7 @@ CHECKS: tuple[Check, ...] = (
     Check(check_settings),
     Check(check_cache_alias),
     Check(check_commands),
+    Check(logs.check_logging),
     Check(servers.check_server, database=True),
     Check(servers.check_migrations, database=True),
     Check(servers.check_pooler, database=True),

@@ -207,13 +207,13 @@ def dead(engine):
 
 
 def test_a_dry_run_of_replay(dead):
-    output = read("replay", "--queue", "mail", "--reason", "retries_exhausted", "--dry-run")
+    output = read("replay", "--queue", "mail", "--died-of", "retries_exhausted", "--dry-run")
     assert (output["count"], len(output["sample"])) == (2, 2)
     assert Operation.objects.count() == 0
 
 
 def test_replay_by_filter_waits_for_the_end(dead):
-    output = read("replay", "--queue", "mail", "--wait", "--stop-after", "0", "--why", "fixed", "--as", "ops")
+    output = read("replay", "--queue", "mail", "--wait", "--stop-after", "0", "--reason", "fixed", "--as", "ops")
     assert (output["state"], output["replayed"]) == ("done", 2)
     assert Operation.objects.values_list("by", "reason").get() == ("ops", "fixed")
     assert Task.objects.filter(status="queued").count() == 2
