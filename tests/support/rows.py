@@ -17,14 +17,14 @@ def reset_rows() -> None:
     if connection.connection is not None and not connection.is_usable():
         connection.close()
     connection.set_autocommit(True)
-    statement = _statement(connection.settings_dict["NAME"])
+    statement = _statement(connection.settings_dict["NAME"], connection.settings_dict["PORT"])
     with connection.cursor() as cursor:
         cursor.execute(statement)
     forget_known_queues()
 
 
 @cache
-def _statement(_database: str) -> str:
+def _statement(_database: str, _port: str) -> str:
     """Return the statement that resets all tables; the first call also cleans the queue's own tables."""
     ours = [model._meta.db_table for model in apps.get_app_config("queue_app").get_models()]
     # One implicit transaction checks foreign keys at its end, so the order of tables does not matter.

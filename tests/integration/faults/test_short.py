@@ -1,7 +1,9 @@
 """Every fault in its short form; ``./dev faults`` runs the long one and prints the figures."""
 
 import os
+import tempfile
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -21,11 +23,15 @@ COUNT = 160
 
 
 @pytest.fixture(scope="module")
-def arena(tmp_path_factory, django_db_blocker):
-    """Servers that only these tests use."""
+def arena(django_db_blocker):
+    """Servers that only these tests use.
+
+    Their folder is not one of pytest's: a run of pytest beside this one would close those to PostgreSQL's user.
+    """
     with (
         django_db_blocker.unblock(),
-        Arena(tmp_path_factory.mktemp("arena")) as servers,
+        tempfile.TemporaryDirectory(prefix="arena-") as folder,
+        Arena(Path(folder)) as servers,
         servers.entered(),
     ):
         yield servers
