@@ -154,6 +154,10 @@ class IndexUnavailable(TaskQueueError, code="index_unavailable"):
     """Redis cannot be reached or refuses to work; the rows are not affected."""
 
 
+class IndexDamaged(IndexUnavailable):
+    """Redis answers, but a script could not work with what the index holds; a new generation replaces it."""
+
+
 class IndexNotReady(TaskQueueError, code="index_not_ready"):
     """The index has no valid generation and must be rebuilt from the rows before it proposes tasks."""
 

@@ -15,6 +15,8 @@ tasks_crash_looped = Signal()
 index_rebuilt = Signal()
 #: The index cannot be reached. ``operation``: str, ``error``: ``IndexUnavailable``.
 index_unreachable = Signal()
+#: The index is damaged, or work stands still, so it is built anew. ``because``: str.
+index_condemned = Signal()
 #: The reconciler repaired the index. ``kind``: str, ``count``: int.
 index_repaired = Signal()
 #: A worker was found dead. ``worker_id``: UUID, ``requeued``: int.

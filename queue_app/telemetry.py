@@ -39,6 +39,7 @@ _LINES: Final[dict[Signal, tuple[int, str]]] = {
         logging.INFO,
         "index rebuilt: generation %(generation)d, %(tasks)d queued, %(leases)d executing, %(seconds).2f s",
     ),
+    signals.index_condemned: (logging.ERROR, "the index is built anew: %(because)s"),
     signals.index_repaired: (logging.INFO, "index repaired: %(count)d %(kind)s"),
     signals.worker_reaped: (
         logging.WARNING,

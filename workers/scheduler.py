@@ -19,9 +19,10 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from queue_app import conf
-from queue_app.exceptions import IndexUnavailable
+from queue_app.exceptions import IndexDamaged, IndexUnavailable
 from queue_app.services import requests
 from queue_app.services.control.pause import resume_due
+from queue_app.services.generation import condemn
 from queue_app.services.operations.advance import run_operations
 from queue_app.services.repair.reap import Reaper, reap_overdue
 from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed
@@ -83,6 +84,9 @@ class Job:
             elif not self.failing:
                 logger.exception("%s failed", self.name)
             self.failing = True
+            if isinstance(error, IndexDamaged):
+                condemn(_line(error))
+                return True  # the server answers
             if isinstance(error, DatabaseError):
                 connections.close_all()
             return not isinstance(error, IndexUnavailable)

@@ -11,13 +11,16 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from queue_app.exceptions import IndexUnavailable
+from queue_app.exceptions import IndexDamaged, IndexUnavailable
 from queue_app.index.lazy import redis
 
 #: Timeout of sockets where ``CACHES`` sets none; the default of redis-py from version 8 on.
 SOCKET_SECONDS = 5.0
 #: The password in an address: up to the last "@", as a password may hold one, or in the query.
 _PASSWORD = re.compile(r"(://[^:@/\s]*:)\S*(?=@)|([?&]password=)[^&\s]*")
+
+#: The code of an error at the start of its text; Redis 6 has it inside: "@user_script: 12: -MISCONF ...".
+_OTHER_REASON = re.compile(r"^[A-Z]{4,} |: -[A-Z]{3,} ")
 
 
 def hide_password(url: str) -> str:
@@ -66,7 +69,19 @@ def unavailable(operation: str, alias: str, error: Exception) -> IndexUnavailabl
     """
     if isinstance(error, redis.ReadOnlyError):
         connect(alias).connection_pool.disconnect(inuse_connections=False)
-    return IndexUnavailable(f"{operation}: Redis at {_server_url(alias)} failed: {describe(error)}")
+    kind = IndexDamaged if is_damage(error) else IndexUnavailable
+    return kind(f"{operation}: Redis at {_server_url(alias)} failed: {describe(error)}")
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether the server failed because of what the index holds: a key of the wrong type, or a value without sense.
+
+    For other reasons (no memory, no permission) the server has codes, such as MISCONF, and the client other classes.
+    """
+    if type(error) is not redis.ResponseError:
+        return False
+    found = str(error)
+    return "WRONGTYPE" in found or ("user_script" in found and not _OTHER_REASON.search(found))
 
 
 @contextmanager

@@ -18,10 +18,11 @@ from queue_app.core.limit_values import Limits, Scope, gate_of
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED, Risen, Thresholds
 from queue_app.core.records import Entry, PackedLane, Proposal, TaskRef
-from queue_app.exceptions import IndexNotReady, UnknownProfile
+from queue_app.exceptions import IndexDamaged, IndexNotReady, UnknownProfile
 from queue_app.index import events as stream
 from queue_app.index import packed
 from queue_app.index.client import in_one_write, longest_wait, text, translated, unavailable
+from queue_app.index.keys import KINDS
 from queue_app.index.lazy import redis
 from queue_app.index.leases import BATCH, Leases
 from queue_app.index.placement import Placement
@@ -248,16 +249,39 @@ class Index(Leases):
         if not self._call("begin_generation", number, token):
             return False
         if copy_limits is not None:
-            copy_limits()
+            try:
+                copy_limits()
+            except IndexDamaged:  # a copy has the wrong type
+                if not self._wipe(number, wrong_type_only=True):
+                    return False
+                copy_limits()
         if not self._call("wipe", number):
             return False
-        with translated("wipe", self.alias):
-            for batch in batched(self._client.scan_iter(match=self.keys.everything, count=1000), BATCH):
-                doomed = [key for key in batch if not self.keys.survives_rebuild(key)]
-                if doomed and not self._call("wipe", number, *doomed):
-                    return False
+        if not self._wipe(number):
+            return False
         # A worker that registered during the wipe may have lost half of its profile: it must register again.
         return bool(self._call("wipe", number, self.keys.profiles))
+
+    def _wipe(self, number: int, *, wrong_type_only: bool = False) -> bool:
+        """Delete what a rebuild does not keep, and keys of the wrong type; return false if a later one has begun."""
+        with translated("wipe", self.alias):
+            for batch in batched(self._client.scan_iter(match=self.keys.everything, count=1000), BATCH):
+                kept = {key for key in batch if (kind := self.keys.kind_of(key)) and KINDS[kind].is_kept}
+                doomed = self.wrong_types(batch if wrong_type_only else kept)
+                if not wrong_type_only:
+                    doomed += [key for key in batch if key not in kept]
+                if doomed and not self._call("wipe", number, *doomed):
+                    return False
+        return True
+
+    def wrong_types(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return the keys that have another type than their kind."""
+        wanted = [(key, KINDS[kind].type.encode()) for key in keys if (kind := self.keys.kind_of(key))]
+        with translated("type", self.alias), self._client.pipeline(transaction=False) as pipe:
+            for key, _ in wanted:
+                pipe.type(key)
+            found = pipe.execute()
+        return [key for (key, right), actual in zip(wanted, found, strict=True) if actual not in (right, b"none")]
 
     def finish_generation(self, number: int) -> bool:
         """Allow claims if the index is still this generation; return whether it is."""

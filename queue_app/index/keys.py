@@ -1,11 +1,57 @@
-"""Keys of the index that Python uses itself; ``lua/lib/keys.lua`` describes all keys and builds the others."""
+"""The kinds of keys, and the keys that Python uses itself; ``lua/lib/keys.lua`` describes and builds the others."""
 
-#: Prefixes of the keys that a rebuild keeps: data that no row holds, and the copies of limits. Pushes during the
-#: rebuild need the limits to find the lane of a task.
-_KEPT = (
-    *(b":generation", b":lock:", b":wake:", b":tell:", b":counters", b":events", b":requests", b":bucket:"),
-    *(b":throttle:", b":settings", b":queue:", b":limit:", b":limits", b":limited", b":weights:"),
-)
+from typing import Final, NamedTuple
+
+
+class Kind(NamedTuple):
+    """What the keys of a kind hold, and whether a rebuild keeps them."""
+
+    type: str  # as Redis names it
+    is_kept: bool = False
+
+
+#: Every kind of key, by the part of its name after the prefix; a name that ends with ":" goes on. A rebuild keeps data
+#: that no row holds, and the copies of limits: pushes during the rebuild need the limits to find the lane of a task.
+KINDS: Final = {
+    "generation": Kind("hash", is_kept=True),
+    "settings": Kind("hash", is_kept=True),
+    "counters": Kind("hash", is_kept=True),
+    "events": Kind("stream", is_kept=True),
+    "requests": Kind("stream", is_kept=True),
+    "requests:poison": Kind("stream", is_kept=True),
+    "queues": Kind("set"),
+    "limited": Kind("set", is_kept=True),
+    "limits": Kind("set", is_kept=True),
+    "leases": Kind("hash"),
+    "profiles": Kind("set"),
+    "refills": Kind("zset"),
+    "reservations": Kind("hash"),
+    "gates": Kind("set"),
+    "queue:": Kind("hash", is_kept=True),
+    "limit:": Kind("hash", is_kept=True),
+    "weights:": Kind("hash", is_kept=True),
+    "bucket:": Kind("hash", is_kept=True),
+    "lanes:": Kind("set"),
+    "lane:": Kind("zset"),
+    "leases:": Kind("zset"),
+    "held:": Kind("set"),
+    "profile:": Kind("set"),
+    "profile:slots": Kind("string"),
+    "heads:": Kind("zset"),
+    "group:": Kind("zset"),
+    "at:": Kind("hash"),
+    "spots:": Kind("set"),
+    "turns:": Kind("zset"),
+    "turn:": Kind("zset"),
+    "nodes:": Kind("hash"),
+    "idle:": Kind("zset"),
+    "short:": Kind("zset"),
+    "watch:": Kind("string"),
+    "wake:": Kind("list", is_kept=True),
+    "tell:": Kind("list", is_kept=True),
+    "lock:": Kind("string", is_kept=True),
+    "throttle:": Kind("string", is_kept=True),
+}
 
 
 class Keys:
@@ -48,6 +94,12 @@ class Keys:
         """The number of API calls of one caller in one window."""
         return f"{self.prefix}:throttle:{name}"
 
-    def survives_rebuild(self, key: bytes) -> bool:
-        """Whether a rebuild keeps the key."""
-        return key.removeprefix(self.prefix.encode()).startswith(_KEPT)
+    def kind_of(self, key: bytes) -> str | None:
+        """Return the name of the key's kind in ``KINDS``; ``None`` for a key that no version up to this one writes."""
+        name = key.removeprefix(self.prefix.encode() + b":").decode(errors="replace")
+        if name in KINDS:
+            return name
+        kind = name.partition(":")[0] + ":"
+        if kind == "profile:" and name.endswith(":slots"):
+            return "profile:slots"
+        return kind if kind in KINDS else None

@@ -229,6 +229,9 @@ class Migration(migrations.Migration):
                 ('ready_at', models.DateTimeField(blank=True, null=True)),
                 ('tasks', models.BigIntegerField(default=0)),
                 ('leases', models.BigIntegerField(default=0)),
+                ('condemned', models.SmallIntegerField(db_default=0, default=0)),
+                ('condemned_at', models.DateTimeField(blank=True, null=True)),
+                ('condemned_because', models.CharField(blank=True, db_default='', default='', max_length=300)),
             ],
             options={
                 'verbose_name': 'index generation',

@@ -120,6 +120,33 @@ def raise_generation() -> int:
     return number
 
 
+#: The first condemnation is accepted at once; the one after n others comes at least 2^n - 1 s after the last.
+_MAY_CONDEMN: Final = """
+id = 1
+AND (ready_at IS NOT NULL OR started_at < statement_timestamp() - interval '1 minute')
+AND (condemned_at IS NULL OR condemned_at NOT BETWEEN
+     statement_timestamp() - LEAST(2 ^ condemned - 1, 300) * interval '1 second' AND statement_timestamp())
+"""
+
+
+def condemn(because: str) -> bool:
+    """Raise the generation, so that the present index is rebuilt; return false if it is too early to do so again."""
+    if not fetch_all(f"SELECT FROM queue_app_indexgeneration WHERE {_MAY_CONDEMN}"):
+        return False  # without the lock, for which every grant would have to wait
+    with atomic():
+        _lock_generation()
+        return bool(
+            execute(
+                "UPDATE queue_app_indexgeneration SET number = number + 1, abandoned_until = 0,"
+                " started_at = clock_timestamp(), ready_at = NULL, condemned_because = %s,"
+                " condemned = CASE WHEN condemned_at > statement_timestamp() - interval '10 minutes'"
+                " THEN LEAST(condemned + 1, 10) ELSE 1 END, condemned_at = clock_timestamp()"
+                f" WHERE {_MAY_CONDEMN}",
+                [because],
+            )
+        )
+
+
 def _lock_generation() -> None:
     fetch_all("SELECT pg_advisory_xact_lock(%s)", [GENERATION_LOCK])
 

@@ -7,10 +7,10 @@
 if ARGV[2] ~= '' and redis.call('GET', P .. ':lock:rebuild') ~= ARGV[2] then return 0 end
 local run_id = server_run()
 -- Limits outlive a rebuild, so that tasks get their right lanes from the first push on. After a restart of the server the
--- limits may be old, and so may the recorded use of their rates.
-if redis.call('HGET', GENERATION, 'run_id') ~= run_id then
-  for _, g in ipairs(redis.call('SMEMBERS', LIMITS)) do redis.call('DEL', limit_key(g)) end
-  for _, q in ipairs(redis.call('SMEMBERS', LIMITED)) do redis.call('DEL', queue_key(q), weights_key(q)) end
+-- limits may be old, and so may the recorded use of their rates. (pcall: the keys may have another type.)
+if redis.pcall('HGET', GENERATION, 'run_id') ~= run_id then
+  for _, g in ipairs(redis.pcall('SMEMBERS', LIMITS)) do redis.call('DEL', limit_key(g)) end
+  for _, q in ipairs(redis.pcall('SMEMBERS', LIMITED)) do redis.call('DEL', queue_key(q), weights_key(q)) end
   redis.call('DEL', LIMITS, LIMITED, SETTINGS)
 end
 redis.call('DEL', GENERATION, PROFILES)  -- nothing is placed for profiles whose keys are being wiped

@@ -3,7 +3,11 @@
 -- ARGV[1]  name of the lock    ARGV[2]  token of the holder    ARGV[3]  ms until it expires; 0 releases it
 -- Returns  1 when the token holds the lock, else 0
 local key = KEYS[1] .. ':lock:' .. ARGV[1]
-local holder = redis.call('GET', key)
+local holder = redis.pcall('GET', key)
+if type(holder) == 'table' then  -- the key has another type
+  redis.call('DEL', key)
+  holder = false
+end
 if holder and holder ~= ARGV[2] then return 0 end
 if ARGV[3] == '0' then
   redis.call('DEL', key)

@@ -12,8 +12,9 @@ from django.db import DatabaseError
 
 from queue_app.core.records import ClaimedTask, Lease, Proposal, Returned
 from queue_app.core.states import Status
-from queue_app.exceptions import IndexNotReady, IndexUnavailable
+from queue_app.exceptions import IndexDamaged, IndexNotReady, IndexUnavailable
 from queue_app.index import Index, Profile, get_index
+from queue_app.services.generation import condemn
 from queue_app.services.notify import events
 from queue_app.services.notify.index import breaker, notify_index
 from queue_app.sql import claim as claim_rows
@@ -42,7 +43,12 @@ def claim(  # noqa: PLR0913 - the parts of a claim
     """
     index = get_index()
     for _ in range(REFUSED_ROUNDS):
-        proposal = index.claim(profile, worker_id, want, register_idle=register_idle, reserve=reserve)
+        try:
+            proposal = index.claim(profile, worker_id, want, register_idle=register_idle, reserve=reserve)
+        except IndexDamaged as error:
+            if condemn(str(error)):
+                raise IndexNotReady("The index is damaged and must be rebuilt from the rows.") from error
+            raise
         breaker.reset()  # the index answers: held-back releases would now cost slots
         if proposal.wait is not None and on_wait is not None:
             on_wait(proposal.wait)

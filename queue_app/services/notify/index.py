@@ -15,8 +15,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from queue_app import conf, signals, transition_log
 from queue_app.core.events import Run
 from queue_app.core.records import Entry
-from queue_app.exceptions import IndexUnavailable
+from queue_app.exceptions import IndexDamaged, IndexUnavailable
 from queue_app.index import Index, get_index
+from queue_app.services.generation import condemn
 from queue_app.sql.database import alias, connection
 
 #: Receives the position that a task has in its queue, ``None`` when it has none.
@@ -63,6 +64,8 @@ def notify_index[**P](
     try:
         operation(get_index(), *args, **kwargs)
     except IndexUnavailable as error:
+        if isinstance(error, IndexDamaged):
+            condemn(str(error))
         breaker.trip(time.monotonic() - began)
         signals.index_unreachable.send(None, operation=name, error=error)
         return False

@@ -15,16 +15,20 @@ import uuid
 from dataclasses import dataclass
 
 from queue_app import signals
+from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.models import PriorityPolicy
 from queue_app.sql import comparison, snapshot, workers
 from queue_app.sql.database import alias
 
 #: Time after which the lock of a dead rebuilder lapses; each step renews it.
-LOCK_SECONDS = 10.0
+LOCK_SECONDS = 5.0
 #: Rows that are read at a time and pushed between two renewals of the lock. With thousands of lanes, larger pages bring
 #: more tasks of a lane together.
 PAGE = 40_000
+
+#: Tokens of locks that this process could not release because Redis was away: its next rebuild holds that lock already.
+_unreleased: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ def rebuild() -> Rebuilt | None:
     """
     started = time.monotonic()
     index = get_index()
-    token = uuid.uuid4().hex
+    token = _unreleased.pop() if _unreleased else uuid.uuid4().hex
     if not index.lock("rebuild", token, LOCK_SECONDS):
         return None
     try:
@@ -73,7 +77,11 @@ def rebuild() -> Rebuilt | None:
         if not index.finish_generation(number):
             return None
     finally:
-        index.lock("rebuild", token, 0)
+        try:
+            index.lock("rebuild", token, 0)
+        except IndexUnavailable:
+            _unreleased.append(token)
+            raise
     snapshot.record_ready(number, tasks, leases)
     index.notify_workers(workers.live())  # the new index has no idle workers: each worker must claim once
     rebuilt = Rebuilt(number, tasks, leases, time.monotonic() - started)
