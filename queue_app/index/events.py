@@ -8,7 +8,7 @@ from itertools import batched
 from typing import Any
 
 from queue_app import conf
-from queue_app.core.events import COUNTED, Event, Occasion, Run, counted
+from queue_app.core.events import COUNTED, Event, Occasion, Run
 from queue_app.core.ids import as_texts
 from queue_app.index.client import text
 from queue_app.index.lazy import redis
@@ -26,7 +26,8 @@ def publish_arguments(runs: Iterable[Run]) -> list[Any]:
     keeps_events = settings.events.max_length > 0
     for occasion, task_ids in runs:
         if occasion.name == COUNTED:
-            _add(counts, occasion)
+            for name, count in batched(occasion.details, 2):
+                counts[name] = counts.get(name, 0) + int(count)
             continue
         if keeps_events:
             ids = [" ".join(some) for some in batched(as_texts(task_ids), IDS_PER_ENTRY)]
@@ -40,11 +41,6 @@ def publish_arguments(runs: Iterable[Run]) -> list[Any]:
     ]
 
 
-def _add(counts: dict[str, int], occasion: Occasion) -> None:
-    for name, count in batched(occasion.details, 2):
-        counts[name] = counts.get(name, 0) + int(count)
-
-
 def _counter_of(occasion: Occasion) -> str:
     """Return the name under which such events are counted (``core.counters``)."""
     details = occasion.details
@@ -55,14 +51,15 @@ def _counter_of(occasion: Occasion) -> str:
 def split(runs: Iterable[Run], size: int) -> Iterator[list[Run]]:
     """Cut events into parts of at most ``size``; neighbours of one occasion are joined, and the order stays.
 
-    Counts that belong to no event are added up, and go with the last part.
+    Counts that belong to no event go with the last part.
     """
     part: list[Run] = []
-    counts: dict[str, int] = {}
+    counts: list[Run] = []
     room = size
-    for occasion, task_ids in runs:
+    for run in runs:
+        occasion, task_ids = run
         if occasion.name == COUNTED:
-            _add(counts, occasion)
+            counts.append(run)
             continue
         if not task_ids:
             part.append(Run(occasion, []))
@@ -78,8 +75,7 @@ def split(runs: Iterable[Run], size: int) -> Iterator[list[Run]]:
             if not room:
                 yield part
                 part, room = [], size
-    if counts:
-        part.append(counted(counts))
+    part += counts
     if part:
         yield part
 

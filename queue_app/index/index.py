@@ -109,9 +109,18 @@ class Index(Leases):
     # -- notifications and events -----------------------------------------------
 
     def notify(self, entries: Sequence[Entry], events: Sequence[Run] = ()) -> None:
-        """Publish events and push entries without waiting for the reply; the next call raises an error of this one."""
+        """Publish events and push entries without waiting for the reply; the next call raises an error of this one.
+
+        Many are sent in parts: the server works while the next part is written.
+        """
         try:
-            self._notifier.notify(entries, events)
+            if max(len(entries), len(events)) <= NOTIFY_BATCH:
+                self._notifier.notify(entries, events)
+                return
+            for part in stream.split(events, NOTIFY_BATCH):
+                self._notifier.notify((), part)
+            for batch in batched(entries, NOTIFY_BATCH):
+                self._notifier.notify(batch)
         except redis.RedisError as error:
             raise unavailable("push", self.alias, error) from error
 
@@ -122,13 +131,6 @@ class Index(Leases):
             return _int_or_none(self._notifier.call(script, arguments, (entry,), events))
         except redis.RedisError as error:
             raise unavailable("push", self.alias, error) from error
-
-    def notify_many(self, entries: Sequence[Entry], events: Sequence[Run]) -> None:
-        """Publish events and push entries as ``notify`` does, in parts: the server works while the next is written."""
-        for part in stream.split(events, NOTIFY_BATCH):
-            self.notify((), part)
-        for batch in batched(entries, NOTIFY_BATCH):
-            self.notify(batch)
 
     def flush(self) -> None:
         """Wait for the replies to all notifications."""

@@ -28,7 +28,7 @@ class Leases(Calls):
         return self._each("restore_leases", leases)
 
     def _each(self, script: str, leases: Iterable[Lease]) -> int:
-        return self._total(script, map(_grouped, batched(leases, BATCH)))
+        return sum([int(self._call(script, *_grouped(batch))) for batch in batched(leases, BATCH)])
 
     def missing_leases(self, leases: Iterable[Lease]) -> list[uuid.UUID]:
         """Return the tasks whose lease in the index is missing, incomplete or different."""

@@ -152,7 +152,7 @@ def _instead(index: Index, call: Callable[..., Any]) -> Iterator[None]:
             call("push", *pack(batch))
 
     try:
-        with mock.patch.multiple(Index, notify=push, notify_many=push):
+        with mock.patch.object(Index, "notify", push):
             yield
     finally:
         del index._call  # type: ignore[method-assign]

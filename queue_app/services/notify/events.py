@@ -30,7 +30,7 @@ from queue_app.core.records import AttemptKey, ClaimedTask, Enqueued, Outcome, T
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.index import Index, get_index
-from queue_app.services.notify.index import notify_index, publish_runs, push_on_commit
+from queue_app.services.notify.index import notify_index, push_on_commit
 
 #: Pass this id to read only events that are published from now on.
 FROM_NOW = "$"
@@ -141,10 +141,9 @@ def finished(outcomes: Mapping[AttemptKey, Outcome], held: Mapping[AttemptKey, S
         transition_log.log_ended(named)
         transition_log.log_events(dead_letters)
     if is_published:
-        runs = attempts_in_runs([(name, outcome.task, status) for name, outcome, status in named]) + dead_letters
-        if settings.metrics.enabled:
-            runs.append(counted(times_of(ended)))
-        _publish(runs)
+        counts = [counted(times_of(ended))] if settings.metrics.enabled else []
+        runs = attempts_in_runs([(name, outcome.task, status) for name, outcome, status in named])
+        _publish(runs + dead_letters + counts)
 
 
 def returned(tasks: Iterable[tuple[Status, TaskRef]]) -> None:
@@ -197,4 +196,4 @@ def _record(runs: Sequence[Run]) -> None:
 
 def _publish(runs: Sequence[Run]) -> None:
     if runs:
-        publish_runs(runs)
+        notify_index(Index.notify, "publish", (), runs)

@@ -93,11 +93,6 @@ def _call_on_commit(database: BaseDatabaseWrapper, hook: Callable[[], object]) -
             database.on_commit(hook, robust=True)
 
 
-def publish_runs(runs: Sequence[Run]) -> None:
-    """Publish events whose rows are committed."""
-    notify_index(Index.notify, "publish", (), runs)
-
-
 class PushOnCommit:
     """An ``on_commit`` hook that publishes the events and pushes the tasks of one transaction in one call."""
 
@@ -115,15 +110,13 @@ class PushOnCommit:
             callback()
         if self.events and conf.get().events.log:
             transition_log.log_events(self.events)
-        notify_index(self._push, "push")
-
-    def _push(self, index: Index) -> None:
         if self.on_located and len(self.entries) == 1:
-            self.on_located(index.notify_and_locate(self.entries[0], self.events))
-        elif len(self.entries) <= 1 and len(self.events) <= 1:
-            index.notify(self.entries, self.events)
+            notify_index(self._push_and_locate, "push", self.on_located)
         else:
-            index.notify_many(self.entries, self.events)
+            notify_index(Index.notify, "push", self.entries, self.events)
+
+    def _push_and_locate(self, index: Index, on_located: OnLocated) -> None:
+        on_located(index.notify_and_locate(self.entries[0], self.events))
 
 
 def push_on_commit(

@@ -13,6 +13,7 @@ from django.test import override_settings
 from queue_app import signals
 from queue_app.core.states import Status
 from queue_app.exceptions import IdempotencyConflict, InvalidTaskData
+from queue_app.index import Index
 from queue_app.models import Queue, Task, TaskPayload
 from queue_app.services.enqueue.store import enqueue, enqueue_calls, enqueue_many
 from queue_app.services.enqueue.validate import check_spec
@@ -249,7 +250,7 @@ def test_enqueueing_works_while_the_index_is_away(engine, caplog):
 
 
 def test_a_process_that_dies_between_commit_and_push_loses_nothing(engine):
-    with mock.patch.object(notify.PushOnCommit, "_push"):
+    with mock.patch.object(Index, "notify"):
         task_id = put()
     assert engine.check().waiting == set()
     assert Reconciler().run_once()["missing"] == 1
