@@ -187,9 +187,9 @@ def blocks(path: str) -> None:
 @task
 def resists(path: str) -> None:
     """Write its process id, and swallow every exception."""
-    Path(path).write_text(str(os.getpid()), encoding="utf-8")
     while True:
-        with suppress(BaseException):
+        with suppress(BaseException):  # an interruption may come as soon as the id can be read
+            Path(path).write_text(str(os.getpid()), encoding="utf-8")
             time.sleep(600)
 
 
