@@ -70,6 +70,8 @@ CHECKS = {
     " READ COMMITTED: by its `OPTIONS`, or by the server's default. The latter runs with `migrate` and"
     " `check --database`, and before a worker or scheduler starts.",
     "queue_app.E008": "`USE_TZ` is false. The queue then refuses every call, before it writes anything.",
+    "queue_app.E009": "Django writes the models of the queue to another database than the one that `DATABASE_ALIAS`"
+    " names: a router is missing.",
     "queue_app.E020": "`TASKS` uses the backend of the queue, but `queue_app` is not in `INSTALLED_APPS`.",
     "queue_app.E021": "`QUEUES` is a string, or contains an invalid name of a queue.",
     "queue_app.W001": "The cache named by `REDIS_ALIAS` does not use django-redis, so the index is unreachable.",

@@ -6,6 +6,7 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - Django's name
+from django.db import router
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.module_loading import import_string
 from psycopg import IsolationLevel
@@ -82,6 +83,22 @@ def check_database(**_: Any) -> list[CheckMessage]:
             f"The task queue needs PostgreSQL 14 or newer, but DATABASES[{alias!r}] uses {engine or 'nothing'}.",
             hint="Use django.db.backends.postgresql, or name another alias in TASKQUEUE['DATABASE_ALIAS'].",
             id="queue_app.E002",
+        )
+    ]
+
+
+@register("taskqueue")
+def check_router(**_: Any) -> list[CheckMessage]:
+    """Report a router that writes the rows to another database than ``DATABASE_ALIAS`` (E009)."""
+    alias = conf.load()[0].database_alias
+    written = router.db_for_write(apps.get_model("queue_app", "Task"))
+    if written == alias:
+        return []
+    return [
+        Error(
+            f"TASKQUEUE DATABASE_ALIAS is {alias!r}, but Django writes the models of queue_app to {written!r}.",
+            hint=f"Add a router to DATABASE_ROUTERS that reads and writes the app queue_app in {alias!r}.",
+            id="queue_app.E009",
         )
     ]
 

@@ -55,6 +55,23 @@ def test_the_rows_need_postgresql(settings, monkeypatch, engine, wrong):
         assert ids(checks.check_database()) == ["queue_app.E002"] * wrong
 
 
+class RowsRouter:
+    """Sends the models of the queue to the database `rows`."""
+
+    def db_for_write(self, model, **hints):
+        return "rows" if model._meta.app_label == "queue_app" else None
+
+
+@pytest.mark.parametrize(("alias", "routers"), [("rows", []), ("default", [RowsRouter()])])
+def test_the_models_and_the_alias_name_one_database(alias, routers):
+    with override_settings(TASKQUEUE={"DATABASE_ALIAS": alias}, DATABASE_ROUTERS=routers):
+        [message] = checks.check_router()
+    assert message.id == "queue_app.E009"
+    assert repr(alias) in message.hint
+    with override_settings(TASKQUEUE={"DATABASE_ALIAS": "rows"}, DATABASE_ROUTERS=[RowsRouter()]):
+        assert checks.check_router() == []
+
+
 @pytest.mark.parametrize(
     ("level", "wrong"),
     [
