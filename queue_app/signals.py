@@ -1,12 +1,10 @@
 """Signals of the services; ``queue_app.telemetry`` turns them into log lines.
 
-A signal is sent after the row is written, with structured fields only.
+A signal is sent once the rows are committed, with structured fields only.
 """
 
 from django.dispatch import Signal
 
-#: A batch of tasks was stored. ``queue``: str, ``count``: int.
-tasks_enqueued = Signal()
 #: One attempt ended and its row was written. ``outcome``: ``Outcome``, ``status``: ``Status``.
 attempt_finished = Signal()
 #: Tasks became dead letters because too many workers died while running them. ``tasks``: list of ``TaskRef``.

@@ -20,6 +20,7 @@ from queue_app.models import Limit, Queue, RuntimeSettings
 from queue_app.models.limit import Scope
 from queue_app.services.control.limits import translated_errors
 from queue_app.services.enqueue.validate import check_aware
+from queue_app.services.notify.index import send_on_commit
 from queue_app.sql import pending_work
 from queue_app.sql.database import alias, atomic
 
@@ -96,7 +97,7 @@ def resume_due() -> int:
             rows: QuerySet[Any] = manager.using(alias()).select_for_update(skip_locked=True)
             for found in rows.filter(paused=True, resume_at__lte=Now()):
                 _resume(found)
-                signals.resumed_by_itself.send(None, what=describe(found))
+                send_on_commit(signals.resumed_by_itself, what=describe(found))
                 resumed += 1
     return resumed
 

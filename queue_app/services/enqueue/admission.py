@@ -34,7 +34,7 @@ from queue_app.core.records import Enqueued, TaskRow
 from queue_app.core.states import Status
 from queue_app.exceptions import IsolationTooStrict, LimitExceeded, QueueFull, UserLimitExceeded
 from queue_app.services.notify import events
-from queue_app.services.notify.index import on_commit
+from queue_app.services.notify.index import on_commit, send_on_commit
 from queue_app.sql import admission as rows
 from queue_app.sql import waiting
 from queue_app.sql.admission import Defaults, QueueLimits, UserScope
@@ -196,7 +196,7 @@ def expire_stale(queue: str, older_than: float = DEFAULT_STALE_SECONDS, limit: i
     if tasks:
         on_commit(lambda index: index.remove(tasks), "remove")
         events.publish_on_commit((occasion_of(EventName.EXPIRED, task, Status.EXPIRED), task.id) for task in tasks)
-        signals.tasks_expired.send(None, queue=queue, count=len(tasks))
+        send_on_commit(signals.tasks_expired, queue=queue, count=len(tasks))
     return len(tasks)
 
 

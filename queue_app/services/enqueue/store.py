@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from queue_app import conf, signals, tracing
+from queue_app import conf, tracing
 from queue_app.core.ids import uuid7s
 from queue_app.core.lanes import score
 from queue_app.core.records import Enqueued, Entry, NewTask, TaskRow, TaskSpec
@@ -177,19 +177,11 @@ def _announcement(
     write_events: bool = True,
     on_located: Callable[[int | None], object] | None = None,
 ) -> Callable[[], None]:
-    """Return a function that notifies the index, event listeners and signal receivers of the tasks."""
+    """Return a function that notifies the index and event listeners of the tasks."""
     entries = _entries(stored)
     runs = events.of_stored(stored) if write_events else ()
     on_push = partial(_known_queues.update, queues) if queues else None
-    push = partial(push_on_commit, entries, on_push, events=runs, on_located=on_located)
-    if not (stored and signals.tasks_enqueued.has_listeners()):
-        return push
-
-    def announce() -> None:
-        push()
-        signals.tasks_enqueued.send(None, queue=stored[0].spec.queue, count=len(stored))
-
-    return announce
+    return partial(push_on_commit, entries, on_push, events=runs, on_located=on_located)
 
 
 def _entries(stored: list[Enqueued]) -> list[Entry]:

@@ -20,7 +20,7 @@ from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import USER_LENGTH
 from queue_app.services.enqueue.validate import check_parameters, check_reason
 from queue_app.services.notify import events
-from queue_app.services.notify.index import push_on_commit
+from queue_app.services.notify.index import push_on_commit, send_on_commit
 from queue_app.services.read.dead_letters import DeadLetterFilter, matching, refusal
 from queue_app.sql import dead_letters as rows
 from queue_app.sql.database import atomic
@@ -56,7 +56,7 @@ def replay_open(
         moved = rows.replay(ids, by[:USER_LENGTH], operation_id)
         push_on_commit([task.entry for _, task in moved], events=events.of_queued_again(task for _, task in moved))
     if moved:
-        signals.dead_letters_replayed.send(None, count=len(moved), by=by, operation_id=operation_id)
+        send_on_commit(signals.dead_letters_replayed, count=len(moved), by=by, operation_id=operation_id)
     return moved
 
 
@@ -85,7 +85,7 @@ def discard_open(ids: list[uuid.UUID], *, by: str, reason: str = "") -> list[uui
     """Close the open dead letters among ``ids``; return their ids. Raises ``InvalidTaskData`` for the reason."""
     discarded = rows.discard(ids, by[:USER_LENGTH], check_reason(reason, REASON_LENGTH))
     if discarded:
-        signals.dead_letters_discarded.send(None, count=len(discarded), by=by, reason=reason)
+        send_on_commit(signals.dead_letters_discarded, count=len(discarded), by=by, reason=reason)
     return discarded
 
 

@@ -7,10 +7,12 @@ this process sends notifications for a few seconds; otherwise each caller would 
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Concatenate
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.dispatch import Signal
 
 from queue_app import conf, signals, transition_log
 from queue_app.core.events import Run
@@ -91,6 +93,11 @@ def _call_on_commit(database: BaseDatabaseWrapper, hook: Callable[[], object]) -
     elif len(database.run_on_commit) < MAX_MANUAL_HOOKS:
         with transaction.atomic(using=alias(), savepoint=False):
             database.on_commit(hook, robust=True)
+
+
+def send_on_commit(signal: Signal, **values: object) -> None:
+    """Send a signal once the caller's transaction has committed."""
+    _call_on_commit(connection(), partial(signal.send, None, **values))
 
 
 class PushOnCommit:

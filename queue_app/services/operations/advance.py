@@ -26,6 +26,7 @@ from queue_app.models import DeadLetter, Operation
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
 from queue_app.services.lifecycle.actions import cancel_many, reprioritise_many, retry_many, run_now_many
 from queue_app.services.lifecycle.replay import replay_open
+from queue_app.services.notify.index import send_on_commit
 from queue_app.services.operations.request import Action, Options, applicable, get_operation, start_operation
 from queue_app.services.read import dead_letters
 from queue_app.services.read.dead_letters import DeadLetterFilter
@@ -113,7 +114,7 @@ def advance(operation_id: uuid.UUID, changed: set[uuid.UUID] | None = None) -> i
                 operation.failed_again, _ended_otherwise = rows.outcomes(operation.id)
         operation.save(update_fields=_PROGRESS)
     if operation.state != OperationState.RUNNING:
-        signals.operation_ended.send(None, operation=operation)
+        send_on_commit(signals.operation_ended, operation=operation)
     return handled
 
 

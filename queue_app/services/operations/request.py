@@ -22,6 +22,7 @@ from queue_app.models.operation import OperationKind, OperationState, OperationT
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.lifecycle.actions import RETRIABLE
+from queue_app.services.notify.index import send_on_commit
 from queue_app.services.read import dead_letters
 from queue_app.services.read.dead_letters import DeadLetterFilter, Preview
 from queue_app.services.read.task_filter import TaskFilter, matching
@@ -151,7 +152,7 @@ def cancel_operation(operation_id: uuid.UUID, *, by: str) -> Operation:
         operation.state, operation.ended_by = OperationState.CANCELLED, by[:USER_LENGTH]
         operation.finished_at = clock()
         operation.save(update_fields=["state", "finished_at", "ended_by"])
-    signals.operation_ended.send(None, operation=operation)
+    send_on_commit(signals.operation_ended, operation=operation)
     return operation
 
 

@@ -6,12 +6,21 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import transaction
 
+from queue_app import signals
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, OperationEnded, OperationNotFound
 from queue_app.models import DeadLetter, Operation, Task
+from queue_app.models.operation import OperationKind
 from queue_app.services.lifecycle.replay import discard, replay
-from queue_app.services.operations.advance import advance, run_operations
-from queue_app.services.operations.request import ReplayOptions, cancel_operation, get_operation, start_replay
+from queue_app.services.operations.advance import advance, carry_out, run_operations
+from queue_app.services.operations.request import (
+    Action,
+    Options,
+    ReplayOptions,
+    cancel_operation,
+    get_operation,
+    start_replay,
+)
 from queue_app.services.read.dead_letters import DeadLetterFilter, preview
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.maintenance import purge
@@ -317,3 +326,22 @@ def test_old_operations_are_purged(engine, hand):
         Operation.objects.filter(pk=operation.pk).update(state="done", finished_at=at, created_at=at)
     purge()
     assert set(Operation.objects.values_list("pk", flat=True)) == {recent.pk, running.pk}
+
+
+def test_listeners_hear_of_an_operation_once_it_is_committed(engine, eight):
+    heard = []
+
+    def listener(signal, **event):
+        heard.append(event["count"] if signal is signals.dead_letters_replayed else event["operation"].state)
+
+    for signal in (signals.dead_letters_replayed, signals.operation_ended):
+        signal.connect(listener)
+    with rolled_back():
+        carry_out(Action(kind=OperationKind.REPLAY), EVERYTHING, Options(), by="ann")
+    assert heard == [], "nothing has happened"
+    with transaction.atomic():
+        carry_out(Action(kind=OperationKind.REPLAY), EVERYTHING, Options(), by="ann")
+        assert heard == []
+    assert heard == [8, "done"]
+    for signal in (signals.dead_letters_replayed, signals.operation_ended):
+        signal.disconnect(listener)
