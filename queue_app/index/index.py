@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from itertools import batched, chain
 from typing import Any, NamedTuple
@@ -237,6 +238,10 @@ class Index(Leases):
         waits = [thresholds.get(band) for band in PROMOTED]
         return bool(self._call("set_thresholds", *("" if wait is None else wait for wait in waits)))
 
+    def set_clock(self, at: datetime) -> bool:
+        """Record the present time by PostgreSQL's clock; return whether the two clocks have come to differ."""
+        return bool(self._call("set_clock", round(at.timestamp() * 1e6)))
+
     def generation(self) -> Generation:
         """Return the generation that the index carries."""
         number, state = self._call("generation")
@@ -336,12 +341,12 @@ class Index(Leases):
         return int(following), [uuid.UUID(bytes=task_id) for task_id in ids]
 
     def now(self) -> int:
-        """Return the time of the server in µs; not less than the stamp of any lease, even if its clock went back."""
+        """Return the time by the index's own clock in µs, which never goes back and exceeds the stamp of any lease."""
         with translated("time", self.alias), self._client.pipeline(transaction=False) as pipe:
             pipe.time()
-            pipe.hget(self.keys.generation, "stamp")
-            (seconds, microseconds), stamp = pipe.execute()
-        return max(int(seconds) * 1_000_000 + int(microseconds), int(stamp or 0))
+            pipe.hmget(self.keys.generation, "stamp", "behind")
+            (seconds, microseconds), (stamp, behind) = pipe.execute()
+        return max(int(seconds) * 1_000_000 + int(microseconds) + int(behind or 0), int(stamp or 0))
 
     def ping(self) -> None:
         """Raise ``IndexUnavailable`` unless Redis answers."""

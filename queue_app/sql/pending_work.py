@@ -35,7 +35,7 @@ _NEIGHBOURS: Final = f"ARRAY(SELECT pid || ' ' || process_identity FROM queue_ap
 QUESTIONS: Final[dict[str, str]] = {
     "generation": "COALESCE((SELECT number FROM queue_app_indexgeneration WHERE id = 1), 0)",
     "due": _DUE,
-    "silent": f"EXISTS (SELECT FROM queue_app_worker WHERE {workers.SILENT})",
+    "heartbeats": workers.HEARTBEATS,
     "neighbours": _NEIGHBOURS,  # answers with "pid identity" of each
     "orphans": _ORPHANS,
     "overdue": f"EXISTS (SELECT FROM queue_app_task AS t WHERE {reap.OVERDUE})",

@@ -72,7 +72,14 @@ def reap_orphans(limit: int, *, max_crashes: int, dead_letter_seconds: float) ->
     return returned(fetch_all(_ORPHANS, params))
 
 
-def overdue(grace_seconds: float, limit: int) -> list[ClaimedTask]:
-    """Return executing tasks so far past their deadline that their worker must be stuck, without payloads."""
-    sql = f"SELECT {CLAIMED_WITHOUT_PAYLOAD} FROM queue_app_task AS t WHERE {OVERDUE} LIMIT %s"
-    return [ClaimedTask.from_row(row) for row in fetch_all(sql, [grace_seconds, limit])]
+def overdue(grace_seconds: float, index_now: int, limit: int) -> list[ClaimedTask]:
+    """Return executing tasks so far past their deadline that their worker must be stuck, without payloads.
+
+    The index's clock, by which they were leased, must agree (µs): PostgreSQL's clock may have stepped ahead.
+    """
+    sql = (
+        f"SELECT {CLAIMED_WITHOUT_PAYLOAD} FROM queue_app_task AS t WHERE {OVERDUE}"
+        " AND %s - COALESCE(t.leased_at, 0) > 1e6 * (EXTRACT(EPOCH FROM t.deadline - t.started_at) + %s) LIMIT %s"
+    )
+    rows = fetch_all(sql, [grace_seconds, index_now, grace_seconds, limit])
+    return [ClaimedTask.from_row(row) for row in rows]

@@ -1,15 +1,16 @@
 """Rows of workers: heartbeat, drain, stop, and the death of a silent worker."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from queue_app.sql.database import execute, fetch_all
+from queue_app.sql.database import execute, fetch_all, fetch_value
 
 _LIVE: Final = "status IN ('active', 'draining')"
-#: Condition for live workers that have missed more heartbeats than the parameter.
-SILENT: Final = f"""
-{_LIVE} AND last_heartbeat_at < statement_timestamp() - make_interval(secs => heartbeat_seconds * %s)
+_BEAT: Final = "(last_heartbeat_at AT TIME ZONE 'UTC')::text"
+#: Expression for the live workers, each as "id interval beat": heartbeat interval (s) and last heartbeat.
+HEARTBEATS: Final = f"""
+ARRAY(SELECT concat_ws(' ', id, heartbeat_seconds, {_BEAT}) FROM queue_app_worker WHERE {_LIVE})
 """
 #: Condition for live workers on a machine, whose name begins their process identities.
 NEIGHBOURS: Final = f"{_LIVE} AND starts_with(process_identity, %s)"
@@ -18,10 +19,11 @@ _MARK_DEAD: Final = f"""
 UPDATE queue_app_worker SET status = 'dead', stopped_at = clock_timestamp()
 WHERE {_LIVE} AND id {{which}} RETURNING id, profile
 """
-# The caller must have been able to see heartbeats for one and a half intervals: while PostgreSQL is away, none arrives.
+# A worker that sent a heartbeat since it was found to be silent lives.
 _MARK_SILENT_DEAD: Final = _MARK_DEAD.format(
     which=f"""IN (
-    SELECT id FROM queue_app_worker WHERE {SILENT} AND heartbeat_seconds * 1.5 < %s LIMIT %s FOR UPDATE SKIP LOCKED)"""
+    SELECT id FROM queue_app_worker JOIN unnest(%s::uuid[], %s::text[]) AS silent (id, beat) USING (id)
+    WHERE {_BEAT} = silent.beat FOR UPDATE OF queue_app_worker SKIP LOCKED)"""
 )
 
 
@@ -49,9 +51,14 @@ def is_asked_to_drain(worker_id: uuid.UUID) -> bool:
     return bool(fetch_all(sql, [worker_id]))
 
 
-def mark_silent_dead(missed_heartbeats: int, listened: float, limit: int) -> list[tuple[uuid.UUID, str]]:
-    """Declare silent workers dead; the caller has listened for ``listened`` seconds. Return (id, profile) of each."""
-    found = fetch_all(_MARK_SILENT_DEAD, [missed_heartbeats, listened, limit])
+def heartbeats() -> list[str]:
+    """Return the live workers with their last heartbeats, as ``HEARTBEATS`` describes them."""
+    return list(fetch_value(f"SELECT {HEARTBEATS}"))
+
+
+def mark_silent_dead(silent: Mapping[uuid.UUID, str]) -> list[tuple[uuid.UUID, str]]:
+    """Declare workers dead whose last heartbeat is still the given one; return (id, profile) of each."""
+    found = fetch_all(_MARK_SILENT_DEAD, [list(silent), list(silent.values())]) if silent else []
     return [(worker_id, profile) for worker_id, profile in found]
 
 

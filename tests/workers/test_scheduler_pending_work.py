@@ -1,6 +1,5 @@
 """For each job with questions: every state in which it has work must give a true answer."""
 
-import math
 import os
 import subprocess
 import sys
@@ -58,10 +57,6 @@ def one_is_due(scene):
     Task.objects.update(run_after=ago())
 
 
-def one_is_silent(scene, status="active"):
-    Worker.objects.filter(pk=enlist(scene).id).update(status=status, last_heartbeat_at=ago(31))
-
-
 def one_lost_its_process(scene, status="active"):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     hand = enlist(scene, process_identity(child.pid), child.pid)
@@ -102,14 +97,8 @@ class Case(NamedTuple):
     act: Callable[[], object]
 
 
-def mark_silent_dead():
-    return workers.mark_silent_dead(3, math.inf, 10)
-
-
 CASES = {
     "due": Case("due", one_is_due, make_due),
-    "silent": Case("reap", one_is_silent, mark_silent_dead),
-    "silent while draining": Case("reap", lambda scene: one_is_silent(scene, "draining"), mark_silent_dead),
     "gone": Case("reap", one_lost_its_process, mark_dead_locally),
     "gone while draining": Case("reap", lambda scene: one_lost_its_process(scene, "draining"), mark_dead_locally),
     "orphan of a dead one": Case("reap", lambda scene: its_worker_ended(scene, "dead"), reap_orphans),
@@ -128,8 +117,6 @@ CASES = {
 LIVE = "('active', 'draining')"
 TWINS = {
     "due": ("due", "statement_timestamp()", "statement_timestamp() - interval '1 hour'"),
-    "silent": ("silent", LIVE, "('draining')"),
-    "silent while draining": ("silent", LIVE, "('active')"),
     "gone": ("neighbours", LIVE, "('draining')"),
     "gone while draining": ("neighbours", LIVE, "('active')"),
     "orphan of a dead one": ("orphans", LIVE, "('active', 'dead')"),
@@ -187,8 +174,10 @@ def test_the_answers_are_the_same_however_the_statements_go(scene, monkeypatch, 
     one_is_overdue(scene)
     me = process_identity(os.getpid())
     enlist(scene, me, os.getpid())
-    said = dict.fromkeys(("silent", "orphans", "pauses", "operations"), False)
+    said = dict.fromkeys(("orphans", "pauses", "operations"), False)
     said |= {"due": True, "overdue": True, "generation": snapshot.generation(), "neighbours": [f"{os.getpid()} {me}"]}
+    said["heartbeats"] = workers.heartbeats()
+    assert len(said["heartbeats"]) == 2
     for _ in range(8):
         assert ask(pending_work.QUESTIONS) == said
 
@@ -202,7 +191,7 @@ def test_without_process_identities_no_worker_counts_as_local(scene, monkeypatch
 def test_every_job_that_asks_first_has_its_cases(scene):
     asking = {job.name: job.asks for job in Scheduler().jobs if job.asks}
     assert {case.job for case in CASES.values()} == set(asking)
-    assert {question for question, *_ in TWINS.values()} | {"generation"} == {
+    assert {question for question, *_ in TWINS.values()} | {"generation", "heartbeats"} == {
         q for asks in asking.values() for q in asks
     }
 

@@ -13,6 +13,9 @@ if redis.pcall('HGET', GENERATION, 'run_id') ~= run_id then
   for _, q in ipairs(redis.pcall('SMEMBERS', LIMITED)) do redis.call('DEL', queue_key(q), weights_key(q)) end
   redis.call('DEL', LIMITS, LIMITED, SETTINGS)
 end
+-- The recorded use of rates outlives it too, and so must the clock by which it was recorded.
+local clock = redis.pcall('HMGET', GENERATION, 'stamp', 'behind')
 redis.call('DEL', GENERATION, PROFILES)  -- nothing is placed for profiles whose keys are being wiped
-redis.call('HSET', GENERATION, 'number', ARGV[1], 'run_id', run_id, 'state', 'rebuilding')
+redis.call('HSET', GENERATION, 'number', ARGV[1], 'run_id', run_id, 'state', 'rebuilding',
+  'stamp', clock[1] or '0', 'behind', clock[2] or '0')
 return 1

@@ -44,9 +44,8 @@ for _, each in ipairs(picks) do
   ids_of_lanes[lane] = ids_of_lanes[lane] or {}
   table.insert(ids_of_lanes[lane], id)
 end
-if #picks > 0 then
-  redis.call('HSET', GENERATION, 'stamp', stamp, 'w:' .. worker, stamp)
-end
+redis.call('HSET', GENERATION, 'stamp', stamp)
+if #picks > 0 then redis.call('HSET', GENERATION, 'w:' .. worker, stamp) end
 for q, stamps_and_ids in pairs(leases) do
   redis.call('ZADD', queue_leases_key(q), unpack(stamps_and_ids))
   record_starts('q:' .. q, queue_policy(q), #stamps_and_ids / 2)

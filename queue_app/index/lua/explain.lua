@@ -3,9 +3,10 @@
 -- ARGV[1]  lane    ARGV[2]  id
 -- Returns  {state of the generation, its number, score in its lane or '', lane of its lease or '', owner of turns in its
 --          queue: 'user', 'key' or '', tasks of the same owner before it, gate, ...}
---          gate: {name, room or '' for unlimited, instant (us) at which time opens it or '', used slots, cap or '',
---          '1' if paused else '0', throttled until (us) or '', starts that a full bucket holds or '', us between two
---          starts or '', id, ...}; the ids are of at most 20 tasks that hold the slots of a gate at its cap
+--          gate: {name, room or '' for unlimited, instant at which time opens it or '', used slots, cap or '', '1' if
+--          paused else '0', throttled until or '' (us by PostgreSQL's clock, as the instant before), starts that a full
+--          bucket holds or '', us between two starts or '', id, ...}; the ids are of at most 20 tasks that hold the slots of a
+--          gate at its cap
 --
 -- The gates are those of a claim: everything, the queue, then task type, key and user where they have limits.
 --! include lanes
@@ -29,7 +30,7 @@ local reply = { state, generation[1] or '0', score, redis.call('HGET', LEASES, i
 
 local function text(number) return number and whole(number) or '' end
 local function add(name, policy, room, at, used, holders)
-  local gate = { name, room < math.huge and text(room) or '', text(at), used, policy.cap or '',
+  local gate = { name, room < math.huge and text(room) or '', text(at and at + rows_ahead()), used, policy.cap or '',
     policy.paused and '1' or '0', text(policy.throttled), text(policy.burst), text(policy.interval or policy.delay) }
   if policy.cap and used >= tonumber(policy.cap) then
     for _, holder in ipairs(holders()) do gate[#gate + 1] = holder end

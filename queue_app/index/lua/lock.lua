@@ -8,7 +8,11 @@ if type(holder) == 'table' then  -- the key has another type
   redis.call('DEL', key)
   holder = false
 end
-if holder and holder ~= ARGV[2] then return 0 end
+if holder and holder ~= ARGV[2] then
+  -- A lock lasts too long when the server's clock steps back.
+  if ARGV[3] ~= '0' and redis.call('PTTL', key) > tonumber(ARGV[3]) then redis.call('PEXPIRE', key, ARGV[3]) end
+  return 0
+end
 if ARGV[3] == '0' then
   redis.call('DEL', key)
   return 0

@@ -182,5 +182,5 @@ def check_clocks() -> Iterator[Finding]:
     yield level(
         "clocks",
         f"{pair} differ by {most:.1f} s",
-        "Let NTP set all clocks. Promotion and ages are wrong by this difference; no task is lost or run twice.",
+        "Let NTP set all clocks. Delays, retries, expiry and ages follow PostgreSQL's; no task is lost or run twice.",
     )

@@ -1,8 +1,8 @@
 """Requeue the tasks of dead workers, and fail tasks that are stuck past their deadline.
 
 A worker is dead when it sends no heartbeat for its whole budget, or at once when it ran on this
-machine and its process is gone. While PostgreSQL is away no heartbeat arrives, so a scheduler only
-counts silence after it has listened for one and a half heartbeats. Tasks of a worker that stopped,
+machine and its process is gone. A scheduler measures silence by its own monotonic clock, from the last change of
+the heartbeat that it saw; so no step of PostgreSQL's clock makes a worker dead. Tasks of a worker that stopped,
 or whose row is gone, are requeued too. Crashes are counted apart from failures; a task with too many
 becomes a dead letter (``crash_loop``).
 
@@ -13,14 +13,17 @@ and the index, the reconciler ends the leases and pushes the tasks.
 import math
 import time
 import uuid
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from types import MappingProxyType
 from typing import ClassVar
 
 from queue_app import conf, signals
-from queue_app.core.clock import now
 from queue_app.core.process import machine_identity, process_identity
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
 from queue_app.core.states import Status
-from queue_app.index import Index
+from queue_app.exceptions import IndexUnavailable
+from queue_app.index import Index, get_index
 from queue_app.services.lifecycle.claim import return_to_index, withdraw_last
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify import events
@@ -28,49 +31,62 @@ from queue_app.services.notify.index import notify_index
 from queue_app.services.upkeep.jobs import Answers
 from queue_app.sql import reap as rows
 from queue_app.sql import workers
+from queue_app.sql.database import clock
 
 BATCH = 500
-#: Longest gap between two checks of the heartbeats. After a longer gap the scheduler cannot tell whether the workers
-#: were silent or PostgreSQL was away. With a shorter limit a busy scheduler would never count silence.
-MAX_GAP_SECONDS = 10.0
+#: Longest gap between two looks at the heartbeats that counts as silence, unless a worker's interval is longer. In a
+#: longer gap PostgreSQL may have been away. With a shorter limit a busy scheduler would never count silence.
+MIN_GAP_SECONDS = 2.0
 
 
-def reap(listened: float = math.inf) -> int:
-    """Declare silent workers dead and end at most ``BATCH`` of their attempts; return the number of attempts.
+def reap(silent: Mapping[uuid.UUID, str] = MappingProxyType({})) -> int:
+    """Declare workers dead and end at most ``BATCH`` of their attempts; return the number of attempts.
 
-    ``listened``: for how long the caller could have seen a heartbeat, in seconds.
+    ``silent``: workers that were silent for their whole budget, each with the last heartbeat that it sent.
     """
-    _announce(workers.mark_silent_dead(conf.get().worker.missed_heartbeats, listened, BATCH))
+    _announce(workers.mark_silent_dead(silent))
     mark_dead_locally()
     return reap_orphans()
 
 
 class Reaper:
-    """Reaps about every second, and remembers since when it has seen every heartbeat."""
+    """Reaps about every second, and remembers how long each worker has been silent."""
 
-    QUESTIONS: ClassVar = ("silent", "neighbours", "orphans")
+    QUESTIONS: ClassVar = ("heartbeats", "neighbours", "orphans")
 
     def __init__(self) -> None:
-        self._listens_since = self._checked_at = -math.inf  # monotonic
+        self._looked_at = -math.inf  # monotonic
+        self._silence: dict[str, tuple[str, float]] = {}  # worker -> its last heartbeat, seconds since without another
+        self._silent: dict[uuid.UUID, str] | None = None  # as the answers of this turn say
 
     def run_once(self) -> int:
-        """Call ``reap``; after the start, and after PostgreSQL was away, give workers the time for a heartbeat."""
-        now = self._listen()
-        reaped = reap(now - self._listens_since)
-        self._checked_at = now
-        return reaped
+        """Call ``reap`` with the workers that have been silent for their whole budget."""
+        silent = self._silent if self._silent is not None else self._look(workers.heartbeats())
+        self._silent = None
+        return reap(silent)
 
     def is_wanted(self, answers: Answers) -> bool:
-        """Whether the answers name something to reap; counts as a check."""
-        self._checked_at = self._listen()
-        return answers["silent"] or answers["orphans"] or any(map(_is_gone, answers["neighbours"]))
+        """Whether the answers name something to reap; counts as a look."""
+        self._silent = self._look(answers["heartbeats"])
+        return bool(self._silent) or answers["orphans"] or any(map(_is_gone, answers["neighbours"]))
 
-    def _listen(self) -> float:
-        """Start to listen again if the last check is too long ago; return the time now."""
+    def _look(self, heartbeats: Iterable[str]) -> dict[uuid.UUID, str]:
+        """Compare heartbeats with those of the last look; return the silent workers, each with its last heartbeat."""
         now = time.monotonic()
-        if now - self._checked_at > MAX_GAP_SECONDS:
-            self._listens_since = now
-        return now
+        gap, self._looked_at = now - self._looked_at, now
+        before, self._silence = self._silence, {}
+        budget, silent = conf.get().worker.missed_heartbeats, {}
+        for each in heartbeats:
+            worker, interval, beat = each.split(" ", 2)
+            known, seconds = before.get(worker, ("", 0.0))
+            if known != beat:
+                seconds = 0.0
+            elif gap <= max(float(interval), MIN_GAP_SECONDS):
+                seconds += gap
+            self._silence[worker] = (beat, seconds)
+            if seconds > budget * float(interval):
+                silent[uuid.UUID(worker)] = beat
+        return dict(islice(silent.items(), BATCH))
 
 
 def reap_orphans() -> int:
@@ -93,9 +109,14 @@ def reap_orphans() -> int:
 def reap_overdue() -> int:
     """Fail tasks of workers that live but are stuck; return how many.
 
-    The worker enforces deadlines itself; the reaper waits ``SCHEDULER.OVERDUE_SECONDS`` longer.
+    The worker enforces deadlines itself; the reaper waits ``SCHEDULER.OVERDUE_SECONDS`` longer. Two clocks must agree,
+    so that a step of one of them ends no attempt. While the index is away there is only one: then nothing is overdue.
     """
-    tasks = rows.overdue(conf.get().scheduler.overdue_seconds, BATCH)
+    try:
+        index_now = get_index().now()
+    except IndexUnavailable:
+        return 0
+    tasks = rows.overdue(conf.get().scheduler.overdue_seconds, index_now, BATCH)
     return len(finish([_timed_out(task) for task in tasks])) if tasks else 0
 
 
@@ -106,7 +127,7 @@ def _timed_out(task: ClaimedTask) -> Outcome:
         traceback="",
         reason="timeout",
     )
-    return Outcome(task, task.started_at, now(), failure=failure)
+    return Outcome(task, task.started_at, clock(), failure=failure)
 
 
 def mark_dead(worker_id: uuid.UUID) -> int:

@@ -19,7 +19,7 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.models import PriorityPolicy
 from queue_app.sql import comparison, snapshot, workers
-from queue_app.sql.database import alias
+from queue_app.sql.database import alias, clock
 
 #: Time after which the lock of a dead rebuilder lapses; each step renews it.
 LOCK_SECONDS = 5.0
@@ -92,9 +92,11 @@ def rebuild() -> Rebuilt | None:
 def copy_limits() -> int:
     """Copy all limits and the promotion thresholds from their rows to the index; return how many differed.
 
+    Tells the index the rows' time first: throttles and ages are instants of the rows.
     An edit between reading a row and writing its copy would be overwritten. So after a change the rows
     are read again, until nothing differs.
     """
+    get_index().set_clock(clock())
     differed = changed = _copy_limits_once()
     for _ in range(3):
         if not changed:

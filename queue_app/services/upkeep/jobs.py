@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 from django.db import DatabaseError
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from queue_app import conf
 from queue_app.core.process import machine_identity
@@ -30,16 +30,16 @@ def recorded[**P](name: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
     def decorate(job: Callable[P, int]) -> Callable[P, int]:
         @wraps(job)
         def run(*args: P.args, **kwargs: P.kwargs) -> int:
-            started_at, began = timezone.now(), time.monotonic()
+            began = time.monotonic()
             try:
                 done = job(*args, **kwargs)
             except Exception as error:
                 with suppress(DatabaseError):  # the database may be the reason for the error
                     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                    _write(name, started_at=started_at, error=text[:MAX_ERROR])
+                    _write(name, started_at=_ago(time.monotonic() - began), error=text[:MAX_ERROR])
                 raise
             seconds = time.monotonic() - began
-            _write(name, started_at=started_at, succeeded_at=timezone.now(), seconds=seconds, done=done, error="")
+            _write(name, started_at=_ago(seconds), succeeded_at=Now(), seconds=seconds, done=done, error="")
             return done
 
         return run
@@ -47,14 +47,19 @@ def recorded[**P](name: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
     return decorate
 
 
+def _ago(seconds: float) -> Any:
+    """Return an expression for an instant of the past, by the database's clock: those of the hosts may differ."""
+    return Now() - timedelta(seconds=seconds)
+
+
 def _write(name: str, **fields: Any) -> None:
     MaintenanceJob.objects.using(alias()).update_or_create(name=name, defaults=fields)
 
 
 def succeeded_within(name: str, seconds: float) -> bool:
-    """Whether the job has succeeded within the last ``seconds``."""
-    since = timezone.now() - timedelta(seconds=seconds)
-    return MaintenanceJob.objects.using(alias()).filter(name=name, succeeded_at__gte=since).exists()
+    """Whether the job has succeeded within the last ``seconds``; a success of the future does not count."""
+    within = (_ago(seconds), Now())
+    return MaintenanceJob.objects.using(alias()).filter(name=name, succeeded_at__range=within).exists()
 
 
 def progress(name: str) -> dict[str, Any]:
@@ -85,11 +90,8 @@ def wake_idle_workers() -> int:
 
 def pending_work(questions: Iterable[str]) -> Answers:
     """Answer questions of ``sql.pending_work`` in one round trip. Raises database errors."""
-    settings, names = conf.get(), set(questions)
-    params: dict[str, Any] = {
-        "silent": settings.worker.missed_heartbeats,
-        "overdue": settings.scheduler.overdue_seconds,
-    }
+    names = set(questions)
+    params: dict[str, Any] = {"overdue": conf.get().scheduler.overdue_seconds}
     if "neighbours" in names:
         params["neighbours"] = machine_identity() or None  # an unknown machine has no neighbours
     return rows.pending_work(names, params)

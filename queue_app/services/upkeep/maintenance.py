@@ -13,7 +13,6 @@ from typing import Final, Self
 
 from django.db import Error as DatabaseError
 from django.db.models import Count, Max
-from django.utils import timezone
 
 from queue_app import conf
 from queue_app.conf import RetentionSettings
@@ -27,6 +26,7 @@ from queue_app.services.upkeep import jobs
 from queue_app.services.upkeep.promote import JOB as PROMOTE
 from queue_app.services.upkeep.promote import promote as promote_aged
 from queue_app.sql import throttle, upkeep
+from queue_app.sql.database import clock
 
 PURGE: Final = "purge"
 PURGE_BATCH: Final = 1000
@@ -59,7 +59,7 @@ def expire() -> int:
 @jobs.recorded("snapshot")
 def snapshot() -> int:
     """Write the statistics of this minute for every queue; return how many rows were new."""
-    return take_snapshot(timezone.now().replace(second=0, microsecond=0))
+    return take_snapshot(clock().replace(second=0, microsecond=0))
 
 
 @jobs.recorded(PURGE)
@@ -128,7 +128,7 @@ class _Pass:
         if found.get("retention") != _times(retention):
             return None
         last = cls(datetime.fromisoformat(found["done"]), datetime.fromisoformat(found["since"]))
-        return last if timedelta() <= timezone.now() - last.since < FULL_PASS else None
+        return last if timedelta() <= clock() - last.since < FULL_PASS else None
 
     @classmethod
     def save(cls, retention: RetentionSettings, started_at: datetime, last: Self | None) -> None:
@@ -156,7 +156,7 @@ def purge_tasks(retention: RetentionSettings, limit: int, until: float) -> int:
         upkeep.COMPLETED: (retention.success_seconds, last.done - OVERLAP if last else None),
         upkeep.UNSUCCESSFUL: (retention.failure_seconds, None),
     }
-    started_at = timezone.now()
+    started_at = clock()
     while kinds:
         for kind, (keep, after) in list(kinds.items()):
             batch = upkeep.purge_tasks(kind, keep, key_seconds, limit, after)

@@ -84,9 +84,14 @@ class _Sweep:
         if len(page) == limit:
             self.cursor = (page[-1].queued_at, page[-1].id)
         else:
-            self.cursor = (self.until - timedelta(seconds=OVERLAP_SECONDS), uuid.UUID(int=0))
+            self.cursor = _overlap(self.until)
             self.done = True
         return [(task, risen[task.id]) for task in page if task.id in risen]
+
+
+def _overlap(until: datetime) -> Cursor:
+    """Return where the next sweep starts after one that ended at ``until``."""
+    return until - timedelta(seconds=OVERLAP_SECONDS), uuid.UUID(int=0)
 
 
 def promote(*, budget: float = BUDGET_SECONDS, batch: int = BATCH) -> Promotion:
@@ -125,8 +130,11 @@ def _sweeps(thresholds: Thresholds, known: dict[str, list[str]]) -> list[_Sweep]
     for band in PROMOTED:
         for rise in rises(band, thresholds):
             name = f"{band.label}:{rise.to.label}"
+            until = now - timedelta(seconds=rise.after)
             cursor = _load(known[name]) if name in known else None
-            found.append(_Sweep(name, band, now - timedelta(seconds=rise.after), cursor))
+            if cursor is not None and cursor[0] > until:  # the database's clock went back
+                cursor = _overlap(until)
+            found.append(_Sweep(name, band, until, cursor))
     return found
 
 

@@ -2,9 +2,11 @@
 -- the prefix that every script gets as its only key, KEYS[1], so that a script stays on one node of a cluster. Times are in
 -- microseconds (us) unless a comment says otherwise.
 local P = KEYS[1]
-local GENERATION = P .. ':generation'    -- hash: number, run_id, state, reshaped, stamp (time of the last claim, us)
-                                         -- and 'w:WORKER' (the same of one worker)
-local SETTINGS = P .. ':settings'        -- hash: max_concurrent, paused, promote_2, promote_3, promote_4 (s), gated
+local GENERATION = P .. ':generation'    -- hash: number, run_id, state, reshaped, stamp (time of the last claim or
+                                         -- look at the generation, us), behind (see now_us) and 'w:WORKER' (stamp
+                                         -- of a worker's last claim)
+local SETTINGS = P .. ':settings'        -- hash: max_concurrent, paused, promote_2, promote_3, promote_4 (s), gated,
+                                         -- rows_ahead (see below);
                                          -- gated: set since a type, a key or the users of a queue first had limits
 local COUNTERS = P .. ':counters'        -- hash: counted event -> number since Redis was emptied
 local EVENTS = P .. ':events'            -- stream: lifecycle events, capped
@@ -40,20 +42,37 @@ local function short_key(p) return P .. ':short:' .. p end              -- zset:
 local function watch_key(p) return P .. ':watch:' .. p end              -- string: worker that waits for a refill
 local function wake_key(w) return P .. ':wake:' .. w end                -- list: wake-up tokens, read by BLPOP
 
+local function exact(number) return string.format('%.17g', number) end
+local function whole(number) return string.format('%.0f', number) end
+
+-- The index's own clock (us). It never goes back: if the server's clock steps back by more than a second, the index adds the
+-- step (`behind`) from then on. So whatever the scripts stored by this clock still ends in time.
+local STEP_US = 1000000
 local instant  -- read once per call
 local function now_us()
   if not instant then
-    local t = redis.call('TIME')
-    instant = t[1] * 1000000 + t[2]
+    local t, known = redis.call('TIME'), redis.call('HMGET', GENERATION, 'stamp', 'behind')
+    local stamp, behind = tonumber(known[1] or nil) or 0, tonumber(known[2] or nil) or 0
+    instant = t[1] * 1000000 + t[2] + behind
+    if stamp - instant > STEP_US then
+      -- pcall: a server without memory refuses writes, and a release must go on
+      redis.pcall('HSET', GENERATION, 'behind', whole(behind + stamp - instant))
+      instant = stamp
+    end
   end
   return instant
 end
 
+-- How far PostgreSQL's clock is ahead of `now_us` (us), as the reconciler last saw it (set_clock.lua). Scripts that compare
+-- an instant of a row with the present time add it.
+local ahead
+local function rows_ahead()
+  ahead = ahead or tonumber(redis.call('HGET', SETTINGS, 'rows_ahead') or nil) or 0
+  return ahead
+end
+
 -- The id of this run of the server; it changes with every restart, which may lose data.
 local function server_run() return string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') end
-
-local function exact(number) return string.format('%.17g', number) end
-local function whole(number) return string.format('%.0f', number) end
 
 local function first_of(key)
   local found = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')

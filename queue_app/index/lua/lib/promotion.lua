@@ -1,13 +1,13 @@
 --! include keys
 -- Promotion, as queue_app/core/promotion.py defines it. A task's own place is its own band * 10^13 + queued_at (ms). Its
--- age lifts it by whole bands, according to the thresholds. Every push computes the place from the age, so a push never
--- undoes a promotion.
+-- age, by PostgreSQL's clock, lifts it by whole bands, according to the thresholds. Every push computes the place from the
+-- age, so a push never undoes a promotion.
 local thresholds, clock  -- band -> ms; current time (ms)
 
 local function effective_place(own)
   if not thresholds then
     local seconds = redis.call('HMGET', SETTINGS, 'promote_2', 'promote_3', 'promote_4')
-    thresholds, clock = {}, now_us() / 1000
+    thresholds, clock = {}, (now_us() + rows_ahead()) / 1000
     for i = 1, 3 do thresholds[i + 1] = seconds[i] and tonumber(seconds[i]) * 1000 end
   end
   local band = math.floor(own / 1e13)

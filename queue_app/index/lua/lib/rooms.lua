@@ -24,7 +24,8 @@ end
 -- Returns the room by throttle, rate and delay; when there is none, also the earliest start (us).
 local function rate_room(g, policy)
   local now = now_us()
-  if policy.throttled and policy.throttled > now then return 0, policy.throttled end
+  local throttled_until = policy.throttled and policy.throttled - rows_ahead()
+  if throttled_until and throttled_until > now then return 0, throttled_until end
   if not policy.interval and not policy.delay then return math.huge end
   local used, each, next_at = read_bucket(g, policy, now)
   local n, at = math.huge, nil

@@ -138,23 +138,26 @@ local function apply_refills()
   return at
 end
 
--- Makes one idle worker of each profile wait for the next refill; in a profile where no worker waits, wakes one. Returns
--- the ms that `worker`, the caller, must wait, or ''.
+-- Makes one idle worker of each profile wait for the next refill. Wakes one in a profile where no worker waits, or where one
+-- waits for a later refill (which may only look later, because the server's clock stepped back). Returns the ms that
+-- `worker`, the caller, must wait, or ''.
 local function watch_refills(profile, worker, is_idle)
   local _, at = first_of(REFILLS)
   if not at then return '' end
-  local wait = ''
+  local wait, left = '', math.max(0, math.ceil((tonumber(at) - now_us()) / 1000))
   if profile then
     local holder = redis.call('GET', watch_key(profile))
     if is_idle and (not holder or holder == worker) then
-      wait = string.format('%d', math.max(0, math.ceil((tonumber(at) - now_us()) / 1000)))
-      redis.call('SET', watch_key(profile), worker, 'PX', wait + 1000)
+      wait = string.format('%d', left)
+      redis.call('SET', watch_key(profile), worker, 'PX', left + 1000)
     elseif holder == worker then
       redis.call('DEL', watch_key(profile))
     end
   end
   for _, p in ipairs(profiles()) do
-    if redis.call('EXISTS', watch_key(p)) == 0 then wake_one(p) end
+    local lasts = redis.call('PTTL', watch_key(p))
+    if lasts > left + 1000 then redis.call('DEL', watch_key(p)) end
+    if lasts < 0 or lasts > left + 1000 then wake_one(p) end
   end
   return wait
 end

@@ -1,10 +1,11 @@
 """reap: tasks of dead workers go back to their places."""
 
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from django.utils import timezone
+from django.db.models import F
 
 from queue_app import signals
 from queue_app.models import Task, Worker
@@ -12,10 +13,21 @@ from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import reap as module
-from queue_app.services.repair.reap import Reaper, reap
+from queue_app.services.repair.reap import Reaper, reap, reap_overdue
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.repair.workers import WorkerIdentity, deregister, heartbeat, register
-from tests.support.engine import assert_index_agrees, at_once, done, index_away, put_many, row, status, take, take_ids
+from tests.support.engine import (
+    assert_index_agrees,
+    at_once,
+    done,
+    index_away,
+    put_many,
+    row,
+    silent,
+    status,
+    take,
+    take_ids,
+)
 from tests.support.scene import Hand
 
 
@@ -27,30 +39,22 @@ def enlist(scene, kinds: str = "a") -> Hand:
     return hand
 
 
-def silence(hand: Hand, seconds: float) -> None:
-    """Move the last heartbeat of a worker this far into the past."""
-    Worker.objects.filter(pk=hand.id).update(last_heartbeat_at=timezone.now() - timedelta(seconds=seconds))
-
-
-def make_silent(hand: Hand) -> None:
-    silence(hand, 31)
-
-
-def stop(hand: Hand) -> None:
+def stop(hand: Hand) -> dict[uuid.UUID, str]:
     deregister(hand.id, hand.profile, tasks_done=0)
+    return {}
 
 
-def forget(hand: Hand) -> None:
+def forget(hand: Hand) -> dict[uuid.UUID, str]:
     Worker.objects.filter(pk=hand.id).delete()
+    return {}
 
 
-@pytest.mark.parametrize("fate", [make_silent, stop, forget])
+@pytest.mark.parametrize("fate", [silent, stop, forget])
 def test_the_tasks_of_a_worker_that_is_gone_are_queued_again(engine, history, fate):
     ids = put_many(3)
     hand, other = enlist(engine), enlist(engine)
     [task] = take(hand)
-    fate(hand)
-    assert reap() == 1
+    assert reap(fate(hand)) == 1
     assert history.states(task.id) == "queued executing queued"
     assert (row(task.id).attempt, row(task.id).failures) == (1, 0)
     assert_index_agrees()
@@ -61,11 +65,11 @@ def test_the_tasks_of_a_worker_that_is_gone_are_queued_again(engine, history, fa
 
 def test_a_silent_worker_is_declared_dead_once(engine):
     hand = enlist(engine)
-    silence(hand, 31)
     heard = []
     signals.worker_reaped.connect(listener := lambda **event: heard.append(event["worker_id"]))
-    reap()
-    reap()
+    found = silent(hand)
+    reap(found)
+    reap(found)
     signals.worker_reaped.disconnect(listener)
     assert heard == [hand.id]
     assert Worker.objects.get().status == "dead"
@@ -74,39 +78,107 @@ def test_a_silent_worker_is_declared_dead_once(engine):
     assert hand.profile.id not in engine.check().profiles
 
 
-def test_silence_counts_only_while_the_scheduler_could_see_heartbeats(engine, monkeypatch):
-    """After an outage of PostgreSQL for a minute, all workers were silent and all are alive."""
+@pytest.fixture
+def wait(monkeypatch):
+    """Let the monotonic clock of the scheduler go on by some seconds."""
     clock = [1000.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+
+    def wait(seconds: float) -> None:
+        clock[0] += seconds
+
+    return wait
+
+
+def looks(reaper: Reaper, wait: Callable[[float], None], seconds: int) -> int:
+    """Let the scheduler look every second; return how many attempts it ended."""
+    ended = 0
+    for _ in range(seconds):
+        wait(1)
+        ended += reaper.run_once()
+    return ended
+
+
+def beat(*hands: Hand) -> None:
+    """Let workers send a heartbeat."""
+    for hand in hands:
+        assert heartbeat(hand.id, draining=False, tasks_done=0)
+
+
+def dead() -> list[uuid.UUID]:
+    """Return the workers that were declared dead."""
+    return list(Worker.objects.filter(status="dead").values_list("id", flat=True))
+
+
+def test_silence_counts_only_while_the_scheduler_could_see_heartbeats(engine, wait):
+    """After an outage of PostgreSQL for a minute, all workers were silent and all are alive."""
     put_many(1)
-    hand, dead = enlist(engine), enlist(engine)
+    hand, mute = enlist(engine), enlist(engine)
     take(hand)
     reaper = Reaper()
     for away in (5, 60):  # the start, which knows of nothing; an outage
-        clock[0] += away
-        silence(hand, 60)
-        silence(dead, 60)
-        assert reaper.run_once() == 0
-        clock[0] += 9
-        assert heartbeat(hand.id, draining=False, tasks_done=0)
-        assert heartbeat(dead.id, draining=False, tasks_done=0)
-        reaper.run_once()
-    silence(dead, 60)
-    clock[0] += 7
-    assert reaper.run_once() == 0
-    assert list(Worker.objects.filter(status="dead").values_list("id", flat=True)) == [dead.id]
+        wait(away)
+        assert looks(reaper, wait, 10) == 0
+        beat(hand, mute)
+    assert looks(reaper, wait, 9) == 0
+    for _ in range(2):
+        beat(hand)
+        looks(reaper, wait, 10)
+    assert dead() == []
+    looks(reaper, wait, 3)
+    assert dead() == [mute.id], "31 s after its last heartbeat"
     assert len(engine.check().leases) == 1
 
 
+@pytest.mark.parametrize("step", [1, -1], ids=["ahead", "back"])
+def test_a_step_of_the_rows_clock_makes_no_worker_dead_and_hides_no_death(engine, wait, step):
+    put_many(1)
+    hand, mute = enlist(engine), enlist(engine)
+    take(mute)
+    reaper = Reaper()
+    looks(reaper, wait, 5)
+    # The stored instants move against the clock.
+    Worker.objects.update(last_heartbeat_at=F("last_heartbeat_at") - step * timedelta(hours=1))
+    assert looks(reaper, wait, 5) == 0
+    for _ in range(2):
+        beat(hand)
+        looks(reaper, wait, 10)
+    assert dead() == []
+    beat(hand)
+    assert looks(reaper, wait, 10) == 1
+    assert dead() == [mute.id]
+
+
 @pytest.mark.parametrize("draining", [False, True])
-def test_a_worker_within_its_budget_keeps_its_tasks(engine, draining):
+def test_a_worker_within_its_budget_keeps_its_tasks(engine, wait, draining):
     put_many(1)
     hand = enlist(engine)
     take(hand)
     assert heartbeat(hand.id, draining=draining, tasks_done=1)
-    silence(hand, 29)
-    assert reap() == 0
+    assert looks(Reaper(), wait, 30) == 0
     assert engine.check().leases
+
+
+def test_a_worker_that_was_heard_again_lives(engine):
+    """Its heartbeat arrives between the look and the statement."""
+    hand = enlist(engine)
+    found = silent(hand)
+    beat(hand)
+    reap(found)
+    assert dead() == []
+
+
+@pytest.mark.parametrize("overdue", [True, False])
+def test_a_step_of_the_rows_clock_ends_no_attempt(engine, overdue):
+    """An hour ahead, every running task is past its deadline by PostgreSQL's clock; the index's clock disagrees."""
+    [task_id] = put_many(1)
+    take(enlist(engine))
+    hour = timedelta(hours=1)
+    Task.objects.update(started_at=F("started_at") - hour, deadline=F("deadline") - hour)
+    if overdue:
+        Task.objects.update(leased_at=F("leased_at") - 3_600_000_000)
+    assert reap_overdue() == overdue
+    assert (status(task_id) == "executing") is not overdue
 
 
 def test_the_late_outcome_of_a_reaped_worker_is_refused(engine):
@@ -114,8 +186,7 @@ def test_the_late_outcome_of_a_reaped_worker_is_refused(engine):
     put_many(1)
     hand, other = enlist(engine), enlist(engine)
     [stale] = take(hand)
-    silence(hand, 31)
-    reap()
+    reap(silent(hand))
     [current] = take(other)
     assert finish([done(stale, "1")]) == set()
     assert engine.check().leases == {current.id}
@@ -127,8 +198,7 @@ def test_a_task_that_was_to_be_cancelled_is_cancelled(engine, history):
     hand = enlist(engine)
     cancelled, requeued = take(hand, 2)
     cancel(cancelled.id)
-    silence(hand, 31)
-    assert reap() == 2
+    assert reap(silent(hand)) == 2
     assert history.states(cancelled.id) == "queued executing cancelled"
     assert history.states(requeued.id) == "queued executing queued"
     assert_index_agrees()
@@ -140,8 +210,7 @@ def test_a_free_slot_is_announced(engine):
     hand, other = enlist(engine), enlist(engine)
     take(hand)
     assert take(other) == []
-    silence(hand, 31)
-    reap()
+    reap(silent(hand))
     assert engine.called(other)
 
 
@@ -150,9 +219,8 @@ def test_lost_notifications_of_the_index_are_repaired(engine, script, monkeypatc
     put_many(2)
     hand = enlist(engine)
     take(hand)
-    silence(hand, 31)
     with index_away(script):
-        assert reap() == 1
+        assert reap(silent(hand)) == 1
     Reconciler().run_once()
     assert_index_agrees()
 
@@ -161,8 +229,8 @@ def test_two_reapers_at_once(engine, history):
     ids = put_many(20)
     hand = enlist(engine)
     take(hand, 20)
-    silence(hand, 31)
-    assert sum(at_once([reap] * 4)) == 20
+    found = silent(hand)
+    assert sum(at_once([lambda: reap(found)] * 4)) == 20
     assert all(history.states(task_id) == "queued executing queued" for task_id in ids)
     reap()
     assert_index_agrees()
@@ -172,8 +240,8 @@ def test_a_task_that_ends_while_it_is_reaped_ends_once(engine, history):
     put_many(30)
     hand = enlist(engine)
     tasks = take(hand, 30)
-    silence(hand, 31)
-    at_once([reap, lambda: [finish([done(task)]) for task in tasks]])
+    found = silent(hand)
+    at_once([lambda: reap(found), lambda: [finish([done(task)]) for task in tasks]])
     reap()
     assert {history.states(task.id) for task in tasks} <= {"queued executing completed", "queued executing queued"}
     assert Task.objects.filter(status="executing").count() == 0

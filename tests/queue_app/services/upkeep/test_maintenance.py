@@ -229,15 +229,28 @@ def test_a_snapshot_is_of_a_whole_minute(rows):
         (None, ["promote", "expire", "snapshot", "purge"]),
         (4, ["promote", "expire", "snapshot", "purge"]),
         (2, []),
+        (-60, ["promote", "expire", "snapshot", "purge"]),
     ],
 )
 def test_overdue(rows, minutes_ago, overdue):
-    """After three minutes without a run."""
+    """After three minutes without a run, or when the database's clock has stepped back since the last one."""
     if minutes_ago is not None:
         at = timezone.now() - timedelta(minutes=minutes_ago)
         MaintenanceJob.objects.bulk_create(MaintenanceJob(name=name, succeeded_at=at) for name in maintenance.JOBS)
     assert run_overdue() == overdue
     assert run_overdue() == [], "they have just run"
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_the_clock_of_a_schedulers_host_does_not_matter(rows, monkeypatch, hours):
+    now = timezone.now
+    with monkeypatch.context() as patch:
+        patch.setattr("django.utils.timezone.now", lambda: now() + timedelta(hours=hours))
+        assert run_overdue()
+    assert run_overdue() == []
+    MaintenanceJob.objects.update(succeeded_at=now() - timedelta(minutes=4))
+    monkeypatch.setattr("django.utils.timezone.now", lambda: now() + timedelta(hours=hours))
+    assert run_overdue()
 
 
 def test_one_overdue_job(rows):

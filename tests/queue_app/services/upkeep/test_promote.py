@@ -358,3 +358,19 @@ def test_nothing_to_do_costs_no_call_for_tasks(engine):
     with counted_calls(engine.index) as calls:
         promote()
     assert sorted(calls) == ["generation", "set_thresholds"]
+
+
+def test_a_step_back_of_the_rows_clock_does_not_hide_tasks_from_the_sweeps(engine):
+    """The sweeps have passed instants that come once more."""
+    put(priority="low")
+    promote()
+    MaintenanceJob.objects.update(
+        progress={
+            name: [(datetime.fromisoformat(at) + timedelta(hours=1)).isoformat(), task_id]
+            for name, (at, task_id) in MaintenanceJob.objects.get().progress.items()
+        }
+    )
+    promote()
+    known = MaintenanceJob.objects.get().progress
+    assert known
+    assert all(datetime.fromisoformat(at) < datetime.now(UTC) for at, _ in known.values())
