@@ -83,8 +83,6 @@ WSGI_APPLICATION = "taskqueue_project.wsgi.application"
 TEMPLATES: list[dict[str, Any]] = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        # The wheel contains templates/ as queue_app/templates; a checkout has them here.
-        "DIRS": [BASE_DIR / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [

@@ -283,6 +283,16 @@ def test_the_wheel_installs_one_package(wheel):
         assert len(archive.namelist()) == len(set(archive.namelist())), "each file is there once"
 
 
+def test_an_editable_install_exposes_one_package_with_its_templates(tmp_path):
+    build = f"from hatchling.build import build_editable; build_editable({str(tmp_path)!r})"
+    run(sys.executable, "-c", build, cwd=ROOT)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
+        [link] = [name for name in archive.namelist() if name.endswith(".pth")]
+        [folder] = [Path(line) for line in archive.read(link).decode().split()]
+    assert [each.name for each in folder.iterdir()] == ["queue_app"]
+    assert [name for name in TEMPLATES if not (folder / "queue_app/templates" / name).exists()] == []
+
+
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
 def test_it_holds_what_it_needs_and_no_more(wheel, sdist, kind):
     if kind == "wheel":
@@ -294,5 +304,5 @@ def test_it_holds_what_it_needs_and_no_more(wheel, sdist, kind):
         wanted += [str(path.relative_to(ROOT)) for path in (ROOT / "queue_app").rglob(f"{folder}/**/*.*")]
     wanted += [f"templates/{name}" for name in TEMPLATES]
     assert [name for name in wanted if "__pycache__" not in name and name not in names] == []
-    for unwanted in ("taskqueue_project/", "tests/", "__pycache__"):
+    for unwanted in ("taskqueue_project/", "tests/", ".editable/", "__pycache__"):
         assert unwanted not in names
