@@ -39,10 +39,7 @@ def _too_strict(alias: str, why: str) -> Error:
 def check_settings(**_: Any) -> list[CheckMessage]:
     """Report problems of ``TASKQUEUE`` (E001), and contradictory values (E006)."""
     settings, problems = conf.load()
-    messages: list[CheckMessage] = [
-        Error(f"TASKQUEUE {problem.key} {problem.message}", hint=problem.hint, id="queue_app.E001")
-        for problem in problems
-    ]
+    messages: list[CheckMessage] = [Error(str(problem), hint=problem.hint, id="queue_app.E001") for problem in problems]
     if settings.scheduler.leader_seconds <= 2 * settings.scheduler.due_seconds:
         messages.append(
             Error(

@@ -153,7 +153,7 @@ def get() -> TaskQueueSettings:
         raise ImproperlyConfigured(NEEDS_USE_TZ)
     settings, problems = load()
     if problems:
-        raise ImproperlyConfigured(" ".join(f"TASKQUEUE {p.key}: {p.message} {p.hint}".strip() for p in problems))
+        raise ImproperlyConfigured(" ".join(f"{problem} {problem.hint}" for problem in problems))
     return settings
 
 

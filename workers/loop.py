@@ -197,6 +197,6 @@ class ErrorBackoff:
             return
         self._text = text
         if isinstance(error, IndexUnavailable | DatabaseError):
-            logger.warning("%s; trying again", text)
+            logger.warning("%s; trying again", text.rstrip("."))
         else:
             logger.error("worker %s failed; trying again", self._worker_name, exc_info=error)

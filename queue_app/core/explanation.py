@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
+from queue_app.core.states import predicate
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -49,7 +51,7 @@ class Explanation:
 
     def lines(self) -> Iterator[str]:
         """Yield the reasons as lines of text."""
-        yield f"Task {self.task_id} is {self.status.replace('_', ' ')}."
+        yield f"Task {self.task_id} {predicate(self.status)}."
         for reason in self.reasons:
             yield f"{'-' if reason.blocks else ' '} {reason.text}"
 

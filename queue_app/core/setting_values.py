@@ -21,6 +21,10 @@ class Problem:
     message: str
     hint: str
 
+    def __str__(self) -> str:
+        """Return what is wrong with the key, as a sentence."""
+        return " ".join(filter(None, ("TASKQUEUE", self.key, self.message)))
+
 
 def merge_environment(raw: Mapping[str, Any], environ: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
     """Return ``raw``, overridden by every ``TASKQUEUE__A__B`` of the environment."""

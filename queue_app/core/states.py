@@ -23,6 +23,18 @@ WAITING: Final = frozenset({Status.SCHEDULED, Status.QUEUED})
 PENDING: Final = WAITING | {Status.EXECUTING}
 TERMINAL: Final = frozenset(Status) - PENDING
 
+_PREDICATES: Final = {
+    Status.FAILED: "has failed",
+    Status.DEAD_LETTER: "is a dead letter",
+    Status.EXPIRED: "has expired",
+}
+
+
+def predicate(status: str) -> str:
+    """Return what a sentence says about a task in this state, such as "is queued"."""
+    return _PREDICATES.get(Status(status), f"is {status}")
+
+
 #: State -> states that may follow it. Tests enforce this table by a trigger in PostgreSQL.
 TRANSITIONS: Final[dict[Status, frozenset[Status]]] = {
     Status.SCHEDULED: frozenset({Status.QUEUED, Status.CANCELLED}),

@@ -57,7 +57,7 @@ class HttpTransport(Transport):
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise InvalidTaskData("server", f"server must be an address like https://example.org, not {server!r:.100}.")
         if not token:
-            raise InvalidTaskData("token", "token is needed: give --token, or set TASKQUEUE_TOKEN.")
+            raise InvalidTaskData("token", "token is missing: give it, or set TASKQUEUE_TOKEN.")
         self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
         self._path = f"{parts.path.rstrip('/')}/internal/workers"
         self._token = token

@@ -83,7 +83,8 @@ class Command(ServerCommand):
             )
         except InvalidTaskData as error:
             option = "queues" if error.field == "queue" else error.field
-            raise CommandError(f"--{option}: {error}", returncode=EXIT_USAGE) from None
+            names_it = str(error).startswith(f"{option} ")
+            raise CommandError(f"--{error}" if names_it else f"--{option}: {error}", returncode=EXIT_USAGE) from None
         port = options["health_port"]
         if port is not None and not 0 < port < 2**16:
             raise CommandError(f"--health-port is {port}; give a port from 1 to 65535.", returncode=EXIT_USAGE)

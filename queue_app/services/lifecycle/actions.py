@@ -19,7 +19,7 @@ from queue_app.core.events import EventName, occasion_of
 from queue_app.core.masking import unmask
 from queue_app.core.priorities import Band
 from queue_app.core.records import Enqueued, NewTask, TaskRef
-from queue_app.core.states import Status
+from queue_app.core.states import Status, predicate
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import InvalidTransition, TaskNotFound
 from queue_app.index import Index
@@ -158,4 +158,4 @@ def _refusal(task_id: uuid.UUID, why: str) -> TaskNotFound | InvalidTransition:
     if task_id not in found:
         return TaskNotFound(f"There is no task {task_id}.")
     status = found[task_id]
-    return InvalidTransition(f"The task is {status.replace('_', ' ')}; {why}.", status=status)
+    return InvalidTransition(f"The task {predicate(status)}; {why}.", status=status)

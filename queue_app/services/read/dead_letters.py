@@ -13,7 +13,7 @@ from django.db.models.functions import TruncHour
 from django.utils import timezone
 
 from queue_app.core.redaction import Secrets, redact
-from queue_app.core.states import Status
+from queue_app.core.states import Status, predicate
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import DeadLetterNotFound, InvalidTransition
 from queue_app.models import DeadLetter, Task, TaskPayload
@@ -165,7 +165,7 @@ def refusal(dead_letter_id: uuid.UUID, verb: str) -> DeadLetterNotFound | Invali
     elif found is None:
         why = "its task was purged"
     else:
-        why = f"its task is {found.replace('_', ' ')}"
+        why = f"its task {predicate(found)}"
     return InvalidTransition(f"The dead letter cannot be {verb}: {why}.", status=status)
 
 

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from queue_app.core.explanation import Explanation, Reason
 from queue_app.core.records import TaskRef
-from queue_app.core.states import TERMINAL, Status
+from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.placement import GateState, Placement
@@ -55,7 +55,7 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
     """Return why a task that was just read is not running; like ``explain``."""
     status = Status(task.status)
     if status in TERMINAL:
-        text = f"It has ended: {status.replace('_', ' ')} {_time(task.finished_at)}."
+        text = f"It {predicate(status)}; it ended {_time(task.finished_at)}."
         reasons = [Reason("finished", text, details={"status": status.value, "finished_at": task.finished_at})]
     elif status is Status.EXECUTING:
         reasons = [_executing(task, visible)]

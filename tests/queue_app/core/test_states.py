@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_app.core.states import PENDING, TERMINAL, TRANSITIONS, WAITING, Status
+from queue_app.core.states import PENDING, TERMINAL, TRANSITIONS, WAITING, Status, predicate
 from queue_app.models.querysets import expand_statuses
 
 ALLOWED = """
@@ -62,3 +62,10 @@ def test_pending_is_a_composite(names, states):
 def test_other_names_are_refused(name):
     with pytest.raises(ValueError, match="is not a valid Status"):
         expand_statuses([name])
+
+
+def test_sentences_about_a_state():
+    assert {predicate(state) for state in Status} == {
+        "is scheduled", "is queued", "is executing", "is completed", "has failed", "is cancelled", "is a dead letter",
+        "has expired",
+    }  # fmt: skip

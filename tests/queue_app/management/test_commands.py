@@ -45,7 +45,7 @@ def test_an_option_that_is_no_number():
 def test_an_option_out_of_range():
     ended = manage("runworker", "--concurrency", "0", **(NOWHERE["postgresql"] | NOWHERE["redis"]))
     assert ended.returncode == 2
-    assert ended.stderr.strip() == "CommandError: --concurrency: concurrency must lie between 1 and 1000, not 0."
+    assert ended.stderr.strip() == "CommandError: --concurrency must lie between 1 and 1000, not 0."
 
 
 def test_a_mistyped_key_gets_a_suggestion():

@@ -25,10 +25,10 @@ def refused(*arguments: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--concurrency", "0"], "--concurrency: concurrency must lie between 1 and 1000, not 0."),
+        (["--concurrency", "0"], "--concurrency must lie between 1 and 1000, not 0."),
         (["--concurrency", "-1"], "between 1 and 1000, not -1"),
         (["--concurrency", "100000"], "between 1 and 1000, not 100000"),
-        (["--processes", "0"], "--processes: processes must lie between 1 and 256"),
+        (["--processes", "0"], "--processes must lie between 1 and 256"),
         (["--processes", "999"], "--processes"),
         (["--max-tasks", "0"], "--max-tasks"),
         (["--grace", "-1"], "--grace"),
