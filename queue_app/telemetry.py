@@ -1,6 +1,7 @@
 """Turn the signals of ``queue_app.signals`` into log lines."""
 
 import logging
+import time
 from typing import Any, Final
 
 from django.dispatch import Signal, receiver
@@ -50,12 +51,25 @@ _LINES: Final[dict[Signal, tuple[int, str]]] = {
     signals.dead_letters_discarded: (logging.INFO, "dead letters discarded by %(by)s: %(count)d (%(reason)s)"),
     signals.tasks_expired: (logging.WARNING, "stale tasks of queue %(queue)s expired: %(count)d"),
 }
+#: Time after which a lost notification of one kind is logged again. While Redis is away, every call loses one.
+REPEAT_SECONDS: Final = 60.0
+_logged: Final[dict[str, float]] = {}  # operation -> when (monotonic) its loss was last logged
 _FINAL: Final = frozenset({Status.FAILED, Status.DEAD_LETTER})
+#: New state of a task -> what follows its failed attempt.
+_FOLLOWS: Final = {
+    Status.FAILED: "it is not retried",
+    Status.DEAD_LETTER: "no retries are left, it is a dead letter now",
+    Status.CANCELLED: "it does not run again",
+}
 
 
 @receiver(signals.index_unreachable, dispatch_uid="queue_app.telemetry.unreachable")
 def index_unreachable(operation: str, error: Exception, **_: Any) -> None:
-    """Log that a notification of the index was lost, and how it will be repaired."""
+    """Log that a notification of the index was lost, and how it will be repaired; each kind once a minute."""
+    now = time.monotonic()
+    if now - _logged.get(operation, -REPEAT_SECONDS) < REPEAT_SECONDS:
+        return
+    _logged[operation] = now
     what, repair = _LOST.get(operation, (f"of {operation}", _FROM_ROWS))
     logger.warning("the index was not notified %s; %s: %s", what, repair, error)
 
@@ -88,42 +102,43 @@ def operation_ended(operation: Any, **_: Any) -> None:
     )
 
 
-def _describe(outcome: Outcome, status: Status, secrets: Secrets) -> str:
-    """Return one line about a failed attempt, without secrets and control characters."""
-    failure = outcome.failure
-    what = redact(f"{failure.exception_class}: {failure.message}", secrets) if failure else ""
-    return (
-        f"{outcome.task.task_type} {outcome.task.id} attempt {outcome.task.attempt} -> {status}: {printable(what):.500}"
-    )
+def _describe(outcome: Outcome, status: Status | None, retry_in: float | None, secrets: Secrets) -> str:
+    """Return one line about a failed attempt and what follows, without secrets and control characters."""
+    task, failure = outcome.task, outcome.failure
+    assert failure is not None  # noqa: S101 - for the type checker
+    name = failure.exception_class.removeprefix("builtins.").removeprefix("queue_app.exceptions.")
+    error = redact(f"{name}: {failure.message}" if failure.message else name, secrets)
+    follows = "its server decides about a retry" if status is None else _FOLLOWS.get(status, f"it is {status} now")
+    if status is Status.SCHEDULED and retry_in is not None:
+        follows = f"retry {task.failures + 1} of {task.max_retries} in {retry_in:.3g} s"
+    what = "was cancelled" if status is Status.CANCELLED else "failed"
+    return f"{printable(task.task_type)} {what}: {printable(error):.500}; {follows} (task {task.id})"
 
 
 @receiver(signals.attempt_finished, dispatch_uid="queue_app.telemetry.finished")
-def attempt_finished(outcome: Outcome, status: Status, **_: Any) -> None:
+def attempt_finished(outcome: Outcome, status: Status | None, retry_in: float | None = None, **_: Any) -> None:
     """Log a failure: a warning if the task is retried, an error if it was the last attempt.
 
-    Error trackers report each ``ERROR`` line. The record carries the exception if it was raised
-    in this process and contains no secret; otherwise it carries the redacted traceback as text.
+    The record carries the redacted traceback as text. Error trackers report each ``ERROR`` line, so that record also
+    carries the exception, if this process raised it and it contains no secret.
     """
     if outcome.failure is None:
         return
     from queue_app.displayed_payload import secrets_of_call  # noqa: PLC0415 - it needs the models
 
     secrets = secrets_of_call(outcome.task)
-    described = _describe(outcome, status, secrets)
+    described = _describe(outcome, status, retry_in, secrets)
+    facts = {"task_id": str(outcome.task.id)} | facts_of_attempt(outcome.task, status)
+    if status is Status.CANCELLED:
+        logger.info("%s", described, extra={ATTRIBUTE: facts})
+        return
+    facts["traceback"] = redact(outcome.failure.traceback, secrets)[-4_000:]
     if status not in _FINAL:
-        level = logging.INFO if status is Status.CANCELLED else logging.WARNING
-        logger.log(level, "%s", described, extra=_facts(outcome, status))
+        logger.warning("%s", described, extra={ATTRIBUTE: facts})
         return
     text = outcome.failure.message + outcome.failure.traceback
     error = None if any(secret in text for secret in secrets) else outcome.error
-    facts = _facts(outcome, status)
-    if error is None and outcome.failure.traceback:
-        facts[ATTRIBUTE]["traceback"] = redact(outcome.failure.traceback, secrets)[-4_000:]
-    logger.error("%s", described, exc_info=error, extra=facts)
-
-
-def _facts(outcome: Outcome, status: Status) -> dict[str, dict[str, Any]]:
-    return {ATTRIBUTE: {"task_id": str(outcome.task.id)} | facts_of_attempt(outcome.task, status)}
+    logger.error("%s", described, exc_info=error, extra={ATTRIBUTE: facts})
 
 
 @receiver(signals.tasks_crash_looped, dispatch_uid="queue_app.telemetry.crash_looped")

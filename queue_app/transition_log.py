@@ -62,14 +62,14 @@ def log_due(tasks: Iterable[TaskRef]) -> None:
         _write("Due", task.id, {"task_type": task.task_type, "queue": task.queue, "status": Status.QUEUED.value})
 
 
-def facts_of_attempt(task: ClaimedTask, status: Status) -> dict[str, Any]:
+def facts_of_attempt(task: ClaimedTask, status: Status | None) -> dict[str, Any]:
     """Return the fields of a log line about an attempt, without the id of the task."""
     return {
         "task_type": task.task_type,
         "queue": task.queue,
         "attempt": task.attempt,
         "worker": "" if task.worker_id is None else str(task.worker_id),
-        "status": status.value,
+        "status": "" if status is None else status.value,
         "trace_id": "" if task.trace is None else trace.trace_id(task.trace),
     }
 

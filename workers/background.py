@@ -37,6 +37,7 @@ class Heartbeat:
         self._beat = beat
         self._on_lost = on_lost
         self._stop = threading.Event()
+        self._is_failing = False
         self._supervisor = supervisor
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -56,10 +57,16 @@ class Heartbeat:
                 self._on_lost("it was declared dead")
                 return False
         except DatabaseError as error:
-            logger.warning("heartbeat failed: %s", " ".join(str(error).split()))
+            if not self._is_failing:
+                logger.warning("heartbeat failed: PostgreSQL: %s; trying again", " ".join(str(error).split()))
+            self._is_failing = True
             connections.close_all()
         except Exception:  # without this thread the worker would be declared dead
             logger.exception("heartbeat failed")
+        else:
+            if self._is_failing:
+                logger.info("heartbeats reach PostgreSQL again")
+            self._is_failing = False
         return True
 
     def _run(self) -> None:

@@ -53,6 +53,8 @@ def install() -> None:
     global _plain_factory  # noqa: PLW0603 - a process has one factory of records
     limits = conf.get().task_logs
     root = logging.getLogger()
+    if not root.handlers and logging.lastResort is not None:
+        root.addHandler(logging.lastResort)  # Python uses it only if there is no other handler
     if limits.max_lines and not any(isinstance(handler, Capture) for handler in root.handlers):
         root.addHandler(Capture(limits.level.upper()))
     if logging.getLogRecordFactory() is not _make_record:

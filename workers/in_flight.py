@@ -10,6 +10,7 @@ from queue_app.core.records import AttemptKey, ClaimedTask, Outcome
 from queue_app.index import MAX_CLAIM
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.outcomes import describe
+from queue_app.workers.summary import Summary
 from queue_app.workers.transport.base import OutcomesRefused, Transport
 
 logger = logging.getLogger("taskqueue")
@@ -36,6 +37,7 @@ class InFlight:
         self._returning: dict[AttemptKey, ClaimedAttempt] = {}
         self.claimed = 0  # tasks since the start, without those given back
         self.done = 0
+        self.summary = Summary()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -84,9 +86,23 @@ class InFlight:
             for outcome in batch:
                 key = _key(outcome.task)
                 self._held.pop(key, None)
-                if outcome.task.id not in accepted:
+                if outcome.task.id in accepted:
+                    self._note(outcome)
+                else:
                     logger.warning("the outcome of %s attempt %d came too late and was refused", *key)
         return True
+
+    def _note(self, outcome: Outcome) -> None:
+        """Count an outcome that was stored, and log it at the level DEBUG; failures have a line of their own."""
+        task = outcome.task
+        if outcome.failure is not None:
+            what = "cancelled" if outcome.failure.reason == "cancelled" else "failed"
+        else:
+            what = "completed" if outcome.snooze is None and outcome.throttle is None else "postponed"
+            if logger.isEnabledFor(logging.DEBUG):
+                seconds = (outcome.finished_at - outcome.started_at).total_seconds()
+                logger.debug("%s %s after %.3f s (task %s)", task.task_type, what, seconds, task.id)
+        self.summary.add(what, task_type=task.task_type)
 
     def _finish_one(self, outcome: Outcome) -> set[uuid.UUID]:
         """Store one outcome; if it is refused, store a failure that gives the reason."""

@@ -91,6 +91,7 @@ class WorkerLoop:
             self._backoff.recover(error, lambda: register(self.profile, self.id), self._transport.rebuild_if_needed)
         else:
             self._backoff.reset()
+        self._in_flight.summary.log_if_due(len(self._in_flight))
 
     def _gather(self) -> None:
         for outcome in self._pool.take_outcomes():
@@ -138,6 +139,7 @@ class WorkerLoop:
             claimer.prefetch.max_wait if self._pool.unstarted else None,
             claimer.refill_in if self._room() > 0 else None,
             self._reports.due_in(),
+            self._in_flight.summary.due_in(),
             0 if self._check_cancelled and due is not None else due,
             self._shutdown.remaining,
         )
@@ -162,7 +164,7 @@ class ErrorBackoff:
     def __init__(self, worker_name: str) -> None:
         self._worker_name = worker_name
         self._not_before = 0.0  # monotonic time of the next try
-        self._text = ""
+        self._last = ""
 
     @property
     def pause(self) -> float:
@@ -186,17 +188,23 @@ class ErrorBackoff:
 
     def reset(self) -> None:
         """Log the next error even if it is the same as the last: a turn of the loop succeeded in between."""
-        self._text = ""
+        if self._last:
+            logger.info("worker %s works again", self._worker_name)
+            self._last = ""
 
     def _log(self, error: Exception) -> None:
         """Log an error once while it stays the same; close connections that may be broken."""
         if not isinstance(error, IndexUnavailable):
             connections.close_all()
         text = " ".join(str(error).split())
-        if text == self._text:
+        # While a server is away its errors differ by the step of the turn that failed.
+        same = type(error).__name__ if isinstance(error, IndexUnavailable | DatabaseError) else text
+        if same == self._last:
             return
-        self._text = text
-        if isinstance(error, IndexUnavailable | DatabaseError):
+        self._last = same
+        if isinstance(error, IndexUnavailable):
             logger.warning("%s; trying again", text.rstrip("."))
+        elif isinstance(error, DatabaseError):
+            logger.warning("PostgreSQL failed: %s; trying again", text.rstrip("."))
         else:
             logger.error("worker %s failed; trying again", self._worker_name, exc_info=error)

@@ -75,17 +75,21 @@ def check_processes(value: int) -> int:
     return value
 
 
+def release() -> str:
+    """Return the installed version of the queue."""
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:  # run from a checkout
+        return "development"
+
+
 def identify(worker_id: uuid.UUID, name: str) -> WorkerIdentity:
     """Return the identity under which this process registers."""
-    try:
-        release = version(DISTRIBUTION)
-    except PackageNotFoundError:  # run from a checkout
-        release = "development"
     return WorkerIdentity(
         id=worker_id,
         name=name,
         host=socket.gethostname(),
         pid=os.getpid(),
         process_identity=process_identity(os.getpid()),
-        version=release,
+        version=release(),
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from traceback import TracebackException
+from types import TracebackType
 from typing import Any
 
 import psycopg
@@ -26,6 +27,8 @@ _log = logging.getLogger("taskqueue")
 MAX_MESSAGE = 2_000  # characters
 MAX_TRACEBACK = 20_000  # characters; the end is kept
 MAX_FRAMES = 60
+#: Packages between a worker's slot and the function of a task.
+_RUNTIME = ("queue_app.workers.", "django.tasks.", "asgiref.", "concurrent.futures.")
 
 
 def visible_result(
@@ -140,7 +143,8 @@ def describe(error: BaseException) -> TaskFailure:
     except BaseException:  # noqa: BLE001 - a broken __str__ must not hide the failure
         message = "(the exception has no printable message)"
     try:
-        text = "".join(TracebackException.from_exception(error, limit=-MAX_FRAMES, compact=True).format())
+        frames = _without_runtime(error.__traceback__)
+        text = "".join(TracebackException(kind, error, frames, limit=-MAX_FRAMES, compact=True).format())
     except BaseException:  # noqa: BLE001
         text = "(the traceback cannot be formatted)"
     return TaskFailure(
@@ -148,6 +152,14 @@ def describe(error: BaseException) -> TaskFailure:
         message=storable(message[:MAX_MESSAGE])[:MAX_MESSAGE],
         traceback=storable(text[-MAX_TRACEBACK:])[-MAX_TRACEBACK:],
     )
+
+
+def _without_runtime(frames: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from the frame of the task's function on; all of it if the function was not reached."""
+    found = frames
+    while found is not None and str(found.tb_frame.f_globals.get("__name__")).startswith(_RUNTIME):
+        found = found.tb_next
+    return found or frames
 
 
 def storable(text: str) -> str:

@@ -33,6 +33,7 @@ from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
 from queue_app.workers.health import LoopHeartbeat
 from queue_app.workers.lifecycle import Exit, Wakeup, on_signals
+from queue_app.workers.summary import Summary
 
 logger = logging.getLogger("taskqueue")
 
@@ -115,6 +116,7 @@ class Scheduler:
         self._renew_at = 0.0  # monotonic time at which to renew the lock
         self._answers: Answers | None = None  # what this turn's query found
         self._questions: set[str] = set()
+        self._summary = Summary()
         self._query = Job("pending_work", 0.0, self._find_pending_work)  # for its error handling; never due
         self._wakeup = Wakeup()
         self.loop_heartbeat = LoopHeartbeat()
@@ -132,7 +134,7 @@ class Scheduler:
                 asks=("generation",),
                 is_wanted=lambda answers: rebuild_is_needed(answers["generation"]),
             ),
-            Job("due", settings.due_seconds, _make_all_due, asks=("due",)),
+            Job("due", settings.due_seconds, self._make_all_due, asks=("due",)),
             Job("requests", settings.due_seconds, requests.consume, needs_index=True),
             Job("reap", settings.reap_seconds, reaper.run_once, asks=reaper.QUESTIONS, is_wanted=reaper.is_wanted),
             Job("overdue", settings.reap_seconds, reap_overdue, asks=("overdue",)),
@@ -152,6 +154,7 @@ class Scheduler:
                 self._wakeup.wait(self._next_at() - time.monotonic())
             self._resign()
             connections.close_all()
+        logger.info("scheduler %s has stopped", self.token[:8])
         return Exit.OK
 
     def stop(self) -> None:
@@ -181,6 +184,7 @@ class Scheduler:
             self.loop_heartbeat.beat()
             job.due_at = time.monotonic() + (0 if job.has_more else job.interval)
             ran.append(job.name)
+        self._summary.log_if_due()
         return ran
 
     def _find_pending_work(self) -> None:
@@ -194,11 +198,23 @@ class Scheduler:
     def _maintain(self) -> None:
         run_overdue("promote", "expire", "snapshot", every=self._with_maintenance)
 
+    def _make_all_due(self) -> bool:
+        """Queue due tasks for up to ``DUE_SECONDS``; return whether there may be more."""
+        until = time.monotonic() + DUE_SECONDS
+        while queued := make_due():
+            self._summary.add("due tasks queued", queued)
+            if queued < DUE_BATCH:
+                break
+            if time.monotonic() >= until:
+                return True
+        return False
+
     def _purge(self) -> bool:
         """Delete old rows for up to ``PURGE_SECONDS``; return whether to continue in the next turn."""
         if self._purging or self._with_maintenance or is_overdue("purge"):
             self._purging, began = False, time.monotonic()
-            purge(seconds=PURGE_SECONDS)
+            if deleted := purge(seconds=PURGE_SECONDS):
+                self._summary.add("ended tasks deleted", deleted)
             self._purging = time.monotonic() >= began + PURGE_SECONDS
         return self._purging
 
@@ -243,15 +259,6 @@ class Scheduler:
             resign(self.token)
         except IndexUnavailable:
             logger.info("cannot release the leader's lock; it expires by itself")
-
-
-def _make_all_due() -> bool:
-    """Queue due tasks for up to ``DUE_SECONDS``; return whether there may be more."""
-    until = time.monotonic() + DUE_SECONDS
-    while make_due() == DUE_BATCH:
-        if time.monotonic() >= until:
-            return True
-    return False
 
 
 def _line(error: Exception) -> str:

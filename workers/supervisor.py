@@ -18,6 +18,7 @@ from typing import NoReturn
 from django.db import Error as DatabaseError
 from django.db import connections
 
+from queue_app import console
 from queue_app.workers.health import HealthMonitor, LoopHeartbeat, notify_systemd
 from queue_app.workers.lifecycle import (
     DUMP,
@@ -150,6 +151,7 @@ class Supervisor:
         code = int(Exit.CRASHED)
         try:
             leave_group_of_parent()
+            console.number(number)
             options = replace(self.options, name=numbered_name(self.options.name, number))
             worker = Worker(options, self._transport, worker_id, supervisor)
             worker.loop_heartbeat = self.loop_heartbeats[number - 1]

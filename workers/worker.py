@@ -3,18 +3,25 @@
 import logging
 import signal
 import uuid
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from django.db import connections
 
+from queue_app.logs import ATTRIBUTE
 from queue_app.workers import capture
 from queue_app.workers.background import Heartbeat, WakeListener
+from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.lifecycle import DUMP, HURRY, QUIET, Exit, dump, guard_forks, on_signals
 from queue_app.workers.loop import WorkerLoop
 from queue_app.workers.options import WorkerOptions, identify
+from queue_app.workers.summary import counted
 from queue_app.workers.transport.base import Transport
 
 logger = logging.getLogger("taskqueue")
+
+#: Maximum number of task types that a line names.
+NAMED = 5
 
 
 class Worker(WorkerLoop):
@@ -29,6 +36,7 @@ class Worker(WorkerLoop):
     ) -> None:
         super().__init__(options, transport, worker_id or uuid.uuid4())
         self._is_supervised = supervisor is not None
+        self._is_drain_logged = False
         self._heartbeat = Heartbeat(options.heartbeat_seconds, self._beat, self._on_lost, supervisor)
         self._wake_listener = WakeListener(self.id, transport, self._wake)
 
@@ -49,6 +57,7 @@ class Worker(WorkerLoop):
             self._log_start()
             while True:
                 self.run_once()
+                self._log_drain()
                 if self._finished():
                     return self._exit()
                 self._wakeup.wait(self._sleep_seconds())
@@ -62,11 +71,28 @@ class Worker(WorkerLoop):
         )
 
     def _log_start(self) -> None:
-        types, slots, name = len(self.profile.task_types), self.options.concurrency, self.options.name
-        logger.info("worker %s runs task types: %d, slots: %d (%s)", name, types, slots, self._pool.name)
+        name = self.options.name
+        logger.info("worker %s waits for tasks", name)
         if self._discovery.refused:
             names = ", ".join(self._discovery.refused)
             logger.warning("worker %s does not claim task types that its pool cannot run: %s", name, names)
+
+    def _log_drain(self) -> None:
+        """Log once what a draining worker waits for; a signal handler must not log."""
+        running = self._in_flight.running()
+        if self._is_drain_logged or not self._shutdown.draining or not running:
+            return
+        self._is_drain_logged = True
+        if self._shutdown.is_now:  # the next line says what is given back
+            return
+        logger.info(
+            "worker %s finishes %s, %g s at most; Ctrl-C or SIGTERM again gives them back (%s)",
+            self.options.name,
+            _tasks(len(running)),
+            self.options.grace_seconds,
+            _named(running),
+            extra={ATTRIBUTE: {"event": "Stopping", "running": len(running)}},
+        )
 
     def stop(self) -> None:
         """Drain; when called again, exit at once."""
@@ -115,10 +141,18 @@ class Worker(WorkerLoop):
         )
         failed = [step for step in steps if not self._try(step)]
         connections.close_all()
-        why = f": {self._shutdown.lost}" if self._shutdown.lost else ""
-        done = self._in_flight.done
-        logger.info("worker %s exits after %d task%s%s", self.options.name, done, "" if done == 1 else "s", why)
+        self._log_end(running)
         return self._shutdown.code(failed=bool(failed), gave_back=bool(running))
+
+    def _log_end(self, running: list[ClaimedAttempt]) -> None:
+        totals = self._in_flight.summary.totals
+        parts = [counted(totals) or "no task has ended"]
+        if running:
+            parts.append(f"{_tasks(len(running))} given back ({_named(running)})")
+        if self._shutdown.lost:
+            parts.append(self._shutdown.lost)
+        facts = {"event": "Stopping", **totals, "given_back": len(running)}
+        logger.info("worker %s has stopped: %s", self.options.name, ", ".join(parts), extra={ATTRIBUTE: facts})
 
     def _try(self, step: Callable[[], object]) -> bool:
         try:
@@ -154,3 +188,13 @@ class Worker(WorkerLoop):
         logger.error("worker %s stops: %s", self.options.name, why)
         self._shutdown.lost = why
         self._wakeup.set()
+
+
+def _named(attempts: Sequence[ClaimedAttempt]) -> str:
+    counts = Counter(held.task.task_type for held in attempts)
+    named = ", ".join(f"{name} {count}" for name, count in counts.most_common(NAMED))
+    return named + (f" and {len(counts) - NAMED} more types" if len(counts) > NAMED else "")
+
+
+def _tasks(count: int) -> str:
+    return "1 task" if count == 1 else f"{count} tasks"

@@ -28,7 +28,7 @@ def hide_password(url: str) -> str:
     return _PASSWORD.sub(r"\1\2***", url)
 
 
-def _server_url(alias: str) -> str:
+def server_url(alias: str) -> str:
     """Return the address of the cache ``alias`` without its password, for messages."""
     location = settings.CACHES.get(alias, {}).get("LOCATION", "")
     return hide_password(", ".join(location) if isinstance(location, list | tuple) else str(location))
@@ -70,7 +70,7 @@ def unavailable(operation: str, alias: str, error: Exception) -> IndexUnavailabl
     if isinstance(error, redis.ReadOnlyError):
         connect(alias).connection_pool.disconnect(inuse_connections=False)
     kind = IndexDamaged if is_damage(error) else IndexUnavailable
-    return kind(f"{operation}: Redis at {_server_url(alias)} failed: {describe(error)}")
+    return kind(f"Redis at {server_url(alias)} failed ({operation}): {describe(error)}")
 
 
 def is_damage(error: Exception) -> bool:

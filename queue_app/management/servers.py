@@ -1,5 +1,7 @@
 """Check settings and servers before a command starts: errors are one line without secrets."""
 
+import sys
+from argparse import ArgumentParser
 from typing import Any
 from urllib.parse import quote
 
@@ -9,9 +11,9 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, OperationalError, connections
 from psycopg.errors import UndefinedTable
 
-from queue_app import checks, conf, registry
+from queue_app import checks, conf, console, registry
 from queue_app.exceptions import IndexUnavailable
-from queue_app.index import get_index, hide_password
+from queue_app.index import get_index, hide_password, server_url
 from queue_app.sql.database import migrate_command
 
 EXIT_USAGE = 2
@@ -38,6 +40,28 @@ class ServerCommand(BaseCommand):
         check_postgresql()
         check_redis()
         registry.discover()
+
+    def print_log(self, options: dict[str, Any]) -> None:
+        """Print what the process logs, unless the project's LOGGING has handlers for it."""
+        color = False if options["no_color"] else True if options["force_color"] else None
+        console.install(sys.stderr, options["verbosity"], json=options["json"], color=color)
+
+
+def add_log_options(parser: ArgumentParser) -> None:
+    """Declare what a process prints; Django's own ``--verbosity`` has the levels."""
+    parser.add_argument(
+        "-q", "--quiet", dest="verbosity", action="store_const", const=0, help="print only warnings and errors (-v 0)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the log as lines of JSON")
+
+
+def addresses() -> dict[str, str]:
+    """Return the addresses of the servers, without passwords."""
+    settings = conf.get()
+    return {
+        "PostgreSQL": database_url(connections[settings.database_alias].settings_dict),
+        "Redis": server_url(settings.redis_alias),
+    }
 
 
 def check_redis() -> None:

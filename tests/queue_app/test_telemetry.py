@@ -32,6 +32,8 @@ def test_every_notification_has_a_line_for_its_loss():
         ("mine", "the index was not notified of mine; the reconciler will repair it from the rows: gone"),
     ],
 )
-def test_the_line_of_a_lost_notification(caplog, operation, line):
-    signals.index_unreachable.send(None, operation=operation, error=OSError("gone"))
+def test_the_line_of_a_lost_notification_is_not_repeated_at_once(caplog, monkeypatch, operation, line):
+    monkeypatch.setattr(telemetry, "_logged", {})
+    for _ in range(3):
+        signals.index_unreachable.send(None, operation=operation, error=OSError("gone"))
     assert caplog.messages == [line]

@@ -13,7 +13,7 @@ from tests.support.engine import assert_index_agrees, index_away, put, put_many,
 from tests.workers.stage import ECHO, QUICK, SLOW, away, statuses, teach
 
 
-def test_outcomes_are_kept_until_they_are_written(hire, monkeypatch, warnings_logged):
+def test_outcomes_are_kept_until_they_are_written(hire, monkeypatch, warnings_logged, caplog):
     [task_id] = put_many(1, ECHO, args=[5])
     worker = hire()
     worker.run_once()
@@ -23,10 +23,11 @@ def test_outcomes_are_kept_until_they_are_written(hire, monkeypatch, warnings_lo
         worker.run_once()
         worker.later(1)
     assert status(task_id) == Status.EXECUTING
-    assert warnings_logged() == ["gone; trying again"]
+    assert warnings_logged() == ["PostgreSQL failed: gone; trying again"]
     monkeypatch.undo()
     worker.run_once()
     assert status(task_id) == Status.COMPLETED
+    assert caplog.messages[-1] == f"worker {worker.options.name} works again"
     assert TaskResult.objects.get(task_id=task_id).value == 5
     assert len(worker._in_flight) == 0
 

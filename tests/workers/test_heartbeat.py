@@ -22,15 +22,32 @@ def test_a_beat(lost, alive, why):
     assert lost == why
 
 
-@pytest.mark.parametrize("error", [OperationalError("gone\naway"), RuntimeError("anything")])
-def test_a_beat_that_fails_is_logged_and_not_the_last(lost, caplog, error):
-    def beat() -> bool:
-        raise error
+def test_an_outage_is_logged_once_and_so_is_its_end(lost, caplog):
+    answers = iter([OperationalError("gone\naway"), OperationalError("gone"), True])
 
-    caplog.set_level(logging.WARNING, "taskqueue")
+    def beat() -> bool:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    caplog.set_level(logging.INFO, "taskqueue")
+    heart = Heartbeat(1, beat, lost.append)
+    assert [heart.run_once() for _ in range(3)] == [True, True, True]
+    assert lost == []
+    assert caplog.messages == [
+        "heartbeat failed: PostgreSQL: gone away; trying again",
+        "heartbeats reach PostgreSQL again",
+    ]
+
+
+def test_a_beat_with_an_unexpected_error_is_logged_and_not_the_last(lost, caplog):
+    def beat() -> bool:
+        raise RuntimeError("anything")
+
     assert Heartbeat(1, beat, lost.append).run_once() is True
     assert lost == []
-    assert caplog.records[0].getMessage() in ("heartbeat failed: gone away", "heartbeat failed")
+    assert caplog.messages == ["heartbeat failed"]
 
 
 def test_it_beats_until_it_is_stopped(lost):

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from queue_app import signals
 from queue_app.core.priorities import parse_band
 from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
 from queue_app.exceptions import IndexUnavailable, InvalidTaskData, WorkerLost
@@ -138,6 +139,9 @@ class HttpTransport(Transport):
                     raise OutcomesRefused(str(error)) from error
                 raise
             self._running -= {(outcome.task.id, outcome.task.attempt) for outcome in part}
+            for outcome in part:
+                if outcome.failure is not None and outcome.task.id in accepted:
+                    signals.attempt_finished.send(None, outcome=outcome, status=None, retry_in=None)
         return accepted
 
     def give_back(self, tasks: list[ClaimedTask]) -> None:

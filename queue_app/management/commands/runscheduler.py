@@ -5,7 +5,8 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from queue_app.management.servers import ServerCommand
+from queue_app import console
+from queue_app.management.servers import ServerCommand, add_log_options, addresses
 
 
 class Command(ServerCommand):
@@ -25,10 +26,12 @@ class Command(ServerCommand):
             help="also run promotion, expiry, statistics and purge every minute, for setups without Celery",
         )
         add("--health-port", type=int, metavar="PORT", help="answer GET /livez with the state of the loop on this port")
+        add_log_options(parser)
 
     def handle(self, **options: Any) -> None:
         """Run until a signal stops the loop."""
         from queue_app.workers.health import HealthMonitor  # noqa: PLC0415 - see the import rules
+        from queue_app.workers.options import default_name, release  # noqa: PLC0415
         from queue_app.workers.scheduler import STALE_SECONDS, Scheduler  # noqa: PLC0415 - see the import rules
 
         port = options["health_port"]
@@ -36,6 +39,12 @@ class Command(ServerCommand):
             raise CommandError(f"--health-port is {port}; give a port from 1 to 65535.", returncode=2)
         self.check_settings()
         self.prepare()
+        self.print_log(options)
+        upkeep = "every minute" if options["with_maintenance"] else "only what Celery has not done for some minutes"
+        console.announce(
+            f"task queue {release()}, scheduler {default_name()}",
+            {"maintenance": upkeep, **addresses(), "to stop": "Ctrl-C or SIGTERM"},
+        )
         scheduler = Scheduler(with_maintenance=options["with_maintenance"])
         try:
             HealthMonitor([scheduler.loop_heartbeat], STALE_SECONDS, port).start()

@@ -7,10 +7,14 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from queue_app import conf, registry
+from queue_app import conf, console, registry
 from queue_app.exceptions import InvalidTaskData
-from queue_app.management.servers import EXIT_USAGE, ServerCommand
+from queue_app.index import hide_password
+from queue_app.management.servers import EXIT_USAGE, ServerCommand, add_log_options, addresses
 from queue_app.management.verbs._values import names
+
+#: Maximum number of task types that the first lines name.
+NAMED = 5
 
 
 class Command(ServerCommand):
@@ -51,10 +55,11 @@ class Command(ServerCommand):
         add("--health-port", type=int, metavar="PORT", help="answer GET /livez on this port")
         add("--reload", action="store_true", help="restart when the code changes, for development")
         add("--grace", type=float, help="seconds that a drain waits for running tasks (default 30)")
+        add_log_options(parser)
 
     def handle(self, **options: Any) -> None:
         """Run until a signal; exit with the worker's code."""
-        from queue_app.workers.options import WorkerOptions, check_processes, default_name  # noqa: PLC0415 - see the import rules
+        from queue_app.workers.options import WorkerOptions, check_processes, default_name, release  # noqa: PLC0415 - see the import rules
         from queue_app.workers.rlimits import ResourceLimits, parse_rlimit  # noqa: PLC0415
         from queue_app.workers.supervisor import run_workers  # noqa: PLC0415
 
@@ -92,6 +97,11 @@ class Command(ServerCommand):
             registry.discover()
         else:
             self.prepare()
+        self.print_log(options)
+        facts = _facts(worker_options, processes, options["server"])
+        if options["verbosity"] == 1 and sys.stderr.isatty() and not options["json"]:
+            facts["to see more"] = "-v 2 prints each task"
+        console.announce(f"task queue {release()}, worker {worker_options.name}", facts)
         try:
             code = run_workers(worker_options, transport, processes, health_port=port, reload=options["reload"])
         except OSError as error:
@@ -101,6 +111,22 @@ class Command(ServerCommand):
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(int(code))
+
+
+def _facts(options: Any, processes: int, server: str | None) -> dict[str, str]:
+    """Return what the first lines of a worker say."""
+    slots = f"{processes} processes with {options.concurrency} each" if processes > 1 else str(options.concurrency)
+    types = registry.known_types()
+    named = ", ".join(types[:NAMED]) + (f" and {len(types) - NAMED} more" if len(types) > NAMED else "")
+    facts = {
+        "queues": ", ".join(options.queues) or "all",
+        "slots": f"{slots} ({options.pool})",
+        "capabilities": ", ".join(options.capabilities),
+        "tasks": named or "none: write functions with @task in the module tasks of an installed app",
+        **({"server": hide_password(server)} if server else addresses()),
+        "to stop": f"Ctrl-C or SIGTERM; running tasks have {options.grace_seconds:g} s to end",
+    }
+    return {name: value for name, value in facts.items() if value}
 
 
 def _transport(server: str | None, token: str | None) -> Any:

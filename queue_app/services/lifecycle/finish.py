@@ -62,22 +62,26 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
     """
     first = {(outcome.task.id, outcome.task.attempt): outcome for outcome in reversed(outcomes)}
     in_order = sorted(first.values(), key=lambda outcome: outcome.task.id.int)  # statements mostly lock in this order
-    held, closed = once_more_after_deadlock(lambda: _store(in_order))
+    held, closed, verdicts = once_more_after_deadlock(lambda: _store(in_order))
     tasks = [first[attempt].task for attempt in held]
     _notify_index(tasks, closed)
     if held:
         events.finished(first, held)
     if signals.attempt_finished.has_listeners():
+        retry_in = {(v.outcome.task.id, v.outcome.task.attempt): v.retry_in for v in verdicts}
         for attempt, status in held.items():
-            signals.attempt_finished.send(None, outcome=first[attempt], status=status)
+            signals.attempt_finished.send(None, outcome=first[attempt], status=status, retry_in=retry_in.get(attempt))
     return {task.id for task in tasks}
 
 
-def _store(outcomes: Sequence[Outcome]) -> tuple[dict[AttemptKey, Status], _Throttled]:
-    """Record the outcomes in one transaction; return the new states of the tasks that the attempts still held."""
+def _store(outcomes: Sequence[Outcome]) -> tuple[dict[AttemptKey, Status], _Throttled, list[Verdict]]:
+    """Record the outcomes in one transaction.
+
+    Return the new states of the tasks that the attempts still held, and the effects of throttles and failures.
+    """
     completed = [one for one in outcomes if one.failure is None and one.snooze is None and one.throttle is None]
     if len(completed) == len(outcomes):  # the common case: one statement, which commits by itself
-        return finish_rows.complete(completed), _Throttled()
+        return finish_rows.complete(completed), _Throttled(), []
     snoozed = [outcome for outcome in outcomes if outcome.snooze is not None]
     throttled = [outcome for outcome in outcomes if outcome.throttle is not None]
     verdicts = [_judge(_without_secrets(outcome)) for outcome in outcomes if outcome.failure is not None]
@@ -95,7 +99,7 @@ def _store(outcomes: Sequence[Outcome]) -> tuple[dict[AttemptKey, Status], _Thro
             held |= closed.held
         if verdicts:
             held |= finish_rows.fail(verdicts, conf.get().retention.dead_letter_seconds)
-    return held, closed
+    return held, closed, verdicts
 
 
 def _notify_index(ended: Sequence[ClaimedTask], throttled: _Throttled) -> None:

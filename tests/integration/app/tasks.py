@@ -1,6 +1,7 @@
 """Tasks whose side effects go to a file that is opened for appending, one short line a write."""
 
 import asyncio
+import logging
 import os
 import signal
 import time
@@ -83,6 +84,12 @@ def spawn(log: str, depth: int, width: int) -> int:
 def fail(message: str) -> None:
     """Raise."""
     raise ValueError(message)
+
+
+@task
+def complain(message: str) -> None:
+    """Log an error, as code of a project does."""
+    logging.getLogger(__name__).error(message)
 
 
 @task
