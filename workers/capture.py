@@ -2,7 +2,7 @@
 
 import logging
 from contextlib import suppress
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import Any, Final
 
 from queue_app import conf
@@ -13,8 +13,6 @@ _running: Final[ContextVar[tuple[ClaimedAttempt, ProgressSink] | None]] = Contex
 _OWN: Final = "taskqueue"  # the runtime's own logger; its lines do not belong to the task
 _FORMAT: Final = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 _plain_factory = logging.getLogRecordFactory()
-
-type Tokens = tuple[Token[tuple[ClaimedAttempt, ProgressSink] | None], Token[str | None]]
 
 
 class Capture(logging.Handler):
@@ -62,13 +60,8 @@ def install() -> None:
         logging.setLogRecordFactory(_make_record)
 
 
-def enter(held: ClaimedAttempt, reports: ProgressSink) -> Tokens:
-    """Attribute what is logged from here on to the attempt, and to its trace."""
+def enter(held: ClaimedAttempt, reports: ProgressSink) -> None:
+    """Attribute what is logged from here on in this context to the attempt, and to its trace."""
     parent = held.task.trace
-    return _running.set((held, reports)), trace.current.set(parent and trace.child(parent))
-
-
-def leave(tokens: Tokens) -> None:
-    """Undo ``enter``."""
-    _running.reset(tokens[0])
-    trace.current.reset(tokens[1])
+    _running.set((held, reports))
+    trace.current.set(parent and trace.child(parent))

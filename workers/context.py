@@ -60,6 +60,7 @@ class ClaimedAttempt:
     extended: float = 0.0  # seconds beyond the timeout of the claim
     interruption: type[Interruption] | None = None  # why the attempt was asked to end
     interrupted_at: float = 0.0  # monotonic
+    asked_at: float = 0.0  # monotonic; later than ``interrupted_at`` if it was asked again
     shielded: int = 0  # depth of the shields that the attempt is inside of
 
     @property
@@ -83,7 +84,8 @@ class ClaimedAttempt:
 
 def record_interruption(held: ClaimedAttempt, interruption: type[Interruption]) -> None:
     """Record why and when an attempt is asked to end."""
-    held.interruption, held.interrupted_at = interruption, time.monotonic()
+    held.interruption = interruption
+    held.interrupted_at = held.asked_at = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

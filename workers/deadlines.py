@@ -59,4 +59,4 @@ def _seconds_left(pool: Pool, held: ClaimedAttempt, seconds: float) -> float:
 
 def _seconds_to_repeat(pool: Pool, held: ClaimedAttempt) -> float:
     """Return how long to wait for an interrupted attempt to end before the pool interrupts it again."""
-    return math.inf if pool.repeat_after is None else held.interrupted_at + pool.repeat_after - time.monotonic()
+    return math.inf if pool.repeat_after is None else held.asked_at + pool.repeat_after - time.monotonic()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -36,17 +38,25 @@ class Executor:
         self.reports = reports
 
     def run(self, held: ClaimedAttempt) -> Outcome:
-        """Run one attempt and return its outcome; never raise."""
+        """Run one attempt in a context of its own and return its outcome; never raise.
+
+        What the attempt sets in its context (language, time zone, decimal precision, variables) ends with it.
+        """
+        pid = os.getpid()
+        try:
+            return copy_context().run(self._run, held)
+        finally:
+            _end_fork(pid)
+
+    def _run(self, held: ClaimedAttempt) -> Outcome:
         began = time.monotonic()
-        tokens = capture.enter(held, self.reports)
+        capture.enter(held, self.reports)
         try:
             with tracing.attempt(held.task):
                 call = self._prepare(held)
                 result = self._complete(held, call, lambda: call.task.call(*call.args, **call.kwargs))
         except BaseException as error:  # noqa: BLE001 - SystemExit in a task is the task's failure, not the worker's
             return ended(held, began, error)
-        finally:
-            capture.leave(tokens)
         return held.outcome(began, result)
 
     async def arun(self, held: ClaimedAttempt) -> Outcome:
@@ -55,6 +65,13 @@ class Executor:
         Code that may block (the look-up of earlier attempts, listeners, a backoff of the project)
         runs in the thread that asgiref uses for calls from coroutines.
         """
+        pid = os.getpid()
+        try:
+            return await self._arun(held)
+        finally:
+            _end_fork(pid)
+
+    async def _arun(self, held: ClaimedAttempt) -> Outcome:
         began = time.monotonic()
         capture.enter(held, self.reports)  # in the context of this asyncio task only
         try:
@@ -141,6 +158,12 @@ def _send(signal: Signal, task: AnyTask, result: AnyResult | None) -> None:
     if result is not None and has_receivers(signal, logging.INFO):
         # robust: an error of a listener must not change the outcome
         signal.send_robust(type(task.get_backend()), task_result=result)
+
+
+def _end_fork(pid: int) -> None:
+    """End this process if the attempt, which began in process ``pid``, forked it; it must not act as a worker."""
+    if os.getpid() != pid:
+        os._exit(1)
 
 
 async def _call_in_thread_if[**P, T](blocks: object, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -33,7 +33,7 @@ _OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, HURRY, DUMP, QUIET)
 #: arrives just before the thread falls asleep is handled only after the sleep.
 MAX_SLEEP_SECONDS = 1.0
 MAX_STACK = 30  # frames of each thread in a dump
-STDERR = 2
+STDIN, STDERR = 0, 2
 
 
 class Exit(IntEnum):
@@ -126,8 +126,17 @@ def signals_held() -> Iterator[None]:
 def leave_group_of_parent() -> None:
     """Shield this forked process from Ctrl-C, which then reaches the supervisor only."""
     os.setpgid(0, 0)
+    close_stdin()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # drops one that came between fork and setpgid
+
+
+def close_stdin() -> None:
+    """Let tasks read nothing: the system stops a background process that reads from the terminal."""
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    if nowhere != STDIN:
+        os.dup2(nowhere, STDIN)
+        os.close(nowhere)
 
 
 class Wakeup:

@@ -19,6 +19,7 @@ from django.db import connections
 
 from queue_app.exceptions import Interruption
 from queue_app.registry import AnyTask
+from queue_app.workers import sessions
 from queue_app.workers.context import ClaimedAttempt, shields
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
@@ -49,6 +50,7 @@ class AsyncPool(BacklogPool):
 
     def start(self) -> None:
         """Start the event loop."""
+        sessions.watch_sessions()
         self._loop.start()
 
     def stop(self) -> None:
@@ -103,7 +105,7 @@ class AsyncPool(BacklogPool):
             self._outcomes.append(outcome)
             self._fill()
         self._on_outcome()
-        await run.loop.release_connections(failed=outcome.failure is not None)
+        await run.loop.release_connections(run.held, failed=outcome.failure is not None)
 
 
 class _Run:
@@ -129,6 +131,8 @@ class _Loop:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="event-loop", daemon=True)
         self._released_at = 0.0
+        self._opened = 0  # sessions that this process had opened at the last check
+        self._has_sessions = False
 
     def start(self) -> None:
         self._thread.start()
@@ -149,12 +153,17 @@ class _Loop:
         self.call(lambda: self._loop.call_soon(self._loop.stop))
         self._thread.join(timeout=BLOCKED_SECONDS)
 
-    async def release_connections(self, *, failed: bool) -> None:
-        """Close unusable connections of tasks, in the thread that asgiref uses for calls from coroutines."""
-        now = time.monotonic()
-        if failed or now - self._released_at > RELEASE_SECONDS:
-            self._released_at = now
-            await sync_to_async(release_connections)()
+    async def release_connections(self, held: ClaimedAttempt, *, failed: bool) -> None:
+        """Check the connections of the thread that asgiref uses for calls from coroutines.
+
+        All coroutines share them. So they are checked after each attempt, but closed for their age only now and then.
+        """
+        now, opened = time.monotonic(), sessions.opened()
+        is_due = failed or now - self._released_at > RELEASE_SECONDS
+        if is_due or self._has_sessions or opened != self._opened:
+            self._opened = opened
+            self._released_at = now if is_due else self._released_at
+            self._has_sessions = await sync_to_async(release_connections)(held, aged=is_due)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -1,18 +1,23 @@
 """What all pools have in common, and what the worker's loop may ask of them."""
 
 import logging
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
+from django.core.cache import caches
 from django.db import connections
+from django.tasks import task_backends
 
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
 from queue_app.registry import AnyTask
+from queue_app.workers import sessions
 from queue_app.workers.context import ClaimedAttempt, record_interruption
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
@@ -84,7 +89,7 @@ class Pool(ABC):
             self._raise(slot, held, interruption)
             return True
 
-    def interrupt_again(self, held: ClaimedAttempt) -> None:  # noqa: B027 - only threads can lose an interruption
+    def interrupt_again(self, held: ClaimedAttempt) -> None:  # noqa: B027 - a coroutine cannot say whether it cleans up
         """Repeat an interruption that may have been lost."""
 
     def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
@@ -147,10 +152,45 @@ class BacklogPool(Pool):
         return len(self._waiting)
 
 
-def release_connections() -> None:
-    """Close connections that a task left unusable or open for too long, as Django does after a request."""
+def release_connections(held: ClaimedAttempt, *, aged: bool = True) -> bool:
+    """Close the connections of this thread that the attempt left unusable or in another state than a new one.
+
+    With ``aged``, also close those that are open for longer than ``CONN_MAX_AGE``. Returns whether any is open.
+    """
+    is_open = False
     for connection in connections.all(initialized_only=True):
         try:
-            connection.close_if_unusable_or_obsolete()
+            sessions.clean(connection, held)
+            if getattr(connection.connection, "closed", False):
+                connection.close()  # the task closed the driver's connection, of which Django does not know
+            if aged:
+                connection.close_if_unusable_or_obsolete()
+            is_open = is_open or connection.connection is not None
         except Exception:  # the slot must survive, even if a task broke its connections
             logger.exception("a connection that a task used cannot be closed")
+    return is_open
+
+
+def prepare_slot() -> None:
+    """Set up what is made once for all attempts of this thread; each attempt runs in a copy of its context.
+
+    Django keeps caches and backends of tasks in the context. A cache that an attempt made would open connections of its
+    own, and be gone with the attempt.
+    """
+    for handler in (caches, task_backends):
+        for alias in handler:
+            with suppress(Exception):  # the attempt that uses it reports the error
+                handler[alias]
+
+
+def handles_interruption(thread_id: int) -> bool:
+    """Whether the thread runs a clean-up or an ``except`` block because of an interruption.
+
+    Python swallows an exception that is raised while it runs a ``__del__`` method, or a callback of a
+    weak reference or of the garbage collector. A thread that cleans up (an ``except`` or ``finally`` block,
+    the end of a ``with`` block) has received the interruption and is left alone.
+    """
+    error = sys._current_exceptions().get(thread_id)  # noqa: SLF001 - the only way to see another thread's
+    while error is not None and not isinstance(error, Interruption):
+        error = error.__context__
+    return error is not None

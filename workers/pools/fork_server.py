@@ -14,10 +14,13 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -28,9 +31,11 @@ from queue_app.index import get_index
 from queue_app.workers import capture
 from queue_app.workers.context import ClaimedAttempt, History, ProgressSink, record_interruption
 from queue_app.workers.executor import Executor
+from queue_app.workers.lifecycle import close_stdin
 from queue_app.workers.outcomes import failed
-from queue_app.workers.pools.base import release_connections
+from queue_app.workers.pools.base import handles_interruption, prepare_slot, release_connections
 from queue_app.workers.rlimits import REPLACE_SHARE, ResourceLimits, resident_bytes
+from queue_app.workers.sessions import watch_sessions
 from queue_app.workers.wire import Reader, outcome_form, send, task_of
 
 logger = logging.getLogger("taskqueue")
@@ -127,7 +132,9 @@ class _ForkServer:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             self._worker.close()
-            _exit_after(lambda: run_slot(socket.socket(fileno=descriptors[0]), self._limits, self._history))
+            slot = socket.socket(fileno=descriptors[0])
+            # In an empty context, as a thread: attempts get copies, and would share objects such as decimal's context.
+            _exit_after(lambda: Context().run(run_slot, slot, self._limits, self._history))
         os.close(descriptors[0])
         self._slots.add(pid)
         self._report({"started": pid})
@@ -164,23 +171,26 @@ class _SocketReports(ProgressSink):
 def run_slot(worker: socket.socket, limits: ResourceLimits, history: History) -> None:
     """Run the attempts that the worker sends, until it hangs up or this process has reached a limit."""
     _die_with_parent()
-    _ignore_signals(signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    close_stdin()
     limits.apply()
     capture.install()
+    watch_sessions()
+    prepare_slot()
     executor = Executor(None, _SocketReports(worker))
     current: list[ClaimedAttempt] = []
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        if not current or current[0].interruption is not None:
+        if not current:
             return  # the attempt that the signal was meant for has ended
-        kind = next(kind for kind, wanted in SIGNALS.items() if wanted == number)
-        record_interruption(current[0], kind)
-        if not current[0].shielded:
-            raise kind
+        held = current[0]
+        if held.interruption is None:
+            record_interruption(held, next(kind for kind, wanted in SIGNALS.items() if wanted == number))
+        elif handles_interruption(threading.get_ident()):
+            return
+        if not held.shielded and held.interruption is not None:
+            raise held.interruption
 
-    for number in SIGNALS.values():
-        signal.signal(number, interrupt)
+    reset = _process_settings(interrupt)
     reader, served, last = Reader(worker), 0, False
     while not last and (messages := reader.receive()) is not None:
         for message in messages:
@@ -189,11 +199,35 @@ def run_slot(worker: socket.socket, limits: ResourceLimits, history: History) ->
             served += 1
             last = served == limits.max_tasks or _is_near_memory_limit(limits)
             send(worker, {"outcome": outcome, "last": last})
-            release_connections()
+            release_connections(held)
+            reset()
     connections.close_all()
     with suppress(IndexUnavailable):
         get_index().flush()  # notifications about tasks that were enqueued here
     logging.shutdown()
+
+
+def _process_settings(interrupt: Callable[[int, FrameType | None], None]) -> Callable[[], None]:
+    """Set signal handlers; return a function that restores what tasks change: handlers, timer, directory, umask."""
+    umask = os.umask(0)
+    try:
+        folder = Path.cwd()
+    except OSError:  # it was deleted
+        folder = Path("/")
+
+    def reset() -> None:
+        os.umask(umask)
+        with suppress(OSError):  # the task deleted the directory
+            os.chdir(folder)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        _ignore_signals(signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in SIGNALS.values():
+            signal.signal(number, interrupt)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    reset()
+    return reset
 
 
 def _die_with_parent() -> None:

@@ -42,6 +42,7 @@ class ProcessPool(BacklogPool):
 
     name = "processes"
     kill_after: float | None = 2.0
+    repeat_after: float | None = 0.5
 
     def __init__(
         self,
@@ -80,6 +81,14 @@ class ProcessPool(BacklogPool):
             slot.kill(SIGNALS[interruption])
         else:  # the attempt runs already, but the fork server's message with the pid was not read yet
             slot.delayed_signal = held, SIGNALS[interruption]
+
+    def interrupt_again(self, held: ClaimedAttempt) -> None:
+        """Send the signal once more, in case Python or the task swallowed the exception that it raised."""
+        with self._lock:
+            slot = self._slot_of(held)
+            if slot is not None and held.interruption is not None:
+                held.asked_at = time.monotonic()
+                self._raise(slot, held, held.interruption)
 
     def _abandon(self, slot: Slot, held: ClaimedAttempt) -> float:
         slot.held = None

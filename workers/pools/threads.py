@@ -1,7 +1,6 @@
 """Slots as threads of the worker process: the default pool."""
 
 import ctypes
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -11,10 +10,11 @@ from django.db import connections
 
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
-from queue_app.workers.context import ClaimedAttempt, record_interruption, shields
+from queue_app.workers.context import ClaimedAttempt, shields
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
-from queue_app.workers.pools.base import Pool, release_connections
+from queue_app.workers.pools.base import Pool, handles_interruption, prepare_slot, release_connections
+from queue_app.workers.sessions import watch_sessions
 
 # ruff: noqa: D102 - ``Pool`` describes each method
 
@@ -36,6 +36,7 @@ class ThreadPool(Pool):
 
     def start(self) -> None:
         """Start the threads; they are daemons, so that a stuck task cannot keep the process alive."""
+        watch_sessions()
         for _ in range(self.slots):
             self._add_slot()
 
@@ -71,18 +72,13 @@ class ThreadPool(Pool):
         return self._waiting.qsize()
 
     def interrupt_again(self, held: ClaimedAttempt) -> None:
-        """Raise the interruption once more in a thread that goes on with the attempt.
-
-        Python swallows an exception that is raised while it runs a ``__del__`` method, or a callback of a
-        weak reference or of the garbage collector. A thread that cleans up (an ``except`` or ``finally`` block,
-        the end of a ``with`` block) has received the interruption and is left alone.
-        """
+        """Raise the interruption once more in a thread that goes on with the attempt."""
         with self._lock:
             slot = self._slot_of(held)
             if slot is None or held.interruption is None:
                 return
-            record_interruption(held, held.interruption)  # the next repetition counts from now
-            if not _handles_interruption(slot):
+            held.asked_at = time.monotonic()
+            if not handles_interruption(slot):
                 self._raise(slot, held, held.interruption)
 
     def _slot_of(self, held: ClaimedAttempt) -> int | None:
@@ -104,6 +100,7 @@ class ThreadPool(Pool):
 
     def _slot(self) -> None:
         slot = threading.get_ident()
+        prepare_slot()
         while (held := self._waiting.get()) is not None:
             outcome = self._attempt(slot, held)
             while True:
@@ -113,10 +110,10 @@ class ThreadPool(Pool):
                 except Interruption:  # it arrived after the attempt had ended
                     continue
             if not is_mine:
-                return  # abandoned: another thread has this slot, and ``abandon`` returned the outcome
+                break  # abandoned: another thread has this slot, and ``abandon`` returned the outcome
             self._outcomes.append(outcome)
             self._on_outcome()
-            release_connections()
+            release_connections(held)
         connections.close_all()
 
     def _attempt(self, slot: int, held: ClaimedAttempt) -> Outcome:
@@ -146,11 +143,3 @@ def _raise_in_thread(thread_id: int, interruption: type[Interruption] | None) ->
     """Set the exception that a thread raises at its next step of Python code, or take it back (CPython only)."""
     value = ctypes.py_object(interruption) if interruption else None
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), value)
-
-
-def _handles_interruption(thread_id: int) -> bool:
-    """Whether the thread runs a clean-up or an ``except`` block because of an interruption."""
-    error = sys._current_exceptions().get(thread_id)  # noqa: SLF001 - the only way to see another thread's
-    while error is not None and not isinstance(error, Interruption):
-        error = error.__context__
-    return error is not None

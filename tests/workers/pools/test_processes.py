@@ -5,11 +5,15 @@ import os
 import signal
 import time
 import uuid
+from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
 
-from queue_app.exceptions import InvalidTaskData, TaskCancelled, TaskTimeout
+from queue_app import task
+from queue_app.exceptions import Interruption, InvalidTaskData, TaskCancelled, TaskTimeout
+from queue_app.workers.deadlines import enforce
 from queue_app.workers.executor import Executor
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.pools.processes import ProcessPool
@@ -102,6 +106,35 @@ def test_a_blocking_task_is_interrupted_and_a_resisting_one_is_killed(open_pool,
     assert pool.abandon(held, kind()) is None
     assert json.loads(outcomes(pool, 1)[0].result) != pid
     eventually(lambda: not psutil.pid_exists(pid), "the end of the process")
+
+
+@task
+def swallows_once(path: str) -> None:
+    """Swallow the first interruption, go on, and clean up after the second."""
+    Path(path).write_text(str(os.getpid()), encoding="utf-8")
+    with suppress(Interruption):
+        time.sleep(600)
+    Path(path).write_text("goes on", encoding="utf-8")
+    try:
+        time.sleep(600)
+    finally:
+        time.sleep(0.3)  # longer than the pause between two interruptions
+        Path(path).write_text("cleaned up", encoding="utf-8")
+
+
+def test_an_attempt_that_swallows_its_interruption_gets_another(open_pool, monkeypatch, tmp_path):
+    pool = open_pool()
+    monkeypatch.setattr(pool, "repeat_after", 0.1)
+    monkeypatch.setattr(pool, "kill_after", 60)
+    held = claimed(swallows_once, str(tmp_path / "state"))
+    pool.submit([held, claimed(chores.whoami)])
+    pid = begun(pool, tmp_path / "state")
+    pool.interrupt(held, TaskCancelled)
+    ended = []
+    eventually(lambda: enforce(pool, set()) or ended.extend(pool.take_outcomes()) or len(ended) == 2, "the outcomes")
+    assert ended[0].failure.reason == "cancelled"
+    assert (tmp_path / "state").read_text() == "cleaned up"
+    assert json.loads(ended[1].result) == pid, "the process lives on"
 
 
 def test_an_error_of_the_database_that_a_timeout_caused_is_only_its_cause(open_pool, tmp_path):

@@ -1,0 +1,359 @@
+"""What a task leaves behind does not reach the next task in its slot."""
+
+import decimal
+import json
+import os
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from asgiref.sync import sync_to_async
+from django.core.cache import caches
+from django.db import connection, connections, transaction
+from django.db.backends.signals import connection_created
+from django.tasks import task_backends
+from django.utils import timezone, translation
+from psycopg.rows import dict_row
+from psycopg.sql import SQL, Identifier
+
+from queue_app import task
+from queue_app.workers.executor import Executor
+from queue_app.workers.pools.asynchronous import AsyncPool
+from queue_app.workers.pools.processes import ProcessPool
+from queue_app.workers.pools.threads import ThreadPool
+from queue_app.workers.rlimits import ResourceLimits
+from tests.support.engine import until
+from tests.workers.test_executor import claimed
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
+SESSION = """SELECT pg_backend_pid(), current_setting('search_path'), current_setting('role'),
+    current_setting('TimeZone'), current_setting('transaction_isolation'),
+    nullif(current_setting('shop.tenant', true), ''),
+    (SELECT count(*) FROM pg_listening_channels()), (SELECT count(*) FROM pg_prepared_statements WHERE from_sql),
+    (SELECT count(*) FROM pg_cursors WHERE is_holdable), (SELECT count(*) FROM pg_class WHERE relname = 'leftover'),
+    (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())"""
+
+
+def execute(*statements: object, to: Callable[[], object] = lambda: None) -> None:
+    """Run statements with Django's cursor."""
+    with connection.cursor() as cursor:
+        for sql in statements:
+            cursor.execute(sql)
+
+
+def fail_in_transaction() -> None:
+    execute("BEGIN")
+    with pytest.raises(Exception, match="division"):
+        execute("SELECT 1/0")
+
+
+def use_driver() -> None:
+    execute("SELECT 1")
+    connection.connection.row_factory = dict_row
+
+
+LEFT = {
+    "atomic": lambda: transaction.atomic().__enter__(),
+    "atomic and a query": lambda: (transaction.atomic().__enter__(), execute("SELECT 1")),
+    "nested atomic": lambda: (transaction.atomic().__enter__(), transaction.atomic().__enter__()),
+    "atomic, closed": lambda: (transaction.atomic().__enter__(), connection.close()),
+    "BEGIN": lambda: execute("BEGIN"),
+    "failed transaction": fail_in_transaction,
+    "autocommit": lambda: connection.set_autocommit(False),
+    "autocommit and a query": lambda: (connection.set_autocommit(False), execute("SELECT 1")),
+    "SET search_path": lambda: execute("SET search_path = pg_catalog"),
+    "composed SET": lambda: execute(SQL("SET {} TO pg_catalog").format(Identifier("search_path"))),
+    "SET in a list": lambda: execute("SELECT 1; SET search_path TO pg_catalog"),
+    "SET ROLE": lambda: execute("/* who */ SET ROLE pg_read_all_data"),
+    "SET TIME ZONE": lambda: execute("set time zone 'Asia/Tokyo'"),
+    "RESET ALL": lambda: execute("RESET ALL"),
+    "isolation": lambda: execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE"),
+    "set_config": lambda: execute("SELECT set_config('shop.tenant', '7', false)"),
+    "temporary table": lambda: execute("CREATE TEMPORARY TABLE leftover (a int)"),
+    "LISTEN": lambda: execute("LISTEN shop"),
+    "advisory lock": lambda: (
+        execute("SELECT pg_advisory_lock(7)", "SELECT pg_advisory_lock(7)") or execute("SELECT pg_advisory_unlock(7)")
+    ),
+    "PREPARE": lambda: execute("PREPARE one AS SELECT 1"),
+    "cursor": lambda: execute("DECLARE one CURSOR WITH HOLD FOR SELECT 1"),
+    "driver": use_driver,
+}
+
+
+@task
+def leaves_behind(kind: str) -> None:
+    """Leave something in the session."""
+    LEFT[kind]()
+
+
+@task
+def closes_driver() -> None:
+    """Close the driver's connection behind Django's back."""
+    execute("SELECT 1")
+    connection.connection.close()
+
+
+@task
+def session() -> list[object]:
+    """Describe the session."""
+    with connection.cursor() as cursor:
+        cursor.execute(SESSION)
+        return list(cursor.fetchone())
+
+
+@task
+def store(name: str) -> None:
+    """Store a row without a transaction of its own."""
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO auth_group (name) VALUES (%s)", [name])
+
+
+def is_stored(name: str) -> bool:
+    """Whether another session sees the row."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM auth_group WHERE name = %s", [name])
+        return bool(cursor.fetchone()[0])
+
+
+@pytest.fixture
+def persistent(engine, monkeypatch) -> None:
+    """Let connections stay open between tasks."""
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPool]:
+    made = ThreadPool(1, Executor(uuid.uuid4()), lambda: None)
+    made.start()
+    yield made
+    made.stop()
+    for thread in made._threads:
+        thread.join(60)
+
+
+@pytest.fixture
+def processes() -> Iterator[ProcessPool]:
+    made = ProcessPool(1, Executor(uuid.uuid4()), lambda: None, ResourceLimits())
+    made.start()
+    yield made
+    made.stop()
+
+
+def run(pool, function, *args) -> object:
+    """Run a task in the pool's only slot, and return its result."""
+    pool.submit([claimed(function, *args)])
+    found = []
+    until(lambda: found.extend(pool.take_outcomes()) or found, "the outcome")
+    assert found[0].failure is None, found[0].failure
+    return json.loads(found[0].result) if found[0].result else None
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_a_session_that_is_not_as_it_was_is_closed(persistent, pool, caplog, kind):
+    before = run(pool, session)
+    run(pool, leaves_behind, kind)
+    after = run(pool, session)
+    assert after[0] != before[0]
+    assert after[1:] == before[1:]
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == 1
+    assert "test_leftovers.leaves_behind" in lines[0]
+    name = f"{kind}-{uuid.uuid4().hex}".replace(" ", "-").lower()
+    run(pool, store, name)
+    assert is_stored(name)
+
+
+def test_a_connection_that_the_driver_closed_is_replaced(persistent, pool, caplog):
+    run(pool, closes_driver)
+    run(pool, session)
+    assert not caplog.records
+
+
+TIDY = {
+    "nothing": [],
+    "SET LOCAL": ["BEGIN", "SET LOCAL search_path = pg_catalog", "SET TRANSACTION READ ONLY", "COMMIT"],
+    "set and reset": ["SET ROLE pg_read_all_data", "RESET ROLE", "SET shop.tenant = '1'", "SET shop.tenant TO DEFAULT"],
+    "set_config": ["SELECT set_config('shop.tenant', '7', true)"],
+    "lock and unlock": [
+        "SELECT pg_advisory_lock(7)",
+        "SELECT pg_try_advisory_lock(7)",
+        "SELECT pg_advisory_unlock_all()",
+    ],
+    "lock of a transaction": ["SELECT pg_advisory_xact_lock(7)"],
+    "LISTEN and UNLISTEN": ["LISTEN shop", "UNLISTEN *"],
+    "temporary table, dropped": ["CREATE TEMP TABLE leftover (a int)", "DROP TABLE leftover"],
+    "temporary table of a transaction": ["CREATE TEMP TABLE leftover (a int) ON COMMIT DROP"],
+    "text": ["SELECT 'set role' AS prepare"],
+}
+
+
+@task
+def tidy(statements: list[str]) -> None:
+    """Leave nothing behind."""
+    execute(*statements)
+
+
+@pytest.mark.parametrize("kind", TIDY)
+def test_a_session_that_is_as_it_was_stays_open(persistent, pool, caplog, kind):
+    before = run(pool, session)
+    run(pool, tidy, TIDY[kind])
+    assert run(pool, session) == before
+    assert not caplog.records
+
+
+def test_a_lock_that_was_refused_does_not_count(persistent, pool, caplog):
+    with psycopg.connect(**connection.get_connection_params() | {"context": None}) as other:
+        other.execute("SELECT pg_advisory_lock(7)")
+        before = run(pool, session)
+        run(pool, tidy, ["SELECT pg_try_advisory_lock(7)"])
+        assert run(pool, session) == before
+    assert not caplog.records
+
+
+@pytest.fixture
+def search_path() -> Iterator[None]:
+    """Let the project set a search path for each session."""
+
+    def set_path(connection, **_):
+        with connection.cursor() as cursor:
+            cursor.execute("SET search_path = public, pg_catalog")
+
+    connection_created.connect(set_path)
+    yield
+    connection_created.disconnect(set_path)
+
+
+def test_what_the_project_sets_for_each_session_stays(persistent, search_path, pool, caplog):
+    before = run(pool, session)
+    assert before[1] == "public, pg_catalog"
+    assert run(pool, session) == before
+    run(pool, leaves_behind, "RESET ALL")
+    assert run(pool, session)[1] == "public, pg_catalog"
+    assert len(caplog.records) == 1
+
+
+def test_a_process_closes_such_sessions(persistent, processes):
+    before = run(processes, session)
+    run(processes, leaves_behind, "atomic and a query")
+    name = uuid.uuid4().hex
+    run(processes, store, name)
+    assert is_stored(name)
+    run(processes, leaves_behind, "SET search_path")
+    assert run(processes, session)[1:] == before[1:]
+
+
+@task
+async def leaves_behind_later(kind: str) -> None:
+    """Leave something in the session that all coroutines share."""
+    await sync_to_async(LEFT[kind])()
+
+
+@task
+async def store_later(name: str) -> None:
+    """Store a row from a coroutine."""
+    await sync_to_async(store.call)(name)
+
+
+@pytest.mark.parametrize("kind", ["atomic", "BEGIN", "SET search_path"])
+def test_coroutines_that_share_a_session_do_too(persistent, caplog, kind):
+    pool = AsyncPool(2, Executor(uuid.uuid4()), lambda: None)
+    pool.start()
+    try:
+        run(pool, store_later, uuid.uuid4().hex)
+        run(pool, leaves_behind_later, kind)
+        until(lambda: caplog.records, "the warning")
+        name = uuid.uuid4().hex
+        run(pool, store_later, name)
+        assert is_stored(name)
+    finally:
+        pool.stop()
+        pool._loop._thread.join(30)
+    assert ["leaves_behind_later" in record.getMessage() for record in caplog.records] == [True]
+
+
+# -- context ------------------------------------------------------------------------------------------
+
+
+@task
+def changes_context() -> None:
+    """Change what Django and Python keep for each context."""
+    translation.activate("de")
+    timezone.activate("Asia/Tokyo")
+    decimal.getcontext().prec = 3
+
+
+@task
+def context() -> list[object]:
+    """Describe the context."""
+    return [
+        translation.get_language(),
+        timezone.get_current_timezone_name(),
+        decimal.getcontext().prec,
+        [id(caches[alias]) for alias in caches],
+        [id(task_backends[alias]) for alias in task_backends],
+    ]
+
+
+@pytest.mark.parametrize("kind", ["pool", "processes"])
+def test_an_attempt_has_a_context_of_its_own_but_shares_caches(request, kind):
+    pool = request.getfixturevalue(kind)
+    before = run(pool, context)
+    run(pool, changes_context)
+    assert run(pool, context) == before
+
+
+# -- processes ------------------------------------------------------------------------------------------
+
+
+@task
+def changes_process(folder: str) -> None:
+    """Change what a process has once."""
+    os.chdir(folder)
+    os.umask(0)
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    signal.alarm(1)
+
+
+@task
+def process() -> list[object]:
+    """Describe the process."""
+    umask = os.umask(0)
+    os.umask(umask)
+    handlers = [getattr(signal.getsignal(number), "__name__", "") for number in (10, 12, 15)]
+    return [os.getpid(), str(Path.cwd()), umask, handlers, len(signal.pthread_sigmask(0, [])), signal.alarm(0)]
+
+
+def test_a_process_is_set_right_after_each_attempt(processes, tmp_path):
+    before = run(processes, process)
+    run(processes, changes_process, str(tmp_path))
+    assert run(processes, process) == before
+
+
+@task
+def reads() -> str:
+    """Read what nobody types."""
+    return os.read(0, 10).decode()
+
+
+def test_a_process_has_no_standard_input(processes):
+    assert run(processes, reads) == ""
+
+
+@task
+def forks() -> int:
+    """Fork a process that returns from the function, too; return its exit code in the parent."""
+    pid = os.fork()
+    return pid and os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("kind", ["pool", "processes"])
+def test_a_forked_process_ends_with_the_attempt(request, kind):
+    pool = request.getfixturevalue(kind)
+    assert run(pool, forks) == 1
+    assert run(pool, context)
