@@ -3,16 +3,17 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from queue_app.schedules import schedule as schedule
     from queue_app.tasks import QueueTask as QueueTask
     from queue_app.tasks import task as task
 
-__all__ = ["QueueTask", "task"]
+__all__ = ["QueueTask", "schedule", "task"]
 
 
 def __getattr__(name: str) -> Any:
     """Import exports on first use: Django imports this package before its apps are ready."""
     if name in __all__:
-        from queue_app import tasks  # noqa: PLC0415
+        from queue_app import schedules, tasks  # noqa: PLC0415
 
-        return getattr(tasks, name)
+        return getattr(schedules if name == "schedule" else tasks, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -66,6 +66,7 @@ class RetentionSettings:
     dead_letter_seconds: float = 30 * 86_400.0  # dead letters
     stats_seconds: float = 8 * 86_400.0  # statistics of queues
     audit_seconds: float = 365 * 86_400.0  # entries of the audit log
+    tick_seconds: float = 90 * 86_400.0  # ticks of schedules
     worker_seconds: float = 86_400.0  # workers that have ended
     idempotency_seconds: float = 86_400.0  # time after its creation when a task keeps its idempotency key
 
@@ -144,6 +145,7 @@ class TaskQueueSettings:
     task_logs: TaskLogSettings = field(default_factory=TaskLogSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
+    schedules: dict[str, Any] = field(default_factory=dict)  # schedules by name, as `@schedule` declares them
 
 
 @cache

@@ -114,6 +114,10 @@ class LimitNotFound(TaskQueueError, LookupError, code="limit_not_found"):
     """No limit has this id, or it was deleted."""
 
 
+class ScheduleNotFound(TaskQueueError, LookupError, code="schedule_not_found"):
+    """No schedule has this name or id, or it was deleted."""
+
+
 class IsolationTooStrict(TaskQueueError, code="isolation_too_strict"):
     """An admission limit cannot be checked, because the transaction sees an old snapshot."""
 

@@ -28,6 +28,8 @@ from queue_app.services.repair.reap import Reaper, reap_overdue
 from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
+from queue_app.services.schedules.declare import synchronise
+from queue_app.services.schedules.tick import BATCH, run_due
 from queue_app.services.upkeep.jobs import Answers, pending_work, resign, take_lead, wake_idle_workers
 from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
@@ -70,6 +72,7 @@ class Job:
     has_more: bool = field(default=False)
     asks: tuple[str, ...] = ()  # questions for ``pending_work``
     is_wanted: Callable[[Answers], bool] | None = None  # judges the answers; ``None``: one yes is enough
+    next_in: Callable[[Answers], float] | None = None  # seconds until work is due, if that is before the next turn
 
     def run_once(self, answers: Answers | None = None) -> bool:
         """Run the job if there is work, or if there are no answers; return false if the index is unreachable.
@@ -93,6 +96,15 @@ class Job:
             return not isinstance(error, IndexUnavailable)
         self.failing = False
         return True
+
+    def wait(self, answers: Answers | None) -> float:
+        """Return the seconds until the next turn."""
+        if self.has_more:
+            return 0.0
+        if answers is None or self.next_in is None:
+            return self.interval
+        soon = self.next_in(answers)
+        return min(self.interval, soon) if soon > 0 else self.interval
 
     def _may_find_work(self, answers: Answers | None) -> bool:
         if answers is None or not self.asks:
@@ -118,6 +130,8 @@ class Scheduler:
         self._questions: set[str] = set()
         self._summary = Summary()
         self._query = Job("pending_work", 0.0, self._find_pending_work)  # for its error handling; never due
+        # Whether it leads or not: a newer version of the code must say that it is there.
+        self._declare = Job("declarations", settings.maintenance_seconds, synchronise)
         self._wakeup = Wakeup()
         self.loop_heartbeat = LoopHeartbeat()
         reconciler, reaper = Reconciler(), Reaper()
@@ -135,6 +149,14 @@ class Scheduler:
                 is_wanted=lambda answers: rebuild_is_needed(answers["generation"]),
             ),
             Job("due", settings.due_seconds, self._make_all_due, asks=("due",)),
+            Job(
+                "schedules",
+                settings.due_seconds,
+                _run_schedules,
+                asks=("schedules",),
+                is_wanted=lambda answers: _seconds_until_a_tick(answers) <= 0,
+                next_in=_seconds_until_a_tick,
+            ),
             Job("requests", settings.due_seconds, requests.consume, needs_index=True),
             Job("reap", settings.reap_seconds, reaper.run_once, asks=reaper.QUESTIONS, is_wanted=reaper.is_wanted),
             Job("overdue", settings.reap_seconds, reap_overdue, asks=("overdue",)),
@@ -165,6 +187,9 @@ class Scheduler:
     def run_once(self) -> list[str]:
         """Run the jobs that are due, if this scheduler leads; return their names."""
         ran: list[str] = []
+        if self._declare.due_at <= time.monotonic():
+            self._declare.run_once()
+            self._declare.due_at = time.monotonic() + self._declare.interval
         if not self._lead():
             return ran
         soon = time.monotonic() + TOGETHER_SECONDS
@@ -182,7 +207,7 @@ class Scheduler:
             if not job.run_once(self._answers):
                 self._pause_index(began)
             self.loop_heartbeat.beat()
-            job.due_at = time.monotonic() + (0 if job.has_more else job.interval)
+            job.due_at = time.monotonic() + job.wait(self._answers)
             ran.append(job.name)
         self._summary.log_if_due()
         return ran
@@ -259,6 +284,20 @@ class Scheduler:
             resign(self.token)
         except IndexUnavailable:
             logger.info("cannot release the leader's lock; it expires by itself")
+
+
+def _run_schedules() -> bool:
+    """Run the schedules that are due, for up to ``DUE_SECONDS``; return whether to look again at once."""
+    until = time.monotonic() + DUE_SECONDS
+    while run_due() == BATCH:
+        if time.monotonic() >= until:
+            break
+    return True  # the next look also says when the next tick is due
+
+
+def _seconds_until_a_tick(answers: Answers) -> float:
+    seconds: float | None = answers["schedules"]
+    return float("inf") if seconds is None else seconds
 
 
 def _line(error: Exception) -> str:

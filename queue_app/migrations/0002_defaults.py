@@ -16,16 +16,18 @@ POLICIES = {
 VIEWER = (
     "view_task", "view_queue", "view_limit", "view_worker", "view_deadletter", "view_queuestats", "view_operation",
     "view_prioritypolicy", "view_runtimesettings", "view_indexgeneration", "view_maintenancejob",
-    "view_auditentry", "view_savedview",
+    "view_auditentry", "view_savedview", "view_schedule", "view_scheduletick",
 )
 OPERATOR = (
     *VIEWER, "view_payload", "cancel_task", "reprioritise_task", "retry_task", "pause_queue", "pause_limit",
+    "pause_schedule", "run_schedule",
     "drain_worker",
     "replay_deadletter", "discard_deadletter", "add_savedview", "delete_savedview",
 )
 ADMIN = (
     *OPERATOR, "add_queue", "change_queue", "delete_queue", "add_limit", "change_limit", "delete_limit",
     "change_prioritypolicy", "change_runtimesettings", "change_savedview",
+    "add_schedule", "change_schedule", "delete_schedule",
 )
 GROUPS = {"Task queue: Viewer": VIEWER, "Task queue: Operator": OPERATOR, "Task queue: Admin": ADMIN}
 

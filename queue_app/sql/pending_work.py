@@ -14,7 +14,7 @@ from queue_app.sql.database import BY_KEYS_ONLY, fetch_prepared, fetch_value
 
 _ANY_PAUSE_OVER: Final = " OR ".join(
     f"EXISTS (SELECT FROM {table} WHERE paused AND resume_at <= statement_timestamp())"
-    for table in ("queue_app_queue", "queue_app_limit", "queue_app_runtimesettings")
+    for table in ("queue_app_queue", "queue_app_limit", "queue_app_runtimesettings", "queue_app_schedule")
 )
 
 # Compares the earliest task instead of asking for existence. For existence, PostgreSQL could choose the index of
@@ -40,6 +40,8 @@ QUESTIONS: Final[dict[str, str]] = {
     "orphans": _ORPHANS,
     "overdue": f"EXISTS (SELECT FROM queue_app_task AS t WHERE {reap.OVERDUE})",
     "pauses": _ANY_PAUSE_OVER,
+    # answers with the seconds until a schedule is due; null: none ticks
+    "schedules": "(SELECT EXTRACT(EPOCH FROM min(due_at) - statement_timestamp())::float8 FROM queue_app_schedule)",
     "operations": "EXISTS (SELECT FROM queue_app_operation WHERE state = 'running')",
 }
 

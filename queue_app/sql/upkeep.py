@@ -126,6 +126,15 @@ def purge_workers(seconds: float, limit: int) -> int:
     )
 
 
+def purge_ticks(seconds: float, limit: int) -> int:
+    """Delete ticks of schedules that were recorded long ago."""
+    return execute(
+        "DELETE FROM queue_app_scheduletick WHERE id IN (SELECT id FROM queue_app_scheduletick"
+        f" WHERE at < {_AGO} ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED)",
+        [seconds, limit],
+    )
+
+
 def count_transitions(since: datetime, until: datetime) -> dict[str, dict[str, int]]:
     """Return {queue: {enqueued, completed, failed}} between the two times, by two index scans: ids carry their time."""
     params = {"first_id": _first_id(since), "since": since, "until": until}

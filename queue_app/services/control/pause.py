@@ -1,7 +1,7 @@
-"""Pause and resume a queue, a task type, a concurrency key, or everything.
+"""Pause and resume a queue, a task type, a concurrency key, a schedule, or everything.
 
-A pause starts no new task; running tasks finish. A pause with ``resume_at`` ends by itself: the scheduler calls
-``resume_due``. Receivers copy the change to the index on commit.
+A pause starts no new task; running tasks finish. A paused schedule does not tick. A pause with ``resume_at``
+ends by itself: the scheduler calls ``resume_due``. Receivers copy the change to the index on commit.
 
 Crash points: only the row counts; the reconciler repeats a copy to the index that was lost.
 """
@@ -15,8 +15,8 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from queue_app import signals
-from queue_app.exceptions import InvalidTaskData, UnknownQueue
-from queue_app.models import Limit, Queue, RuntimeSettings
+from queue_app.exceptions import InvalidTaskData, ScheduleNotFound, UnknownQueue
+from queue_app.models import Limit, Queue, RuntimeSettings, Schedule
 from queue_app.models.limit import Scope
 from queue_app.services.control.limits import translated_errors
 from queue_app.services.enqueue.validate import check_aware
@@ -30,7 +30,7 @@ FIELDS: Final = ("paused", "paused_at", "paused_by", "paused_reason", "resume_at
 #: The kind of a pause of everything, beside those of limits and "queue".
 EVERYTHING: Final = "everything"
 
-type Paused = Queue | Limit | RuntimeSettings
+type Paused = Queue | Limit | RuntimeSettings | Schedule
 
 
 def pause(name: str, *, by: str = "", reason: str = "", resume_at: datetime | None = None) -> Queue:
@@ -67,6 +67,17 @@ def resume_key(key: str) -> Limit | None:
     return _resume_limit(Scope.KEY, key)
 
 
+def pause_schedule(name: str, *, by: str = "", reason: str = "", resume_at: datetime | None = None) -> Schedule:
+    """Pause a schedule, like ``pause``; raise ``ScheduleNotFound``, or ``InvalidTaskData``."""
+    return _pause(lambda: lock_schedule(name), by, reason, resume_at)
+
+
+def resume_schedule(name: str) -> Schedule:
+    """Resume a schedule, which goes on with its next tick; raise ``ScheduleNotFound``."""
+    with atomic():
+        return _resume(lock_schedule(name))
+
+
 def pause_everything(*, by: str = "", reason: str = "", resume_at: datetime | None = None) -> RuntimeSettings:
     """Pause everything, like ``pause``; raise ``InvalidTaskData``."""
     return _pause(_lock_settings, by, reason, resume_at)
@@ -83,6 +94,7 @@ BY_KIND: Final[dict[str, tuple[Callable[..., Paused], Callable[..., Paused | Non
     "queue": (pause, resume),
     Scope.TYPE.value: (pause_type, resume_type),
     Scope.KEY.value: (pause_key, resume_key),
+    "schedule": (pause_schedule, resume_schedule),
     EVERYTHING: (pause_everything, resume_everything),
 }
 
@@ -92,7 +104,7 @@ def resume_due() -> int:
     if not pending_work.any_pause_over():
         return 0
     resumed = 0
-    for manager in (Queue.objects, Limit.objects, RuntimeSettings.objects):
+    for manager in (Queue.objects, Limit.objects, RuntimeSettings.objects, Schedule.objects):
         with atomic():
             rows: QuerySet[Any] = manager.using(alias()).select_for_update(skip_locked=True)
             for found in rows.filter(paused=True, resume_at__lte=Now()):
@@ -117,6 +129,8 @@ def describe(what: Paused) -> str:
     """Return a phrase for what is paused, such as "the queue mail"."""
     if isinstance(what, Queue):
         return f"the queue {what.name}"
+    if isinstance(what, Schedule):
+        return f"the schedule {what.name}"
     if isinstance(what, Limit):
         return f"the task type {what.name}" if what.scope == Scope.TYPE else f"the key {what.name}"
     return EVERYTHING
@@ -161,6 +175,14 @@ def lock_queue(name: str) -> Queue:
         return queues.select_for_update().get(pk=name)
     except Queue.DoesNotExist:
         raise UnknownQueue(name, queues.values_list("name", flat=True)[:1000]) from None
+
+
+def lock_schedule(name: str) -> Schedule:
+    """Return a schedule and lock its row; raise ``ScheduleNotFound``."""
+    found = Schedule.objects.using(alias()).select_for_update().filter(name=name).first()
+    if found is None:
+        raise ScheduleNotFound(f"There is no schedule {name!r}.")
+    return found
 
 
 def _lock_settings() -> RuntimeSettings:

@@ -22,6 +22,7 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.models import Queue, QueueStats, Task
 from queue_app.services.enqueue.admission import expire_eager
 from queue_app.services.read.stats import queue_summary
+from queue_app.services.schedules.history import settle
 from queue_app.services.upkeep import jobs
 from queue_app.services.upkeep.promote import JOB as PROMOTE
 from queue_app.services.upkeep.promote import promote as promote_aged
@@ -66,15 +67,17 @@ def snapshot() -> int:
 def purge(*, seconds: float = PURGE_SECONDS) -> int:
     """Delete ended tasks past their retention, for at most about ``seconds``; return how many.
 
-    Also deletes one batch each of dead letters, audit entries, operations, statistics and workers.
+    Also deletes one batch each of dead letters, audit entries, operations, statistics, workers and ticks.
     """
     retention = conf.get().retention
+    settle()  # the ticks of schedules outlive their tasks
     deleted = purge_tasks(retention, PURGE_BATCH, time.monotonic() + seconds)
     upkeep.purge_dead_letters(PURGE_BATCH)
     upkeep.purge_audit(retention.audit_seconds, PURGE_BATCH)
     upkeep.purge_operations(retention.dead_letter_seconds, PURGE_BATCH)
     upkeep.purge_stats(retention.stats_seconds, PURGE_BATCH)
     upkeep.purge_workers(retention.worker_seconds, PURGE_BATCH)
+    upkeep.purge_ticks(retention.tick_seconds, PURGE_BATCH)
     throttle.forget(retention.stats_seconds, PURGE_BATCH)
     return deleted
 

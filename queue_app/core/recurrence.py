@@ -1,0 +1,185 @@
+"""When a schedule ticks: by cron, at an interval, or at given instants.
+
+Cron follows Debian's: a fixed time in the hour that daylight saving time skips ticks right after the gap, and one in
+the hour that is repeated ticks once. Intervals count real seconds, so they do not know daylight saving time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import dropwhile
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from queue_app.exceptions import InvalidTaskData
+
+MAX_INSTANTS: Final = 1000
+MIN_EVERY: Final = 1.0
+MAX_EVERY: Final = 366 * 86_400.0
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MACROS: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_WITH_SECONDS: Final = 6  # fields of a cron expression
+_EXAMPLES: Final = 'such as "*/15 * * * *", "0 8 * * MON-FRI", "0 0 L * *" or "@daily"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrence:
+    """The instants of a schedule: exactly one of ``cron``, ``every`` and ``instants`` is given."""
+
+    cron: str = ""
+    every: float | None = None  # seconds
+    anchor: datetime | None = None  # an instant of the interval; None: the year 1970
+    instants: tuple[datetime, ...] = ()
+    zone: str = "UTC"
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+
+    def check(self) -> None:
+        """Raise ``InvalidTaskData`` for a recurrence that is incomplete, contradictory or a likely mistake."""
+        if [bool(self.cron), self.every is not None, bool(self.instants)].count(True) != 1:
+            raise InvalidTaskData("cron", "Give one of cron, every (seconds) or instants.", code="required")
+        _check_zone(self.zone)
+        if self.starts_at and self.ends_at and self.ends_at <= self.starts_at:
+            raise InvalidTaskData("ends_at", "ends_at must be after starts_at.", code="out_of_range")
+        if self.anchor is not None and self.every is None:
+            raise InvalidTaskData("anchor", "anchor goes with every, and only with it.")
+        if self.cron:
+            _check_cron(self.cron)
+        elif self.every is not None:
+            if type(self.every) not in (int, float) or not MIN_EVERY <= self.every <= MAX_EVERY:
+                message = f"every must be a number of seconds from {MIN_EVERY:g} to {MAX_EVERY:g}."
+                raise InvalidTaskData("every", message, code="out_of_range")
+        elif len(self.instants) > MAX_INSTANTS:
+            message = f"A schedule has at most {MAX_INSTANTS} instants."
+            raise InvalidTaskData("instants", message, code="out_of_range", limit=MAX_INSTANTS)
+
+    def after(self, moment: datetime) -> datetime | None:
+        """Return the first instant after ``moment``, in UTC; ``None`` if there is none."""
+        return next(self.instants_after(moment), None)
+
+    def instants_after(self, moment: datetime) -> Iterator[datetime]:
+        """Yield the instants after ``moment``, in UTC."""
+        if self.starts_at is not None:
+            moment = max(moment, self.starts_at - timedelta(microseconds=1))
+        for instant in self._unbounded(moment.astimezone(UTC)):
+            if self.ends_at is not None and instant >= self.ends_at:
+                return
+            yield instant
+
+    def _unbounded(self, moment: datetime) -> Iterator[datetime]:
+        if self.cron:
+            return _cron_after(self.cron, self.zone, moment)
+        if self.every is not None:
+            return _interval_after(self.every, self.anchor or _EPOCH, moment)
+        return (instant.astimezone(UTC) for instant in sorted(self.instants) if instant > moment)
+
+    @property
+    def words(self) -> str:
+        """A phrase for people, such as "At 08:00, Monday through Friday (Europe/Berlin)"."""
+        if self.cron:
+            text = CronSim(_MACROS.get(self.cron, self.cron), _EPOCH).explain()
+            return f"{text} ({self.zone})"
+        if self.every is not None:
+            return f"Every {_span(self.every)}"
+        if len(self.instants) == 1:
+            return f"Once, at {self.instants[0].astimezone(ZoneInfo(self.zone)):%Y-%m-%d %H:%M} ({self.zone})"
+        return f"At {len(self.instants)} given times"
+
+
+def jitter_of(name: str, instant: datetime, longest: float) -> timedelta:
+    """Return the delay of one tick: between 0 and ``longest`` seconds, the same in every process."""
+    if not longest:
+        return timedelta()
+    digest = blake2b(f"{name}@{instant.isoformat()}".encode(), digest_size=8).digest()
+    return timedelta(seconds=longest * int.from_bytes(digest) / 2**64)
+
+
+def _check_zone(zone: str) -> None:
+    try:
+        ZoneInfo(zone)
+    except Exception:  # noqa: BLE001 - zoneinfo raises many kinds: of files, keys and values
+        message = f'{zone!r:.60} is not a time zone; use a name such as "Europe/Berlin" or "UTC".'
+        raise InvalidTaskData("zone", message, code="unknown_zone") from None
+
+
+def _check_cron(cron: str) -> None:
+    fields = _MACROS.get(cron, cron).split()
+    if cron.startswith("@") and cron not in _MACROS:
+        raise InvalidTaskData("cron", f"{cron!r:.60} is unknown; use one of {', '.join(_MACROS)}.", code="invalid_cron")
+    first, in_any_month = None, [*fields[:-2], "*", *fields[-1:]]
+    try:
+        first = next(_cron_after(cron, "UTC", _EPOCH), None)
+    except CronSimError as error:
+        if not _is_cron(in_any_month) or not _is_cron(["*", "*", "*", *fields[-2:-1], "*"]):
+            message = f"{cron!r:.60} is not a cron expression ({error}). Write five fields, {_EXAMPLES}."
+            raise InvalidTaskData("cron", message, code="invalid_cron") from None
+    if first is None:
+        message = f"{cron!r:.60} never ticks: no date matches it."
+        raise InvalidTaskData("cron", message, code="never_ticks")
+    if len(fields) == _WITH_SECONDS and fields[0] == "*":
+        message = (
+            f"{cron!r:.60} ticks every second, because the first of six fields is the seconds. Write five fields to"
+            ' tick every minute, or "*/1" as the first one if every second is meant.'
+        )
+        raise InvalidTaskData("cron", message, code="every_second")
+
+
+def _is_cron(fields: list[str]) -> bool:
+    try:
+        CronSim(" ".join(fields), _EPOCH)
+    except CronSimError:
+        return False
+    return True
+
+
+def _cron_after(cron: str, zone: str, moment: datetime) -> Iterator[datetime]:
+    """Yield the ticks of a cron expression; the first one is remembered, because many schedules share it."""
+    first = _first_cron(cron, zone, moment)
+    if first is None:
+        return
+    yield first
+    yield from _cron_ticks(cron, zone, first)
+
+
+@lru_cache(maxsize=4096)
+def _first_cron(cron: str, zone: str, moment: datetime) -> datetime | None:
+    return next(_cron_ticks(cron, zone, moment), None)
+
+
+def _cron_ticks(cron: str, zone: str, moment: datetime) -> Iterator[datetime]:
+    local = moment.astimezone(UTC if zone == "UTC" else ZoneInfo(zone))
+    ticks = (tick.astimezone(UTC) for tick in CronSim(_MACROS.get(cron, cron), local))
+    # In a repeated hour CronSim goes by the clock on the wall, which may show a time that has passed.
+    return dropwhile(lambda tick: tick <= moment, ticks)
+
+
+def _interval_after(every: float, anchor: datetime, moment: datetime) -> Iterator[datetime]:
+    number = math.floor((moment - anchor).total_seconds() / every)
+    while True:
+        instant = (anchor + timedelta(seconds=number * every)).astimezone(UTC)
+        if instant > moment:
+            yield instant
+        number += 1
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds % size == 0:
+            count = int(seconds // size)
+            return unit if count == 1 else f"{count} {unit}s"
+    return "second" if seconds == 1 else f"{seconds:g} seconds"

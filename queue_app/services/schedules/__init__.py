@@ -1,0 +1,1 @@
+"""Schedules: declare, edit, run and show them."""

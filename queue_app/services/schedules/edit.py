@@ -1,0 +1,182 @@
+"""Create, edit and delete schedules. Every value is checked before anything is stored.
+
+An edit takes effect from the next tick on. It locks the row, so it waits for a tick that is being stored, and the tick
+after it goes by the new values.
+"""
+
+import inspect
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import IntegrityError
+
+from queue_app import registry
+from queue_app.core.priorities import Band
+from queue_app.core.records import NewTask, TaskSpec
+from queue_app.exceptions import InvalidTaskData
+from queue_app.models import Schedule
+from queue_app.models.columns import NAME_LENGTH
+from queue_app.registry import AnyTask
+from queue_app.services.control.limits import translated_errors
+from queue_app.services.control.pause import lock_schedule
+from queue_app.services.enqueue.validate import check_aware, check_spec, check_text
+from queue_app.services.schedules.tick import next_look, task_of
+from queue_app.sql.database import alias, atomic, clock
+
+#: Options of the task; what is not given is that of the registered task when the schedule is made.
+TASK_OPTIONS: Final = (
+    "queue", "priority", "user", "capabilities", "concurrency_key", "weight", "max_retries", "timeout", "retry_delay",
+)  # fmt: skip
+#: What decides when it ticks.
+WHEN: Final = ("cron", "every", "anchor", "instants", "zone", "starts_at", "ends_at", "jitter")
+#: All fields that a person or a declaration may set.
+FIELDS: Final = (
+    "task_type", "args", "parameters", "instant_parameter", *TASK_OPTIONS, *WHEN, "catch_up", "catch_up_limit",
+    "catch_up_seconds", "overlap", "notes",
+)  # fmt: skip
+_TIMES: Final = ("anchor", "starts_at", "ends_at")
+
+
+def create_schedule(name: str, values: Mapping[str, Any], *, now: datetime | None = None) -> Schedule:
+    """Store a schedule; raise ``InvalidTaskData`` for what is wrong."""
+    schedule = Schedule(name=check_text(name, "name", NAME_LENGTH))
+    with atomic():
+        set_values(schedule, with_options(values))
+        plan_ahead(schedule, now or clock())
+        save(schedule, is_new=True)
+    return schedule
+
+
+def update_schedule(name: str, changes: Mapping[str, Any], *, now: datetime | None = None) -> Schedule:
+    """Change a schedule; raise ``ScheduleNotFound``, or ``InvalidTaskData`` for what is wrong."""
+    with atomic():
+        schedule = lock_schedule(name)
+        set_values(schedule, changes)
+        if any(field in changes for field in WHEN):
+            plan_ahead(schedule, now or clock())
+        save(schedule)
+    return schedule
+
+
+def give_back(name: str, *, now: datetime | None = None) -> Schedule:
+    """Undo what staff changed of a declared schedule; raise ``ScheduleNotFound``, or ``InvalidTaskData``."""
+    with atomic():
+        schedule = lock_schedule(name)
+        if schedule.declaration is None:
+            raise InvalidTaskData("name", "This schedule is not declared in the code, so there is nothing to undo.")
+        set_values(schedule, from_json(schedule.declaration))
+        plan_ahead(schedule, now or clock())
+        save(schedule)
+    return schedule
+
+
+def delete_schedule(name: str) -> Schedule:
+    """Delete a schedule with its history and return it; raise ``ScheduleNotFound``.
+
+    A schedule that is declared in the code would come back, so it can only be paused.
+    """
+    with atomic():
+        schedule = lock_schedule(name)
+        if schedule.declaration is not None:
+            raise InvalidTaskData(
+                "name", "This schedule is declared in the code: delete it there, or pause it here.", code="declared"
+            )
+        Schedule.objects.using(alias()).filter(pk=schedule.pk).delete()
+    return schedule
+
+
+def with_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with the options that the registered task has for those that are missing."""
+    given = dict(values)
+    task_type = given.get("task_type")
+    if not isinstance(task_type, str):
+        raise InvalidTaskData("task_type", "A schedule needs a task_type.", code="required")
+    options = {name: given[name] for name in TASK_OPTIONS if name in given}
+    if isinstance(options.get("priority"), int):
+        options["priority"] = Band(options["priority"])
+    spec = check_spec(NewTask(task_type=task_type, **options), registry.get(task_type))
+    return given | options_of(spec)
+
+
+def options_of(spec: TaskSpec) -> dict[str, Any]:
+    """Return the options of a checked task as the columns of a schedule."""
+    return {name: getattr(spec, name) for name in TASK_OPTIONS} | {"capabilities": list(spec.capabilities)}
+
+
+def set_values(schedule: Schedule, values: Mapping[str, Any]) -> None:
+    """Set the fields of a schedule and check them together; raise ``InvalidTaskData``."""
+    for field, value in values.items():
+        if field not in FIELDS:
+            raise InvalidTaskData(field, f"A schedule has no field {field!r}.", code="unknown_field")
+        if value is not None and field in _TIMES:
+            check_aware(value, field)
+        setattr(schedule, field, value)
+    schedule.recurrence.check()
+    if not isinstance(schedule.parameters, dict):
+        raise InvalidTaskData("parameters", "parameters must be an object with string keys.", code="object_expected")
+    task = registry.get(schedule.task_type)
+    _check_signature(task, schedule)
+    task_of(schedule, clock())
+
+
+def plan_ahead(schedule: Schedule, now: datetime) -> None:
+    """Set the next tick after ``now``; raise ``InvalidTaskData`` if there is none."""
+    schedule.next_instant = schedule.recurrence.after(now)
+    schedule.due_at = next_look(schedule, schedule.next_instant)
+    if schedule.next_instant is None:
+        field = "instants" if schedule.instants else "ends_at"
+        raise InvalidTaskData(
+            field, "The schedule would never tick: all its times are in the past.", code="never_ticks"
+        )
+
+
+def save(schedule: Schedule, *, is_new: bool = False) -> None:
+    """Store a checked schedule; raise ``InvalidTaskData`` for what the table refuses."""
+    with translated_errors():
+        schedule.full_clean()
+        try:
+            with atomic():
+                schedule.save(using=alias(), force_insert=is_new)
+        except IntegrityError:  # another process stored a schedule of the same name a moment ago
+            schedule.full_clean()
+            raise
+
+
+def to_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a schedule as JSON holds them."""
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
+
+
+def from_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``to_json`` was given."""
+    times = {name: datetime.fromisoformat(values[name]) for name in _TIMES if values.get(name)}
+    return dict(values) | times
+
+
+def values_of(schedule: Schedule) -> dict[str, Any]:
+    """Return the fields of a schedule as JSON holds them."""
+    return to_json({name: getattr(schedule, name) for name in FIELDS})
+
+
+def overridden(schedule: Schedule) -> list[str]:
+    """Return the fields that staff have changed of a declared schedule."""
+    declared = schedule.declaration or {}
+    now = values_of(schedule)
+    return [name for name in FIELDS if name in declared and declared[name] != now[name]]
+
+
+def _check_signature(task: AnyTask, schedule: Schedule) -> None:
+    """Refuse arguments that the function does not take."""
+    names = dict(schedule.parameters)
+    if schedule.instant_parameter:
+        if schedule.instant_parameter in names:
+            message = f"{schedule.instant_parameter!r} is both a parameter and the instant_parameter."
+            raise InvalidTaskData("instant_parameter", message)
+        names[schedule.instant_parameter] = ""
+    signature = inspect.signature(task.func)
+    try:
+        signature.bind(*([None] if task.takes_context else []), *schedule.args, **names)
+    except TypeError as error:
+        message = f"{schedule.task_type}{signature} cannot be called with these parameters: {error}."
+        raise InvalidTaskData("parameters", message, code="wrong_arguments") from None

@@ -1,0 +1,62 @@
+"""What became of the ticks of schedules."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from queue_app.core.states import Status
+from queue_app.models import Schedule, ScheduleTick, Task
+from queue_app.sql import schedules as rows
+from queue_app.sql.database import alias
+
+#: Ticks of one statement.
+BATCH: Final = 5000
+#: Ticks that are shown beside a schedule, and counted for its state.
+RECENT: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RecentTick:
+    """A tick with the present state of its task."""
+
+    tick: ScheduleTick
+    status: str | None  # of the task; None: it has none, or its row was deleted before it ended
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its task ended without success."""
+        return self.status in {Status.FAILED, Status.DEAD_LETTER, Status.EXPIRED}
+
+
+def settle(*, limit: int = BATCH) -> int:
+    """Copy the outcomes of ended tasks to their ticks, before the tasks are deleted; return how many."""
+    return rows.settle(limit)
+
+
+def recent(schedules: Sequence[Schedule], count: int = RECENT) -> dict[int, list[RecentTick]]:
+    """Return {schedule: its newest ticks, newest first}, with the states of their tasks."""
+    ticks = rows.newest([schedule.pk for schedule in schedules], count)
+    open_ids = [tick.task_id for tick in ticks if tick.task_id and tick.outcome is None]
+    statuses = dict(Task.objects.using(alias()).filter(id__in=open_ids).values_list("id", "status"))
+    found: dict[int, list[RecentTick]] = {schedule.pk: [] for schedule in schedules}
+    for tick in ticks:
+        status = tick.outcome or (statuses.get(tick.task_id) if tick.task_id else None)
+        found[tick.schedule_id].append(RecentTick(tick, status))
+    return found
+
+
+def failures_in_a_row(ticks: Sequence[RecentTick]) -> int:
+    """Return how many of the newest ticks have failed one after the other; pending tasks do not count."""
+    count = 0
+    for each in ticks:
+        if each.has_failed:
+            count += 1
+        elif each.status == Status.COMPLETED:
+            break
+    return count
+
+
+def last_success(ticks: Sequence[RecentTick]) -> datetime | None:
+    """Return the instant of the newest tick whose task has completed."""
+    return next((each.tick.instant for each in ticks if each.status == Status.COMPLETED), None)

@@ -1,0 +1,259 @@
+"""Let schedules tick: enqueue the task of every instant that has come, exactly once.
+
+One transaction locks the schedules that are due, records each tick, stores its task, and moves the schedule on. Two
+processes never hold the same schedule, because the second one skips locked rows; and a tick that is recorded, by an
+earlier run or a backfill, is never recorded again.
+
+Crash points: before the commit nothing has happened, and the next look repeats it. After the commit the tasks are
+queued rows like any other: the reconciler pushes what the index was not told.
+"""
+
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db import DataError, IntegrityError
+
+from queue_app.core.catch_up import Plan, Policy, plan
+from queue_app.core.priorities import Band
+from queue_app.core.records import NewTask, TaskRow
+from queue_app.core.recurrence import jitter_of
+from queue_app.exceptions import TaskQueueError
+from queue_app.models import Schedule
+from queue_app.models.schedule import CatchUp, Overlap, TickKind
+from queue_app.services.enqueue.store import store_many
+from queue_app.services.enqueue.validate import check_task
+from queue_app.services.lifecycle.actions import cancel_many
+from queue_app.sql import schedules as rows
+from queue_app.sql.database import alias, atomic, clock
+from queue_app.sql.schedules import NewTick
+
+#: Schedules of one transaction.
+BATCH: Final = 500
+#: Time until the next look at a schedule with a tick that waits for an earlier task.
+HELD: Final = timedelta(seconds=1)
+#: Time until the next look at a schedule that this process cannot handle, such as one in a zone that it does not know.
+AFTER_ERROR: Final = timedelta(seconds=60)
+#: Errors by which one task is refused, while the tasks of other schedules can be stored.
+REFUSALS: Final = (TaskQueueError, DataError, IntegrityError)
+
+_log = logging.getLogger("taskqueue")
+
+type Live = list[tuple[uuid.UUID, str]]
+
+
+def run_due(*, now: datetime | None = None, limit: int = BATCH) -> int:
+    """Handle at most ``limit`` schedules that are due; return how many.
+
+    Safe to run in any number of processes at once. ``now`` is PostgreSQL's time unless a test says otherwise.
+    """
+    with atomic():
+        now = now or clock()
+        waiting = Schedule.objects.using(alias()).select_for_update(skip_locked=True)
+        due = list(waiting.filter(due_at__lte=now).order_by("due_at")[:limit])
+        if not due:
+            return 0
+        live = rows.live_tasks([schedule.pk for schedule in due if schedule.overlap != Overlap.ALLOW])
+        turns = [_Turn(schedule, now, live.get(schedule.pk, [])) for schedule in due]
+        for turn in turns:
+            turn.decide()
+        cancel_many([task_id for turn in turns for task_id in turn.cancelled])
+        store([tick for turn in turns for tick in turn.ticks], {task.id: task for t in turns for task in t.tasks})
+        for turn in turns:
+            if turn.paused is not None and not rows.extend(turn.paused):
+                rows.record([turn.paused])
+        rows.move_on([turn.position for turn in turns])
+    return len(due)
+
+
+def store(ticks: Sequence[NewTick], tasks: dict[uuid.UUID, TaskRow]) -> dict[uuid.UUID, str]:
+    """Record ticks and store their tasks in the caller's transaction; return {task: reason} of refused ones.
+
+    A tick that has a task already is left alone.
+    """
+    new = rows.record(ticks)
+    wanted = [tick for tick in ticks if tick.task_id in tasks and (tick.schedule_id, tick.instant) in new]
+    refused: dict[uuid.UUID, str] = {}
+    if not wanted:
+        return refused
+    try:
+        with atomic():
+            store_many([tasks[tick.task_id] for tick in wanted if tick.task_id])
+    except REFUSALS:
+        for tick in wanted:
+            try:
+                with atomic():
+                    store_many([tasks[tick.task_id]] if tick.task_id else [])
+            except REFUSALS as error:
+                reason = f"The task was refused: {' '.join(str(error).split())}"
+                rows.give_up([(tick.schedule_id, tick.instant, reason)])
+                if tick.task_id:
+                    refused[tick.task_id] = reason
+    return refused
+
+
+def task_of(schedule: Schedule, instant: datetime) -> TaskRow:
+    """Return the task of one tick; raise ``InvalidTaskData``."""
+    parameters = schedule.parameters
+    if schedule.instant_parameter:
+        parameters = parameters | {schedule.instant_parameter: instant.isoformat()}
+    return check_task(
+        NewTask(
+            task_type=schedule.task_type,
+            args=schedule.args,
+            parameters=parameters,
+            queue=schedule.queue,
+            priority=Band(schedule.priority),
+            capabilities=schedule.capabilities,
+            user=schedule.user,
+            timeout=schedule.timeout,
+            max_retries=schedule.max_retries,
+            retry_delay=schedule.retry_delay,
+            concurrency_key=schedule.concurrency_key,
+            weight=schedule.weight,
+        )
+    )
+
+
+def next_look(schedule: Schedule, next_instant: datetime | None) -> datetime | None:
+    """Return when a scheduler has to look at a schedule whose next tick is at ``next_instant``."""
+    return None if next_instant is None else next_instant + jitter_of(schedule.name, next_instant, schedule.jitter)
+
+
+def policy_of(schedule: Schedule) -> Policy:
+    """Return how many missed ticks the schedule makes up for."""
+    limit = {CatchUp.SKIP: 0, CatchUp.LAST: 1, CatchUp.ALL: schedule.catch_up_limit}[CatchUp(schedule.catch_up)]
+    return Policy(limit, timedelta(seconds=schedule.catch_up_seconds))
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One look at one schedule: which ticks to record, which tasks to store and to cancel."""
+
+    schedule: Schedule
+    now: datetime
+    live: Live
+    ticks: list[NewTick] = field(default_factory=list)
+    tasks: list[TaskRow] = field(default_factory=list)
+    cancelled: list[uuid.UUID] = field(default_factory=list)
+    paused: NewTick | None = None
+    position: tuple[int, datetime | None, datetime | None, datetime | None] = (0, None, None, None)
+
+    def decide(self) -> None:
+        """Decide; an error of one schedule must not stop the others."""
+        schedule = self.schedule
+        try:
+            next_instant = self._decide()
+        except Exception:  # noqa: BLE001 - logged; the other schedules go on
+            _log.exception("the schedule %s cannot tick; the next try is in %s s", schedule, AFTER_ERROR.seconds)
+            self.ticks, self.tasks, self.cancelled, self.paused = [], [], [], None
+            self.position = (schedule.pk, schedule.next_instant, schedule.held_instant, self.now + AFTER_ERROR)
+            return
+        look = next_look(schedule, next_instant)
+        if schedule.held_instant is not None:
+            look = min(look or self.now + HELD, self.now + HELD)
+        self.position = (schedule.pk, next_instant, schedule.held_instant, look)
+
+    def _decide(self) -> datetime | None:
+        schedule = self.schedule
+        if schedule.held_instant is not None and not self.live:
+            held, schedule.held_instant = schedule.held_instant, None
+            self._enqueue(held, TickKind.DUE, "It waited until the task of an earlier tick had ended.")
+        if schedule.next_instant is None:
+            return None
+        planned = plan(
+            schedule.recurrence,
+            schedule.next_instant,
+            self.now,
+            policy_of(schedule),
+            lambda instant: jitter_of(schedule.name, instant, schedule.jitter),
+        )
+        if schedule.paused and not (schedule.resume_at and schedule.resume_at <= self.now):
+            self._pass_over(planned)
+        else:
+            self._run(planned)
+        return planned.next_instant
+
+    def _pass_over(self, planned: Plan) -> None:
+        """Record the ticks that come while the schedule is paused."""
+        first = planned.missed.first if planned.missed else next(iter(planned.run), None)
+        if first is None:
+            return
+        last = planned.run[-1] if planned.run else planned.missed.last if planned.missed else first
+        number = len(planned.run) + (planned.missed.number if planned.missed else 0)
+        by = f" by {self.schedule.paused_by}" if self.schedule.paused_by else ""
+        why = f": {self.schedule.paused_reason}" if self.schedule.paused_reason else "."
+        self.paused = self._tick(
+            last, TickKind.DUE, reason=f"The schedule was paused{by}{why}", first=first, number=number
+        )
+
+    def _run(self, planned: Plan) -> None:
+        if planned.missed is not None:
+            first, last, number = planned.missed
+            late = self.now - last
+            reason = f"Missed by {late.total_seconds():.0f} s; catch_up is {self.schedule.catch_up}."
+            self.ticks.append(self._tick(last, TickKind.CAUGHT_UP, reason=reason, first=first, number=number))
+        for instant in planned.run:
+            missed = planned.is_late or instant is not planned.run[-1]
+            self._overlap(instant, TickKind.CAUGHT_UP if missed else TickKind.DUE)
+
+    def _overlap(self, instant: datetime, kind: TickKind) -> None:
+        """Enqueue the task of a tick, unless a task of an earlier tick is in the way."""
+        schedule, reason = self.schedule, ""
+        if self.live and schedule.overlap != Overlap.ALLOW:
+            task_id, status = self.live[0]
+            earlier = f"the task {task_id} of an earlier tick is still {status}"
+            match schedule.overlap:
+                case Overlap.SKIP:
+                    self.ticks.append(self._tick(instant, kind, reason=f"Skipped, because {earlier}."))
+                    return
+                case Overlap.QUEUE_ONE if schedule.held_instant is not None:
+                    reason = f"Skipped, because {earlier} and another tick waits for it."
+                    self.ticks.append(self._tick(instant, kind, reason=reason))
+                    return
+                case Overlap.QUEUE_ONE:
+                    schedule.held_instant = instant
+                    self.ticks.append(self._tick(instant, kind, reason=f"Waits, because {earlier}."))
+                    return
+                case Overlap.CANCEL_PREVIOUS:
+                    reason = f"Cancelled {', '.join(str(task_id) for task_id, _ in self.live)}."
+                    mine = {task.id for task in self.tasks}
+                    self.cancelled += [task_id for task_id, _ in self.live if task_id not in mine]
+                    self._withdraw(mine)
+                    self.live = []
+        self._enqueue(instant, kind, reason)
+
+    def _withdraw(self, tasks: set[uuid.UUID]) -> None:
+        """Do not store the tasks of earlier ticks of this turn: the newest one cancels them."""
+        self.tasks = []
+        gone = "Cancelled by a later tick before it was enqueued."
+        self.ticks = [
+            tick._replace(task_id=None, reason=gone) if tick.task_id in tasks else tick for tick in self.ticks
+        ]
+
+    def _enqueue(self, instant: datetime, kind: TickKind, reason: str = "") -> None:
+        try:
+            task = task_of(self.schedule, instant)
+        except TaskQueueError as error:
+            self.ticks.append(self._tick(instant, kind, reason=f"The task was refused: {error}"))
+            return
+        self.tasks.append(task)
+        self.live = [*self.live, (task.id, "queued")]
+        self.ticks.append(self._tick(instant, kind, task_id=task.id, reason=reason))
+
+    def _tick(  # noqa: PLR0913 - by name
+        self,
+        instant: datetime,
+        kind: TickKind,
+        *,
+        task_id: uuid.UUID | None = None,
+        reason: str = "",
+        first: datetime | None = None,
+        number: int = 1,
+    ) -> NewTick:
+        late = self.now - instant - jitter_of(self.schedule.name, instant, self.schedule.jitter)
+        seconds = max(0.0, late.total_seconds())
+        return NewTick(self.schedule.pk, instant, kind, self.now, seconds, task_id, reason, first, number)

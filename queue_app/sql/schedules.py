@@ -1,0 +1,139 @@
+"""Statements on schedules and their ticks."""
+
+import uuid
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from queue_app.core.states import PENDING
+from queue_app.models import ScheduleTick
+from queue_app.sql.database import alias, execute, fetch_all, fetch_value
+
+#: Newest ticks of a schedule whose tasks are looked at. Completed tasks are left out: they never run again.
+_LOOKED_AT: Final = 1000
+
+_PENDING: Final = ", ".join(f"'{status}'" for status in sorted(PENDING))
+_LIVE: Final = f"""
+SELECT tick.schedule_id, t.id, t.status
+FROM unnest(%s::bigint[]) AS wanted (id) CROSS JOIN LATERAL (
+    SELECT schedule_id, task_id FROM queue_app_scheduletick
+    WHERE schedule_id = wanted.id AND task_id IS NOT NULL AND outcome IS DISTINCT FROM 'completed'
+    ORDER BY instant DESC LIMIT {_LOOKED_AT}
+) AS tick JOIN queue_app_task AS t ON t.id = tick.task_id
+WHERE t.status IN ({_PENDING}) ORDER BY t.id
+"""
+
+# A tick that was recorded without a task may get one later: one that waited, or by a backfill.
+_RECORD: Final = """
+INSERT INTO queue_app_scheduletick AS tick
+    (schedule_id, instant, kind, at, late_seconds, task_id, reason, first_instant, count)
+SELECT * FROM unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::timestamptz[], %s::float8[], %s::uuid[],
+    %s::text[], %s::timestamptz[], %s::int[])
+ON CONFLICT (schedule_id, instant) DO UPDATE
+    SET kind = EXCLUDED.kind, at = EXCLUDED.at, late_seconds = EXCLUDED.late_seconds, task_id = EXCLUDED.task_id,
+        reason = EXCLUDED.reason
+    WHERE tick.task_id IS NULL AND EXCLUDED.task_id IS NOT NULL
+RETURNING schedule_id, instant
+"""
+
+_EXTEND: Final = """
+UPDATE queue_app_scheduletick SET first_instant = COALESCE(first_instant, instant), instant = %s, at = %s,
+    late_seconds = %s, count = count + %s
+WHERE task_id IS NULL AND id = (
+    SELECT id FROM queue_app_scheduletick WHERE schedule_id = %s ORDER BY instant DESC LIMIT 1
+) AND reason = %s
+"""
+
+_MOVE_ON: Final = """
+UPDATE queue_app_schedule AS s
+SET next_instant = moved.next_instant, held_instant = moved.held_instant, due_at = moved.due_at
+FROM unnest(%s::bigint[], %s::timestamptz[], %s::timestamptz[], %s::timestamptz[])
+    AS moved (id, next_instant, held_instant, due_at)
+WHERE s.id = moved.id
+"""
+
+_SETTLE: Final = """
+UPDATE queue_app_scheduletick AS tick
+SET outcome = t.status, run_seconds = EXTRACT(EPOCH FROM t.finished_at - t.started_at)
+FROM (
+    SELECT tick.id, task.status, task.started_at, task.finished_at
+    FROM queue_app_scheduletick AS tick JOIN queue_app_task AS task ON task.id = tick.task_id
+    WHERE tick.task_id IS NOT NULL AND tick.outcome IS NULL AND task.finished_at IS NOT NULL
+    ORDER BY tick.id LIMIT %s FOR UPDATE OF tick SKIP LOCKED
+) AS t WHERE tick.id = t.id
+"""
+
+
+class NewTick(NamedTuple):
+    """A row of ``ScheduleTick`` to be stored."""
+
+    schedule_id: int
+    instant: datetime
+    kind: str
+    at: datetime
+    late_seconds: float = 0.0
+    task_id: uuid.UUID | None = None
+    reason: str = ""
+    first_instant: datetime | None = None
+    number: int = 1  # of consecutive ticks that it stands for
+
+
+def are_installed() -> bool:
+    """Return whether the database has the tables."""
+    return fetch_value("SELECT to_regclass('queue_app_scheduletick')") is not None
+
+
+def live_tasks(schedule_ids: Sequence[int]) -> dict[int, list[tuple[uuid.UUID, str]]]:
+    """Return {schedule: [(id, status) of its pending tasks, oldest first]}."""
+    found: dict[int, list[tuple[uuid.UUID, str]]] = {}
+    if schedule_ids:
+        for schedule_id, task_id, status in fetch_all(_LIVE, [list(schedule_ids)]):
+            found.setdefault(schedule_id, []).append((task_id, status))
+    return found
+
+
+def record(ticks: Sequence[NewTick]) -> set[tuple[int, datetime]]:
+    """Store ticks; return (schedule, instant) of those that are new, or were recorded without a task before."""
+    if not ticks:
+        return set()
+    return {(schedule_id, instant) for schedule_id, instant in fetch_all(_RECORD, _columns(ticks))}
+
+
+def extend(tick: NewTick) -> bool:
+    """Add a tick without a task to the newest record of its schedule, if that has the same reason; return whether."""
+    return bool(
+        execute(_EXTEND, [tick.instant, tick.at, tick.late_seconds, tick.number, tick.schedule_id, tick.reason])
+    )
+
+
+def give_up(ticks: Iterable[tuple[int, datetime, str]]) -> None:
+    """Take the task from ticks that were recorded with one, and write the reason."""
+    for schedule_id, instant, reason in ticks:
+        execute(
+            "UPDATE queue_app_scheduletick SET task_id = NULL, reason = %s WHERE schedule_id = %s AND instant = %s",
+            [reason, schedule_id, instant],
+        )
+
+
+def move_on(rows: Sequence[tuple[int, datetime | None, datetime | None, datetime | None]]) -> None:
+    """Set (id, next instant, held instant, time of the next look) of schedules."""
+    execute(_MOVE_ON, _columns(rows))
+
+
+def settle(limit: int) -> int:
+    """Copy the outcome of tasks that have ended to their ticks; return how many."""
+    return execute(_SETTLE, [limit])
+
+
+def newest(schedule_ids: Sequence[int], count: int) -> list[ScheduleTick]:
+    """Return the newest ticks of each schedule, newest first."""
+    sql = """
+        SELECT tick.* FROM unnest(%s::bigint[]) AS wanted (id) CROSS JOIN LATERAL (
+            SELECT * FROM queue_app_scheduletick WHERE schedule_id = wanted.id ORDER BY instant DESC LIMIT %s
+        ) AS tick ORDER BY tick.schedule_id, tick.instant DESC
+    """
+    return list(ScheduleTick.objects.using(alias()).raw(sql, [list(schedule_ids), count]))
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]

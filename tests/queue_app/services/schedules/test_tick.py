@@ -1,0 +1,311 @@
+"""Schedules tick: each tick once, in one transaction with its task."""
+
+import logging
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection, transaction
+
+from queue_app.models import Queue, Schedule, ScheduleTick, Task, TaskPayload
+from queue_app.services.control.pause import pause_schedule, resume_schedule
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.schedules import tick
+from queue_app.services.schedules.edit import create_schedule, delete_schedule, update_schedule
+from queue_app.services.schedules.run import run_schedule
+from queue_app.services.schedules.tick import run_due
+from tests.support.engine import assert_index_agrees, at_once, done, rolled_back, take
+from tests.workers import chores
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ECHO = "tests.workers.chores.echo"
+
+
+def minutes(number: float) -> datetime:
+    return NOON + timedelta(minutes=number)
+
+
+def every_minute(name: str = "minutely", **values) -> Schedule:
+    """Make a schedule that ticks a minute after noon and then every minute."""
+    wanted = {"task_type": ECHO, "args": [1], "every": 60} | values
+    return create_schedule(name, wanted, now=NOON)
+
+
+def history(name: str = "minutely") -> list[tuple[float, str, str]]:
+    """Return (minute, kind, "task" or the first word of the reason) of the ticks, oldest first."""
+    found = ScheduleTick.objects.filter(schedule__name=name).order_by("instant")
+    return [
+        ((each.instant - NOON).total_seconds() / 60, each.kind, "task" if each.task_id else each.reason.split()[0])
+        for each in found
+    ]
+
+
+def end(worker) -> None:
+    """Run and complete what is queued."""
+    finish([done(task) for task in take(worker, 100)])
+
+
+@pytest.fixture
+def worker(engine):
+    return engine.worker(ECHO)
+
+
+# -- one tick ----------------------------------------------------------------------
+
+
+def test_a_tick_enqueues_its_task_with_the_options_of_the_schedule(engine):
+    every_minute(parameters={}, args=[{"a": 1}], queue="reports", priority=1, user="ada", concurrency_key="k", weight=2)
+    assert run_due(now=minutes(0.5)) == 0
+    assert run_due(now=minutes(1)) == 1
+    task = Task.objects.get()
+    assert (task.task_type, task.queue, task.priority, task.user) == (ECHO, "reports", 1, "ada")
+    assert (task.concurrency_key, task.weight, task.status) == ("k", 2, "queued")
+    assert TaskPayload.objects.get().args == [{"a": 1}]
+    found = ScheduleTick.objects.get()
+    assert (found.instant, found.task_id, found.late_seconds) == (minutes(1), task.id, 0)
+    assert_index_agrees()
+
+
+def test_a_tick_happens_once_although_two_schedulers_look(engine):
+    every_minute()
+    assert sum(at_once([lambda: run_due(now=minutes(1))] * 8)) == 1
+    assert run_due(now=minutes(1.5)) == 0
+    assert Task.objects.count() == ScheduleTick.objects.count() == 1
+
+
+def test_a_crash_before_the_commit_leaves_the_tick_for_the_next_look(engine):
+    every_minute()
+    with rolled_back():
+        assert run_due(now=minutes(1)) == 1
+    assert not Task.objects.exists()
+    run_due(now=minutes(1))
+    assert history() == [(1, "due", "task")]
+
+
+def test_a_tick_may_know_its_instant(engine):
+    every_minute(args=[], instant_parameter="value")
+    run_due(now=minutes(1.2))
+    assert TaskPayload.objects.get().parameters == {"value": minutes(1).isoformat()}
+
+
+def test_jitter_puts_a_tick_off_but_keeps_its_instant(engine):
+    schedule = every_minute(jitter=30)
+    assert minutes(1) < schedule.due_at < minutes(1.5)
+    run_due(now=schedule.due_at - timedelta(milliseconds=1))
+    assert not Task.objects.exists()
+    run_due(now=schedule.due_at + timedelta(seconds=2))
+    found = ScheduleTick.objects.get()
+    assert (found.instant, round(found.late_seconds)) == (minutes(1), 2)
+
+
+def test_a_schedule_ends(engine):
+    every_minute(ends_at=minutes(2))
+    run_due(now=minutes(1))
+    assert Schedule.objects.get().due_at is None
+    assert run_due(now=minutes(500)) == 0
+
+
+def test_many_schedules_tick_in_one_transaction_although_one_is_refused(engine):
+    for number in range(20):
+        every_minute(f"number {number}", queue="full" if number == 7 else "default")
+    Queue.objects.update_or_create(name="full", defaults={"max_length": 1})
+    run_due(now=minutes(1))
+    run_due(now=minutes(2))
+    refused = ScheduleTick.objects.get(task_id=None)
+    assert (refused.schedule.name, refused.instant) == ("number 7", minutes(2))
+    assert "is full" in refused.reason
+    assert Task.objects.count() == 39
+
+
+def test_a_schedule_that_cannot_tick_does_not_stop_the_others(engine, caplog):
+    every_minute("broken")
+    every_minute("sound")
+    Schedule.objects.filter(name="broken").update(every=None, cron="0 0 * * *", zone="Not/Known")
+    with caplog.at_level(logging.ERROR, "taskqueue"):
+        run_due(now=minutes(1))
+    assert "the schedule broken cannot tick" in caplog.text
+    assert history("sound") == [(1, "due", "task")]
+    assert Schedule.objects.get(name="broken").due_at == minutes(2)
+
+
+# -- missed ticks ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "expected"),
+    [
+        ("skip", [(9, "caught_up", "Missed"), (10, "due", "task")]),
+        ("last", [(9, "caught_up", "Missed"), (10, "due", "task")]),
+        ("all", [(7, "caught_up", "Missed"), (8, "caught_up", "task"), (9, "caught_up", "task"), (10, "due", "task")]),
+    ],
+)
+def test_missed_ticks_run_or_are_recorded(engine, catch_up, expected):
+    every_minute(catch_up=catch_up, catch_up_limit=3)
+    run_due(now=minutes(10.5))
+    assert history() == expected
+    missed = ScheduleTick.objects.get(task_id=None)
+    assert (missed.first_instant, missed.count) == (minutes(1), 7 if catch_up == "all" else 9)
+
+
+def test_an_hourly_tick_that_is_ten_minutes_late_is_skipped_or_caught_up(engine):
+    for catch_up in ("skip", "last"):
+        every_minute(catch_up, every=3600, catch_up=catch_up)
+    run_due(now=minutes(70))
+    assert history("skip") == [(60, "caught_up", "Missed")]
+    assert history("last") == [(60, "caught_up", "task")]
+
+
+def test_a_clock_that_goes_back_repeats_no_tick(engine):
+    every_minute()
+    run_due(now=minutes(5))
+    run_due(now=minutes(1))
+    run_due(now=minutes(6))
+    assert [minute for minute, _kind, what in history() if what == "task"] == [5, 6]
+
+
+# -- overlap -----------------------------------------------------------------------
+
+
+def test_overlap_allow(engine):
+    every_minute()
+    run_due(now=minutes(1))
+    run_due(now=minutes(2))
+    assert Task.objects.count() == 2
+
+
+def test_overlap_skip_lasts_until_the_earlier_task_has_ended(engine, worker):
+    every_minute(overlap="skip")
+    run_due(now=minutes(1))
+    run_due(now=minutes(2))
+    assert history() == [(1, "due", "task"), (2, "due", "Skipped,")]
+    end(worker)
+    run_due(now=minutes(3))
+    assert history()[-1] == (3, "due", "task")
+
+
+def test_overlap_queue_one_lets_one_tick_wait(engine, worker):
+    every_minute(overlap="queue_one")
+    for minute in (1, 2, 3):
+        run_due(now=minutes(minute))
+    assert history() == [(1, "due", "task"), (2, "due", "Waits,"), (3, "due", "Skipped,")]
+    end(worker)
+    run_due(now=minutes(3.1))  # a second later, not a minute
+    assert history() == [(1, "due", "task"), (2, "due", "task"), (3, "due", "Skipped,")]
+    assert Task.objects.count() == 2
+    run_due(now=minutes(4))
+    assert history()[-1] == (4, "due", "Waits,")
+
+
+def test_overlap_cancel_previous(engine, worker):
+    every_minute(overlap="cancel_previous")
+    run_due(now=minutes(1))
+    (running,) = take(worker, 1)
+    run_due(now=minutes(2))
+    first, second = Task.objects.order_by("id")
+    assert first.id == running.id
+    assert first.cancel_requested_at is not None
+    assert second.status == "queued"
+    run_due(now=minutes(3))
+    assert Task.objects.filter(status="cancelled").count() == 1
+    assert history()[-1] == (3, "due", "task")
+
+
+def test_caught_up_ticks_overlap_each_other(engine):
+    every_minute("skip", overlap="skip", catch_up="all")
+    every_minute("queue", overlap="queue_one", catch_up="all")
+    every_minute("cancel", overlap="cancel_previous", catch_up="all")
+    run_due(now=minutes(3))
+    assert [what for _, _, what in history("skip")] == ["task", "Skipped,", "Skipped,"]
+    assert [what for _, _, what in history("queue")] == ["task", "Waits,", "Skipped,"]
+    assert [what for _, _, what in history("cancel")] == ["Cancelled", "Cancelled", "task"]
+    assert Task.objects.count() == 3
+
+
+# -- pauses, edits, by hand --------------------------------------------------------
+
+
+def test_a_paused_schedule_records_what_it_passes_over_in_one_row(engine):
+    every_minute()
+    run_due(now=minutes(1))
+    pause_schedule("minutely", by="ada", reason="The bank is down.")
+    for minute in (2, 3, 4):
+        run_due(now=minutes(minute))
+    resume_schedule("minutely")
+    run_due(now=minutes(5))
+    assert history() == [(1, "due", "task"), (4, "due", "The"), (5, "due", "task")]
+    passed = ScheduleTick.objects.get(task_id=None)
+    assert (passed.first_instant, passed.count) == (minutes(2), 3)
+    assert passed.reason == "The schedule was paused by ada: The bank is down."
+
+
+def test_a_pause_ends_by_itself(engine):
+    every_minute()
+    until = (datetime.now(UTC) + timedelta(hours=1)).replace(second=0, microsecond=0)
+    pause_schedule("minutely", by="ada", resume_at=until)
+    Schedule.objects.update(due_at=until, next_instant=until)
+    run_due(now=until)
+    assert ScheduleTick.objects.get().task_id is not None
+
+
+def test_an_edit_waits_for_the_tick_and_the_next_one_goes_by_it(engine):
+    every_minute()
+    with transaction.atomic():
+        run_due(now=minutes(1))
+        editing = threading.Thread(target=lambda: (update_schedule("minutely", {"args": [2]}), connection.close()))
+        editing.start()
+        editing.join(0.2)
+        assert editing.is_alive()
+    editing.join()
+    run_due(now=minutes(2))
+    assert sorted(TaskPayload.objects.values_list("args", flat=True)) == [[1], [2]]
+
+
+def test_a_new_time_counts_from_the_edit(engine):
+    every_minute()
+    update_schedule("minutely", {"every": 600}, now=minutes(3))
+    assert Schedule.objects.get().next_instant == minutes(10)
+
+
+def test_run_now_does_not_move_the_next_tick(engine):
+    every_minute(overlap="skip")
+    pause_schedule("minutely")
+    found = run_schedule("minutely", by="ada", now=minutes(0.5))
+    assert (found.kind, found.reason) == ("manual", "ada ran it.")
+    assert Task.objects.get().id == found.task_id
+    assert Schedule.objects.get().next_instant == minutes(1)
+    resume_schedule("minutely")
+    run_due(now=minutes(1))
+    assert history()[-1] == (1, "due", "Skipped,")  # the task that ran by hand is an earlier one
+
+
+def test_a_schedule_is_deleted_with_its_history_but_not_its_tasks(engine):
+    every_minute()
+    run_due(now=minutes(1))
+    delete_schedule("minutely")
+    assert not ScheduleTick.objects.exists()
+    assert Task.objects.count() == 1
+
+
+# -- cost --------------------------------------------------------------------------
+
+
+def test_a_look_costs_the_same_statements_however_many_tick(engine, django_assert_max_num_queries):
+    def statements(number: int, start: int) -> int:
+        for each in range(number):
+            every_minute(f"{start}-{each}", overlap="skip")
+        with django_assert_max_num_queries(100) as counted:
+            run_due(now=minutes(1))
+        return len(counted)
+
+    few, many = statements(2, 0), statements(50, 1)
+    assert many <= few
+
+
+def test_a_batch_is_bounded(engine, monkeypatch):
+    monkeypatch.setattr(tick, "BATCH", 2)
+    for number in range(5):
+        every_minute(f"number {number}")
+    assert [run_due(now=minutes(1), limit=2) for _ in range(4)] == [2, 2, 1, 0]
+
+
+assert chores.echo  # registered by its import
