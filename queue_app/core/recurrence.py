@@ -130,13 +130,13 @@ def _check_cron(cron: str) -> None:
             raise InvalidTaskData("cron", message, code="invalid_cron") from None
     if first is None:
         message = f"{cron!r:.60} never ticks: no date matches it."
-        raise InvalidTaskData("cron", message, code="never_ticks")
+        raise InvalidTaskData("cron", message, code="invalid_cron")
     if len(fields) == _WITH_SECONDS and fields[0] == "*":
         message = (
             f"{cron!r:.60} ticks every second, because the first of six fields is the seconds. Write five fields to"
             ' tick every minute, or "*/1" as the first one if every second is meant.'
         )
-        raise InvalidTaskData("cron", message, code="every_second")
+        raise InvalidTaskData("cron", message, code="invalid_cron")
 
 
 def _is_cron(fields: list[str]) -> bool:

@@ -13,7 +13,7 @@ from django.db import connection, connections
 from django.utils import timezone
 
 from queue_app.core.process import process_identity
-from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
+from queue_app.models import Limit, Queue, RuntimeSettings, Schedule, Task, Worker
 from queue_app.models.operation import OperationKind
 from queue_app.services.control.pause import pause, pause_everything, pause_key, pause_type, resume_due
 from queue_app.services.operations.advance import run_operations
@@ -22,6 +22,8 @@ from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.repair.reap import mark_dead_locally, reap_orphans, reap_overdue
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.workers import WorkerIdentity, register
+from queue_app.services.schedules.edit import create_schedule
+from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep import jobs as module
 from queue_app.services.upkeep.jobs import pending_work as ask
 from queue_app.services.upkeep.promote import make_due
@@ -55,6 +57,11 @@ def busy(scene) -> uuid.UUID:
 def one_is_due(scene):
     put(run_after=ago(-3600))
     Task.objects.update(run_after=ago())
+
+
+def a_schedule_is_due(_scene):
+    create_schedule("hourly", {"task_type": "tests.workers.chores.echo", "args": [1], "every": 3600})
+    Schedule.objects.update(due_at=ago())
 
 
 def one_lost_its_process(scene, status="active"):
@@ -110,6 +117,7 @@ CASES = {
     "paused key": Case("resume", lambda scene: a_pause_is_over(scene, pause_key, "a"), resume_due),
     "paused everything": Case("resume", lambda scene: a_pause_is_over(scene, pause_everything), resume_due),
     "operation": Case("operations", an_operation_runs, run_operations),
+    "schedule": Case("schedules", a_schedule_is_due, run_due),
     "lost index": Case("rebuild", flush, rebuild_if_needed),
     "other generation": Case("rebuild", lambda scene: snapshot.raise_generation(), rebuild_if_needed),
 }
@@ -117,6 +125,7 @@ CASES = {
 LIVE = "('active', 'draining')"
 TWINS = {
     "due": ("due", "statement_timestamp()", "statement_timestamp() - interval '1 hour'"),
+    "schedule": ("schedules", "statement_timestamp()", "(statement_timestamp() - interval '1 hour')"),
     "gone": ("neighbours", LIVE, "('draining')"),
     "gone while draining": ("neighbours", LIVE, "('active')"),
     "orphan of a dead one": ("orphans", LIVE, "('active', 'dead')"),
@@ -176,6 +185,7 @@ def test_the_answers_are_the_same_however_the_statements_go(scene, monkeypatch, 
     enlist(scene, me, os.getpid())
     said = dict.fromkeys(("orphans", "pauses", "operations"), False)
     said |= {"due": True, "overdue": True, "generation": snapshot.generation(), "neighbours": [f"{os.getpid()} {me}"]}
+    said["schedules"] = None
     said["heartbeats"] = workers.heartbeats()
     assert len(said["heartbeats"]) == 2
     for _ in range(8):

@@ -79,9 +79,7 @@ def delete_schedule(name: str) -> Schedule:
     with atomic():
         schedule = lock_schedule(name)
         if schedule.declaration is not None:
-            raise InvalidTaskData(
-                "name", "This schedule is declared in the code: delete it there, or pause it here.", code="declared"
-            )
+            raise InvalidTaskData("name", "This schedule is declared in the code: delete it there, or pause it here.")
         Schedule.objects.using(alias()).filter(pk=schedule.pk).delete()
     return schedule
 
@@ -127,7 +125,7 @@ def plan_ahead(schedule: Schedule, now: datetime) -> None:
     if schedule.next_instant is None:
         field = "instants" if schedule.instants else "ends_at"
         raise InvalidTaskData(
-            field, "The schedule would never tick: all its times are in the past.", code="never_ticks"
+            field, "The schedule would never tick: all its times are in the past.", code="out_of_range"
         )
 
 

@@ -25,5 +25,5 @@ def run_schedule(name: str, *, by: str = "", now: datetime | None = None) -> Sch
         )
         refused = store([tick], {task.id: task})
         if refused:
-            raise InvalidTaskData("name", refused[task.id], code="refused")
+            raise InvalidTaskData("name", refused[task.id])
     return ScheduleTick.objects.using(alias()).get(schedule_id=schedule.pk, instant=at)

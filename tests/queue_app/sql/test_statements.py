@@ -63,7 +63,8 @@ def test_plans_made_for_empty_tables_suit_full_ones(db, prelude, statement, type
 #: The only index that each question may read in these tables.
 PLANS = {
     "due": r"Index (Only )?Scan using taskqueue_due on queue_app_task\b",
-    "silent": "(using|on) taskqueue_live_workers",
+    "heartbeats": "(using|on) taskqueue_live_workers",
+    "schedules": "(using|on) taskqueue_schedules_due",
     "neighbours": "(using|on) taskqueue_live_workers",
     "orphans": r"using taskqueue_executing on queue_app_task\b[\s\S]*hashed SubPlan[\s\S]* taskqueue_live_workers",
     "overdue": "(using|on) taskqueue_executing",
