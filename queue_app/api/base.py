@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn
 from uuid import UUID
 
 from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -31,7 +32,9 @@ from queue_app import conf
 from queue_app.api import errors
 from queue_app.api.authentication import KeyAuthentication, PasswordAuthentication, check_scope
 from queue_app.api.body import Body
-from queue_app.api.fields import uuid_of
+from queue_app.api.serializers.base import Body as BodySerializer
+from queue_app.api.serializers.base import Query, shared
+from queue_app.api.serializers.kinds import uuid_of
 from queue_app.api.throttles import ScopedThrottle
 from queue_app.api.visibility import without_payload
 from queue_app.core import trace
@@ -40,6 +43,8 @@ from queue_app.services.control import audit
 from queue_app.sql.database import atomic
 
 ANYTHING: Final = "*/*"
+#: The scope depends on the body: the view calls ``check_scope`` itself.
+BY_CONTENT: Final = "by content"
 
 
 class PlainJSON(JSONRenderer):
@@ -98,8 +103,12 @@ class ApiView(APIView):
     throttle_classes: Sequence[type[BaseThrottle]] = (ScopedThrottle,)
     #: Method -> scope of its rate limit; other methods count as "reads".
     throttle_scopes: Mapping[str, str] = MappingProxyType({})
-    #: Method -> scope that a restricted key needs; the views for staff check permissions themselves.
+    #: Method -> scope that a restricted key needs, or ``BY_CONTENT``. A view that lacks one cannot be routed.
     key_scopes: Mapping[str, str] = MappingProxyType({})
+    #: Method -> what its body may hold; the body of another method is not read.
+    bodies: Mapping[str, type[BodySerializer]] = MappingProxyType({})
+    #: Method -> what its query string may hold.
+    queries: Mapping[str, type[Query]] = MappingProxyType({})
     #: Renderer of HTML pages; ``queue_app.urls`` sets it, because the page imports the schema and so all views.
     page_class: type[BaseRenderer] | None = None
     versioning_class = None
@@ -116,6 +125,10 @@ class ApiView(APIView):
 
         Each service commits by itself and notifies the index before the view writes its answer.
         """
+        methods = {name.upper() for name in cls.http_method_names if hasattr(cls, name)} - {"HEAD", "OPTIONS"}
+        if cls.authentication_classes and methods - cls.key_scopes.keys():
+            lacking = ", ".join(sorted(methods - cls.key_scopes.keys()))
+            raise ImproperlyConfigured(f"{cls.__name__}.key_scopes names no scope for {lacking}.")
         view = super().as_view(**initkwargs)
         return transaction.non_atomic_requests(using=conf.load()[0].database_alias)(view)
 
@@ -148,9 +161,10 @@ class ApiView(APIView):
         if self.records_actions:
             audit.begin()
         super().initial(request, *args, **kwargs)
-        scope = self.key_scopes.get(request.method or "")
-        if scope is not None and request.auth is not None:
-            check_scope(request, scope)
+        if request.auth is not None and self.authentication_classes:
+            scope = self.key_scopes.get("GET" if request.method == "HEAD" else request.method or "")
+            if scope not in {None, BY_CONTENT}:  # None: there is no such method
+                check_scope(request, scope)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Record the change, unless it was recorded in its own transaction (see ``recording``)."""
@@ -186,11 +200,15 @@ class ApiView(APIView):
         """Return the handler that knows the table of errors."""
         return errors.handle
 
-    def json_body(self, *, required: bool = True) -> dict[str, Any]:
-        """Return the JSON object in the body."""
-        content = self._body.read_object(required=required)
-        self._content = content
-        return content
+    def read_body(self, request: Request) -> Any:
+        """Return what the serializer of the method makes of the JSON object in the body."""
+        serializer = shared(self.bodies[request.method or ""])
+        self._content = self._body.read_object(required=serializer.is_demanded)
+        return serializer.run_validation(self._content)
+
+    def read_query(self, request: Request) -> dict[str, Any]:
+        """Return what the serializer of the method makes of the query string."""
+        return self.queries["GET" if request.method == "HEAD" else request.method or ""].read(request.query_params)
 
     def address(self, request: Request, path: str) -> str:
         """Return the absolute address of a path from the root; faster than ``build_absolute_uri``."""

@@ -81,7 +81,8 @@ def _example(view: Any, method: str) -> str | None:
         return None if method == "DELETE" else "{}"
     from queue_app.api.schema.endpoints import ENDPOINTS  # noqa: PLC0415 - its package needs the extra
 
-    found = ENDPOINTS.get((view if isinstance(view, type) else type(view), method))
-    if found is None or found.request is None:
+    kind = view if isinstance(view, type) else type(view)
+    found = ENDPOINTS.get((kind, method))
+    if found is None or found.request_of(kind, method) is None:
         return None
     return json.dumps(found.example or {}, indent=2, ensure_ascii=False)

@@ -125,7 +125,7 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
     if rule is UNEXPECTED:
         _report(error, context["request"]._request)  # noqa: SLF001 - the wrapped request of Django
     code = rule.code or str(getattr(error, "code", "bad_request"))
-    entries = [_entry(item) for item in _parts(error)]
+    entries = [_entry(item) for item in causes(error)]
     codes = {entry["code"] for entry in entries}
     if len(codes) == 1:
         code = codes.pop()
@@ -151,7 +151,8 @@ def printable(text: str, limit: int = TEXT_LIMIT) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
-def _parts(error: Exception) -> Sequence[InvalidTaskData]:
+def causes(error: Exception) -> Sequence[InvalidTaskData]:
+    """Return the errors of single fields that an error consists of."""
     if isinstance(error, InvalidInput | InvalidLimits):
         return error.errors
     return [error] if isinstance(error, InvalidTaskData) else []

@@ -30,6 +30,18 @@ def staff_with(*permissions: str) -> type[BasePermission]:
     return StaffWith
 
 
+def may_view(model: str) -> type[BasePermission]:
+    """Return a permission class for callers, staff or not, who may view or change a model."""
+
+    class MayView(BasePermission):
+        message = f"This needs the permission queue_app.view_{model}."
+
+        def has_permission(self, request: Request, view: Any) -> bool:
+            return any(request.user.has_perm(f"queue_app.{verb}_{model}") for verb in ("view", "change"))
+
+    return MayView
+
+
 def _message(permissions: tuple[str, ...]) -> str:
     noun = "permission" if len(permissions) == 1 else "permissions"
     return f"This needs staff status and the {noun} {' and '.join(permissions)}."

@@ -1,11 +1,13 @@
 """The JSON of tasks, queues, limits, workers, dead letters and operations in answers."""
 
+import json
 from operator import attrgetter
 from typing import Any, Final
 
 from queue_app.api.visibility import PAYLOAD_FILTERS, may_view_payload
 from queue_app.core.masking import mask
 from queue_app.core.priorities import Band
+from queue_app.core.records import ClaimedTask
 from queue_app.core.redaction import redact, redact_value
 from queue_app.displayed_payload import displayed_payload
 from queue_app.models import DeadLetter, Limit, Operation, PriorityPolicy, RuntimeSettings, TaskProgress
@@ -61,6 +63,22 @@ OPERATION: Final = Shape(
     "reason", "total", "changed", "skipped", "remaining", "failed_again", "waiting_for_the_first", "created_at",
     "finished_at", "ended_by", operation_id="id", waiting_for_the_first="is_waiting_for_the_first",
 )  # fmt: skip
+REGISTERED: Final = Shape("worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id")
+HEARTBEAT_REPLY: Final = Shape("cancel", "lost", "drain", "unserved")
+CLAIMED: Final = Shape(
+    "task_id", "attempt", "task_type", "queue", "priority", "capabilities", "user", "args", "parameters", "timeout",
+    "failures", "max_retries", "retry_delay", "concurrency_key", "weight", "created_at", "queued_at", "started_at",
+    "traceparent", task_id="id", traceparent="trace",
+)  # fmt: skip
+
+
+def claimed(task: ClaimedTask) -> dict[str, Any]:
+    """Return a task for the worker that runs it, with its arguments."""
+    return CLAIMED(task) | {
+        "priority": Band(task.priority).label,
+        "args": json.loads(task.args),
+        "parameters": json.loads(task.parameters),
+    }
 
 
 def detail(found: TaskDetail, user: Any) -> dict[str, Any]:

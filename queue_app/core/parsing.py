@@ -10,6 +10,9 @@ from typing import Any, Final, NoReturn
 from queue_app.exceptions import InvalidTaskData, PayloadTooLarge
 
 INTEGER_DIGITS: Final = 20
+#: A day inside of what ``datetime`` can hold: sums with small differences stay within.
+EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
+LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 _TIME: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}(?P<time>[T ]\d{2}:\d{2}(:\d{2}([.,]\d{1,9})?)?(?P<zone>Z|[+-]\d{2}:?\d{2})?)?",
     re.IGNORECASE | re.ASCII,
@@ -65,7 +68,9 @@ def timestamp(value: Any, name: str) -> datetime:
         )
     try:
         if match is not None:
-            return _in_utc(datetime.fromisoformat(match[0].upper()))
+            return _in_utc(datetime.fromisoformat(match[0].upper()), name)
+    except InvalidTaskData:
+        raise
     except ValueError:
         pass
     raise InvalidTaskData(
@@ -73,12 +78,16 @@ def timestamp(value: Any, name: str) -> datetime:
     )
 
 
-def _in_utc(value: datetime) -> datetime:
-    """Convert to UTC, because PostgreSQL reads no offset beyond 15:59; keep a time that UTC cannot express."""
+def _in_utc(value: datetime, name: str) -> datetime:
+    """Convert to UTC, because PostgreSQL reads no offset beyond 15:59; refuse a time at the ends of the calendar."""
     try:
-        return value.astimezone(UTC)
+        found = value.astimezone(UTC)
     except OverflowError:
-        return value
+        found = None
+    if found is None or not EARLIEST <= found <= LATEST:
+        message = f"{name} must lie between {EARLIEST:%Y-%m-%d} and {LATEST:%Y-%m-%d} in UTC."
+        raise InvalidTaskData(name, message, code="date_out_of_range")
+    return found
 
 
 def _refuse_constant(field: str, text: str) -> NoReturn:

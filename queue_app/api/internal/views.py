@@ -1,18 +1,25 @@
 """Endpoints for workers without access to PostgreSQL and Redis; they require a worker token."""
 
 import uuid
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app import conf
+from queue_app.api import representation
 from queue_app.api.base import ApiView, parse_id
-from queue_app.api.internal import parsing
-from queue_app.exceptions import TokenRefused, WorkerNotFound
+from queue_app.api.serializers import workers as serializers
+from queue_app.core.clock import now
+from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
+from queue_app.exceptions import InvalidTaskData, TokenRefused, WorkerNotFound
 from queue_app.models import WorkerToken
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.repair import remote, tokens
+
+#: Status of a result -> the field of its body that counts.
+_PARTS: Final = {"completed": "result", "failed": "error", "snoozed": "snooze", "throttled": "throttle"}
 
 
 class WorkerView(ApiView):
@@ -20,6 +27,7 @@ class WorkerView(ApiView):
 
     authentication_classes = ()
     permission_classes = ()
+    records_actions = False  # a worker calls every few seconds, and its calls hold payloads
     token: WorkerToken
 
     def get_authenticators(self) -> list[Any]:
@@ -42,43 +50,50 @@ class WorkerView(ApiView):
 class RegisterView(WorkerView):
     """Register a worker."""
 
+    bodies = MappingProxyType({"POST": serializers.Registration})
+
     def post(self, request: Request) -> Response:
         """Register a worker.
 
         The answer holds the worker's id and the interval of its heartbeats.
         """
-        worker = remote.register(self.token, parsing.registration(self.json_body()))
+        worker = remote.register(self.token, remote.Registration(**self.read_body(request)))
         missed = conf.get().worker.missed_heartbeats
-        return Response(parsing.REGISTERED(worker) | {"missed_heartbeats": missed}, status=201)
+        return Response(representation.REGISTERED(worker) | {"missed_heartbeats": missed}, status=201)
 
 
 class PollView(WorkerView):
     """Claim tasks for a worker."""
+
+    bodies = MappingProxyType({"POST": serializers.Poll})
 
     def post(self, request: Request, worker_id: str) -> Response:
         """Claim tasks for a worker.
 
         Returns up to ``want`` tasks. If there is none, the request waits up to ``wait`` seconds for the first one.
         """
-        want, wait, holding = parsing.polling(self.json_body(required=False))
-        tasks = remote.poll(self.token, self.worker(worker_id), want=want, wait=wait, holding=holding)
-        return Response({"tasks": [parsing.task(task) for task in tasks]})
+        tasks = remote.poll(self.token, self.worker(worker_id), **self.read_body(request))
+        return Response({"tasks": [representation.claimed(task) for task in tasks]})
 
 
 class WaitView(WorkerView):
     """Wait until there may be work for a worker."""
+
+    bodies = MappingProxyType({"POST": serializers.Wait})
 
     def post(self, request: Request, worker_id: str) -> Response:
         """Wait until there may be work for a worker.
 
         Returns whether the queue woke the worker within ``wait`` seconds.
         """
-        seconds = parsing.seconds_to_wait(self.json_body())
+        seconds = self.read_body(request)["wait"]
         return Response({"called": remote.wait_for_call(self.token, self.worker(worker_id), seconds)})
 
 
 class ResultView(WorkerView):
     """Report how attempts ended."""
+
+    bodies = MappingProxyType({"POST": serializers.Report})
 
     def post(self, request: Request, worker_id: str) -> Response:
         """Report how attempts ended.
@@ -87,14 +102,13 @@ class ResultView(WorkerView):
         is answered with 409; of many, the answer lists which were accepted and which were refused.
         """
         worker = self.worker(worker_id)
-        body = self.json_body()
-        reported = {(item["task_id"], item["attempt"]): item for item in reversed(parsing.results(body))}
+        reported = {(item["task_id"], item["attempt"]): item for item in reversed(self.read_body(request))}
         held = {(task.id, task.attempt): task for task in remote.held(self.token, worker, list(reported))}
         released = [task for key, task in held.items() if reported[key]["status"] == "released"]
         ended = [task for task in held.values() if task not in released]
-        accepted = remote.report([parsing.outcome(task, reported[task.id, task.attempt]) for task in ended])
+        accepted = remote.report([_outcome(task, reported[task.id, task.attempt]) for task in ended])
         accepted |= give_back(released)
-        if "results" not in body:
+        if "results" not in self._content:
             (only, _attempt) = next(iter(reported))
             if only not in accepted:
                 raise remote.stale_lease(only, worker)
@@ -114,6 +128,8 @@ class ResultView(WorkerView):
 class HeartbeatView(WorkerView):
     """Receive the heartbeat of a worker."""
 
+    bodies = MappingProxyType({"POST": serializers.Heartbeat})
+
     def post(self, request: Request, worker_id: str) -> Response:
         """Send the heartbeat of a worker.
 
@@ -121,18 +137,24 @@ class HeartbeatView(WorkerView):
         worker has lost, and whether it should drain.
         """
         worker = self.worker(worker_id)
-        body = self.json_body(required=False)
-        reports, draining, done = parsing.heartbeat(body, worker)
-        types = parsing.served_types(body)
+        body = self.read_body(request)
+        running = body.pop("running")
+        types = body.pop("task_types", None)
         if types is not None:
             remote.change_task_types(self.token, worker, types)
-        found = remote.heartbeat(self.token, worker, reports, draining=draining, tasks_done=done)
+        keeps_lines = conf.get().task_logs.max_lines
+        reports = [
+            ProgressReport(worker_id=worker, **report | ({} if keeps_lines else {"lines": None})) for report in running
+        ]
+        found = remote.heartbeat(self.token, worker, reports, **body)
         status = {"status": "ok", "cancel_requested": bool(found.cancel)}
-        return Response(status | parsing.HEARTBEAT_REPLY(found))
+        return Response(status | representation.HEARTBEAT_REPLY(found))
 
 
 class DeregisterView(WorkerView):
     """Deregister a worker."""
+
+    bodies = MappingProxyType({"POST": serializers.Farewell})
 
     def post(self, request: Request, worker_id: str) -> Response:
         """Deregister a worker.
@@ -140,6 +162,17 @@ class DeregisterView(WorkerView):
         Tasks that the worker still holds return to the queue.
         """
         worker = self.worker(worker_id)
-        _, _, done = parsing.heartbeat(self.json_body(required=False), worker)
-        remote.deregister(self.token, worker, tasks_done=done)
+        remote.deregister(self.token, worker, tasks_done=self.read_body(request)["tasks_done"])
         return Response({"status": "ok"})
+
+
+def _outcome(claimed: ClaimedTask, reported: dict[str, Any]) -> Outcome:
+    """Return the outcome that a worker reported; raise ``InvalidTaskData`` for a throttle by key without a key."""
+    given = {name: reported.get(name) if reported["status"] == status else None for status, name in _PARTS.items()}
+    if given["throttle"] is not None and given["throttle"].scope == "key" and not claimed.concurrency_key:
+        message = f"Task {claimed.id} has no concurrency_key: throttle its type or its queue."
+        raise InvalidTaskData("throttle", message, code="required")
+    return Outcome(
+        claimed, claimed.started_at, now(), given["result"],
+        failure=given["error"], snooze=given["snooze"], throttle=given["throttle"],
+    )  # fmt: skip

@@ -14,7 +14,8 @@ from queue_app.api.base import ApiView
 from queue_app.api.internal.views import WorkerView
 from queue_app.api.schema.components import COMPONENTS, PROBLEM, ref
 from queue_app.api.schema.endpoint import Endpoint
-from queue_app.api.schema.endpoints import ENDPOINTS
+from queue_app.api.schema.endpoints import ENDPOINTS, REQUESTS
+from queue_app.api.serializers.base import shared
 
 #: For ``manage.py spectacular --custom-settings queue_app.api.schema.SETTINGS``.
 SETTINGS: Final[dict[str, Any]] = {
@@ -24,7 +25,7 @@ SETTINGS: Final[dict[str, Any]] = {
     "OAS_VERSION": "3.1.0",
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "APPEND_COMPONENTS": {
-        "schemas": COMPONENTS,
+        "schemas": COMPONENTS | REQUESTS,
         "securitySchemes": {
             "apiKey": {"type": "http", "scheme": "bearer", "description": "An API key, tq_…"},
             "password": {"type": "http", "scheme": "basic"},
@@ -54,6 +55,19 @@ class Schema(AutoSchema):
         """Return the rest of the docstring."""
         return self._docstring().partition("\n")[2].strip()
 
+    def _get_request_body(self, direction: Any = "request") -> Any:
+        """Describe the body of every method, and whether it may be left out."""
+        view: Any = self.view
+        serializer, method = view.bodies.get(self.method), self.method
+        self.method = "POST"  # the framework describes no body of a DELETE
+        try:
+            found = super()._get_request_body(direction)  # type: ignore[no-untyped-call]
+        finally:
+            self.method = method
+        if found and not shared(serializer).is_demanded:
+            found.pop("required", None)
+        return found
+
     def _docstring(self) -> str:
         return inspect.getdoc(getattr(self.view, self.method.lower())) or ""
 
@@ -68,6 +82,7 @@ def own_endpoints(endpoints: list[Any], **_: Any) -> list[Any]:
 
 
 def _options(view: type[Any], method: str, endpoint: Endpoint) -> dict[str, Any]:
+    request = endpoint.request_of(view, method)
     responses: dict[Any, Any] = {(endpoint.status, endpoint.media_type): endpoint.answer}
     if endpoint.also is not None:
         status, answer = endpoint.also
@@ -84,7 +99,7 @@ def _options(view: type[Any], method: str, endpoint: Endpoint) -> dict[str, Any]
             )
             for found in endpoint.parameters_of(view, method)
         ],
-        "request": {"application/json": endpoint.request} if endpoint.request else None,
+        "request": {"application/json": request} if request else None,
         "responses": responses,
         "examples": [] if endpoint.example is None else [example],
     }

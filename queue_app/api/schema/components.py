@@ -6,15 +6,14 @@ from typing import Any, Final
 from django.db import models
 
 from queue_app.api import representation
-from queue_app.core.priorities import Band
+from queue_app.api.serializers.base import Schema
+from queue_app.api.serializers.kinds import OBJECT, TIME, UUID
+from queue_app.core.priorities import BAND_NAMES
 from queue_app.core.states import Status
 from queue_app.models import DeadLetter, Operation, PriorityPolicy, Task, TaskAttempt, Worker
-from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, MAX_WEIGHT
 from queue_app.models.dead_letter import STATE_NAMES
 from queue_app.models.fields import NamesField
-from queue_app.services.enqueue.validate import MAX_RETRIES, MAX_TIMEOUT_SECONDS
 
-Schema = dict[str, Any]
 PROBLEM: Final = "Problem"
 
 
@@ -23,30 +22,14 @@ def enum(values: Iterable[str]) -> Schema:
     return {"type": "string", "enum": [str(value) for value in values]}
 
 
-def string(least: int | None, most: int) -> Schema:
-    """Return the schema of text of a bounded length."""
-    return {"type": "string"} | ({"minLength": least} if least else {}) | {"maxLength": most}
-
-
-def whole(least: int, most: int) -> Schema:
-    """Return the schema of a whole number."""
-    return {"type": "integer", "minimum": least, "maximum": most}
-
-
 TEXT: Final[Schema] = {"type": "string"}
-UUID: Final[Schema] = {"type": "string", "format": "uuid"}
-TIME: Final[Schema] = {"type": "string", "format": "date-time"}
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 NUMBER: Final[Schema] = {"type": "number"}
-DURATION: Final[Schema] = {"type": "number", "minimum": 0}
 FLAG: Final[Schema] = {"type": "boolean"}
-OBJECT: Final[Schema] = {"type": "object"}
 ANYTHING: Final[Schema] = {}
 STATUS: Final = enum(Status)
-BAND: Final = enum(band.label for band in Band)
-BANDS: Final = enum([*(band.label for band in Band), "medium"])
-NAME: Final = string(1, 100) | {"pattern": r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$"}
-TYPE_NAME: Final = string(1, 255)
+BAND: Final = enum(BAND_NAMES)
+BANDS: Final = enum([*BAND_NAMES, "medium"])
 _COLUMNS: Final[tuple[tuple[type[Any], Schema], ...]] = (
     (models.UUIDField, UUID),
     (models.DateTimeField, TIME),
@@ -68,9 +51,9 @@ def maybe(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def listed(schema: Schema, most: int | None = None) -> Schema:
+def listed(schema: Schema) -> Schema:
     """Return the schema of a list."""
-    return {"type": "array", "items": schema} | ({} if most is None else {"maxItems": most})
+    return {"type": "array", "items": schema}
 
 
 def record(properties: dict[str, Schema], *, optional: Iterable[str] = ()) -> Schema:
@@ -114,20 +97,6 @@ _ATTEMPT: Final = record(
     columns(TaskAttempt, representation.ATTEMPT.names) | {"message": maybe(TEXT), "traceback": maybe(TEXT)}
 )
 _PROGRESS: Final = {"attempt": COUNT, "fraction": NUMBER, "message": maybe(TEXT), "updated_at": TIME}
-_SUBMISSION: Final = {
-    "task_type": TYPE_NAME,
-    "parameters": OBJECT,
-    "queue": NAME,
-    "priority": BANDS,
-    "capabilities": listed(NAME, 20),
-    "run_after": TIME,
-    "delay": DURATION | {"description": "Seconds from now; use it instead of run_after."},
-    "timeout": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT_SECONDS},
-    "max_retries": whole(0, MAX_RETRIES),
-    "idempotency_key": string(1, 64),
-    "concurrency_key": string(None, CONCURRENCY_KEY_LENGTH),
-    "weight": whole(1, MAX_WEIGHT) | {"description": "Number of worker slots that the task occupies."},
-}
 _BANDS: Final = {"type": "object", "additionalProperties": record({"depth": COUNT, "oldest_seconds": maybe(NUMBER)})}
 _COUNTS: Final = {"type": "object", "additionalProperties": COUNT}
 _QUEUE_NUMBERS: Final = record(
@@ -162,7 +131,6 @@ COMPONENTS: Final[dict[str, Schema]] = {
         },
         optional=("errors", "task_status"),
     ),
-    "Submission": record(_SUBMISSION, optional=_SUBMISSION.keys() - {"task_type"}),
     "Submitted": record(
         columns(
             Task,

@@ -1,10 +1,13 @@
 """The description of one endpoint, in addition to the docstrings of its view."""
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from queue_app.api.schema.components import BANDS, NAME, TEXT, UUID, Schema
+from queue_app.api.schema.components import BANDS, TEXT, ref
+from queue_app.api.serializers.base import Query, Schema, described, shared
+from queue_app.api.serializers.kinds import NAME, UUID
 
 #: Module of a view -> tag of its endpoints; other modules have the name of the tag.
 _TAGS: Final = {"dead_letters": "dead letters", "health": "operations", "views": "remote workers"}
@@ -37,7 +40,6 @@ class Endpoint:
     status: int = 200
     also: tuple[int, Schema] | None = None  # another status, and its answer
     parameters: tuple[Parameter, ...] = ()
-    request: Schema | None = None
     example: Any = None
     problems: tuple[int, ...] = ()  # in addition to those that follow from method and address
     media_type: str = "application/json"
@@ -51,10 +53,26 @@ class Endpoint:
     def parameters_of(self, view: type[Any], method: str) -> list[Parameter]:
         """Return the parts of the address, which are arguments of the view's method, and the other parameters."""
         _self, _request, *parts = inspect.signature(getattr(view, method.lower())).parameters
-        return [*(Parameter(part, _PATH.get(part, UUID), "", "path", True) for part in parts), *self.parameters]
+        return [
+            *(Parameter(part, _PATH.get(part, UUID), "", "path", True) for part in parts),
+            *_of_query(view.queries.get(method)),
+            *self.parameters,
+        ]
+
+    def request_of(self, view: type[Any], method: str) -> Schema | None:
+        """Return the schema of the body, which the view's serializer says; ``None`` without a body."""
+        found = view.bodies.get(method)
+        return None if found is None else ref(found.__name__)
 
     def problems_of(self, view: type[Any], method: str) -> list[int]:
         """Return the statuses of errors: of all endpoints, of addresses with parts, and of methods with a body."""
         in_path = any(parameter.location == "path" for parameter in self.parameters_of(view, method))
         of_path, of_body = (404,) if in_path else (), () if method == "GET" else (413, 415)
-        return [400, 401, 406, 429, 503, *of_path, *of_body, *self.problems]
+        return [400, 401, 403, 406, 429, 503, *of_path, *of_body, *self.problems]
+
+
+def _of_query(query: type[Query] | None) -> Iterator[Parameter]:
+    """Yield the parameters that a serializer of a query string reads."""
+    for name, field in shared(query).fields.items() if query else ():
+        schema = described(field, in_body=False)
+        yield Parameter(name, schema, schema.pop("description", ""), "query", bool(field.required))

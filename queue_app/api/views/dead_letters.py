@@ -1,6 +1,7 @@
 """List, inspect, replay and discard dead letters."""
 
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
@@ -8,11 +9,10 @@ from rest_framework.response import Response
 
 from queue_app.api import representation
 from queue_app.api.base import ApiView, parse_id
-from queue_app.api.fields import Reader, json_object
-from queue_app.api.fields import reason as reason_of
-from queue_app.api.listing import ALL, page_of, parse_letter_listing
+from queue_app.api.paging import page_of
 from queue_app.api.permissions import require_staff, staff_with
-from queue_app.api.selection import Selection, parse_letter_selection
+from queue_app.api.serializers import dead_letters as serializers
+from queue_app.api.serializers.tasks import options_of
 from queue_app.api.views.operations import REPLAY, accepted, previewed
 from queue_app.api.visibility import check_payload, visible_letters
 from queue_app.core.redaction import Secrets
@@ -32,16 +32,21 @@ NO_SECRETS: Final = Secrets()
 class DeadLetterListView(ApiView):
     """The dead letters that the caller may see."""
 
+    key_scopes = MappingProxyType({"GET": "view_deadletter"})
+    queries = MappingProxyType({"GET": serializers.LetterListQuery})
+
     def get(self, request: Request) -> Response:
         """List dead letters, latest death first.
 
         By default lists those that can be replayed; ``state`` selects others.
         """
-        listing, state = parse_letter_listing(request.query_params)
-        letters = matching(listing.wanted, visible_letters(request.user, listing.wanted))
-        if state != ALL:
+        query = self.read_query(request)
+        state, size, before = query.pop("state"), query.pop("page_size"), query.pop("cursor", None)
+        wanted = DeadLetterFilter(**query)
+        letters = matching(wanted, visible_letters(request.user, wanted))
+        if state != serializers.ALL:
             letters = letters.in_state(state)
-        page = list_dead_letters(letters, page_size=listing.page_size, before=listing.before)
+        page = list_dead_letters(letters, page_size=size, before=before)
         secrets = dead_letters.secrets_by_task([letter.task_id for letter in page.letters])
         results = [
             representation.dead_letter(letter, secrets.get(letter.task_id, NO_SECRETS), request.user)
@@ -63,6 +68,9 @@ class _OneLetterView(ApiView):
 class DeadLetterView(_OneLetterView):
     """One dead letter, by its id or the id of its task."""
 
+    key_scopes = MappingProxyType({"GET": "view_deadletter", "DELETE": "discard_deadletter"})
+    bodies = MappingProxyType({"DELETE": serializers.Reason})
+
     def get(self, request: Request, letter_id: str) -> Response:
         """Inspect a dead letter.
 
@@ -81,8 +89,7 @@ class DeadLetterView(_OneLetterView):
 
         Its task can then no longer be replayed. The body may give a ``reason``.
         """
-        with Reader(self.json_body(required=False), ("reason",)) as reader:
-            reason = reader.optional("reason", reason_of) or ""
+        reason = self.read_body(request)["reason"]
         letter = self.letter(request, letter_id, DISCARD)
         with self.recording(request):
             discard(letter.id, by=self.username(request), reason=reason)
@@ -92,14 +99,15 @@ class DeadLetterView(_OneLetterView):
 class ReplayView(_OneLetterView):
     """Replay of one dead letter."""
 
+    key_scopes = MappingProxyType({"POST": "replay_deadletter"})
+    bodies = MappingProxyType({"POST": serializers.Replay})
+
     def post(self, request: Request, letter_id: str) -> Response:
         """Queue the task of a dead letter again.
 
         The body may give new ``parameters``, in which masked values keep their old value, and a ``reason``.
         """
-        with Reader(self.json_body(required=False), ("parameters", "reason")) as reader:
-            parameters = reader.optional("parameters", json_object)
-            reader.optional("reason", reason_of)  # the audit record stores it with the rest of the request
+        parameters = self.read_body(request).get("parameters")  # the audit record stores the reason with the request
         letter = self.letter(request, letter_id, REPLAY)
         if parameters is not None:
             check_payload(request.user, letter.user, "Editing the parameters of tasks")
@@ -111,30 +119,32 @@ class ReplayView(_OneLetterView):
 
 
 class _ManyLettersView(ApiView):
-    def selection(self, request: Request, *, replay: bool) -> Selection[DeadLetterFilter, ReplayOptions]:
-        """Return the dead letters that the body selects; refuse a filter that searches hidden payloads."""
-        selection = parse_letter_selection(self.json_body(), replay=replay)
-        visible_letters(request.user, selection.wanted)
-        return selection
+    def selection(self, request: Request) -> tuple[dict[str, Any], DeadLetterFilter]:
+        """Return what the body says, and what it selects; refuse a filter that searches hidden payloads."""
+        body = self.read_body(request)
+        wanted = body.get("filter") or DeadLetterFilter(ids=body.get("ids"))
+        visible_letters(request.user, wanted)
+        return body, wanted
 
 
 class ReplayManyView(_ManyLettersView):
     """Replay of many dead letters."""
 
     permission_classes = (IsAuthenticated, staff_with(VIEW, REPLAY))
+    key_scopes = MappingProxyType({"POST": "replay_deadletter"})
+    bodies = MappingProxyType({"POST": serializers.ReplaySelection})
 
     def post(self, request: Request) -> Response:
         """Replay many dead letters.
 
         Selects them by ``ids`` or ``filter`` and answers 202 with an operation; with ``dry_run`` it only counts them.
         """
-        selection = self.selection(request, replay=True)
-        if selection.dry_run:
-            return previewed(dead_letters.preview(selection.wanted, selection.options.limit))
+        body, wanted = self.selection(request)
+        if body["dry_run"]:
+            return previewed(dead_letters.preview(wanted, body.get("limit")))
+        options, by = options_of(ReplayOptions, body), self.username(request)
         with self.recording(request):
-            operation = start_replay(
-                selection.wanted, selection.options, by=self.username(request), reason=selection.reason
-            )
+            operation = start_replay(wanted, options, by=by, reason=body["reason"])
         return accepted(self, request, operation, "/dlq/replay")
 
 
@@ -142,17 +152,18 @@ class DiscardManyView(_ManyLettersView):
     """Discarding of many dead letters."""
 
     permission_classes = (IsAuthenticated, staff_with(VIEW, DISCARD))
+    key_scopes = MappingProxyType({"POST": "discard_deadletter"})
+    bodies = MappingProxyType({"POST": serializers.DiscardSelection})
 
     def post(self, request: Request) -> Response:
         """Discard many dead letters.
 
         Selects them by ``ids`` or ``filter``, at most 10 000 in a request; with ``dry_run`` it only counts them.
         """
-        selection = self.selection(request, replay=False)
-        if selection.dry_run:
-            return previewed(dead_letters.preview(selection.wanted, selection.options.limit))
+        body, wanted = self.selection(request)
+        if body["dry_run"]:
+            return previewed(dead_letters.preview(wanted, body.get("limit")))
+        by = self.username(request)
         with self.recording(request):
-            discarded = discard_many(
-                selection.wanted, by=self.username(request), reason=selection.reason, limit=selection.options.limit
-            )
-        return Response({"discarded": discarded, "remaining": dead_letters.preview(selection.wanted).count})
+            discarded = discard_many(wanted, by=by, reason=body["reason"], limit=body.get("limit"))
+        return Response({"discarded": discarded, "remaining": dead_letters.preview(wanted).count})

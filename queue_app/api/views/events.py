@@ -15,10 +15,10 @@ from rest_framework.request import Request
 from queue_app import conf
 from queue_app.api.base import AnyFormat, ApiView
 from queue_app.api.errors import AsgiRequired, TooManyWaiters
-from queue_app.api.fields import choice, once, read_query, several, text, uuid_of
+from queue_app.api.serializers.control import EventQuery, entry
 from queue_app.api.waiting import is_asynchronous, streams
-from queue_app.core.events import Event, EventFilter, EventName, is_entry_id
-from queue_app.exceptions import IndexUnavailable, InvalidTaskData
+from queue_app.core.events import Event, EventFilter
+from queue_app.exceptions import IndexUnavailable
 from queue_app.models.querysets import restricted_to
 from queue_app.services.notify import events
 from queue_app.services.notify.subscribe import hub
@@ -30,9 +30,6 @@ MAX_SECONDS: Final = 600.0
 RETRY_MS: Final = 3000
 #: Maximum batches of events queued for a slow client; after that it must reconnect with Last-Event-ID.
 BACKLOG: Final = 2000
-ID_LENGTH: Final = 40
-_event_name: Final = choice(tuple(event.value for event in EventName), "unknown_event")
-NAMES: Final = ("queue", "task_type", "user", "task", "event", "after")
 
 
 class EventView(ApiView):
@@ -41,6 +38,7 @@ class EventView(ApiView):
     content_negotiation_class = AnyFormat
     throttle_scopes = MappingProxyType({"GET": "heavy"})
     key_scopes = MappingProxyType({"GET": "view_task"})
+    queries = MappingProxyType({"GET": EventQuery})
 
     def get(self, request: Request) -> Any:
         """Stream the events of tasks as server-sent events.
@@ -48,7 +46,7 @@ class EventView(ApiView):
         Filters by ``queue``, ``task_type``, ``user``, ``task`` and ``event``, and continues after ``Last-Event-ID`` (or
         ``after``). Needs an ASGI server.
         """
-        wanted, after = _parse(request)
+        wanted, after = self._wanted(request)
         if not is_asynchronous(request._request):  # noqa: SLF001 - tells ASGI from WSGI
             raise AsgiRequired("Event streams need an ASGI server. Under WSGI, wait for single tasks with ?wait=.")
         if not streams.take(conf.get().api.max_streams):
@@ -63,32 +61,13 @@ class EventView(ApiView):
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingHttpResponse(stream(wanted, after), content_type="text/event-stream", headers=headers)
 
-
-def _parse(request: Request) -> tuple[EventFilter, str | None]:
-    with read_query(request.query_params, NAMES, ignore_format=False) as reader:
-        user = reader.optional("user", once(text))
-        own = restricted_to(request.user)
-        wanted = EventFilter(
-            queue=reader.optional("queue", once(text)),
-            task_type=reader.optional("task_type", once(text)),
-            user=user if own is None else own,
-            task_id=reader.optional("task", once(uuid_of)),
-            names=reader.optional("event", several(_event_name)) if own is None or user in (None, own) else (),
-        )
-        after = reader.optional("after", once(_entry))
-        header = request.headers.get("Last-Event-ID")
-        if header is not None:
-            try:
-                after = _entry(header, "Last-Event-ID")
-            except InvalidTaskData as error:
-                reader.add_error(error)
-    return wanted, after
-
-
-def _entry(value: str, name: str) -> str:
-    if len(value) > ID_LENGTH or not is_entry_id(value):
-        raise InvalidTaskData(name, f"{name} must be the id of an event, like 1700000000000-0.", code="invalid_id")
-    return value
+    def _wanted(self, request: Request) -> tuple[EventFilter, str | None]:
+        query = self.read_query(request)
+        own, user = restricted_to(request.user), query.get("user")
+        if own is not None:
+            query |= {"user": own} | ({} if user in (None, own) else {"names": ()})
+        header, after = request.headers.get("Last-Event-ID"), query.pop("after", None)
+        return EventFilter(**query), after if header is None else entry(header, "Last-Event-ID")
 
 
 async def stream(wanted: EventFilter, after: str) -> AsyncIterator[bytes]:  # noqa: C901 - the whole life of a stream

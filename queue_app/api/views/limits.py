@@ -5,40 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final
 
-from django.db import models
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
-from queue_app.api.base import ApiView
-from queue_app.api.fields import Check, Reader, choice, integer, number, text
-from queue_app.api.fields import reason as reason_of
+from queue_app.api.authentication import check_scope
+from queue_app.api.base import BY_CONTENT, ApiView
 from queue_app.api.permissions import require_staff
-from queue_app.core.parsing import timestamp
-from queue_app.exceptions import InvalidTaskData, LimitNotFound
+from queue_app.api.serializers import control as serializers
+from queue_app.exceptions import LimitNotFound
 from queue_app.models import Limit, RuntimeSettings
-from queue_app.models.limit import Scope
 from queue_app.services.control import audit, pause
-from queue_app.services.control.limits import PACE, create_limit, delete_limit, update_limit
+from queue_app.services.control.limits import create_limit, delete_limit, update_limit
 from queue_app.services.control.pause import EVERYTHING
 from queue_app.sql.database import atomic
 
 MAX_LISTED: Final = 1000
 ID_DIGITS: Final = 18
-READ_ONLY: Final = ("id", *representation.PAUSE.names, "updated_at")
-#: Kind of a model field -> the check of its value; the first match applies.
-_CHECKS: Final[tuple[tuple[type[models.Field[Any, Any]], Check[Any]], ...]] = (
-    (models.IntegerField, integer),
-    (models.FloatField, number),
-    (models.DateTimeField, timestamp),
-)
 
 
 class LimitListView(ApiView):
     """The limits of task types and of concurrency keys."""
+
+    key_scopes = MappingProxyType({"GET": "view_limit", "POST": "add_limit"})
+    bodies = MappingProxyType({"POST": serializers.NewLimit})
 
     def get(self, request: Request) -> Response:
         """List the limits of task types and keys."""
@@ -51,11 +45,8 @@ class LimitListView(ApiView):
         Limits how many tasks run at once, how many start in a period, and the time between two starts.
         """
         require_staff(request, "queue_app.add_limit")
-        body = self.json_body()
-        with Reader(body, ("scope", "name", *PACE), READ_ONLY) as reader:
-            scope = reader.required("scope", _scope_of(Scope), "")
-            name = reader.required("name", text, "")
-            changes = _changes(reader, body)
+        changes = self.read_body(request)
+        scope, name = changes.pop("scope"), changes.pop("name")
         with atomic():
             found = create_limit(scope, name, changes)
             _record(request, "limit.add", found, changes)
@@ -64,6 +55,9 @@ class LimitListView(ApiView):
 
 class LimitView(ApiView):
     """The limits of one task type or key."""
+
+    key_scopes = MappingProxyType({"GET": "view_limit", "PATCH": "change_limit", "DELETE": "delete_limit"})
+    bodies = MappingProxyType({"PATCH": serializers.LimitEdit})
 
     def get(self, request: Request, limit_id: str) -> Response:
         """Inspect the limits of a task type or key."""
@@ -79,9 +73,7 @@ class LimitView(ApiView):
         A field that is left out keeps its value; null removes the limit. The change applies from the next claim on.
         """
         require_staff(request, "queue_app.change_limit")
-        body = self.json_body()
-        with Reader(body, PACE, ("scope", "name", *READ_ONLY)) as reader:
-            changes = _changes(reader, body)
+        changes = self.read_body(request)
         with atomic():
             found = update_limit(_parse_id(limit_id), changes)
             _record(request, "limit.change", found, changes)
@@ -97,24 +89,24 @@ class LimitView(ApiView):
 
 
 class _PauseView(ApiView):
-    def read(self, request: Request, *others: str) -> tuple[str, list[str], dict[str, Any]]:
+    key_scopes = MappingProxyType({"POST": BY_CONTENT})
+
+    def read(self, request: Request) -> tuple[str, list[str], dict[str, Any]]:
         """Return scope, name (none for everything) and other fields of the body, if the caller may pause the scope."""
         if not request.user.is_staff:
             raise PermissionDenied("This needs staff status and the permission queue_app.pause_limit.")
-        with Reader(self.json_body(), ("scope", "name", *others)) as reader:
-            scope = reader.required("scope", _scope_of([EVERYTHING, *Scope]), "")
-            name = reader.optional("name", text) or ""
-            if scope and (scope == EVERYTHING) == bool(name):
-                rule, code = ("takes no name", "conflicting_fields") if name else ("needs a name", "required")
-                reader.add_error(InvalidTaskData("name", f"The scope {scope} {rule}.", code=code))
-            reason = reader.optional("reason", reason_of) or ""
-            resume_at = reader.optional("resume_at", resume_time)
-        require_staff(request, "queue_app.pause_queue" if scope == EVERYTHING else "queue_app.pause_limit")
-        return scope, [name] if name else [], {"reason": reason, "resume_at": resume_at}
+        options = self.read_body(request)
+        scope, names = options.pop("scope"), [options.pop("name")] if "name" in options else []
+        permission = "pause_queue" if scope == EVERYTHING else "pause_limit"
+        check_scope(request, permission)
+        require_staff(request, f"queue_app.{permission}")
+        return scope, names, options
 
 
 class PauseTypeOrKeyView(_PauseView):
     """Pause a task type, a key, or everything."""
+
+    bodies = MappingProxyType({"POST": serializers.Pause})
 
     def post(self, request: Request) -> Response:
         """Pause a task type, a key, or everything.
@@ -122,7 +114,7 @@ class PauseTypeOrKeyView(_PauseView):
         The body names a ``scope`` (``type`` or ``key`` with a ``name``, or ``everything``) and may give a ``reason``
         and a time ``resume_at`` at which the pause ends.
         """
-        scope, names, options = self.read(request, "reason", "resume_at")
+        scope, names, options = self.read(request)
         with atomic():
             found: Any = pause.BY_KIND[scope][0](*names, by=self.username(request), **options)
             _record(request, "pause", found, reason=options["reason"])
@@ -131,6 +123,8 @@ class PauseTypeOrKeyView(_PauseView):
 
 class ResumeTypeOrKeyView(_PauseView):
     """Resume a task type, a key, or everything."""
+
+    bodies = MappingProxyType({"POST": serializers.Resumption})
 
     def post(self, request: Request) -> Response:
         """Resume a task type, a key, or everything.
@@ -144,26 +138,6 @@ class ResumeTypeOrKeyView(_PauseView):
                 raise LimitNotFound(*names)
             _record(request, "resume", found)
         return Response(representation.pause(found))
-
-
-def resume_time(value: Any, name: str) -> datetime | None:
-    """Accept the time at which a pause ends."""
-    return pause.check_resume_at(timestamp(value, name))
-
-
-def _scope_of(known: Any) -> Check[str]:
-    check = choice([str(scope) for scope in known], "unknown_choice")
-    return lambda value, name: check(text(value, name), name)
-
-
-def _changes(reader: Reader, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the limits that a body sets; null removes one."""
-    changes: dict[str, Any] = {}
-    for name in PACE:
-        if name in data:
-            field = Limit._meta.get_field(name)  # noqa: SLF001 - Django's documented way to a model's fields
-            changes[name] = reader.optional(name, next(check for kind, check in _CHECKS if isinstance(field, kind)))
-    return changes
 
 
 def _parse_id(text: str) -> int:

@@ -1,6 +1,7 @@
 """Metrics for Prometheus, for the callers that ``METRICS.ACCESS`` admits."""
 
 import hmac
+from types import MappingProxyType
 from typing import Any, Final
 
 from django.apps import apps
@@ -61,6 +62,7 @@ class MetricsView(ApiView):
     """Metrics of the queue, and of this process if django-prometheus is installed."""
 
     permission_classes = (MayReadMetrics,)
+    key_scopes = MappingProxyType({"GET": "view_queue"})
     content_negotiation_class = AnyFormat
 
     def get_authenticators(self) -> list[BaseAuthentication]:

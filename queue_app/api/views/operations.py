@@ -10,15 +10,22 @@ from rest_framework.response import Response
 
 from queue_app.api import representation
 from queue_app.api.authentication import check_scope
-from queue_app.api.base import ApiView, parse_id
+from queue_app.api.base import BY_CONTENT, ApiView, parse_id
 from queue_app.api.permissions import is_staff_with, require_staff
-from queue_app.api.selection import parse_task_selection
+from queue_app.api.serializers.tasks import TaskSelection, options_of
 from queue_app.api.visibility import visible_tasks
 from queue_app.exceptions import OperationNotFound
 from queue_app.models import Operation
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationTarget
 from queue_app.services.operations.advance import advance_for
-from queue_app.services.operations.request import cancel_operation, get_operation, preview_operation, start_operation
+from queue_app.services.operations.request import (
+    Action,
+    Options,
+    cancel_operation,
+    get_operation,
+    preview_operation,
+    start_operation,
+)
 from queue_app.services.read.dead_letters import Preview
 from queue_app.services.read.task_filter import TaskFilter
 
@@ -33,6 +40,8 @@ class BulkActionView(ApiView):
     """Actions on many tasks."""
 
     throttle_scopes = MappingProxyType({"POST": "heavy"})
+    key_scopes = MappingProxyType({"POST": BY_CONTENT})
+    bodies = MappingProxyType({"POST": TaskSelection})
 
     def post(self, request: Request) -> Response:
         """Cancel, reprioritise, replay, retry or run many tasks.
@@ -41,13 +50,14 @@ class BulkActionView(ApiView):
         A caller without the permission for the action reaches only their own tasks. Only staff may start tasks early
         or again.
         """
-        action, selection = parse_task_selection(self.json_body())
+        body = self.read_body(request)
+        action, options = Action(kind=body["action"], band=body.get("priority")), options_of(Options, body)
         check_scope(request, PERMISSIONS[action.kind].removeprefix("queue_app."))
-        wanted, options = self._allowed(request, action.kind, selection.wanted), selection.options
-        if selection.dry_run:
+        wanted = self._allowed(request, action.kind, body.get("filter") or TaskFilter(ids=body.get("ids")))
+        if body["dry_run"]:
             return previewed(preview_operation(action, wanted, options.limit))
         with self.recording(request):
-            operation = start_operation(action, wanted, options, by=self.username(request), reason=selection.reason)
+            operation = start_operation(action, wanted, options, by=self.username(request), reason=body["reason"])
         operation = advance_for(operation.id, AT_ONCE_SECONDS)
         return accepted(self, request, operation, "/tasks/bulk-actions")
 
@@ -63,6 +73,8 @@ class BulkActionView(ApiView):
 
 class OperationView(ApiView):
     """An action on many tasks or dead letters."""
+
+    key_scopes = MappingProxyType({"GET": "view_operation", "DELETE": "change_operation"})
 
     def get(self, request: Request, operation_id: str) -> Response:
         """Inspect an operation: its state and its progress."""

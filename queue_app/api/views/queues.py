@@ -1,7 +1,8 @@
 """Queues, the policies of priority bands, statistics, and workers: inspect, edit, pause and resume."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any, Final
 
 from django.db import models
@@ -14,31 +15,26 @@ from rest_framework.response import Response
 from queue_app.api import representation
 from queue_app.api.base import ApiView
 from queue_app.api.errors import NoSuchQueue, PreconditionRequired
-from queue_app.api.fields import Reader, read_query
-from queue_app.api.fields import reason as reason_of
-from queue_app.api.permissions import require_staff, staff_with
-from queue_app.api.views.limits import resume_time
+from queue_app.api.permissions import may_view, require_staff, staff_with
+from queue_app.api.serializers import control as serializers
 from queue_app.core.priorities import Band, parse_band
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData, UnknownQueue
 from queue_app.models import PriorityPolicy, Queue, Worker
 from queue_app.services import pause, resume
-from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS, edit_policy, edit_queue, version_of
+from queue_app.services.control.queues import edit_policy, edit_queue, version_of
 from queue_app.services.enqueue.validate import check_queue_name
-from queue_app.services.read.autoscale import TARGET_SECONDS, autoscale
+from queue_app.services.read.autoscale import autoscale
 from queue_app.services.read.stats import admin_queue, one_queue_stats, queue_stats
 
-READ_ONLY: Final = (
-    "name", "priority", "paused", "paused_at", "paused_by", "paused_reason", "throttled_until", "created_at",
-    "updated_at",
-)  # fmt: skip
 MAX_LISTED: Final = 1000
 MAX_LISTED_WORKERS: Final = 200
-MAX_SLOTS: Final = 1000
-MAX_SECONDS: Final = 86_400
 
 
 class StatsView(ApiView):
     """The tasks that wait and run, over all queues."""
+
+    permission_classes = (IsAuthenticated, may_view("queue"))
+    key_scopes = MappingProxyType({"GET": "view_queue"})
 
     def get(self, request: Request) -> Response:
         """Return depth, age, workers and throughput of all queues.
@@ -51,6 +47,9 @@ class StatsView(ApiView):
 class QueueListView(ApiView):
     """The queues."""
 
+    permission_classes = (IsAuthenticated, may_view("queue"))
+    key_scopes = MappingProxyType({"GET": "view_queue"})
+
     def get(self, request: Request) -> Response:
         """List queues with their settings."""
         found = Queue.objects.order_by("name")[:MAX_LISTED]
@@ -59,6 +58,10 @@ class QueueListView(ApiView):
 
 class QueueView(ApiView):
     """One queue."""
+
+    permission_classes = (IsAuthenticated, may_view("queue"))
+    key_scopes = MappingProxyType({"GET": "view_queue", "PATCH": "change_queue"})
+    bodies = MappingProxyType({"PATCH": serializers.QueueEdit})
 
     def get(self, request: Request, name: str) -> Response:
         """Inspect a queue.
@@ -74,7 +77,7 @@ class QueueView(ApiView):
         ``If-Match`` carries the ETag of the version that the edit is based on.
         """
         require_staff(request, "queue_app.change_queue")
-        changes = _changes(self.json_body(), QUEUE_FIELDS)
+        changes = self.read_body(request)
         version = _expected_version(request, _existing(_queue, name))
         edited = edit_queue(check_queue_name(name), changes, version=version, by=self.username(request))
         return _with_version(edited, representation.queue(edited))
@@ -82,6 +85,9 @@ class QueueView(ApiView):
 
 class QueueStatsView(ApiView):
     """The tasks that wait and run in one queue."""
+
+    permission_classes = (IsAuthenticated, may_view("queue"))
+    key_scopes = MappingProxyType({"GET": "view_queue"})
 
     def get(self, request: Request, name: str) -> Response:
         """Return depth, age, running tasks and limit of a queue.
@@ -94,21 +100,26 @@ class QueueStatsView(ApiView):
 class AutoscaleView(ApiView):
     """The demand of one queue, for autoscalers."""
 
+    permission_classes = (IsAuthenticated, may_view("queue"))
+    key_scopes = MappingProxyType({"GET": "view_queue"})
+    queries = MappingProxyType({"GET": serializers.AutoscaleQuery})
+
     def get(self, request: Request, name: str) -> Response:
         """Return how many workers a queue could use.
 
         Counts the waiting tasks that could run, and the workers with ``slots`` slots each that would finish them
         within ``seconds``.
         """
-        with read_query(request.query_params, ("slots", "seconds")) as reader:
-            slots = reader.optional("slots", lambda values, field: _positive(values[-1], field, MAX_SLOTS))
-            seconds = reader.optional("seconds", lambda values, field: _positive(values[-1], field, MAX_SECONDS))
-        found = autoscale(_existing(_queue, name), slots=slots, seconds=seconds or TARGET_SECONDS)
+        query = self.read_query(request)
+        found = autoscale(_existing(_queue, name), slots=query.get("slots"), seconds=query["seconds"])
         return Response({"queue": name, **asdict(found)})
 
 
 class PolicyListView(ApiView):
     """The policies of the bands."""
+
+    permission_classes = (IsAuthenticated, may_view("prioritypolicy"))
+    key_scopes = MappingProxyType({"GET": "view_prioritypolicy"})
 
     def get(self, request: Request) -> Response:
         """List the policies of all bands."""
@@ -118,6 +129,10 @@ class PolicyListView(ApiView):
 
 class PolicyView(ApiView):
     """The defaults of a band's tasks, which a task or its queue can override."""
+
+    permission_classes = (IsAuthenticated, may_view("prioritypolicy"))
+    key_scopes = MappingProxyType({"GET": "view_prioritypolicy", "PATCH": "change_prioritypolicy"})
+    bodies = MappingProxyType({"PATCH": serializers.PolicyEdit})
 
     def get(self, request: Request, band: str) -> Response:
         """Inspect the policy of a band.
@@ -133,7 +148,7 @@ class PolicyView(ApiView):
         ``If-Match`` carries the ETag of the version that the edit is based on.
         """
         require_staff(request, "queue_app.change_prioritypolicy")
-        changes = _changes(self.json_body(), POLICY_FIELDS)
+        changes = self.read_body(request)
         policy = _policy(band)
         version = _expected_version(request, policy)
         policy = edit_policy(Band(policy.priority), changes, version=version, by=self.username(request))
@@ -144,6 +159,8 @@ class PauseView(ApiView):
     """Pause a queue."""
 
     permission_classes = (IsAuthenticated, staff_with("queue_app.pause_queue"))
+    key_scopes = MappingProxyType({"POST": "pause_queue"})
+    bodies = MappingProxyType({"POST": serializers.QueuePause})
 
     def post(self, request: Request, name: str) -> Response:
         """Pause a queue.
@@ -151,11 +168,9 @@ class PauseView(ApiView):
         No task starts until it is resumed; running tasks finish. The body may give a ``reason``, and a time
         ``resume_at`` at which the pause ends.
         """
-        with Reader(self.json_body(required=False), ("reason", "resume_at")) as reader:
-            reason = reader.optional("reason", reason_of) or ""
-            resume_at = reader.optional("resume_at", resume_time)
+        options = self.read_body(request)
         with self.recording(request):
-            queue = _existing(pause, name, by=self.username(request), reason=reason, resume_at=resume_at)
+            queue = _existing(pause, name, by=self.username(request), **options)
         return Response(representation.queue(queue))
 
 
@@ -163,10 +178,12 @@ class ResumeView(ApiView):
     """Resume a queue."""
 
     permission_classes = (IsAuthenticated, staff_with("queue_app.pause_queue"))
+    key_scopes = MappingProxyType({"POST": "pause_queue"})
+    bodies = MappingProxyType({"POST": serializers.Nothing})
 
     def post(self, request: Request, name: str) -> Response:
         """Resume a queue."""
-        Reader(self.json_body(required=False), ()).finish()
+        self.read_body(request)
         with self.recording(request):
             queue = _existing(resume, name)
         return Response(representation.queue(queue))
@@ -176,6 +193,7 @@ class AdminQueueView(ApiView):
     """All queues together, for staff."""
 
     permission_classes = (IsAuthenticated, staff_with("queue_app.view_task"))
+    key_scopes = MappingProxyType({"GET": "view_task"})
 
     def get(self, request: Request) -> Response:
         """Return depth, running tasks and limit of all queues together."""
@@ -186,6 +204,7 @@ class WorkerListView(ApiView):
     """The workers, for staff."""
 
     permission_classes = (IsAuthenticated, staff_with("queue_app.view_worker"))
+    key_scopes = MappingProxyType({"GET": "view_worker"})
 
     def get(self, request: Request) -> Response:
         """List the latest 200 workers, including stopped ones."""
@@ -219,14 +238,6 @@ def _policy(name: str) -> PriorityPolicy:
     return PriorityPolicy.objects.filter(pk=band).first() or PriorityPolicy(priority=band)
 
 
-def _changes(data: dict[str, Any], fields: Iterable[str]) -> dict[str, Any]:
-    """Return the fields that a body changes; raise for other fields and for none."""
-    with Reader(data, fields, READ_ONLY) as reader:
-        if not data:
-            reader.add_error(InvalidTaskData("body", "Name at least one field to change.", code="body_required"))
-    return data
-
-
 def _with_version(row: models.Model, content: dict[str, Any]) -> Response:
     """Return an answer with the version of the row as its ETag."""
     return Response(content, headers={"ETag": f'"{version_of(row)}"'})
@@ -247,11 +258,3 @@ def _expected_version(request: Request, row: models.Model) -> str | None:
     if f'"{version}"' not in tags:
         raise ChangedMeanwhile("It was changed after you read it; read it again and repeat your change.")
     return version
-
-
-def _positive(value: str, name: str, most: int) -> int:
-    if not (value.isascii() and value.isdigit() and len(value) < 10 and int(value)):  # noqa: PLR2004
-        raise InvalidTaskData(name, f"{name} must be a whole number above 0.", code="integer_expected")
-    if int(value) > most:
-        raise InvalidTaskData(name, f"{name} is {value}; the limit is {most}.", limit=most)
-    return int(value)

@@ -14,12 +14,11 @@ from rest_framework.response import Response
 from queue_app.api import export, representation, waiting
 from queue_app.api.base import AnyFormat, ApiView, parse_id
 from queue_app.api.errors import RETRY_AFTER_SECONDS
-from queue_app.api.fields import Reader, between, integer_text, once, read_query
-from queue_app.api.listing import page_of, parse_counting, parse_export, parse_listing
+from queue_app.api.paging import page_of
 from queue_app.api.permissions import is_staff_with, staff_with
-from queue_app.api.submission import KEY_META, parse_many, parse_submission, priority
+from queue_app.api.representation import SUMMARY_FIELDS
+from queue_app.api.serializers import tasks as serializers
 from queue_app.api.visibility import visible_tasks
-from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import TaskNotFound
 from queue_app.models import Task
@@ -29,8 +28,10 @@ from queue_app.services.enqueue.submit import submit, submit_many
 from queue_app.services.notify.subscribe import wait_for_end
 from queue_app.services.read.explain import explain
 from queue_app.services.read.inspect import count_tasks, export_pages, get_task, list_tasks, position_of, task_detail
+from queue_app.services.read.task_filter import TaskFilter
 
 VIEW: Final = "queue_app.view_task"
+KEY_META: Final = "HTTP_IDEMPOTENCY_KEY"  # its name in META; reading ``request.headers`` would parse every header
 
 
 class TaskListView(ApiView):
@@ -38,13 +39,16 @@ class TaskListView(ApiView):
 
     throttle_scopes = MappingProxyType({"POST": "submits"})
     key_scopes = MappingProxyType({"GET": "view_task", "POST": "add_task"})
+    queries = MappingProxyType({"GET": serializers.TaskListQuery})
+    bodies = MappingProxyType({"POST": serializers.Submission})
     records_actions = False
 
     def get(self, request: Request) -> Response:
         """List tasks, newest first."""
-        listing, fields = parse_listing(request.query_params)
-        tasks = visible_tasks(request.user, listing.wanted)
-        page = list_tasks(tasks, listing.wanted, page_size=listing.page_size, before=listing.before)
+        query = self.read_query(request)
+        fields, size, before = query.pop("fields", ()), query.pop("page_size"), query.pop("cursor", None)
+        wanted = TaskFilter(**query)
+        page = list_tasks(visible_tasks(request.user, wanted), wanted, page_size=size, before=before)
         return Response(page_of(request, [_select(task, fields) for task in page.tasks], page.before))
 
     def post(self, request: Request) -> Response:
@@ -53,7 +57,7 @@ class TaskListView(ApiView):
         The status is 201 for a new task, and 200 if a task with the same idempotency key was stored before.
         """
         user, key = self.username(request), request.META.get(KEY_META)
-        task = submit(parse_submission(self.json_body(), user=user, key_header=key))
+        task = submit(serializers.new_task(self.read_body(request), user, key))
         content, status = representation.submitted(task), HTTPStatus.CREATED if task.created else HTTPStatus.OK
         location = {"Location": self.address(request, f"{request.path.rstrip('/')}/{task.id}")}
         return Response(content, status=status, headers=location)
@@ -74,13 +78,16 @@ class TaskCountView(ApiView):
     """The number of tasks that match a filter."""
 
     key_scopes = MappingProxyType({"GET": "view_task"})
+    queries = MappingProxyType({"GET": serializers.TaskCountQuery})
 
     def get(self, request: Request) -> Response:
         """Count tasks.
 
         Counting stops at 10 000 tasks unless ``exact=true``.
         """
-        wanted, exact = parse_counting(request.query_params)
+        query = self.read_query(request)
+        exact = query.pop("exact")
+        wanted = TaskFilter(**query)
         count, capped = count_tasks(visible_tasks(request.user, wanted), wanted, exact=exact)
         return Response({"count": count, "capped": capped})
 
@@ -91,13 +98,16 @@ class TaskExportView(ApiView):
     content_negotiation_class = AnyFormat
     throttle_scopes = MappingProxyType({"GET": "heavy"})
     key_scopes = MappingProxyType({"GET": "view_task"})
+    queries = MappingProxyType({"GET": serializers.TaskExportQuery})
 
     def get(self, request: Request) -> Any:
         """Export tasks as NDJSON or CSV, newest first.
 
         The stream leaves out tasks that are stored after it starts.
         """
-        wanted, fields, name = parse_export(request.query_params)
+        query = self.read_query(request)
+        fields, name = query.pop("fields", SUMMARY_FIELDS), query.pop("format")
+        wanted = TaskFilter(**query)
         pages = export_pages(visible_tasks(request.user, wanted), wanted)
         pages = chain([next(pages, [])], pages)  # an error while reading the first page can still be answered
         return export.response(request._request, pages, fields, name)  # noqa: SLF001 - tells ASGI from WSGI
@@ -110,6 +120,7 @@ class TaskBulkView(ApiView):
     body_factor = 8
     throttle_scopes = MappingProxyType({"POST": "heavy"})
     key_scopes = MappingProxyType({"POST": "add_task"})
+    bodies = MappingProxyType({"POST": serializers.Submissions})
 
     def post(self, request: Request) -> Response:
         """Submit up to 1000 tasks; either all are stored or none.
@@ -117,7 +128,7 @@ class TaskBulkView(ApiView):
         The status is 200 if all of them were stored before under their idempotency keys.
         """
         user, key = self.username(request), request.META.get(KEY_META)
-        stored = submit_many(parse_many(self.json_body(), user=user, key_header=key))
+        stored = submit_many(serializers.new_tasks(self.read_body(request), user, key))
         status = HTTPStatus.CREATED if any(item.created for item in stored) else HTTPStatus.OK
         tasks = [{"task_id": item.id, "status": item.status, "replayed": not item.created} for item in stored]
         return Response({"count": len(tasks), "tasks": tasks}, status=status)
@@ -139,6 +150,7 @@ class TaskView(_OneTaskView):
     """One task."""
 
     key_scopes = MappingProxyType({"GET": "view_task", "DELETE": "cancel_task"})
+    queries = MappingProxyType({"GET": serializers.TaskWaitQuery})
 
     def get(self, request: Request, task_id: str) -> Response:
         """Inspect a task, or wait for its end.
@@ -146,8 +158,7 @@ class TaskView(_OneTaskView):
         With ``wait``, the request waits up to that many seconds for the task to end. If too many requests wait already,
         it answers at once, with Retry-After.
         """
-        with read_query(request.query_params, ("wait",)) as reader:
-            seconds = reader.optional("wait", once(between(0, waiting.MAX_SECONDS, integer_text)))
+        seconds = self.read_query(request).get("wait")
         wanted, user = parse_id(task_id, TaskNotFound(task_id)), restricted_to(request.user)
         found = task_detail(wanted, user=user)
         headers: dict[str, str] = {}
@@ -190,11 +201,11 @@ class TaskPriorityView(_OneTaskView):
     """The priority of one task."""
 
     key_scopes = MappingProxyType({"PUT": "reprioritise_task"})
+    bodies = MappingProxyType({"PUT": serializers.PriorityChange})
 
     def put(self, request: Request, task_id: str) -> Response:
         """Move a waiting task to another band."""
-        with Reader(self.json_body(), ("priority",)) as reader:
-            band = reader.required("priority", priority, Band.NORMAL)
+        band = self.read_body(request)["priority"]
         task = self.task(request, task_id, "queue_app.reprioritise_task")
         with self.recording(request):
             reprioritise(task.id, band)

@@ -25,16 +25,6 @@ QUEUE_FIELDS: Final = (
     "rate_seconds", "rate_burst", "min_delay_seconds",
 )  # fmt: skip
 POLICY_FIELDS: Final = ("max_retries", "timeout_seconds", "promote_after_seconds")
-#: Kind of a column -> type of its values, and what an error calls them. Nullable columns accept ``None`` too.
-_TYPES: Final[dict[Any, tuple[type[Any], str]]] = {
-    (models.CharField, models.TextField): (str, "a string"),
-    models.IntegerField: (int, "a whole number"),
-    models.FloatField: (float, "a number"),
-    models.BooleanField: (bool, "true or false"),
-    models.JSONField: (dict, "an object"),
-}
-_MAX_NUMBER: Final = 10**9
-_MAX_TEXT: Final = 10_000
 
 
 def set_queue_limits(name: str, *, max_concurrent: int | None) -> Queue:
@@ -103,7 +93,7 @@ def _edit[T: models.Model](
     for name, value in changes.items():
         if name not in fields:
             raise KeyError(name)
-        setattr(row, name, _checked(row, name, value))
+        setattr(row, name, value)
     try:
         row.full_clean(validate_unique=False)
     except ValidationError as error:
@@ -113,25 +103,3 @@ def _edit[T: models.Model](
     row.save()
     audit.record("edit", type(row).__name__.lower(), [row.pk], by=by, via=audit.API, before=before, after=changes)
     return row
-
-
-def _checked(row: models.Model, name: str, value: Any) -> Any:
-    field: Any = row._meta.get_field(name)  # noqa: SLF001 - as above
-    kind, called = next(found for columns, found in _TYPES.items() if isinstance(field, columns))
-    if value is None:
-        if not field.null:
-            raise InvalidTaskData(name, f"{name} cannot be null.", code="null_not_allowed")
-        return None
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind:
-        raise InvalidTaskData(name, f"{name} must be {called}.", code="invalid_type")
-    if isinstance(value, str) and (len(value) > _MAX_TEXT or "\x00" in value):
-        raise InvalidTaskData(
-            name, f"{name} takes at most {_MAX_TEXT} characters and no NUL.", code="invalid_characters"
-        )
-    if isinstance(value, int | float) and not 0 <= value <= _MAX_NUMBER:
-        raise InvalidTaskData(
-            name, f"{name} must lie between 0 and {_MAX_NUMBER}.", code="out_of_range", limit=_MAX_NUMBER
-        )
-    return value

@@ -143,6 +143,12 @@ def staff(db, queues):
 
 
 @pytest.fixture
+def viewer(staff) -> ApiClient:
+    """A caller who may view queues and policies."""
+    return staff("view_queue", "view_prioritypolicy")
+
+
+@pytest.fixture
 def stored(db, queues, plain_type):
     """Store a task without the API."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from django.test import Client
 
 from queue_app import conf
 from queue_app.api.body import body_limit
-from queue_app.api.schema.components import COMPONENTS
+from queue_app.api.schema import SETTINGS
 from queue_app.api.views.docs import document
 from queue_app.core.ids import uuid7
 from queue_app.services.control.api_keys import create_key, forget_keys
@@ -64,7 +65,9 @@ def wrong_values(schema: dict[str, Any]) -> Iterator[Any]:
     if "enum" in schema:
         yield from ("nope", "", FAKE)
     if "pattern" in schema:
-        yield from ("a b", "", FAKE, "{x}:*", "a" * 101)
+        most, pattern = schema["maxLength"], schema["pattern"]
+        bad = ("a b", "", FAKE, "{x}:*", "a" * 201)
+        yield from (value for value in bad if len(value) > most or not re.search(pattern, value))
     if schema.get("format") == "uuid":
         yield from ("nope", "")
     if schema.get("format") == "date-time":
@@ -80,7 +83,8 @@ def wrong_values(schema: dict[str, Any]) -> Iterator[Any]:
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:
     """Resolve a reference; of several schemas take the first."""
     schema = schema.get("anyOf", [schema])[0]
-    return COMPONENTS[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    components = SETTINGS["APPEND_COMPONENTS"]["schemas"]
+    return components[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
 
 
 def requests() -> Iterator[tuple[str, str, list[Any]]]:

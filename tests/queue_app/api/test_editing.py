@@ -14,12 +14,12 @@ def patch(client, path, body, tag=None):
     return client.call("PATCH", path, body, **({} if tag is None else {"If-Match": tag}))
 
 
-def test_queues_are_listed_and_read(alice):
-    assert [queue["name"] for queue in alice.get("/api/v1/queues").data["results"]] == ["default", "reports"]
-    response = alice.get(QUEUE)
+def test_queues_are_listed_and_read(viewer):
+    assert [queue["name"] for queue in viewer.get("/api/v1/queues").data["results"]] == ["default", "reports"]
+    response = viewer.get(QUEUE)
     assert response.data["max_concurrent"] is None
-    assert response.headers["ETag"] == alice.get(QUEUE).headers["ETag"]
-    assert alice.get("/api/v1/queues/nowhere").status_code == 404
+    assert response.headers["ETag"] == viewer.get(QUEUE).headers["ETag"]
+    assert viewer.get("/api/v1/queues/nowhere").status_code == 404
 
 
 def test_an_edit_names_the_version_it_is_based_on(staff):
@@ -51,15 +51,15 @@ def test_only_staff_with_the_permission_edit(alice, staff):
         ({"max_concurrent": 0}, "out_of_range"),
         ({"max_concurrent": -1}, "out_of_range"),
         ({"max_concurrent": 10**12}, "out_of_range"),
-        ({"max_concurrent": "3"}, "invalid_type"),
-        ({"max_concurrent": True}, "invalid_type"),
-        ({"max_concurrent": 1.5}, "invalid_type"),
+        ({"max_concurrent": "3"}, "integer_expected"),
+        ({"max_concurrent": True}, "integer_expected"),
+        ({"max_concurrent": 1.5}, "integer_expected"),
         ({"max_retries": 101}, "out_of_range"),
-        ({"expire_eagerly": None}, "null_not_allowed"),
+        ({"expire_eagerly": None}, "boolean_expected"),
         ({"expire_eagerly": True}, "out_of_range"),
         ({"description": "\x00"}, "invalid_characters"),
         ({"timeout_seconds": 0}, "out_of_range"),
-        ({"order": "random"}, "out_of_range"),
+        ({"order": "random"}, "unknown_choice"),
     ],
 )
 def test_invalid_settings_of_a_queue(staff, body, code):
@@ -67,29 +67,29 @@ def test_invalid_settings_of_a_queue(staff, body, code):
     assert (response.status_code, response.data["code"]) == (400, code)
 
 
-def test_policies_of_the_bands(alice, staff):
-    assert [found["priority"] for found in alice.get("/api/v1/policies").data["results"]] == [
+def test_policies_of_the_bands(alice, viewer, staff):
+    assert [found["priority"] for found in viewer.get("/api/v1/policies").data["results"]] == [
         "critical", "high", "normal", "low", "background",
     ]  # fmt: skip
     address = "/api/v1/policies/medium"
-    tag = alice.get(address).headers["ETag"]
+    tag = viewer.get(address).headers["ETag"]
     client = staff("change_prioritypolicy")
     assert patch(alice, address, {"max_retries": 7}, tag).status_code == 403
     assert patch(client, address, {"max_retries": 7}, tag).data["max_retries"] == 7
     assert patch(client, address, {"max_retries": 8}, tag).status_code == 412
     assert patch(client, address, {"timeout_seconds": 0}, "*").status_code == 400
     assert PriorityPolicy.objects.get(priority=2).max_retries == 7
-    assert alice.get("/api/v1/policies/urgent").status_code == 404
+    assert viewer.get("/api/v1/policies/urgent").status_code == 404
 
 
-def test_statistics_of_queues(transactional_db, alice, staff, stored, index):
+def test_statistics_of_queues(transactional_db, viewer, staff, stored, index):
     stored(priority=Band.HIGH)
     index.flush()
-    stats = alice.get(f"{QUEUE}/stats").data
+    stats = viewer.get(f"{QUEUE}/stats").data
     assert (stats["name"], stats["depth"], stats["active"], stats["bands"]["high"]["depth"]) == ("default", 1, 0, 1)
     found = staff("view_task").get("/api/v1/admin/queue").data
     assert (found["depth"], found["active"], found["cap"], found["by_priority"]["high"]) == (1, 0, None, 1)
-    assert alice.get("/api/v1/queues/nowhere/stats").status_code == 404
+    assert viewer.get("/api/v1/queues/nowhere/stats").status_code == 404
 
 
 def test_staff_see_the_tasks_of_all_users_and_the_whole_queue(alice, staff, stored):

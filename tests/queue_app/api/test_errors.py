@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 
 import pytest
 from django.db import DataError, InterfaceError, OperationalError
@@ -67,7 +68,7 @@ def test_unknown_formats_are_not_acceptable(alice, query):
     ],
 )
 def test_unknown_methods(staff, method, path):
-    response = staff("pause_queue").call(method, path)
+    response = staff("pause_queue", "view_queue").call(method, path)
     assert (response.status_code, response.data["code"]) == (405, "method_not_allowed")
     assert response.headers["Allow"]
 
@@ -89,6 +90,7 @@ def test_addresses_of_the_project_are_left_alone():
 def raising(error: Exception):
     class Raising(ApiView):
         permission_classes = ()
+        key_scopes = MappingProxyType({"GET": "view_task"})
 
         def get(self, request):
             raise error

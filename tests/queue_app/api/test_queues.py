@@ -16,25 +16,25 @@ def operator(staff):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_stats_count_waiting_tasks(alice, stored):
+def test_stats_count_waiting_tasks(viewer, stored):
     for band in (Band.CRITICAL, Band.LOW, Band.LOW):
         stored(priority=band)
     stored(status="completed")
-    data = alice.get(STATS).data
+    data = viewer.get(STATS).data
     assert data["bands"]["critical"]["depth"] == 1
     assert data["bands"]["low"]["depth"] == 2
     assert data["throughput"]["completed"] == 1
     assert data["workers"] == {"active": 0, "draining": 0, "slots": 0}
 
 
-def test_stats_without_the_index(alice, index_away):
-    data = alice.get(STATS).data
+def test_stats_without_the_index(viewer, index_away):
+    data = viewer.get(STATS).data
     assert (data["index"], data["depth"], data["bands"]) == ("unreachable", None, None)
 
 
-def test_stats_without_queues_and_index(alice, index_away):
+def test_stats_without_queues_and_index(viewer, index_away):
     Queue.objects.all().delete()
-    assert alice.get(STATS).data["index"] == "unreachable"
+    assert viewer.get(STATS).data["index"] == "unreachable"
 
 
 def test_pause_and_resume(operator):
@@ -87,6 +87,6 @@ def test_bad_pauses(operator, body, status, code):
     assert not Queue.objects.get(pk="default").paused
 
 
-@pytest.mark.parametrize("reason", ["", None, "ü" * 200])
+@pytest.mark.parametrize("reason", ["", "ü" * 200])
 def test_valid_reasons(operator, reason):
-    assert operator.post("/api/v1/queues/default/pause", {"reason": reason}).data["paused_reason"] == (reason or "")
+    assert operator.post("/api/v1/queues/default/pause", {"reason": reason}).data["paused_reason"] == reason

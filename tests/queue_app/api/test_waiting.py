@@ -6,9 +6,11 @@ import asyncio
 import json
 import time
 from types import SimpleNamespace
+from urllib.parse import urlencode
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
+from django.http import QueryDict
 
 from queue_app.api import waiting
 from queue_app.api.views import events as view
@@ -102,9 +104,9 @@ class TestStream:
             (staff("view_task"), {}, None, None),
             (staff("view_task"), {"user": "bob", "event": "Failed,Completed"}, "bob", ["Failed", "Completed"]),
         ):
-            lists = {name: [value] for name, value in query.items()}
-            params = type("Params", (dict,), {"getlist": lambda self, name: self[name]})(lists)
-            wanted, _ = view._parse(SimpleNamespace(query_params=params, user=client.user, headers={}))
+            given = QueryDict(urlencode(query))
+            request = SimpleNamespace(method="GET", query_params=given, user=client.user, headers={})
+            wanted, _ = view.EventView()._wanted(request)
             assert (wanted.user, wanted.names) == (user, names)
 
     def test_it_sends_stored_and_new_events(self, published, monkeypatch):

@@ -1,0 +1,101 @@
+"""What requests about dead letters may hold."""
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from queue_app.api.serializers import kinds
+from queue_app.api.serializers.base import Body, Field, Query
+from queue_app.api.serializers.tasks import NEEDS, Selection, bad_cursor, page_size, rate, reversed_range
+from queue_app.exceptions import InvalidTaskData
+from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
+from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES
+from queue_app.services.operations.request import MAX_STOP_AFTER_FAILURES
+from queue_app.services.read.dead_letters import DeadLetterFilter, DeathCursor
+
+ALL: Final = "all"
+CURSOR: Final = r"^[0-9a-f]{46}$"
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _cursor(value: Any, field: str) -> DeathCursor:
+    if not re.fullmatch(CURSOR.strip("^$"), value):
+        raise bad_cursor(field)
+    try:
+        return DeathCursor(EPOCH + timedelta(microseconds=int(value[:14], 16)), uuid.UUID(value[14:]))
+    except OverflowError:
+        raise bad_cursor(field) from None
+
+
+def cursor_text(place: DeathCursor) -> str:
+    """Return the cursor of a place in a list of dead letters."""
+    return f"{(place.died_at - EPOCH) // timedelta(microseconds=1):014x}{place.id.hex}"
+
+
+class LetterFilters(Query):
+    """The filters of dead letters, in the query of a list and in the body of an action on many."""
+
+    queue = kinds.name()
+    task_type = kinds.text(TYPE_LENGTH)
+    exception_class = kinds.text(help_text="With or without its module.")
+    reason = kinds.text()
+    user = kinds.text(USER_LENGTH)
+    died_after = kinds.moment(help_text="At or after.")
+    died_before = kinds.moment(help_text="Before.")
+    text = kinds.text(help_text=f"Text in the message. {NEEDS}")
+
+    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
+        """Refuse a range that ends before it begins."""
+        return reversed_range(values, "died")
+
+
+class LetterListQuery(LetterFilters):
+    """Which dead letters to list, and which page."""
+
+    state = kinds.word((*STATE_NAMES, ALL), "unknown_status", default=OPEN_NAME)
+    page_size = page_size()
+    cursor = Field(_cursor, {"type": "string", "pattern": CURSOR}, help_text="next_cursor of the previous page.")
+
+
+class LetterBodyFilter(LetterFilters):
+    """Filters in a body."""
+
+    unknown_code = "unknown_field"
+
+    def value_of(self, field: Any, data: Any) -> Any:
+        """Return the checked value of one field."""
+        return field.run_validation(data)
+
+    def run_validation(self, data: Any = None) -> Any:
+        """Return the filter."""
+        return DeadLetterFilter(**super().run_validation(data))
+
+
+class DiscardSelection(Selection):
+    """Dead letters to discard."""
+
+    filter = LetterBodyFilter(help_text="The same names as in the query of a list.")
+
+
+class ReplaySelection(DiscardSelection):
+    """Dead letters to replay."""
+
+    rate = rate()
+    stop_after_failures = kinds.whole(
+        0, MAX_STOP_AFTER_FAILURES, help_text="Replay this many first, and stop if all of them fail again."
+    )
+
+
+class Replay(Body):
+    """How to replay one dead letter."""
+
+    parameters = kinds.payload_object(help_text="New parameters; masked values keep their old value.")
+    reason = kinds.reason()
+
+
+class Reason(Body):
+    """Why a person acts."""
+
+    reason = kinds.reason(default="")

@@ -1,0 +1,224 @@
+"""The kinds of values in requests, each with its check and its JSON Schema."""
+
+import re
+import uuid
+from collections.abc import Callable, Collection, Iterable
+from datetime import datetime
+from typing import Any, Final
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+
+from queue_app import conf
+from queue_app.api.serializers.base import Check, Field, ListOf, OneOrSeveral, Schema
+from queue_app.core.parsing import timestamp
+from queue_app.core.payload import dump_json
+from queue_app.core.priorities import BAND_NAMES, parse_band
+from queue_app.exceptions import InvalidTaskData
+from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.models.columns import NAME_LENGTH
+from queue_app.services.enqueue.validate import check_queue_name, check_text
+
+TEXT_LENGTH: Final = 255
+MAX_CHOICES: Final = 20  # values of one filter
+NAME: Final[Schema] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": NAME_LENGTH,
+    "pattern": r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$",
+}
+UUID: Final[Schema] = {"type": "string", "format": "uuid"}
+TIME: Final[Schema] = {"type": "string", "format": "date-time"}
+OBJECT: Final[Schema] = {"type": "object"}
+_UUID: Final = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
+_WHOLE: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_NUMBER: Final = (int, float)
+
+
+def text(most: int = TEXT_LENGTH, least: int = 1, **options: Any) -> Field:
+    """Visible text of a bounded length."""
+    return Field(
+        lambda value, name: check_text(value, name, most, allow_blank=not least),
+        {"type": "string", "maxLength": most} | ({"minLength": least} if least else {}),
+        **options,
+    )
+
+
+def reason(**options: Any) -> Field:
+    """The reason of an action, which may be empty."""
+    return text(REASON_LENGTH, 0, **options)
+
+
+def tail(most: int | Callable[[], int], **options: Any) -> Field:
+    """Any text, of which the last ``most`` characters are kept; what a row cannot hold is escaped."""
+
+    def check(value: Any, name: str) -> str:
+        if not isinstance(value, str):
+            raise InvalidTaskData(name, f"{name} must be a string.", code="string_expected")
+        length = most if isinstance(most, int) else most()
+        kept = value[-length:] if length else ""
+        return kept.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()[-length:]
+
+    return Field(check, {"type": "string"}, **options)
+
+
+def name(**options: Any) -> Field:
+    """The name of a queue or capability."""
+    return Field(lambda value, _: check_queue_name(value), NAME, **options)
+
+
+def word(known: Iterable[str], code: str = "unknown_choice", **options: Any) -> Field:
+    """One of the ``known`` words."""
+    words = [str(one) for one in known]
+    return Field(choice(words, code), {"type": "string", "enum": words}, **options)
+
+
+def choice(known: Collection[str], code: str) -> Check:
+    """Return a check for one of the ``known`` words."""
+
+    def check(value: Any, name: str) -> str:
+        if not isinstance(value, str) or value not in known:
+            raise InvalidTaskData(name, f"{value!r:.60} is unknown; {name:.80} takes {', '.join(known)}.", code=code)
+        return value
+
+    return check
+
+
+def band(**options: Any) -> Field:
+    """The name of a band."""
+    return Field(
+        lambda value, name: parse_band(check_text(value, name, TEXT_LENGTH), field=name),
+        {"type": "string", "enum": [*BAND_NAMES, "medium"]},
+        **options,
+    )
+
+
+def identifier(**options: Any) -> Field:
+    """A UUID."""
+    return Field(uuid_of, UUID, **options)
+
+
+def uuid_of(value: Any, name: str) -> uuid.UUID:
+    """Accept a UUID in its usual spelling."""
+    if not isinstance(value, str) or not _UUID.fullmatch(value):
+        raise InvalidTaskData(name, f"{name} must be a UUID.", code="invalid_id")
+    return uuid.UUID(value)
+
+
+def moment(check: Callable[[datetime], Any] = lambda found: found, **options: Any) -> Field:
+    """A date and time with a zone."""
+    return Field(lambda value, name: check(timestamp(value, name)), TIME, **options)
+
+
+def flag(**options: Any) -> Field:
+    """True or false."""
+
+    def check(value: Any, name: str) -> bool:
+        if not isinstance(value, bool):
+            raise InvalidTaskData(name, f"{name} must be true or false.", code="boolean_expected")
+        return value
+
+    parse = choice(("true", "false"), "boolean_expected")
+    return Field(check, {"type": "boolean"}, lambda value, name: parse(value, name) == "true", **options)
+
+
+def whole(low: int, high: int, **options: Any) -> Field:
+    """A whole number."""
+
+    def check(value: Any, name: str) -> int:
+        if type(value) is not int:
+            raise InvalidTaskData(name, f"{name} must be a whole number.", code="integer_expected")
+        return _within(value, name, low, high)
+
+    def parse(value: str, name: str) -> int:
+        if not _WHOLE.fullmatch(value):
+            raise InvalidTaskData(name, f"{name} must be a whole number.", code="integer_expected")
+        return int(value)
+
+    return Field(check, {"type": "integer", "minimum": low, "maximum": high}, parse, **options)
+
+
+def number(low: float, high: float, *, above: bool = False, **options: Any) -> Field:
+    """A number from ``low`` to ``high``; with ``above``, greater than ``low``."""
+
+    def check(value: Any, name: str) -> float:
+        if type(value) not in _NUMBER:
+            raise InvalidTaskData(name, f"{name} must be a number.", code="number_expected")
+        if above and value == low:
+            raise InvalidTaskData(name, f"{name} must be more than {low:g}.", code="out_of_range")
+        return float(_within(value, name, low, high))
+
+    return Field(check, {"type": "number", "exclusiveMinimum" if above else "minimum": low, "maximum": high}, **options)
+
+
+def _within[N: float](value: N, name: str, low: N, high: N) -> N:
+    if not low <= value <= high:
+        message = f"{name} must be between {low} and {high}."
+        raise InvalidTaskData(name, message, code="out_of_range", limit=int(high))
+    return value
+
+
+def json_object(value: Any, name: str) -> dict[str, Any]:
+    """Accept a JSON object."""
+    if not isinstance(value, dict):
+        raise InvalidTaskData(name, f"{name} must be an object with string keys.", code="object_expected")
+    return value
+
+
+def payload_object(**options: Any) -> Field:
+    """A JSON object that the services check further."""
+    return Field(json_object, OBJECT, **options)
+
+
+def payload(**options: Any) -> Field:
+    """Any JSON value, as text; null is nothing."""
+    return Field(lambda value, name: dump_json(value, field=name, limits=conf.get().payload), {}, **options)
+
+
+def several(child: Field, **options: Any) -> OneOrSeveral:
+    """A filter that takes one value or several."""
+    return OneOrSeveral(child, MAX_CHOICES, least=1, **options)
+
+
+def sorted_set(child: Field, most: int, **options: Any) -> ListOf:
+    """A list without order; repeats are dropped."""
+    return ListOf(child, most, into=lambda items: tuple(sorted(set(items))), **options)
+
+
+def column(model: type[models.Model], column_name: str, **options: Any) -> Field:
+    """Return the field of a model's column, with the column's choices and limits; null if the column has null."""
+    found: Any = model._meta.get_field(column_name)  # noqa: SLF001 - Django's documented way to a model's fields
+    lows = [0, *(v.limit_value for v in found.validators if isinstance(v, MinValueValidator))]
+    highs = [MAX_NUMBER, *(v.limit_value for v in found.validators if isinstance(v, MaxValueValidator))]
+    options = {"allow_null": found.null, "help_text": str(found.help_text)} | options
+    if found.choices:
+        return word([value for value, _ in found.choices], **options)
+    for kind, make in _COLUMNS:
+        if isinstance(found, kind):
+            return make(max(lows), min(highs), **options)
+    return payload_object(**options)
+
+
+MAX_NUMBER: Final = 10**9
+MAX_TEXT: Final = 10_000
+_COLUMNS: Final[tuple[tuple[Any, Callable[..., Field]], ...]] = (
+    (models.IntegerField, whole),
+    (models.FloatField, number),
+    (models.BooleanField, lambda _low, _high, **options: flag(**options)),
+    (models.DateTimeField, lambda _low, _high, **options: moment(**options)),
+    ((models.CharField, models.TextField), lambda _low, _high, **options: multiline(**options)),
+)
+
+
+def multiline(**options: Any) -> Field:
+    """Text of several lines, such as a description."""
+
+    def check(value: Any, name: str) -> str:
+        if not isinstance(value, str):
+            raise InvalidTaskData(name, f"{name} must be a string.", code="string_expected")
+        if len(value) > MAX_TEXT or "\x00" in value:
+            message = f"{name} takes at most {MAX_TEXT} characters and no NUL."
+            raise InvalidTaskData(name, message, code="invalid_characters", limit=MAX_TEXT)
+        return value
+
+    return Field(check, {"type": "string", "maxLength": MAX_TEXT}, **options)

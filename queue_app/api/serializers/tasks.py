@@ -1,0 +1,333 @@
+"""What requests about tasks may hold: submissions, filters, lists, and actions on many."""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from queue_app import conf
+from queue_app.api.representation import SUMMARY_FIELDS
+from queue_app.api.serializers import kinds
+from queue_app.api.serializers.base import Body, Field, ListOf, Query, Schema
+from queue_app.core.payload import MAX_SAFE_INTEGER, dump_json
+from queue_app.core.records import NewTask
+from queue_app.core.states import PENDING_NAME, Status
+from queue_app.exceptions import InvalidTaskData
+from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, KEY_LENGTH, MAX_WEIGHT, TYPE_LENGTH, USER_LENGTH
+from queue_app.models.operation import OperationKind
+from queue_app.services.enqueue.validate import (
+    MAX_CAPABILITIES,
+    MAX_DELAY,
+    MAX_RETRIES,
+    MAX_TIMEOUT_SECONDS,
+    check_capabilities,
+)
+from queue_app.services.operations.request import MAX_LIMIT, MAX_RATE, MIN_RATE, Action, Options
+from queue_app.services.read.task_filter import TIMES, TaskFilter, seeks_hidden
+
+MAX_TASKS: Final = 1000
+MAX_IDS: Final = 1000
+PAGE_SIZE: Final = 50
+MAX_PAGE_SIZE: Final = 200
+MAX_WAIT: Final = 60
+FORMATS: Final = ("ndjson", "csv")
+STATUS_NAMES: Final = (PENDING_NAME, *(status.value for status in Status))
+#: Header that may carry the idempotency key instead of the body.
+KEY_HEADER: Final = "Idempotency-Key"
+NEEDS: Final = "For tasks of other users it needs queue_app.view_payload, else the status is 403."
+
+
+class Submission(Body):
+    """A task to store; the services check it again, because Python code enqueues without the API."""
+
+    read_only_names = (
+        "args", "attempt", "attempts", "cancel_requested_at", "created_at", "deadline", "failures", "finished_at",
+        "id", "options", "queue_position", "queued_at", "replayed", "result", "retry_delay", "started_at", "status",
+        "task_id", "user", "worker_id",
+    )  # fmt: skip
+    task_type = kinds.text(TYPE_LENGTH, required=True)
+    parameters = kinds.payload_object()
+    queue = kinds.name(allow_null=True)
+    priority = kinds.band(allow_null=True)
+    capabilities = ListOf(kinds.name(), MAX_CAPABILITIES, into=check_capabilities, allow_null=True)
+    run_after = kinds.moment(allow_null=True)
+    delay = kinds.number(
+        0, MAX_DELAY.total_seconds(), allow_null=True, help_text="Seconds from now; use it instead of run_after."
+    )
+    timeout = kinds.number(0, MAX_TIMEOUT_SECONDS, above=True, allow_null=True)
+    max_retries = kinds.whole(0, MAX_RETRIES, allow_null=True)
+    idempotency_key = kinds.text(KEY_LENGTH, allow_null=True)
+    concurrency_key = kinds.text(CONCURRENCY_KEY_LENGTH, 0, allow_null=True)
+    weight = kinds.whole(1, MAX_WEIGHT, allow_null=True, help_text="Number of worker slots that the task occupies.")
+
+    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
+        """Refuse two times."""
+        if values.get("run_after") is not None and values.get("delay") is not None:
+            yield InvalidTaskData("delay", "Give run_after or delay, not both.", code="conflicting_fields")
+
+
+class Submissions(Body):
+    """Many tasks to store."""
+
+    tasks = ListOf(Submission(), MAX_TASKS, least=1, code="batch_too_large", required=True)
+
+
+def new_task(values: dict[str, Any], user: str, key_header: str | None) -> NewTask:
+    """Return the task of a submission, whose key may be in the header."""
+    if key_header is not None:
+        if values.get("idempotency_key") not in (None, key_header):
+            message = f"The body and the header {KEY_HEADER} differ."
+            raise InvalidTaskData("idempotency_key", message, code="conflicting_fields")
+        values["idempotency_key"] = key_header
+    return NewTask(user=user, **values)
+
+
+def new_tasks(values: dict[str, Any], user: str, key_header: str | None) -> list[NewTask]:
+    """Return the tasks of many submissions.
+
+    A key in the header covers the whole request: each task without its own key gets a key derived from it.
+    """
+    if key_header is not None:
+        base = hashlib.sha256(key_header.encode(errors="replace")).hexdigest()[:48]
+        for position, task in enumerate(values["tasks"]):
+            if task.get("idempotency_key") is None:
+                task["idempotency_key"] = f"{base}-{position}"
+    return [NewTask(user=user, **task) for task in values["tasks"]]
+
+
+class PriorityChange(Body):
+    """The new band of a task."""
+
+    priority = kinds.band(required=True)
+
+
+class TaskFilters(Query):
+    """The filters of tasks, in the query of a list and in the body of an action on many."""
+
+    status = kinds.several(
+        kinds.word(STATUS_NAMES, "unknown_status"),
+        source="statuses",
+        help_text="pending: not ended.",
+    )
+    priority = kinds.several(kinds.band(), source="bands", help_text="The band of the task itself.")
+    effective_priority = kinds.several(
+        kinds.band(), source="effective_bands", help_text="The band to which the task has been promoted by now."
+    )
+    queue = kinds.several(kinds.name(), source="queues")
+    task_type = kinds.several(kinds.text(TYPE_LENGTH), source="task_types")
+    capability = kinds.several(kinds.name(), source="capabilities", help_text="A capability that the task requires.")
+    user = kinds.text(USER_LENGTH, help_text="For callers who may see the tasks of all users.")
+    worker = kinds.identifier(source="worker_id", help_text="The worker that runs the task or ran it last.")
+    error = kinds.text(200, help_text=f"Text in the error of an attempt. {NEEDS}")
+    created_after = kinds.moment(help_text="At or after.")
+    created_before = kinds.moment(help_text="Before.")
+    queued_after = kinds.moment()
+    queued_before = kinds.moment()
+    started_after = kinds.moment()
+    started_before = kinds.moment()
+    finished_after = kinds.moment()
+    finished_before = kinds.moment()
+    run_after = kinds.moment()
+    run_before = kinds.moment()
+
+    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
+        """Refuse ranges of times that end before they begin."""
+        return (error for time in TIMES for error in reversed_range(values, time))
+
+
+def reversed_range(values: Mapping[str, Any], time: str) -> Iterator[InvalidTaskData]:
+    """Yield an error if the range of a time ends before it begins."""
+    after, before = values.get(f"{time}_after"), values.get(f"{time}_before")
+    if after is not None and before is not None and before < after:
+        message = f"{time}_before lies before {time}_after, so nothing can match. Exchange them."
+        yield InvalidTaskData(f"{time}_before", message, code="reversed_range")
+
+
+MAX_PARAMETERS: Final = 5
+MAX_PATH: Final = 5
+PARAMETERS_PREFIX: Final = "parameters__"
+_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,20})?", re.ASCII)
+_WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None}
+
+
+class TaskQuery(TaskFilters):
+    """Filters in a query string, also by parameters: ``parameters__customer__id=7``."""
+
+    def run_validation(self, data: Any = None) -> Any:
+        """Return the values, with ``parameters`` as groups of alternatives."""
+        searched = [one for one in data if one.startswith(PARAMETERS_PREFIX)]
+        values = super().run_validation({one: texts for one, texts in data.items() if one not in searched})
+        if len(searched) > MAX_PARAMETERS:
+            message = f"At most {MAX_PARAMETERS} parameters can be searched at once."
+            raise InvalidTaskData("parameters", message, code="too_many", limit=MAX_PARAMETERS)
+        if searched:
+            types = values.get("task_types", ())
+            values["parameters"] = [_searched(one, data[one], types) for one in searched]
+        return values
+
+
+def _searched(parameter: str, texts: list[str], task_types: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the objects of which parameters must contain one: the text itself, and its value as JSON."""
+    path = parameter.removeprefix(PARAMETERS_PREFIX).split("__")
+    if len(path) > MAX_PATH or not all(path):
+        message = f"Name 1 to {MAX_PATH} keys, like parameters__customer__id=7."
+        raise InvalidTaskData(parameter, message, code="unknown_parameter")
+    if len(texts) != 1:
+        raise InvalidTaskData(parameter, f"{parameter:.80} may be given only once.", code="repeated_parameter")
+    found = [_nested(path, value) for value in _meanings(texts[0], parameter)]
+    _refuse_hidden(found[0], task_types, parameter)
+    return found
+
+
+def _meanings(value: str, parameter: str) -> list[Any]:
+    if "\x00" in value + parameter or (value + parameter).encode(errors="replace") != (value + parameter).encode(
+        errors="surrogatepass"
+    ):
+        raise InvalidTaskData(parameter, "Names and values must be text without NUL.", code="invalid_characters")
+    found: list[Any] = [value]
+    if value in _WORDS:
+        found.append(_WORDS[value])
+    elif _NUMBER.fullmatch(value):
+        parsed = json.loads(value)
+        if math.isfinite(parsed) and abs(parsed) <= MAX_SAFE_INTEGER:
+            found.append(parsed)
+    return found
+
+
+def _nested(path: list[str], value: Any) -> dict[str, Any]:
+    for key in reversed(path):
+        value = {key: value}
+    nested: dict[str, Any] = value
+    return nested
+
+
+def _refuse_hidden(contained: dict[str, Any], task_types: Sequence[str], parameter: str) -> None:
+    """Refuse to search for a value that is never displayed: a caller could find a secret by trying values."""
+    if seeks_hidden(contained, task_types):
+        message = f"{parameter:.80}: this value is hidden, so it cannot be searched for."
+        raise InvalidTaskData(parameter, message, code="sensitive_parameter")
+
+
+def _contained(value: Any, field: str) -> dict[str, Any]:
+    dump_json(kinds.json_object(value, field), field=field, limits=conf.get().payload)
+    contained: dict[str, Any] = value
+    return contained
+
+
+class BodyFilter(TaskFilters):
+    """Filters in a body; ``parameters`` is an object that the parameters of a task must contain."""
+
+    unknown_code = "unknown_field"
+    parameters = Field(_contained, {"type": "object"})
+
+    def value_of(self, field: Any, data: Any) -> Any:
+        """Return the checked value of one field."""
+        return field.run_validation(data)
+
+    def run_validation(self, data: Any = None) -> Any:
+        """Return the filter."""
+        values = super().run_validation(data)
+        if "parameters" in values:
+            _refuse_hidden(values["parameters"], values.get("task_types", ()), "parameters")
+            values["parameters"] = [[values["parameters"]]]
+        return TaskFilter(**values)
+
+
+def _cursor(value: Any, field: str) -> Any:
+    try:
+        return kinds.uuid_of(value, field)
+    except InvalidTaskData:
+        raise bad_cursor(field) from None
+
+
+def bad_cursor(field: str) -> InvalidTaskData:
+    """Return the error of a cursor that no list has given."""
+    return InvalidTaskData(field, "This is not a cursor; use next_cursor of the previous page.", code="invalid_cursor")
+
+
+def page_size() -> Field:
+    """The number of rows in a page."""
+    return kinds.whole(1, MAX_PAGE_SIZE, default=PAGE_SIZE, help_text="Number of rows in a page.")
+
+
+def _fields() -> ListOf:
+    help_text = "Names of fields to return, separated by commas."
+    return ListOf(kinds.word(SUMMARY_FIELDS, "unknown_field"), len(SUMMARY_FIELDS), least=1, help_text=help_text)
+
+
+class TaskListQuery(TaskQuery):
+    """Which tasks to list, which of their fields, and which page."""
+
+    fields = _fields()  # type: ignore[assignment]  # the framework takes declared fields out of the class
+    page_size = page_size()
+    cursor = Field(_cursor, {"type": "string", "format": "uuid"}, help_text="next_cursor of the previous page.")
+
+
+class TaskCountQuery(TaskQuery):
+    """Which tasks to count."""
+
+    exact = kinds.flag(default=False, help_text="true: count beyond 10 000 tasks as well.")
+
+
+class TaskExportQuery(TaskQuery):
+    """Which tasks to export, with which fields, and how."""
+
+    fields = _fields()  # type: ignore[assignment]  # the framework takes declared fields out of the class
+    format = kinds.word(FORMATS, "unknown_format", default=FORMATS[0])
+
+
+class TaskWaitQuery(Query):
+    """How long to wait for the end of a task."""
+
+    wait = kinds.whole(0, MAX_WAIT, help_text="Maximum seconds to wait for the end of the task.")
+
+
+class Selection(Body):
+    """Which rows an action on many applies to, and how it proceeds."""
+
+    rules: ClassVar[Schema] = {"oneOf": [{"required": ["ids"]}, {"required": ["filter"]}]}
+    ids = ListOf(kinds.identifier(), MAX_IDS)
+    limit = kinds.whole(1, MAX_LIMIT, help_text="Maximum number of rows, oldest first.")
+    reason = kinds.reason(default="")
+    dry_run = kinds.flag(default=False, help_text="Only count.")
+
+    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
+        """Demand ids or a filter."""
+        if "ids" in values and "filter" in values:
+            yield InvalidTaskData("filter", "Give ids or filter, not both.", code="conflicting_fields")
+        elif "ids" not in values and "filter" not in values:
+            yield InvalidTaskData("ids", "Give ids or a filter; an empty filter selects all.", code="required")
+
+
+def rate() -> Field:
+    """The pace of an action on many."""
+    return kinds.number(MIN_RATE, MAX_RATE, help_text="Tasks per second; left out: as fast as possible.")
+
+
+class TaskSelection(Selection):
+    """An action on many tasks."""
+
+    action = Field(
+        lambda value, field: OperationKind(kinds.choice(list(OperationKind), "unknown_action")(value, field)),
+        {"type": "string", "enum": [kind.value for kind in OperationKind]},
+        required=True,
+    )
+    priority = kinds.band(help_text="For reprioritise, and only for it.")
+    filter = BodyFilter(help_text=f"The same names as in the query of a list; parameters is an object. {NEEDS}")
+    rate = rate()
+
+    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
+        """Demand a band for reprioritise."""
+        yield from super().conflicts(values)
+        try:
+            Action(kind=values["action"], band=values.get("priority"))
+        except InvalidTaskData as error:
+            yield error
+
+
+def options_of[O: Options](kind: type[O], values: Mapping[str, Any]) -> O:
+    """Return the pace and the limit that a selection gives."""
+    given = {one: values[one] for one in ("rate", "limit", "stop_after_failures") if one in values}
+    return kind(**given)

@@ -1,0 +1,189 @@
+"""What requests of remote workers may hold."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from queue_app import conf
+from queue_app.api.serializers import kinds
+from queue_app.api.serializers.base import Body, Field, ListOf, Schema, shared
+from queue_app.core.records import TaskFailure, Throttling
+from queue_app.exceptions import MAX_DEFER_SECONDS, THROTTLE_SCOPES, InvalidTaskData
+from queue_app.models.columns import TYPE_LENGTH
+from queue_app.services.enqueue.validate import MAX_TIMEOUT_SECONDS, check_text
+
+MAX_BATCH: Final = 100
+MAX_RUNNING: Final = 1000
+MAX_TYPES: Final = 10_000
+MAX_QUEUES: Final = 1000
+MAX_CAPABILITIES: Final = 100
+MAX_WAIT: Final = 60.0
+MAX_NUMBER: Final = 2**31 - 1
+MESSAGE: Final = 2_000
+TRACEBACK: Final = 20_000
+STATUSES: Final = ("completed", "failed", "snoozed", "throttled", "released")
+#: Maximum seconds for which a remote worker may throttle a gate: other workers' tasks pass the same gate.
+MAX_THROTTLE: Final = 3600.0
+#: Status of a result -> the field that it requires, and the error without it.
+REQUIRED: Final = {
+    "failed": ("error", "A failed attempt needs an error."),
+    "snoozed": ("snooze", "A snoozed attempt needs snooze, in seconds."),
+    "throttled": ("throttle", "A throttled attempt needs throttle: scope, seconds."),
+}
+
+
+def _types(**options: Any) -> ListOf:
+    return kinds.sorted_set(kinds.text(TYPE_LENGTH), MAX_TYPES, **options)
+
+
+def _wait(**options: Any) -> Field:
+    return kinds.number(0, MAX_WAIT, help_text="Seconds.", **options)
+
+
+def _worker_name(value: Any, name: str) -> str:
+    found = check_text(value, name, 200)
+    if not found.strip():
+        raise InvalidTaskData(name, f"{name} must not be blank.", code="blank")
+    return found
+
+
+class Registration(Body):
+    """A worker that begins."""
+
+    name = Field(_worker_name, {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"\S"}, required=True)
+    queues = kinds.sorted_set(kinds.name(), MAX_QUEUES, default=())
+    capabilities = kinds.sorted_set(kinds.name(), MAX_CAPABILITIES, default=())
+    task_types = _types(required=True)
+    concurrency = kinds.whole(1, 1000, default=1)
+    version = kinds.text(50, 0, default="")
+
+
+class Poll(Body):
+    """A worker that wants tasks."""
+
+    want = kinds.whole(1, MAX_BATCH, default=1)
+    wait = _wait(default=0.0)
+    holding = ListOf(
+        kinds.identifier(), MAX_RUNNING, allow_null=True, help_text="Tasks that the worker has; others go back."
+    )
+
+
+class Wait(Body):
+    """A worker that waits for a call."""
+
+    wait = _wait(required=True)
+
+
+class _Attempt(Body):
+    task_id = kinds.identifier(required=True)
+    attempt = kinds.whole(1, MAX_NUMBER, required=True)
+
+
+class Failure(Body):
+    """The error of an attempt."""
+
+    exception_class = kinds.tail(TYPE_LENGTH, required=True)
+    message = kinds.tail(MESSAGE, default="")
+    traceback = kinds.tail(TRACEBACK, default="")
+    retriable = kinds.flag(default=True)
+    retry_after = kinds.number(0, MAX_DEFER_SECONDS, allow_null=True)
+    reason = kinds.word(("error", "timeout", "cancelled"), "unknown_status", default="error")
+
+    def get_fields(self) -> dict[str, Any]:
+        """Call the class of the exception ``class``, which Python reserves."""
+        fields = super().get_fields()
+        named = fields.pop("exception_class")
+        named.source = "exception_class"
+        return {"class": named, **fields}
+
+    def run_validation(self, data: Any = None) -> Any:
+        """Return the failure."""
+        values = super().run_validation(data)
+        return None if values is None else TaskFailure(**values)
+
+
+class Throttle(Body):
+    """The gate that an attempt closes."""
+
+    scope = kinds.word(THROTTLE_SCOPES, required=True)
+    seconds = kinds.number(0, MAX_THROTTLE, required=True)
+
+    def run_validation(self, data: Any = None) -> Any:
+        """Return the throttling."""
+        values = super().run_validation(data)
+        return None if values is None else Throttling(**values)
+
+
+class Result(_Attempt):
+    """How one attempt ended."""
+
+    rules: ClassVar[Schema] = {
+        "allOf": [
+            {
+                "if": {"properties": {"status": {"const": status}}},
+                "then": {"required": [field], "properties": {field: {"not": {"type": "null"}}}},
+            }
+            for status, (field, _) in REQUIRED.items()
+        ]
+    }
+    status = kinds.word(STATUSES, "unknown_status", required=True)
+    result = kinds.payload(allow_null=True)
+    error = Failure(allow_null=True)
+    snooze = kinds.number(0, MAX_DEFER_SECONDS, allow_null=True, help_text="Seconds.")
+    throttle = Throttle(allow_null=True)
+
+    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
+        """Demand what the status needs."""
+        field, message = REQUIRED.get(values["status"], ("task_id", ""))
+        if values.get(field) is None:
+            yield InvalidTaskData(field, message, code="required")
+
+
+class Results(Body):
+    """How attempts ended."""
+
+    results = ListOf(Result(), MAX_BATCH, required=True)
+
+
+class Report(Body):
+    """One result, or many in ``results``."""
+
+    def run_validation(self, data: Any = None) -> Any:
+        """Return the results."""
+        if isinstance(data, dict) and "results" in data:
+            return shared(Results).run_validation(data)["results"]
+        return [shared(Result).run_validation(data)]
+
+    def schema(self) -> Schema:
+        """Return the schema of either."""
+        return {"anyOf": [shared(Result).schema(), shared(Results).schema()]}
+
+
+class Progress(_Attempt):
+    """How far one attempt is."""
+
+    progress = kinds.number(0, 1, allow_null=True)
+    message = kinds.tail(200, default="")
+    extend = kinds.number(0, MAX_TIMEOUT_SECONDS, default=0.0, help_text="Seconds by which the deadline moves.")
+    lines = kinds.tail(lambda: conf.get().task_logs.max_characters, allow_null=True, help_text="All log lines so far.")
+    dropped = kinds.whole(0, MAX_NUMBER, default=0, help_text="Number of earlier log lines that are not in lines.")
+
+
+def _once(running: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    attempts = [(report["task_id"], report["attempt"]) for report in running]
+    if len(set(attempts)) < len(attempts):
+        raise InvalidTaskData("", "running names an attempt twice; name each once.", code="duplicate_in_batch")
+    return running
+
+
+class Farewell(Body):
+    """A worker that leaves."""
+
+    running = ListOf(Progress(), MAX_RUNNING, default=(), into=_once)
+    draining = kinds.flag(default=False)
+    tasks_done = kinds.whole(0, 2**53, default=0)
+
+
+class Heartbeat(Farewell):
+    """A worker that lives."""
+
+    task_types = _types(allow_null=True, help_text="The task types that the worker serves from now on.")
