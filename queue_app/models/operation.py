@@ -21,6 +21,7 @@ class OperationKind(StrEnum):
     REPLAY = "replay"
     RETRY = "retry"
     RUN_NOW = "run_now"
+    BACKFILL = "backfill"
 
 
 #: Permission for starting an operation of each kind, and for managing those of other users.
@@ -30,6 +31,7 @@ PERMISSIONS: Final = {
     OperationKind.REPLAY: "queue_app.replay_deadletter",
     OperationKind.RETRY: "queue_app.retry_task",
     OperationKind.RUN_NOW: "queue_app.retry_task",
+    OperationKind.BACKFILL: "queue_app.run_schedule",
 }
 
 
@@ -38,6 +40,7 @@ class OperationTarget(StrEnum):
 
     TASKS = "tasks"  # oldest first
     DEAD_LETTERS = "dead_letters"  # oldest first; replays only
+    TICKS = "ticks"  # of one schedule, in order; backfills only
 
 
 class OperationState(StrEnum):
@@ -96,8 +99,9 @@ class Operation(models.Model):
             models.CheckConstraint(condition=Q(kind__in=list(OperationKind)), name="taskqueue_operation_kind"),
             models.CheckConstraint(condition=Q(state__in=list(OperationState)), name="taskqueue_operation_state"),
             models.CheckConstraint(
-                condition=Q(target=OperationTarget.TASKS)
-                | Q(target=OperationTarget.DEAD_LETTERS, kind=OperationKind.REPLAY),
+                condition=Q(target=OperationTarget.TASKS) & ~Q(kind=OperationKind.BACKFILL)
+                | Q(target=OperationTarget.DEAD_LETTERS, kind=OperationKind.REPLAY)
+                | Q(target=OperationTarget.TICKS, kind=OperationKind.BACKFILL),
                 name="taskqueue_operation_target",
             ),
             models.CheckConstraint(

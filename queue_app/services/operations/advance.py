@@ -27,6 +27,7 @@ from queue_app.models.operation import OperationKind, OperationState, OperationT
 from queue_app.services.lifecycle.actions import cancel_many, reprioritise_many, retry_many, run_now_many
 from queue_app.services.lifecycle.replay import replay_open
 from queue_app.services.notify.index import send_on_commit
+from queue_app.services.operations.backfill import fill, next_instants
 from queue_app.services.operations.request import Action, Options, applicable, get_operation, start_operation
 from queue_app.services.read import dead_letters
 from queue_app.services.read.dead_letters import DeadLetterFilter
@@ -41,6 +42,9 @@ STEPS: Final = 10
 ROUND: Final = 100
 #: Unused time that an operation with a rate may make up for at once, after no scheduler ran for a while.
 CATCH_UP_SECONDS: Final = 2.0
+#: (id, time of death) of tasks or dead letters; for a backfill the time is an instant.
+type Page = Sequence[tuple[uuid.UUID, datetime | None]]
+
 _PROGRESS: Final = [
     "state", "changed", "skipped", "failed_again", "finished_at", "cleared_at", "paced_at", "after_id", "after_died_at"
 ]  # fmt: skip
@@ -158,7 +162,7 @@ def _take_step(operation: Operation, allowed: int, changed_ids: set[uuid.UUID] |
     found = _next(operation, allowed + 1) if allowed else []  # one more shows whether this is the last page
     page = found[:allowed]
     if page:
-        changed = _APPLY[OperationKind(operation.kind)](operation, [found_id for found_id, _ in page])
+        changed = _APPLY[OperationKind(operation.kind)](operation, page)
         if changed_ids is not None:
             changed_ids.update(changed)
         operation.changed += len(changed)
@@ -178,6 +182,8 @@ def _next(operation: Operation, count: int) -> list[tuple[uuid.UUID, datetime | 
     """Return (id, time of death) of the next tasks that existed when the operation was requested."""
     if operation.target == OperationTarget.DEAD_LETTERS:
         return _next_letters(operation, count)
+    if operation.target == OperationTarget.TICKS:
+        return list(next_instants(operation, count))
     tasks = applicable(_action_of(operation), TaskFilter.from_json(operation.filter))
     tasks = tasks.filter(created_at__lte=operation.created_at)
     if operation.after_id is not None:
@@ -200,21 +206,27 @@ def _action_of(operation: Operation) -> Action:
     return Action(kind=OperationKind(operation.kind), band=None if name is None else parse_band(name))
 
 
-def _replay(operation: Operation, ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
+def _replay(operation: Operation, page: Page) -> list[uuid.UUID]:
+    ids = _ids(page)
     if operation.target == OperationTarget.TASKS:
         ids = list(DeadLetter.objects.open().filter(task_id__in=ids).order_by("id").values_list("id", flat=True))
     return [letter_id for letter_id, _ in replay_open(list(ids), by=operation.by, operation_id=operation.id)]
 
 
-def _reprioritise(operation: Operation, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
-    return reprioritise_many(ids, Band(_action_of(operation).band or 0))
+def _reprioritise(operation: Operation, page: Page) -> set[uuid.UUID]:
+    return reprioritise_many(_ids(page), Band(_action_of(operation).band or 0))
+
+
+def _ids(page: Page) -> list[uuid.UUID]:
+    return [found_id for found_id, _ in page]
 
 
 #: Each applies an action to the tasks that still allow it, and returns their ids (of dead letters, for a replay).
-_APPLY: Final[dict[OperationKind, Callable[[Operation, Sequence[uuid.UUID]], Collection[uuid.UUID]]]] = {
-    OperationKind.CANCEL: lambda _, ids: cancel_many(ids),
+_APPLY: Final[dict[OperationKind, Callable[[Operation, Page], Collection[uuid.UUID]]]] = {
+    OperationKind.CANCEL: lambda _, page: cancel_many(_ids(page)),
     OperationKind.REPRIORITISE: _reprioritise,
     OperationKind.REPLAY: _replay,
-    OperationKind.RETRY: lambda operation, ids: retry_many(ids, by=operation.by),
-    OperationKind.RUN_NOW: lambda _, ids: run_now_many(ids),
+    OperationKind.RETRY: lambda operation, page: retry_many(_ids(page), by=operation.by),
+    OperationKind.RUN_NOW: lambda _, page: run_now_many(_ids(page)),
+    OperationKind.BACKFILL: lambda operation, page: fill(operation, [instant for _, instant in page if instant]),
 }

@@ -1,0 +1,104 @@
+"""Backfill: let a schedule tick for a range of the past (or future), as an operation with preview, pace and progress.
+
+Instants that have a task already are left alone, also those of another backfill. The overlap policy does not apply:
+who asks for these tasks wants each of them.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import islice, takewhile
+from typing import Final
+
+from queue_app.core.recurrence import Recurrence
+from queue_app.exceptions import InvalidTaskData, ScheduleNotFound
+from queue_app.models import Operation, Schedule, ScheduleTick
+from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.models.columns import USER_LENGTH
+from queue_app.models.operation import OperationKind, OperationTarget
+from queue_app.models.schedule import TickKind
+from queue_app.services.enqueue.validate import check_aware, check_reason
+from queue_app.services.operations.request import Options, check_options
+from queue_app.services.schedules.tick import store, task_of
+from queue_app.sql.database import alias, clock
+from queue_app.sql.schedules import NewTick
+
+MAX_INSTANTS: Final = 10_000
+
+
+def preview_backfill(schedule: Schedule, start: datetime, end: datetime) -> list[datetime]:
+    """Return the instants from ``start`` up to, but not including, ``end`` that have no task yet.
+
+    Raises ``InvalidTaskData`` for a range that is not one, or has too many instants.
+    """
+    check_aware(start, "start")
+    if check_aware(end, "end") <= start:
+        raise InvalidTaskData("end", "end must be after start.", code="out_of_range")
+    instants = list(islice(_instants(schedule.recurrence, start, end), MAX_INSTANTS + 1))
+    if len(instants) > MAX_INSTANTS:
+        message = f"One backfill makes at most {MAX_INSTANTS} tasks, and this range has more; choose a shorter one."
+        raise InvalidTaskData("end", message, code="out_of_range", limit=MAX_INSTANTS)
+    ticks = ScheduleTick.objects.using(alias()).filter(schedule_id=schedule.pk, task_id__isnull=False)
+    filled = set(ticks.filter(instant__gte=start, instant__lt=end).values_list("instant", flat=True))
+    return [instant for instant in instants if instant not in filled]
+
+
+def start_backfill(  # noqa: PLR0913 - by name
+    name: str, start: datetime, end: datetime, options: Options | None = None, *, by: str, reason: str = ""
+) -> Operation:
+    """Request a backfill; return its operation. Raises ``ScheduleNotFound`` and ``InvalidTaskData``."""
+    options = options or Options()
+    check_options(options)
+    schedule = Schedule.objects.using(alias()).filter(name=name).first()
+    if schedule is None:
+        raise ScheduleNotFound(f"There is no schedule {name!r}.")
+    instants = preview_backfill(schedule, start, end)
+    now, rate = clock(), options.rate
+    return Operation.objects.create(
+        kind=OperationKind.BACKFILL,
+        target=OperationTarget.TICKS,
+        filter={"schedule": name, "start": start.isoformat(), "end": end.isoformat()},
+        rate=rate,
+        limit=options.limit,
+        by=by[:USER_LENGTH],
+        reason=check_reason(reason, REASON_LENGTH),
+        total=min(len(instants), options.limit or len(instants)),
+        created_at=now,
+        paced_at=None if rate is None else now - timedelta(seconds=1 / rate),
+    )
+
+
+def next_instants(operation: Operation, count: int) -> list[tuple[uuid.UUID, datetime]]:
+    """Return (no id, instant) of the next instants of a backfill; none if its schedule is gone."""
+    schedule = _schedule_of(operation)
+    if schedule is None:
+        return []
+    start, end = (datetime.fromisoformat(operation.filter[name]) for name in ("start", "end"))
+    if operation.after_died_at is not None:
+        start = operation.after_died_at + timedelta(microseconds=1)
+    left = preview_backfill(schedule, start, end) if start < end else []
+    return [(uuid.UUID(int=0), instant) for instant in left[:count]]
+
+
+def fill(operation: Operation, instants: Sequence[datetime]) -> list[uuid.UUID]:
+    """Enqueue the tasks of these instants; return the ids of those that were stored."""
+    schedule = _schedule_of(operation)
+    if schedule is None:
+        return []
+    now = clock()
+    tasks = {instant: task_of(schedule, instant) for instant in instants}
+    reason = f"Backfilled by {operation.by}." if operation.by else "Backfilled."
+    ticks = [
+        NewTick(schedule.pk, instant, TickKind.BACKFILL, now, 0.0, task.id, reason) for instant, task in tasks.items()
+    ]
+    refused = store(ticks, {task.id: task for task in tasks.values()})
+    return [task.id for task in tasks.values() if task.id not in refused]
+
+
+def _instants(recurrence: Recurrence, start: datetime, end: datetime) -> Iterator[datetime]:
+    after = recurrence.instants_after(start - timedelta(microseconds=1))
+    return takewhile(lambda instant: instant < end, after)
+
+
+def _schedule_of(operation: Operation) -> Schedule | None:
+    return Schedule.objects.using(alias()).select_for_update().filter(name=operation.filter["schedule"]).first()
