@@ -7,7 +7,6 @@ from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - Django's name
 from django.db import router
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.module_loading import import_string
 from psycopg import IsolationLevel
 
@@ -102,36 +101,56 @@ def check_router(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.database)
 def check_server(databases: Any = None, **_: Any) -> list[CheckMessage]:
-    """Report a PostgreSQL server that is too old (E003) or has a stricter default isolation level (E007).
+    """Report what the server cannot be used with (E003, E007, E010, E011) or loses (W002).
 
     Django runs this with ``migrate`` and ``check --database``; workers and schedulers when they start.
     """
     from django.db import connections  # noqa: PLC0415 - needed by this check only
 
+    from queue_app.sql import doctor  # noqa: PLC0415 - imports models
+
     alias = conf.load()[0].database_alias
     if not databases or alias not in databases or check_database():
         return []
-    connection = connections[alias]
-    with connection.temporary_connection():
-        version = connection.get_database_version()
-        level = default_isolation(connection)
-    if version >= MINIMUM_POSTGRESQL:
-        return [] if level == READ_COMMITTED else [_too_strict(alias, f"the server's default there is {level}")]
-    return [
-        Error(
-            f"The task queue needs PostgreSQL 14 or newer; DATABASES[{alias!r}] is {'.'.join(map(str, version))}.",
-            hint="Upgrade the server.",
-            id="queue_app.E003",
+    with connections[alias].temporary_connection():
+        found = doctor.server()
+        pooled = doctor.is_pooled() and not connections[alias].settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+        shared = pooled and doctor.shares_servers_between_transactions()
+    name = f"DATABASES[{alias!r}]"
+    if found.version < MINIMUM_POSTGRESQL:
+        message = f"The task queue needs PostgreSQL 14 or newer; {name} is {'.'.join(map(str, found.version))}."
+        return [Error(message, hint="Upgrade the server.", id="queue_app.E003")]
+    messages: list[CheckMessage] = []
+    if found.isolation not in {READ_COMMITTED, "read uncommitted"}:
+        messages.append(_too_strict(alias, f"the server's default there is {found.isolation}"))
+    if found.read_only:
+        messages.append(
+            Error(
+                f"The task queue writes, but {name} is read-only: a standby, or default_transaction_read_only is on.",
+                hint="Name the primary server, for example with target_session_attrs=read-write in OPTIONS, or another"
+                " alias in TASKQUEUE['DATABASE_ALIAS'].",
+                id="queue_app.E010",
+            )
         )
-    ]
-
-
-def default_isolation(connection: BaseDatabaseWrapper) -> str:
-    """Return the default isolation level of transactions on this connection."""
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW transaction_isolation")
-        level = str(cursor.fetchone()[0])
-    return READ_COMMITTED if level == "read uncommitted" else level
+    if shared:
+        messages.append(
+            Error(
+                f"A pooler (PgBouncer) pools transactions in front of {name}, and Django does not know.",
+                hint='Set "DISABLE_SERVER_SIDE_CURSORS": True there: otherwise Django looks for its cursors and'
+                " prepared statements on another server process.",
+                id="queue_app.E011",
+            )
+        )
+    if found.synchronous_commit == "off":
+        messages.append(
+            Warning(
+                f"synchronous_commit is off on {name}: a crash of the server loses tasks that it confirmed.",
+                hint="Switch it on for the project's role: ALTER ROLE … SET synchronous_commit = on. The queue itself"
+                " relaxes it where nothing can be lost.",
+                id="queue_app.W002",
+            )
+        )
+    return messages
 
 
 @register("taskqueue")

@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from typing import Any
 from urllib.parse import quote
 
-from django.core.checks import run_checks
+from django.core.checks import ERROR, run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, OperationalError, connections
@@ -75,13 +75,13 @@ def check_redis() -> None:
 
 
 def check_postgresql() -> None:
-    """Raise ``CommandError`` unless PostgreSQL answers, has the tables and the right isolation level."""
+    """Raise ``CommandError`` unless PostgreSQL answers, has the tables and passes the system checks."""
     database = connections[conf.get().database_alias]
     address = database_url(database.settings_dict)
     try:
         with database.cursor() as cursor:
             cursor.execute("SELECT 1 FROM queue_app_indexgeneration")
-        too_strict = checks.check_server(databases=[database.alias])
+        unfit = [found for found in checks.check_server(databases=[database.alias]) if found.level >= ERROR]
     except DatabaseError as error:
         reason = hide_password(" ".join(str(error).split()))
         if isinstance(error, OperationalError):
@@ -94,8 +94,8 @@ def check_postgresql() -> None:
         else:
             message = f"PostgreSQL at {address} cannot be used: {reason}"
         raise CommandError(message, returncode=EXIT_UNREACHABLE) from None
-    if too_strict:
-        raise CommandError(f"{too_strict[0].msg} {too_strict[0].hint}", returncode=EXIT_USAGE)
+    if unfit:
+        raise CommandError(f"{unfit[0].msg} {unfit[0].hint}", returncode=EXIT_USAGE)
 
 
 def database_url(settings: dict[str, Any]) -> str:

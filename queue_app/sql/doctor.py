@@ -10,10 +10,24 @@ from django.db.migrations.loader import MigrationLoader
 from queue_app.sql.database import alias, connection, fetch_all, fetch_value
 
 
-def server() -> tuple[tuple[int, ...], str, str]:
-    """Return (version, version as text, isolation level of this connection)."""
+class Server(NamedTuple):
+    """How transactions on this connection begin."""
+
+    version: tuple[int, ...]
+    isolation: str
+    read_only: bool
+    synchronous_commit: str
+
+
+def server() -> Server:
+    """Return the state of the server as this connection sees it."""
     version = connection().get_database_version()
-    return version, ".".join(map(str, version)), fetch_value("SHOW transaction_isolation")
+    [found] = fetch_all(
+        "SELECT current_setting('transaction_isolation'), pg_is_in_recovery()"
+        " OR current_setting('transaction_read_only')::bool, current_setting('synchronous_commit')",
+        {},
+    )
+    return Server(version, *found)
 
 
 def unapplied_migrations() -> list[str]:

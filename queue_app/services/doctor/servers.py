@@ -3,13 +3,17 @@
 from collections.abc import Iterator
 from typing import Final
 
+from django.core.checks import ERROR, Tags, run_checks
+
 from queue_app import conf
 from queue_app.core.finding import Finding, fail, ok, warn
 from queue_app.index import get_index
 from queue_app.index.server import ServerFacts, server_facts
 from queue_app.sql import doctor as rows
-from queue_app.sql.database import MINIMUM_POSTGRESQL, alias, connection, migrate_command
+from queue_app.sql.database import alias, connection, migrate_command
 
+#: The check that ``check_pooler`` reports.
+_POOLER: Final = "queue_app.E011"
 #: Age of an open transaction, in seconds.
 SNAPSHOT_WARN, SNAPSHOT_FAIL = 60.0, 600.0
 #: Number of dead rows below which their share does not matter.
@@ -25,19 +29,14 @@ SKEW_WARN, SKEW_FAIL = 1.0, 10.0
 
 
 def check_server() -> Iterator[Finding]:
-    """Report an old version, and an isolation level that the statements do not support."""
-    version, text, isolation = rows.server()
-    if version < MINIMUM_POSTGRESQL:
-        yield fail("postgresql", f"version {text} is too old", "Upgrade the server to 14 or newer.")
-    elif isolation != "read committed":
-        yield fail(
-            "postgresql",
-            f"connections begin with the isolation level {isolation}",
-            'Remove "isolation_level" from the OPTIONS of the database, or default_transaction_isolation from the'
-            " role: otherwise concurrent claims fail.",
-        )
-    else:
-        yield ok("postgresql", f"version {text}, {isolation}")
+    """Report what the system checks of the server find: version, isolation, read-only, durability."""
+    messages = run_checks(tags=[Tags.database], databases=[alias()])
+    found = [message for message in messages if str(message.id).startswith("queue_app.") and message.id != _POOLER]
+    for message in found:
+        yield (fail if message.level >= ERROR else warn)("postgresql", message.msg, message.hint or "")
+    if not found:
+        state = rows.server()
+        yield ok("postgresql", f"version {'.'.join(map(str, state.version))}, {state.isolation}, commits are durable")
 
 
 def check_migrations() -> Iterator[Finding]:

@@ -126,6 +126,22 @@ def test_an_isolation_level_that_is_not_read_committed(engine):
             cursor.execute("RESET default_transaction_isolation")
 
 
+@pytest.mark.parametrize(
+    ("setting", "level", "words"),
+    [
+        ("default_transaction_read_only = on", Level.FAIL, "is read-only"),
+        ("synchronous_commit = off", Level.WARN, "synchronous_commit is off"),
+    ],
+)
+def test_a_server_that_refuses_writes_or_forgets_them(engine, setting, level, words):
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET {setting}")
+        try:
+            assert_finding(servers.check_server, level, words)
+        finally:
+            cursor.execute(f"RESET {setting.partition(' ')[0]}")
+
+
 def test_a_migration_that_was_not_applied(engine):
     assert_finding(servers.check_migrations, Level.OK, "all")
     with connection.cursor() as cursor:

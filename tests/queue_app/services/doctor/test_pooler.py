@@ -8,6 +8,7 @@ import time
 import pytest
 from django.db import connection, connections
 
+from queue_app.checks import check_server
 from queue_app.services.doctor import Level, servers
 from tests.support.programs import require
 
@@ -77,7 +78,9 @@ def test_transaction_pooling_must_be_configured(behind, django_db_blocker, monke
     behind("transaction")
     [finding] = servers.check_pooler()
     assert (finding.level, "pools transactions, and Django does not know" in finding.message) == (Level.FAIL, True)
+    assert [found.id for found in check_server(databases=["pooled"])] == ["queue_app.E011"]
     monkeypatch.setitem(connections["pooled"].settings_dict, "DISABLE_SERVER_SIDE_CURSORS", True)
+    assert check_server(databases=["pooled"]) == []
     [finding] = servers.check_pooler()
     assert (finding.level, "Django knows" in finding.message) == (Level.OK, True)
 
