@@ -9,7 +9,7 @@ from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Now
 
 from queue_app.core.priorities import Band
-from queue_app.core.promotion import PROMOTED, Thresholds, rises
+from queue_app.core.promotion import PROMOTED, rises
 from queue_app.core.states import PENDING, PENDING_NAME, Status
 from queue_app.models.policy import PriorityPolicy
 
@@ -55,13 +55,9 @@ class TaskQuerySet(models.QuerySet[Any]):
         name = restricted_to(user)
         return self if name is None else self.filter(user=name)
 
-    def with_effective_priority(self, thresholds: Thresholds | None = None) -> Self:
-        """Annotate ``effective_priority``: the present band of a queued task after promotion, else its own band.
-
-        Without ``thresholds``, one more query reads them from the policies of the bands.
-        """
-        if thresholds is None:
-            thresholds = PriorityPolicy.thresholds(self.db)
+    def with_effective_priority(self) -> Self:
+        """Annotate ``effective_priority``: the present band of a queued task after promotion, else its own band."""
+        thresholds = PriorityPolicy.thresholds(self.db)
         risen = [
             When(
                 status=Status.QUEUED,

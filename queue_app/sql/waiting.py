@@ -10,7 +10,7 @@ from queue_app.core.states import Status
 from queue_app.sql.claim import fetch_locked
 from queue_app.sql.columns import REF
 from queue_app.sql.comparison import Cursor
-from queue_app.sql.database import fetch_all, fetch_value
+from queue_app.sql.database import fetch_all
 
 # Tasks that become due together are queued in the order of their times, 8 µs apart: the resolution of a score.
 _DUE: Final = f"""
@@ -82,15 +82,6 @@ _BEGINNING: Final = ("-infinity", uuid.UUID(int=0))
 def make_due(limit: int) -> list[TaskRef]:
     """Queue at most ``limit`` scheduled tasks whose time has come, earliest first."""
     return sorted(_refs(_DUE, [limit]), key=lambda ref: ref.queued_at)
-
-
-def seconds_until_due() -> float | None:
-    """Return the seconds until the next scheduled task is due; ``None`` when nothing is scheduled."""
-    seconds: float | None = fetch_value(
-        "SELECT EXTRACT(EPOCH FROM min(run_after) - clock_timestamp())::float8"
-        " FROM queue_app_task WHERE status = 'scheduled'"
-    )
-    return seconds
 
 
 def cancel(ids: Sequence[uuid.UUID]) -> list[tuple[Status, uuid.UUID | None, TaskRef]]:

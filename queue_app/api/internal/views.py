@@ -4,6 +4,7 @@ import uuid
 from types import MappingProxyType
 from typing import Any, Final
 
+from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -11,7 +12,6 @@ from queue_app import conf
 from queue_app.api import representation
 from queue_app.api.base import ApiView, parse_id
 from queue_app.api.serializers import workers as serializers
-from queue_app.core.clock import now
 from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
 from queue_app.exceptions import InvalidTaskData, TokenRefused, WorkerNotFound
 from queue_app.models import WorkerToken
@@ -173,6 +173,6 @@ def _outcome(claimed: ClaimedTask, reported: dict[str, Any]) -> Outcome:
         message = f"Task {claimed.id} has no concurrency_key: throttle its type or its queue."
         raise InvalidTaskData("throttle", message, code="required")
     return Outcome(
-        claimed, claimed.started_at, now(), given["result"],
+        claimed, claimed.started_at, timezone.now(), given["result"],
         failure=given["error"], snooze=given["snooze"], throttle=given["throttle"],
     )  # fmt: skip

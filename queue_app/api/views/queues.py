@@ -24,7 +24,7 @@ from queue_app.services import pause, resume
 from queue_app.services.control.queues import edit_policy, edit_queue, version_of
 from queue_app.services.enqueue.validate import check_queue_name
 from queue_app.services.read.autoscale import autoscale
-from queue_app.services.read.stats import admin_queue, one_queue_stats, queue_stats
+from queue_app.services.read.stats import admin_queue, queue_stats, queue_summary
 
 MAX_LISTED: Final = 1000
 MAX_LISTED_WORKERS: Final = 200
@@ -94,7 +94,7 @@ class QueueStatsView(ApiView):
 
         Depth and age of the oldest task are given by band.
         """
-        return Response(one_queue_stats(_existing(_queue, name)))
+        return Response(queue_summary(_existing(_queue, name)).as_dict())
 
 
 class AutoscaleView(ApiView):

@@ -1,4 +1,4 @@
-"""Parse durations, times and parameters from the command line; format durations and tables."""
+"""Parse durations, times and parameters from the command line; format tables."""
 
 import json
 import re
@@ -67,18 +67,6 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ArgumentTypeError("not a JSON object, such as '{\"order\": 7}'")
     return found
-
-
-def format_duration(seconds: float | None) -> str:
-    """Return a duration as text: 42s, 3m 20s, 2h 5m, 4d 1h; ``-`` for none."""
-    if seconds is None:
-        return "-"
-    whole = int(seconds)
-    for big, small in (("d", "h"), ("h", "m"), ("m", "s")):
-        if whole >= _UNITS[big]:
-            rest = whole % _UNITS[big] // _UNITS[small]
-            return f"{whole // _UNITS[big]}{big}" + (f" {rest}{small}" if rest else "")
-    return f"{seconds:.1f}s" if seconds < 10 else f"{whole}s"  # noqa: PLR2004 - two digits are enough
 
 
 def format_table(rows: list[list[str]]) -> list[str]:

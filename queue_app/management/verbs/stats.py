@@ -4,8 +4,9 @@ from argparse import ArgumentParser
 from typing import Any
 
 from queue_app.core.priorities import BAND_NAMES
+from queue_app.dashboard.labels import age_or_dash
 from queue_app.management.verbs import OK, UNREACHABLE, Call, Needs, add_json
-from queue_app.management.verbs._values import format_duration, format_table
+from queue_app.management.verbs._values import format_table
 from queue_app.services.read.stats import queue_stats
 
 EXAMPLE = "taskqueue stats"
@@ -52,6 +53,6 @@ def _row(queue: dict[str, Any]) -> list[str]:
         str(queue["active"]),
         str(queue["max_concurrent"] or "-"),
         *(str(bands[name]["depth"]) for name in BAND_NAMES),
-        format_duration(max(ages) if ages else None),
+        age_or_dash(max(ages) if ages else None),
         "paused" if queue["paused"] else "",
     ]

@@ -48,7 +48,7 @@ def run(call: Call) -> int:
     """Run the action and record it in the audit trail; a secret is printed once and not stored."""
     action, name = call["action"], call["name"]
     if action == "list":
-        found = tokens.all_tokens()
+        found = list(WorkerToken.objects.all())
         call.write_json([_as_dict(token) for token in found])
         for token in found:
             call.write(_line(token))

@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from django.db import DatabaseError, connections
 
+from queue_app.dashboard.labels import age
+from queue_app.logs import printable
 from queue_app.management.verbs import OK, Call, Needs
-from queue_app.management.verbs._values import format_duration, format_table
+from queue_app.management.verbs._values import format_table
 from queue_app.management.verbs.stats import lines
 from queue_app.services.read.stats import Running, queue_stats, running
 from queue_app.sql.database import alias
@@ -58,16 +60,12 @@ def page(*, height: int, width: int) -> list[str]:
         return [f"PostgreSQL does not answer: {' '.join(str(error).split())}"[:width], "trying again; q quits"]
     if tasks:
         found += ["", *format_table([["executing", "queue", "worker", "attempt", "for"], *map(_row, tasks)])]
-    return [_plain(line)[:width] for line in found][:height]
+    # Without control characters, which a name could contain to steer the terminal.
+    return [printable(line)[:width] for line in found][:height]
 
 
 def _row(task: Running) -> list[str]:
-    return [task.task_type, task.queue, task.worker, str(task.attempt), format_duration(task.seconds)]
-
-
-def _plain(line: str) -> str:
-    """Return a line without control characters, which a name could contain to steer the terminal."""
-    return "".join(character if character.isprintable() else "?" for character in line)
+    return [task.task_type, task.queue, task.worker, str(task.attempt), age(task.seconds)]
 
 
 @contextmanager

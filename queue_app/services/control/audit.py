@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
+from django.utils import timezone
+
 from queue_app import registry
-from queue_app.core.clock import now
 from queue_app.core.masking import mask
 from queue_app.models import AuditEntry
 from queue_app.models.audit_entry import REASON_LENGTH
@@ -50,7 +51,7 @@ def record(  # noqa: PLR0913 - by name
         details["ids"] = [str(name) for name in ids[:MAX_IDS]]
     sensitive = registry.all_sensitive_names()
     return AuditEntry.objects.using(alias()).create(
-        at=now(),
+        at=timezone.now(),
         by=by[:USER_LENGTH],
         via=via,
         action=action[:50],

@@ -68,12 +68,12 @@ def store_one(row: TaskRow, *, outside: bool = False, write_events: bool = True,
     return stored._replace(queue_position=positions[0]) if positions else stored
 
 
-def enqueue_many(tasks: Iterable[NewTask], *, outside: bool = False) -> list[Enqueued]:
+def enqueue_many(tasks: Iterable[NewTask]) -> list[Enqueued]:
     """Store many tasks, all or nothing, and push them in one call; return results in order.
 
     Raises the same errors as ``enqueue``, for the first invalid task, or if there is no room for all.
     """
-    return store_many([check_task(new) for new in tasks], outside=outside)
+    return store_many([check_task(new) for new in tasks])
 
 
 def store_many(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:

@@ -17,17 +17,17 @@ from queue_app.services.enqueue.validate import check_call, check_spec, check_ta
 from queue_app.services.read.inspect import get_task, position_of
 
 
-def submit(new: NewTask, *, write_events: bool = True, outside: bool = True) -> Enqueued:
+def submit(new: NewTask, *, write_events: bool = True) -> Enqueued:
     """Store a task by the name of its type, and return it with its position in the queue.
 
     A replayed task is described as it is now; it may wait in another queue than the caller asked for.
-    Without ``write_events`` the caller writes the event that the task was accepted. Without ``outside``
-    only explicit limits apply. Raises ``InvalidTaskData`` (``UnknownTaskType`` and ``UnknownQueue`` with near
-    matches) for a task that must not be stored, and the other errors of ``enqueue``.
+    Without ``write_events`` the caller writes the event that the task was accepted. Raises ``InvalidTaskData``
+    (``UnknownTaskType`` and ``UnknownQueue`` with near matches) for a task that must not be stored, and the other
+    errors of ``enqueue``.
     """
     spec = _spec(new, set())
     row = check_call(spec, new.args, new.parameters)
-    stored = store_one(row, outside=outside, write_events=write_events, locate=True)
+    stored = store_one(row, outside=True, write_events=write_events, locate=True)
     if stored.created:
         return stored
     task = get_task(Task.objects.all(), stored.id)

@@ -106,10 +106,10 @@ class Hub:
 hub = Hub()
 
 
-def wait_for_end(task_id: uuid.UUID, seconds: float, *, release: bool = True) -> bool:
+def wait_for_end(task_id: uuid.UUID, seconds: float) -> bool:
     """Wait up to ``seconds`` until a task has ended; return whether it has. A task that is gone has ended.
 
-    With ``release`` this thread closes its database connection while it waits.
+    This thread closes its database connection while it waits, unless a transaction is open.
     """
     until = time.monotonic() + seconds
     woken = threading.Event()
@@ -125,7 +125,7 @@ def wait_for_end(task_id: uuid.UUID, seconds: float, *, release: bool = True) ->
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            if release and not connection().in_atomic_block:
+            if not connection().in_atomic_block:
                 connection().close()
             woken.wait(min(left, pause))
             woken.clear()

@@ -81,11 +81,6 @@ def queue_stats() -> dict[str, Any]:
     }
 
 
-def one_queue_stats(queue: Queue) -> dict[str, Any]:
-    """Return how many tasks of one queue wait and run. Raises ``IndexUnavailable``."""
-    return queue_summary(queue).as_dict()
-
-
 def admin_queue() -> dict[str, Any]:
     """Return depth, active tasks, the overall limit, and the depth by effective band."""
     stats = queue_stats()

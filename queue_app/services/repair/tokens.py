@@ -95,11 +95,6 @@ def known(name: str) -> WorkerToken:
     return token
 
 
-def all_tokens() -> list[WorkerToken]:
-    """Return all tokens by name, also revoked and expired ones."""
-    return list(WorkerToken.objects.all())
-
-
 def authenticate(secret: str) -> WorkerToken:
     """Return the token in force with this secret; raise ``TokenRefused``.
 

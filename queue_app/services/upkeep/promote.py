@@ -164,8 +164,3 @@ def make_due(*, limit: int = DUE_BATCH) -> int:
             transition_log.log_due(tasks)
         events.count({"due": len(tasks)})
     return len(tasks)
-
-
-def seconds_until_due() -> float | None:
-    """Return the seconds until the next scheduled task is due; ``None`` when none is scheduled."""
-    return waiting.seconds_until_due()

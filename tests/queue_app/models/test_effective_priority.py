@@ -3,8 +3,6 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import effective_band
@@ -56,14 +54,6 @@ def test_without_policies_nothing_rises(tasks):
 def test_it_can_be_filtered_and_counted(tasks):
     high = Task.objects.with_effective_priority().filter(effective_priority=Band.HIGH)
     assert high.count() == len([task for task in high if task.effective_band is Band.HIGH]) > len(AGES)
-
-
-def test_given_thresholds_save_a_query(tasks):
-    with CaptureQueriesContext(
-        connection,
-    ) as queries:
-        list(Task.objects.with_effective_priority({Band.LOW: 60.0}))
-    assert len(queries) == 1
 
 
 def test_a_task_that_was_not_annotated_has_its_own_band(tasks):

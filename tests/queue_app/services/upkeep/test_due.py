@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 from queue_app.models import Task
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.upkeep.promote import make_due, seconds_until_due
-from tests.support.engine import assert_index_agrees, at_once, index_away, put, row, take_ids
+from queue_app.services.upkeep.promote import make_due
+from tests.support.engine import assert_index_agrees, at_once, index_away, put, take_ids
 
 PAST = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -61,12 +61,3 @@ def test_tasks_queued_without_the_index_are_found(engine):
     assert engine.check().waiting == set()
     assert Reconciler().run_once()["missing"] == 1
     assert assert_index_agrees().waiting == {task_id}
-
-
-def test_when_the_next_one_is_due(engine):
-    assert seconds_until_due() is None
-    put(run_after=datetime.now(UTC) + timedelta(minutes=10))
-    assert 590 < seconds_until_due() <= 600
-    task_id = scheduled(1)
-    assert seconds_until_due() < 0
-    assert row(task_id).queued_at is None
