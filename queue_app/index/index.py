@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from itertools import batched, chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from queue_app import conf
 from queue_app.core.events import Event, Run, counted
@@ -25,7 +25,7 @@ from queue_app.index import packed
 from queue_app.index.client import in_one_write, longest_wait, text, translated, unavailable
 from queue_app.index.keys import KINDS
 from queue_app.index.lazy import redis
-from queue_app.index.leases import BATCH, Leases
+from queue_app.index.leases import BATCH, Leases, is_id, readable
 from queue_app.index.placement import Placement
 from queue_app.index.profile import Profile
 from queue_app.index.requests import RequestStream
@@ -86,9 +86,15 @@ class Index(Leases):
         if state == b"unknown_profile":
             raise UnknownProfile(f"The index does not know profile {profile.id}.")
         wait = int(reply[3]) / 1000 if reply[3] != b"" else None
-        pairs = zip(reply[4::2], reply[5::2], strict=True)
-        tasks = tuple((uuid.UUID(bytes=task_id), queue.decode()) for task_id, queue in pairs)
-        return Proposal(int(reply[1]), int(reply[2]), tasks, wait)
+        pairs = list(zip(reply[4::2], reply[5::2], strict=True))
+        with readable("claim"):
+            number, stamp = int(reply[1]), int(reply[2])
+        try:
+            tasks = tuple((uuid.UUID(bytes=task_id), queue.decode()) for task_id, queue in pairs)
+        except ValueError:  # they are leased: the readable ones are proposed, the others go
+            tasks = tuple((uuid.UUID(bytes=task_id), queue.decode()) for task_id, queue in pairs if is_id(task_id))
+            self._drop_leases([(queue.decode(), task_id, stamp) for task_id, queue in pairs if not is_id(task_id)])
+        return Proposal(number, stamp, tasks, wait)
 
     def remove(self, tasks: Iterable[TaskRef]) -> int:
         """Remove waiting tasks from their lanes; return how many were there."""
@@ -184,8 +190,34 @@ class Index(Leases):
 
     def registered(self) -> list[tuple[str, uuid.UUID]]:
         """Return (profile, id) of every registered worker."""
-        pairs = batched(self._call("registered"), 2)
-        return [(profile.decode(), uuid.UUID(worker.decode())) for profile, worker in pairs]
+        pairs: dict[tuple[str, bytes], uuid.UUID] = {}
+        for profile, worker in batched(self._call("registered"), 2):
+            try:
+                pairs[profile.decode(), worker] = uuid.UUID(worker.decode())
+            except ValueError:
+                self._drop("SREM", self.keys.profile(text(profile), "workers"), [worker])
+        return [(profile, worker_id) for (profile, _), worker_id in pairs.items()]
+
+    def profiles(self) -> tuple[Generation, dict[str, bool]]:
+        """Return the generation, the registered profiles, and whether all parts of each are there."""
+        with translated("profiles", self.alias):
+            names = cast("list[bytes]", list(self._client.smembers(self.keys.profiles)))
+            with self._client.pipeline(transaction=False) as pipe:
+                pipe.hmget(self.keys.generation, "number", "state")
+                for name in names:
+                    for part in ("queues", "types", "capabilities", "workers"):
+                        pipe.smembers(self.keys.profile(text(name), part))
+                    pipe.get(self.keys.profile(text(name), "slots"))
+                (number, state), *found = pipe.execute()
+        parts = zip(names, batched(found, 5), strict=True)
+        with readable("profiles"):
+            generation = Generation(int(number or 0), text(state or b"missing"))
+        return generation, {text(name): _is_intact(name, each) for name, each in parts}
+
+    def audit(self, profile: str, queue: str, cursor: int) -> tuple[int, str]:
+        """Look for lanes that a profile can run and no claim would find; return (next cursor, what is wrong)."""
+        following, found = self._call("audit", profile, queue, cursor)
+        return int(following), text(found)
 
     def unserved_types(self, profile: Profile) -> set[str]:
         """Return the task types that wait in the profile's queues but are not among its types."""
@@ -230,8 +262,8 @@ class Index(Leases):
         """Return the gates with limits, except everything."""
         with translated("limits", self.alias):
             gates, queues = in_one_write(self._client, ("SMEMBERS", self.keys.limits), ("SMEMBERS", self.keys.limited))
-        named = {gate.decode() for gate in gates}
-        return {gate for gate in named if gate[0] != "u"} | {gate_of(Scope.QUEUE, queue.decode()) for queue in queues}
+        named, limited = self._names(self.keys.limits, gates), self._names(self.keys.limited, queues)
+        return {gate for gate in named if not gate.startswith("u")} | {gate_of(Scope.QUEUE, queue) for queue in limited}
 
     def set_thresholds(self, thresholds: Thresholds) -> bool:
         """Copy the thresholds of promotion; return whether anything changed."""
@@ -245,7 +277,7 @@ class Index(Leases):
     def generation(self) -> Generation:
         """Return the generation that the index carries."""
         number, state = self._call("generation")
-        return Generation(int(number), state.decode())
+        return Generation(int(number), text(state))
 
     def begin_generation(self, number: int, token: str = "", copy_limits: Callable[[], object] | None = None) -> bool:
         """Refuse claims from now on, and forget everything but limits.
@@ -281,15 +313,6 @@ class Index(Leases):
                     return False
         return True
 
-    def wrong_types(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Return the keys that have another type than their kind."""
-        wanted = [(key, KINDS[kind].type.encode()) for key in keys if (kind := self.keys.kind_of(key))]
-        with translated("type", self.alias), self._client.pipeline(transaction=False) as pipe:
-            for key, _ in wanted:
-                pipe.type(key)
-            found = pipe.execute()
-        return [key for (key, right), actual in zip(wanted, found, strict=True) if actual not in (right, b"none")]
-
     def finish_generation(self, number: int) -> bool:
         """Allow claims if the index is still this generation; return whether it is."""
         return bool(self._call("finish_generation", number))
@@ -309,7 +332,8 @@ class Index(Leases):
     def queues(self) -> list[str]:
         """Return the queues that have, or had, tasks in the index."""
         with translated("queues", self.alias):
-            return sorted(text(name) for name in self._client.smembers(self.keys.queues))
+            names = cast("set[bytes]", self._client.smembers(self.keys.queues))
+        return sorted(self._names(self.keys.queues, names))
 
     def position(self, task: TaskRef) -> int | None:
         """Return the position of a task in its queue, from 1; ``None`` when it does not wait here."""
@@ -318,40 +342,54 @@ class Index(Leases):
 
     def explain(self, task: TaskRef) -> Placement:
         """Return where a task stands, and the gates that it must pass to start."""
-        return Placement.from_reply(self._call("explain", task.lane, task.id.bytes))
+        with readable("explain"):
+            return Placement.from_reply(self._call("explain", task.lane, task.id.bytes))
 
     def stats(self) -> IndexStats:
         """Count all queues, and return what was counted since Redis was emptied."""
         self.flush()
-        return count_all(self._call)
+        with readable("stats"):
+            return count_all(self._call)
 
     def depth(self, queue: str) -> QueueDepth:
         """Count one queue."""
-        return count_queue(self._call, queue)
+        with readable("stats"):
+            return count_queue(self._call, queue)
 
     def lane_sizes(self, queue: str | None = None) -> Iterator[tuple[str, int]]:
         """Yield each lane, of one queue or of all, with the number of its tasks; a lane may come twice."""
         for name in self.queues() if queue is None else [queue]:
             for page in self._scan("lane_sizes", name):
-                yield from ((lane.decode(), int(size)) for lane, size in batched(page, 2))
+                sizes = dict(batched(page, 2))
+                yield from ((lane, int(sizes[lane.encode()])) for lane in self._names(self.keys.lanes(name), sizes))
 
     def entries(self, lane: str, cursor: int = 0) -> tuple[int, list[uuid.UUID]]:
         """Return the cursor of the next page of a lane (0: none), and the tasks on this page."""
         following, *ids = self._call("entries", lane, cursor)
-        return int(following), [uuid.UUID(bytes=task_id) for task_id in ids]
+        if junk := [task_id for task_id in ids if not is_id(task_id)]:
+            self._call("remove", *chain.from_iterable((lane, task_id) for task_id in junk))
+            self._count_unreadable(len(junk))
+        return int(following), [uuid.UUID(bytes=task_id) for task_id in ids if is_id(task_id)]
 
     def now(self) -> int:
         """Return the time by the index's own clock in µs, which never goes back and exceeds the stamp of any lease."""
-        with translated("time", self.alias), self._client.pipeline(transaction=False) as pipe:
-            pipe.time()
-            pipe.hmget(self.keys.generation, "stamp", "behind")
-            (seconds, microseconds), (stamp, behind) = pipe.execute()
-        return max(int(seconds) * 1_000_000 + int(microseconds) + int(behind or 0), int(stamp or 0))
+        return int(self._call("now"))
 
     def ping(self) -> None:
         """Raise ``IndexUnavailable`` unless Redis answers."""
         with translated("ping", self.alias):
             self._client.ping()
+
+
+def _is_intact(name: bytes, parts: Sequence[Any]) -> bool:
+    """Whether the parts of a profile give its id, and it has a worker."""
+    *sets, workers, slots = parts
+    try:
+        queues, types, capabilities = ([item.decode() for item in each] for each in sets)
+        found = Profile.of(queues, types, capabilities, int(slots) if slots else None)
+        return bool(workers) and found.id == name.decode()
+    except ValueError:
+        return False
 
 
 def _int_or_none(reply: Any) -> int | None:

@@ -74,6 +74,14 @@ class Keys:
         """The sorted set of a queue's leases: id -> leased at (µs)."""
         return f"{self.prefix}:leases:{queue}"
 
+    def lanes(self, queue: str) -> str:
+        """The set of a queue's lanes that hold tasks."""
+        return f"{self.prefix}:lanes:{queue}"
+
+    def profile(self, profile: str, part: str) -> str:
+        """A part of a profile: its queues, types, capabilities, slots or workers."""
+        return f"{self.prefix}:profile:{profile}:{part}"
+
     def held(self, gate: str) -> str:
         """The set of the leased ids that passed a gate."""
         return f"{self.prefix}:held:{gate}"

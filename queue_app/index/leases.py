@@ -1,19 +1,41 @@
 """Leases: the slots that tasks take until their rows say that they are free."""
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from itertools import batched
 from typing import Any, cast
 
+from queue_app import signals
+from queue_app.core.events import counted
 from queue_app.core.records import Lease
+from queue_app.exceptions import IndexDamaged
+from queue_app.index import events as stream
 from queue_app.index.calls import Calls
-from queue_app.index.client import translated
+from queue_app.index.client import in_one_write, text, translated
+from queue_app.index.keys import KINDS
 
 #: Maximum entries per call of a script, so that no script blocks the server for long.
 BATCH = 500
 #: Keys that one step of a scan looks at.
 SCANNED = 1000
+#: Stamps are µs, and exact as the scores of a sorted set.
+MAX_STAMP = 2**53
+
+
+def is_id(member: bytes) -> bool:
+    """Whether a member can be the id of a task."""
+    return len(member) == 16  # noqa: PLR2004 - bytes of a UUID
+
+
+@contextmanager
+def readable(operation: str) -> Iterator[None]:
+    """Turn the error of a value without sense into ``IndexDamaged``."""
+    try:
+        yield
+    except (ValueError, LookupError, OverflowError) as error:
+        raise IndexDamaged(f"{operation}: the index holds a value without sense: {error}") from error
 
 
 class Leases(Calls):
@@ -41,7 +63,7 @@ class Leases(Calls):
     def last_proposal(self, worker_id: uuid.UUID) -> list[Lease]:
         """Return the leases that are left of a worker's last proposal."""
         reply = self._call("last_proposal", str(worker_id))
-        pairs = zip(reply[1::2], reply[2::2], strict=True)
+        pairs = [pair for pair in zip(reply[1::2], reply[2::2], strict=True) if is_id(pair[0])]
         return [Lease(uuid.UUID(bytes=task_id), queue.decode(), int(reply[0])) for task_id, queue in pairs]
 
     def leases(self, queue: str) -> Iterator[Lease]:
@@ -50,32 +72,82 @@ class Leases(Calls):
         while True:
             with translated("leases", self.alias):
                 cursor, page = self._client.zscan(self.keys.queue_leases(queue), cursor, count=BATCH)
-            for task_id, leased_at in page:
-                yield Lease(uuid.UUID(bytes=cast("bytes", task_id)), queue, int(leased_at))
+            junk = []
+            for task_id, leased_at in cast("list[tuple[bytes, float]]", page):
+                if is_id(task_id) and 0 < leased_at < MAX_STAMP and leased_at == int(leased_at):
+                    yield Lease(uuid.UUID(bytes=task_id), queue, int(leased_at))
+                else:
+                    junk.append((queue, task_id, leased_at))
+            self._drop_leases(junk)
             if cursor == 0:
                 return
 
     def incomplete_leases(self, complete: AbstractSet[uuid.UUID]) -> list[Lease]:
         """Return the leases that have lost their stamp: all in the index that are not among the ``complete`` ones."""
         with translated("leases", self.alias):
-            found = self._client.hscan_iter(self.keys.leases, count=BATCH)
-            leases = [Lease(uuid.UUID(bytes=cast("bytes", key)), lane.decode(), 0) for key, lane in found]
+            found = dict(cast("Iterable[tuple[bytes, bytes]]", self._client.hscan_iter(self.keys.leases, count=BATCH)))
+        if junk := [key for key in found if not is_id(key)]:
+            self._drop("HDEL", self.keys.leases, junk)
+        leases = [Lease(uuid.UUID(bytes=key), text(lane), 0) for key, lane in found.items() if is_id(key)]
         return [lease for lease in leases if lease.id not in complete]
 
-    def leave_gates(self, cursor: int) -> tuple[int, int]:
-        """Remove members without a lease from gates, in a bounded part of the keys.
+    def look_through(self, cursor: int) -> tuple[int, int, list[str]]:
+        """Look at a bounded part of the keys; remove members without a lease from gates.
 
-        Returns (where to continue, 0 at the end; how many were removed).
+        Returns (where to continue, 0 at the end; how many members were removed; keys of the wrong type).
         """
         with translated("leases", self.alias):
-            cursor, keys = self._client.scan(cursor, match=self.keys.held("*"), count=SCANNED)
-        removed = 0
-        for key in cast("list[bytes]", keys):
-            gate = key.decode().removeprefix(self.keys.held(""))
-            with translated("leases", self.alias):
-                members = list(self._client.sscan_iter(key, count=BATCH))
-            removed += sum(int(self._call("leave_gate", gate, *batch)) for batch in batched(members, BATCH))
-        return cursor, removed
+            cursor, found = self._client.scan(cursor, match=self.keys.everything, count=SCANNED)
+        keys = cast("list[bytes]", found)
+        wrong, removed = self.wrong_types(keys), 0
+        for key in set(keys) - set(wrong):
+            if self.keys.kind_of(key) == "held:":
+                removed += self._leave_gate(key)
+        return cursor, removed, [text(key) for key in wrong]
+
+    def _leave_gate(self, key: bytes) -> int:
+        gate = text(key).removeprefix(self.keys.held(""))
+        with translated("leases", self.alias):
+            members = list(self._client.sscan_iter(key, count=BATCH))
+        return sum(int(self._call("leave_gate", gate, *batch)) for batch in batched(members, BATCH))
+
+    def wrong_types(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return the keys that have another type than their kind."""
+        wanted = [(key, KINDS[kind].type.encode()) for key in keys if (kind := self.keys.kind_of(key))]
+        with translated("type", self.alias), self._client.pipeline(transaction=False) as pipe:
+            for key, _ in wanted:
+                pipe.type(key)
+            found = pipe.execute()
+        return [key for (key, right), actual in zip(wanted, found, strict=True) if actual not in (right, b"none")]
+
+    # -- members that cannot be read ----------------------------------------------
+
+    def _drop_leases(self, leases: Iterable[tuple[str, bytes, float]]) -> None:
+        """End leases (queue, id, stamp) whose id or stamp makes no sense."""
+        for queue, task_id, leased_at in leases:
+            self._call("release", queue, 1, task_id, repr(leased_at))
+            self._count_unreadable(1)
+
+    def _names(self, key: str, members: Iterable[bytes]) -> list[str]:
+        """Return the members of a set as text; remove those that are no text."""
+        names, junk = [], []
+        for member in members:
+            try:
+                names.append(member.decode())
+            except UnicodeDecodeError:
+                junk.append(member)
+        if junk:
+            self._drop("SREM", key, junk)
+        return names
+
+    def _drop(self, command: str, key: str, members: Sequence[bytes]) -> None:
+        with translated("drop", self.alias):
+            in_one_write(self._client, (command, key, *members))
+        self._count_unreadable(len(members))
+
+    def _count_unreadable(self, number: int) -> None:
+        signals.index_repaired.send(None, kind="unreadable", count=number)
+        self._call("publish", *stream.publish_arguments([counted({"repair:unreadable": number})]))
 
 
 def _grouped(leases: Iterable[Lease]) -> list[Any]:

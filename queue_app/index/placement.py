@@ -49,7 +49,7 @@ class GateState:
             throttled_until=_instant(_number(reply[6])),
             burst=_number(reply[7]),
             interval=None if (interval := _number(reply[8])) is None else interval / 1e6,
-            holders=tuple(uuid.UUID(bytes=task_id) for task_id in reply[9:]),
+            holders=tuple(uuid.UUID(bytes=task_id) for task_id in reply[9:] if len(task_id) == 16),  # noqa: PLR2004
         )
 
 

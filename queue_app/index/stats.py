@@ -1,5 +1,6 @@
 """Numbers of waiting and running tasks in all queues or in one, counted by ``lua/stats.lua``."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,6 +9,9 @@ from typing import Any
 
 from queue_app.core.lanes import queued_at_of
 from queue_app.core.priorities import Band
+from queue_app.index.client import text
+
+_NUMBER = re.compile(rb"-?\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +50,10 @@ def count_all(call: Callable[..., Any]) -> IndexStats:
     replies = list(_replies(call, ""))
     number, state, lapses, *counts = replies[0][2]
     return IndexStats(
-        generation=int(number),
-        state=state.decode(),
+        generation=int(number or 0),
+        state=text(state),
         leader_lapses=int(lapses) / 1000 if int(lapses) >= 0 else None,
-        counts={name.decode(): int(count) for name, count in batched(counts, 2)},
+        counts={text(name): int(count) for name, count in batched(counts, 2) if _NUMBER.fullmatch(count)},
         queues=_depths(replies),
     )
 

@@ -29,7 +29,15 @@ RETRY_REASONS: Final = ("error", "timeout", "worker_died")
 FAILURE_REASONS: Final = ("error", "timeout")
 CRASH_LOOP: Final = "crash_loop"
 DEATH_REASONS: Final = ("retries_exhausted", "timeout", CRASH_LOOP)
-REPAIRS: Final = ("missing", "leases_ended", "leases_restored", "entries_ended", "workers_retired", "limits")
+REPAIRS: Final = (
+    "missing",
+    "leases_ended",
+    "leases_restored",
+    "entries_ended",
+    "workers_retired",
+    "limits",
+    "unreadable",
+)
 #: Events that do not change the state of the task.
 NO_CHANGE: Final = {EventName.PROMOTED.value, EventName.REJECTED.value}
 

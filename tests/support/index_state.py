@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from queue_app.index import Index
+from queue_app.index.keys import KINDS
 
 SEPARATOR = "\x1f"
 
@@ -112,22 +113,22 @@ def read(index: Index) -> IndexState:  # noqa: C901, PLR0912, PLR0915 - one case
     keys = sorted(client.scan_iter(match=index.keys.everything, count=1000))
     names = [key.decode().removeprefix(f"{prefix}:").partition(":") for key in keys]
     pages = client.pipeline(transaction=False)
-    for key, (kind, _, name) in zip(keys, names, strict=True):
-        if kind in ("lane", "heads", "idle", "group", "turn", "turns", "refills", "short") or (
-            kind == "leases" and name
-        ):
-            pages.zrange(key, 0, -1, withscores=True)
-        elif kind == "watch" or (kind == "profile" and name.endswith(":slots")):
-            pages.get(key)
-        elif kind in ("lanes", "queues", "profiles", "profile", "spots", "gates", "held", "limits", "limited"):
-            pages.smembers(key)
-        elif kind in ("queue", "settings", "leases", "at", "nodes", "limit", "bucket", "weights", "reservations"):
-            pages.hgetall(key)
-        elif kind == "wake":
-            pages.llen(key)
-        else:
-            assert kind in ("generation", "lock", "counters", "tell", "events", "requests"), f"an unknown key: {key!r}"
-            pages.exists(key)
+    for key in keys:
+        found = KINDS.get(index.keys.kind_of(key) or "")
+        assert found, f"an unknown key: {key!r}"
+        match found.type:
+            case "zset":
+                pages.zrange(key, 0, -1, withscores=True)
+            case "set":
+                pages.smembers(key)
+            case "hash":
+                pages.hgetall(key)
+            case "list":
+                pages.llen(key)
+            case "string":
+                pages.get(key)
+            case _:
+                pages.exists(key)
     for (kind, _, name), page in zip(names, pages.execute(), strict=True):
         match kind:
             case "lane":

@@ -14,8 +14,11 @@ if redis.pcall('HGET', GENERATION, 'run_id') ~= run_id then
   redis.call('DEL', LIMITS, LIMITED, SETTINGS)
 end
 -- The recorded use of rates outlives it too, and so must the clock by which it was recorded.
-local clock = redis.pcall('HMGET', GENERATION, 'stamp', 'behind')
+local stamp, behind = 0, 0
+if type(redis.pcall('HLEN', GENERATION)) == 'number' then
+  stamp, behind = now_us(), within(redis.call('HGET', GENERATION, 'behind'), FAR_US)
+end
 redis.call('DEL', GENERATION, PROFILES)  -- nothing is placed for profiles whose keys are being wiped
 redis.call('HSET', GENERATION, 'number', ARGV[1], 'run_id', run_id, 'state', 'rebuilding',
-  'stamp', clock[1] or '0', 'behind', clock[2] or '0')
+  'stamp', whole(stamp), 'behind', whole(behind))
 return 1

@@ -25,7 +25,7 @@ local next_refill = apply_refills()
 merge(math.min(want, global_room()), want)  -- decides: fills `picks`, `found` and `rooms`
 
 -- Writes. Each claim has a stamp of its own, even when the clock goes back.
-local stamp = whole(math.max(now_us(), (tonumber(generation[4] or nil) or 0) + 1))
+local stamp = whole(math.max(now_us(), within(generation[4], now_us() + FAR_US) + 1))
 local reply, leases, changed, passed = { 'ready', generation[1], stamp, '' }, {}, {}, {}
 redis.call('ZREM', idle_key(profile), worker)
 redis.call('DEL', wake_key(worker))

@@ -9,5 +9,5 @@ if generation.err or not string.match(generation[1] or '', '^%d+$') or generatio
   return { '0', 'missing' }
 end
 local now = now_us()
-if now > (tonumber(generation[4] or nil) or 0) then redis.pcall('HSET', GENERATION, 'stamp', whole(now)) end
+if now > within(generation[4], now + FAR_US) then redis.pcall('HSET', GENERATION, 'stamp', whole(now)) end
 return { generation[1], generation[3] }

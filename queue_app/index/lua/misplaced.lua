@@ -56,8 +56,16 @@ local function look_up_each(lane, packed, places)
   end
 end
 
+-- Whether the sets of lanes and queues name the lane of waiting tasks. A push of any of them puts it there.
+local function is_listed(lane)
+  local q = split_lane(lane)
+  return redis.call('EXISTS', lane_key(lane)) == 0
+    or (redis.call('SISMEMBER', lanes_key(q), lane) == 1 and redis.call('SISMEMBER', QUEUES, q) == 1)
+end
+
 for at = 1, #ARGV, 3 do
   local lane, packed, places = lane_of(ARGV[at]), ARGV[at + 1], unpack_places(ARGV[at + 2])
+  if #places > 0 and not is_listed(lane) then wrong[#wrong + 1] = string.sub(packed, 1, 16) end
   if #places > 0 and not all_in_place(lane, packed, places) then look_up_each(lane, packed, places) end
 end
 return wrong

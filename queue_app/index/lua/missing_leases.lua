@@ -7,10 +7,12 @@ local missing, at = {}, 1
 while at < #ARGV do
   local lane, n = lane_of(ARGV[at]), tonumber(ARGV[at + 1])
   local q, gates = split_lane(lane), gates_of(lane)
+  local is_known = redis.call('SISMEMBER', QUEUES, q) == 1
   for i = 1, n do
     local id, stamp = ARGV[at + 2 * i], ARGV[at + 2 * i + 1]
     local leased = redis.call('ZSCORE', queue_leases_key(q), id)
-    local complete = leased and tonumber(leased) == tonumber(stamp) and redis.call('HEXISTS', LEASES, id) == 1
+    local complete = is_known and leased and tonumber(leased) == tonumber(stamp)
+      and redis.call('HGET', LEASES, id) == lane
     for _, g in ipairs(gates) do
       complete = complete and redis.call('SISMEMBER', held_key(g), id) == 1
     end

@@ -10,7 +10,7 @@
 -- An entry that the server refuses (out of memory, not permitted) is left out: events are best effort, and the caller
 -- could not use the error.
 --! include keys
-for i = 3, #ARGV, 2 do redis.pcall('HINCRBY', COUNTERS, ARGV[i], ARGV[i + 1]) end
+for i = 3, #ARGV, 2 do add_to(ARGV[i], ARGV[i + 1]) end
 local t = redis.call('TIME')
 local at = whole(t[1] * 1000 + math.floor(t[2] / 1000))
 local appended = 0

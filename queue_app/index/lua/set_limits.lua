@@ -17,8 +17,16 @@ for i = 3, #ARGV, 2 do
 end
 local fields = { 'paused', 'max_concurrent', 'burst', 'interval', 'delay', 'throttled', 'per_user', 'fair', 'by_user' }
 local stored = redis.call('HMGET', key, unpack(fields))
+local since = tonumber(string.match(redis.call('HGET', key, 'since') or '', '^%d+$'))
+local has_rate = after.interval or after.delay
+local is_gated = after.per_user or (exists and (kind == 't' or kind == 'k'))
 local known = kind == 'a' or redis.call('SISMEMBER', kind == 'q' and LIMITED or LIMITS, kind == 'q' and name or g) == 1
 local changed = known ~= exists and (exists and next(after) ~= nil or known)
+-- Parts of the copy that something else than this script removed.
+if since and since > now_us() then since = nil end
+if known and has_rate and not since then changed = true end
+if known and is_gated and redis.call('HEXISTS', SETTINGS, 'gated') == 0 then changed = true end
+if kind == 'q' and (redis.call('SISMEMBER', LIMITS, 'u:' .. name) == 1) ~= (after.per_user ~= nil) then changed = true end
 for i, field in ipairs(fields) do
   before[field] = stored[i] or nil
   if before[field] ~= after[field] then changed = true end
@@ -35,8 +43,6 @@ end
 if not changed then return 0 end
 
 -- `since`: the instant (us) from which a rate has been known; before it the rate was unused.
-local has_rate = after.interval or after.delay
-local since = redis.call('HGET', key, 'since')
 for _, field in ipairs(fields) do redis.call('HDEL', key, field) end
 for field, value in pairs(after) do redis.call('HSET', key, field, value) end
 if not has_rate then
@@ -64,7 +70,7 @@ local function recount()
   for gate in pairs(gone) do redis.call('DEL', held_key(gate)) end
 end
 
-if after.per_user or (exists and (kind == 't' or kind == 'k')) then redis.call('HSET', SETTINGS, 'gated', '1') end
+if is_gated then redis.call('HSET', SETTINGS, 'gated', '1') end
 if kind == 'q' then
   redis.call(exists and 'SADD' or 'SREM', LIMITED, name)
   redis.call('DEL', weights_key(name))

@@ -108,8 +108,10 @@ def abandon(leases: Sequence[Lease]) -> int:
     if not leases:
         return 0
     index = get_index()
-    # An incomplete lease (0) has lost its stamp, which is not larger than the present time of the index's clock.
-    snapshot.abandon(max(lease.leased_at or index.now() for lease in leases))
+    # An incomplete lease (0) has lost its stamp, which is not larger than the present time of the index's clock. One
+    # with a larger stamp is damaged, and abandoning it would forbid every grant from now on.
+    now = index.now()
+    snapshot.abandon(min(now, max(lease.leased_at or now for lease in leases)))
     found = snapshot.leases([lease.id for lease in leases])
     index.release(
         lease

@@ -9,7 +9,8 @@ Each step is bounded, and cheap when nothing is wrong:
   else if two consecutive steps find the lease, so that claims under way are left alone;
 - executing rows without their lease, or with part of it, get it back, so that limits hold;
 - a sweep removes entries of rows that are no longer queued, from lanes with more entries than queued rows;
-- workers whose rows have ended are retired.
+- workers whose rows have ended are retired;
+- profiles and heads are audited. Nothing but damage from outside makes them wrong, and a new generation replaces them.
 """
 
 import math
@@ -21,9 +22,11 @@ from dataclasses import dataclass, field
 from queue_app import conf, signals
 from queue_app.core.records import PackedLane
 from queue_app.core.states import Status
+from queue_app.exceptions import IndexDamaged
 from queue_app.index import Index, Lease, get_index
 from queue_app.services.lifecycle.claim import abandon
 from queue_app.services.notify import events
+from queue_app.services.repair.audit import Audit
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.sql import comparison, snapshot, workers
 from queue_app.sql.claim import statuses
@@ -93,16 +96,21 @@ class Reconciler:
     total: int = 0  # rows of the last full pass
     sweep: Sweep = field(default_factory=Sweep)
     unconfirmed: set[Lease] = field(default_factory=set)  # leases that no row named in the last step
-    gate_cursor: int = 0
+    key_cursor: int = 0
+    wrong: list[str] = field(default_factory=list)  # keys of the wrong type that the last step met
+    audit: Audit = field(default_factory=Audit)
     repaired: Counter[str] = field(default_factory=Counter)
 
     def run_once(self) -> dict[str, int]:
-        """Run one bounded step of every comparison; return the repairs made, by kind."""
+        """Run one bounded step of every comparison; return the repairs made, by kind.
+
+        Raises ``IndexDamaged`` for what only a new generation can repair.
+        """
         index = get_index()
         repairs = {
             "limits": copy_limits(),  # first, so that they hold for what is pushed next
             "missing": _repair(index, comparison.packed_recent(RECENT_SECONDS, RECENT_ROWS)) + self._roll_on(index),
-            "leases_ended": self._end_leases(index) + self._leave_gates(index),
+            "leases_ended": self._end_leases(index) + self._look_through(index),
             "leases_restored": _restore_leases(index),
             "entries_ended": self.sweep.step(index),
             "workers_retired": _retire_ended_workers(index),
@@ -112,6 +120,9 @@ class Reconciler:
                 self.repaired[kind] += count
                 signals.index_repaired.send(None, kind=kind, count=count)
         events.count({f"repair:{kind}": count for kind, count in repairs.items() if count})
+        if self.wrong:
+            raise IndexDamaged(f"{self.wrong[0]!r} has the wrong type.")
+        self.audit.step(index)
         return repairs
 
     def _roll_on(self, index: Index) -> int:
@@ -161,9 +172,9 @@ class Reconciler:
             index.push(snapshot.refs([lease.id for lease in ended]))  # one may be queued again since
         return len(ended) + len(abandoned)
 
-    def _leave_gates(self, index: Index) -> int:
-        """Remove members without a lease from the next few gates; return how many were removed."""
-        self.gate_cursor, removed = index.leave_gates(self.gate_cursor)
+    def _look_through(self, index: Index) -> int:
+        """Look at the next part of the keys; return how many members without a lease were removed from gates."""
+        self.key_cursor, removed, self.wrong = index.look_through(self.key_cursor)
         return removed
 
 

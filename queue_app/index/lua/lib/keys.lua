@@ -48,12 +48,18 @@ local function whole(number) return string.format('%.0f', number) end
 -- The index's own clock (us). It never goes back: if the server's clock steps back by more than a second, the index adds the
 -- step (`behind`) from then on. So whatever the scripts stored by this clock still ends in time.
 local STEP_US = 1000000
+local FAR_US = 3e14  -- ten years: what is further ahead was not stored by a script
+local function within(text, most)
+  local n = tonumber(text or nil)
+  return n and n >= 0 and n <= most and n or 0
+end
 local instant  -- read once per call
 local function now_us()
   if not instant then
     local t, known = redis.call('TIME'), redis.call('HMGET', GENERATION, 'stamp', 'behind')
-    local stamp, behind = tonumber(known[1] or nil) or 0, tonumber(known[2] or nil) or 0
+    local behind = within(known[2], FAR_US)
     instant = t[1] * 1000000 + t[2] + behind
+    local stamp = within(known[1], instant + FAR_US)
     if stamp - instant > STEP_US then
       -- pcall: a server without memory refuses writes, and a release must go on
       redis.pcall('HSET', GENERATION, 'behind', whole(behind + stamp - instant))
@@ -77,4 +83,12 @@ local function server_run() return string.match(redis.call('INFO', 'server'), 'r
 local function first_of(key)
   local found = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   return found[1], found[2]
+end
+
+-- Adds to a counter of the cluster. A counter that is no number begins again; other errors (no memory) do not matter.
+local function add_to(name, n)
+  local done = redis.pcall('HINCRBY', COUNTERS, name, n)
+  if type(done) == 'table' and string.find(done.err, 'not an integer', 1, true) then
+    redis.pcall('HSET', COUNTERS, name, n)
+  end
 end

@@ -36,6 +36,6 @@ end
 local STEPS = { [2] = 'normal:high', [3] = 'low:normal', [4] = 'background:low' }
 local function count_promotions()
   for band, n in pairs(promoted) do
-    if n > 0 then redis.call('HINCRBY', COUNTERS, 'promoted:' .. STEPS[band], n) end
+    if n > 0 then add_to('promoted:' .. STEPS[band], n) end
   end
 end
