@@ -16,6 +16,12 @@ index_rebuilt = Signal()
 index_unreachable = Signal()
 #: The index is damaged, or work stands still, so it is built anew. ``because``: str.
 index_condemned = Signal()
+#: Work stands still although nothing forbids it to go on. ``kind``, ``subject``, ``text``: str (``core.stall``).
+stalled = Signal()
+#: The watchdog acted against stalls. ``step``: str.
+stall_acted = Signal()
+#: A stall is over. ``kind``, ``subject``: str, ``seconds``: float.
+stall_ended = Signal()
 #: The reconciler repaired the index. ``kind``: str, ``count``: int.
 index_repaired = Signal()
 #: A worker was found dead. ``worker_id``: UUID, ``requeued``: int.

@@ -41,6 +41,9 @@ _LINES: Final[dict[Signal, tuple[int, str]]] = {
         "index rebuilt: generation %(generation)d, %(tasks)d queued, %(leases)d executing, %(seconds).2f s",
     ),
     signals.index_condemned: (logging.ERROR, "the index is built anew: %(because)s"),
+    signals.stalled: (logging.ERROR, "%(text)s"),
+    signals.stall_acted: (logging.WARNING, "watchdog, %(step)s"),
+    signals.stall_ended: (logging.INFO, "work goes on again after %(seconds).0f s: %(kind)s %(subject)s"),
     signals.index_repaired: (logging.INFO, "index repaired: %(count)d %(kind)s"),
     signals.worker_reaped: (
         logging.WARNING,

@@ -38,6 +38,7 @@ class Claimer:
     ) -> None:
         self.should_claim = True  # whether the next claim may find something
         self.was_called = False  # whether the index has called this worker since its last claim
+        self.free_slots = 0  # slots that the last claim could not fill; the heartbeat reports them
         self.prefetch = Prefetch(options.look_ahead_ms, options.concurrency)
         self._options = options
         self._worker_id = worker_id
@@ -90,19 +91,27 @@ class Claimer:
         taken = self._in_flight.slots
         want = self._room(taken)
         if want <= 0:
+            self.free_slots = 0
             return
         self.should_claim = self.was_called = False  # before the claim, so that a call during the claim is not lost
         try:
             tasks = self._transport.claim(
                 profile, self._worker_id, want, reserve=self._may_drain(), on_wait=self._set_refill
             )
-        except (DatabaseError, IndexUnavailable):
-            self._has_unacknowledged = True
+        except Exception as error:
+            self._has_unacknowledged |= isinstance(error, DatabaseError | IndexUnavailable)
+            self.free_slots = self._unfilled(want, taken)
             raise
-        if sum(task.weight for task in tasks) == want:
+        got = sum(task.weight for task in tasks)
+        self.free_slots = self._unfilled(want - got, taken + got)
+        if got == want:
             self.should_claim = True
         if tasks:
             self._start(tasks, self._options.concurrency - taken)
+
+    def _unfilled(self, want: int, taken: int) -> int:
+        """Return how many free slots a claim leaves that lacked ``want``; those ahead of free slots do not count."""
+        return max(0, min(want, self._options.concurrency - taken))
 
     def _start(self, tasks: list[ClaimedTask], free: int) -> None:
         """Hand tasks to the pool; give back those that do not fit into the free slots and may be slow."""

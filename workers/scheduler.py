@@ -12,28 +12,26 @@ import logging
 import signal
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from django.db import Error as DatabaseError
 from django.db import connections
 
 from queue_app import conf
-from queue_app.exceptions import IndexDamaged, IndexUnavailable
+from queue_app.exceptions import IndexUnavailable
 from queue_app.services import requests
 from queue_app.services.control.pause import resume_due
-from queue_app.services.generation import condemn
 from queue_app.services.operations.advance import run_operations
 from queue_app.services.repair.reap import Reaper, reap_overdue
 from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
+from queue_app.services.repair.watchdog import LOOK_SECONDS, Watchdog
 from queue_app.services.schedules.declare import synchronise
 from queue_app.services.schedules.tick import BATCH, run_due
 from queue_app.services.upkeep.jobs import Answers, pending_work, resign, take_lead, wake_idle_workers
 from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
 from queue_app.workers.health import LoopHeartbeat
+from queue_app.workers.job import Job, line
 from queue_app.workers.lifecycle import Exit, Wakeup, on_signals
 from queue_app.workers.summary import Summary
 
@@ -53,63 +51,6 @@ UPKEEP_AFTER_SECONDS = 10.0
 TOGETHER_SECONDS = 0.1
 #: Number of times that the leader renews its lock before the lock would expire.
 RENEWALS = 5
-
-
-@dataclass(slots=True)
-class Job:
-    """An action that runs every ``interval`` seconds; ``due_at`` is monotonic time.
-
-    If the action returns ``True``, work is left, and the job runs again in the next turn. The scheduler skips the job
-    if the answers to its questions (``asks``) say that it would find nothing.
-    """
-
-    name: str
-    interval: float
-    action: Callable[[], object]
-    due_at: float = 0.0
-    failing: bool = field(default=False)
-    needs_index: bool = False  # the job can do nothing without Redis
-    has_more: bool = field(default=False)
-    asks: tuple[str, ...] = ()  # questions for ``pending_work``
-    is_wanted: Callable[[Answers], bool] | None = None  # judges the answers; ``None``: one yes is enough
-    next_in: Callable[[Answers], float] | None = None  # seconds until work is due, if that is before the next turn
-
-    def run_once(self, answers: Answers | None = None) -> bool:
-        """Run the job if there is work, or if there are no answers; return false if the index is unreachable.
-
-        A failure is logged once, and the job is tried again at its next turn.
-        """
-        self.has_more = False
-        try:
-            self.has_more = self._may_find_work(answers) and self.action() is True
-        except Exception as error:
-            if not self.failing and isinstance(error, IndexUnavailable | DatabaseError):
-                logger.warning("%s failed: %s", self.name, _line(error))
-            elif not self.failing:
-                logger.exception("%s failed", self.name)
-            self.failing = True
-            if isinstance(error, IndexDamaged):
-                condemn(_line(error))
-                return True  # the server answers
-            if isinstance(error, DatabaseError):
-                connections.close_all()
-            return not isinstance(error, IndexUnavailable)
-        self.failing = False
-        return True
-
-    def wait(self, answers: Answers | None) -> float:
-        """Return the seconds until the next turn."""
-        if self.has_more:
-            return 0.0
-        if answers is None or self.next_in is None:
-            return self.interval
-        soon = self.next_in(answers)
-        return min(self.interval, soon) if soon > 0 else self.interval
-
-    def _may_find_work(self, answers: Answers | None) -> bool:
-        if answers is None or not self.asks:
-            return True
-        return self.is_wanted(answers) if self.is_wanted else any(answers[name] for name in self.asks)
 
 
 class Scheduler:
@@ -134,7 +75,7 @@ class Scheduler:
         self._declare = Job("declarations", settings.maintenance_seconds, synchronise)
         self._wakeup = Wakeup()
         self.loop_heartbeat = LoopHeartbeat()
-        reconciler, reaper = Reconciler(), Reaper()
+        reconciler, reaper, watchdog = Reconciler(), Reaper(), Watchdog()
         self._upkeep = [
             Job("maintenance", settings.maintenance_seconds, self._maintain),
             Job("purge", settings.maintenance_seconds, self._purge),
@@ -165,6 +106,13 @@ class Scheduler:
             Job("reconcile", settings.reconcile_seconds, reconciler.run_once, needs_index=True),
             Job("fallback", settings.fallback_seconds, wake_idle_workers, needs_index=True),
             *self._upkeep,
+            Job(
+                "watchdog",
+                LOOK_SECONDS,
+                lambda: watchdog.run_once(self.jobs),
+                asks=watchdog.QUESTIONS,
+                is_wanted=watchdog.note,
+            ),
         ]
 
     def run(self) -> Exit:
@@ -201,6 +149,7 @@ class Scheduler:
             began = time.monotonic()
             if self._stopping:
                 break
+            job.turned_at = began
             if job.needs_index and self._index_back_at > began:
                 job.due_at = self._index_back_at
                 continue
@@ -265,7 +214,7 @@ class Scheduler:
             leads = take_lead(self.token, self.leader_seconds)
         except IndexUnavailable as error:
             if not self._index_is_away:
-                logger.warning("jobs that need only PostgreSQL go on without the index: %s", _line(error))
+                logger.warning("jobs that need only PostgreSQL go on without the index: %s", line(error))
             self._index_is_away = True
             self._pause_index(began)
             leads = True
@@ -300,7 +249,3 @@ def _run_schedules() -> bool:
 def _seconds_until_a_tick(answers: Answers) -> float:
     seconds: float | None = answers["schedules"]
     return float("inf") if seconds is None else seconds
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())

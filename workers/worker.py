@@ -176,7 +176,8 @@ class Worker(WorkerLoop):
 
     def _beat(self) -> bool:
         draining = self._shutdown.draining
-        alive = self._transport.heartbeat(self.id, draining=draining, tasks_done=self._in_flight.done)
+        done, free = self._in_flight.done, 0 if self._shutdown.is_closed else self._claimer.free_slots
+        alive = self._transport.heartbeat(self.id, draining=draining, tasks_done=done, free_slots=free)
         if alive and not self._shutdown.draining and self._transport.is_asked_to_drain(self.id):
             logger.info("worker %s was asked to drain", self.options.name)
             self.drain()

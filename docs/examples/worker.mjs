@@ -4,7 +4,7 @@
 const [server, token, ...queues] = process.argv.slice(2);
 const SLOTS = 4;
 const held = new Map(); // task_id -> {task, stop: AbortController}
-let worker, draining = false, done = 0, learnt = false;
+let worker, draining = false, done = 0, free = 0, learnt = false;
 
 // Thrown by a function: not now, and for so many seconds none of this type (or queue, or key) either. No failure.
 class Throttle extends Error {
@@ -55,7 +55,7 @@ async function run(task) {
 
 async function beat() {
   const running = [...held.values()].map(({ task }) => ({ task_id: task.task_id, attempt: task.attempt }));
-  const said = { running, draining, tasks_done: done, ...(learnt && { task_types: Object.keys(handlers) }) };
+  const said = { running, draining, tasks_done: done, free_slots: free, ...(learnt && { task_types: Object.keys(handlers) }) };
   const answer = await call(`${worker}/heartbeat`, said);
   if (said.task_types) learnt = false;
   for (const id of answer.cancel) held.get(id)?.stop.abort("cancelled");
@@ -74,9 +74,11 @@ for (const name of ["SIGTERM", "SIGINT"]) process.on(name, () => { draining = tr
 }));
 const pulse = setInterval(() => beat().catch((error) => { if (error.status < 500) process.exit(3); }), 2000);
 while (!draining) {
-  if (held.size >= SLOTS) { await sleep(50); continue; }
+  const want = SLOTS - held.size;
+  if (want <= 0) { free = 0; await sleep(50); continue; }
   try {
-    const { tasks } = await call(`${worker}/poll`, { want: SLOTS - held.size, wait: 2, holding: [...held.keys()] });
+    const { tasks } = await call(`${worker}/poll`, { want, wait: 2, holding: [...held.keys()] });
+    free = want - tasks.length; // slots for which there was no task; the scheduler asks why if a task waits
     tasks.forEach(run);
   } catch (error) { if (error.status < 500) process.exit(3); await sleep(1000); }
 }

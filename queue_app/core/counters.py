@@ -6,7 +6,7 @@ keeps metrics of its own. The parts of a name are separated by colons and contai
 - ``event:NAME:QUEUE:BAND:STATUS:REASON``: number of such events;
 - ``wait:QUEUE:BAND:STATUS:N`` and ``run:…``: attempts whose time falls into bucket ``N``;
 - ``wait:QUEUE:BAND:STATUS:us`` and ``run:…``: the sum of these times, in µs;
-- ``repair:KIND``, ``worker:dead``, ``retry:worker_died``: defined by the code that counts.
+- ``repair:KIND``, ``stall:KIND``, ``worker:dead``, ``retry:worker_died``: defined by the code that counts.
 """
 
 from bisect import bisect_left

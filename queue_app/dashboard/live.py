@@ -20,6 +20,8 @@ from queue_app.index import get_index
 from queue_app.index.stats import IndexStats, QueueDepth
 from queue_app.models import DeadLetter, PriorityPolicy, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import WorkerStatus
+from queue_app.services.read import stalls
+from queue_app.services.read.stalls import Watched
 from queue_app.sql import charts as rows
 
 #: Seconds for which viewers share the state, the snapshots, and the counts of ended tasks.
@@ -54,6 +56,7 @@ class Live:
     late_workers: int
     slots: int  # of the active workers
     dead_letters: str  # open ones; "1000+" if counting stopped, empty for none
+    watched: Watched  # what stands still, by the watchdog
 
 
 def is_late(worker: Worker, now: datetime) -> bool:
@@ -90,6 +93,7 @@ def _read(_key: str) -> Live:
         active_workers=len(active),
         late_workers=sum(is_late(worker, now) for worker in workers),
         slots=sum(worker.concurrency for worker in active),
+        watched=stalls.read(),
         dead_letters=f"{MAX_DEAD}+" if dead_letters >= MAX_DEAD else str(dead_letters or ""),
     )
 

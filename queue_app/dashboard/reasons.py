@@ -66,6 +66,13 @@ def _general(live: Live) -> Iterator[Reason]:
             ),
             severe=True,
         )
+    elif live.has_leader and not live.watched.looks:
+        yield Reason(
+            _("A scheduler leads, but has not looked for work that stands still: its loop may hang. Restart it."),
+            severe=True,
+        )
+    for stall in live.watched.stalls:
+        yield Reason(f"{stall.text} {stall.steps}".strip(), severe=True)
     if not live.active_workers:
         yield Reason(_("No worker is active. Start one with manage.py runworker."), severe=bool(live.depth))
     settings = live.settings

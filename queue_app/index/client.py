@@ -84,6 +84,12 @@ def is_damage(error: Exception) -> bool:
     return "WRONGTYPE" in found or ("user_script" in found and not _OTHER_REASON.search(found))
 
 
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether Redis answered with an error, such as WRONGTYPE or OOM; false if it did not answer."""
+    cause = error.__cause__ if isinstance(error, IndexUnavailable) else None
+    return isinstance(cause, redis.ResponseError)
+
+
 @contextmanager
 def translated(operation: str, alias: str) -> Iterator[None]:
     """Turn every error of the client library into ``IndexUnavailable``."""

@@ -15,6 +15,7 @@ from queue_app.core.counters import BUCKETS, RUN, SUM, WAIT
 from queue_app.core.events import EventName
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED
+from queue_app.core.stall import StallKind
 from queue_app.core.states import Status
 from queue_app.index import IndexStats
 from queue_app.metrics.names import BY_NAME, Metric
@@ -80,6 +81,10 @@ def families(metrics: Metrics) -> Iterator[Family]:
             yield _family("scheduler_leader_age_seconds", {(): metrics.leader_age})
     if rows is not None:
         yield from _of_rows(rows)
+        stalled = {(kind.value,): float(rows.stalled.get(kind, 0)) for kind in StallKind}
+        if index is not None and index.leader_lapses is not None:
+            stalled[StallKind.NO_LOOK.value,] = float(not rows.looks)
+        yield _family("stalled", stalled)
     if index is not None and rows is not None:
         active = sum(queue.active for queue in index.queues)
         yield _family("worker_capacity_used_ratio", {(): active / rows.slots if rows.slots else 0.0})
@@ -134,6 +139,7 @@ def _of_index(index: IndexStats, parsed: _Parsed, queue_labels: dict[str, str]) 
          for band in PROMOTED},
     )  # fmt: skip
     yield _family("worker_heartbeat_failures_total", {(): counts.get("worker:dead", 0)})
+    yield _family("stalls_total", {(kind,): counts.get(f"stall:{kind}", 0) for kind in StallKind})
     yield _family("index_repairs_total", {(kind,): counts.get(f"repair:{kind}", 0) for kind in REPAIRS})
 
 

@@ -57,6 +57,8 @@ ALL: Final = (
     Metric("index_repairs_total", COUNTER, ("kind",), "Repairs by the reconciler."),
     Metric("scheduler_leading", GAUGE, (), "1 while a scheduler leads."),
     Metric("scheduler_leader_age_seconds", GAUGE, (), "Time since the leading scheduler renewed its lock."),
+    Metric("stalled", GAUGE, ("kind",), "Work that stands still although nothing forbids it to go on, now."),
+    Metric("stalls_total", COUNTER, ("kind",), "Times that the scheduler found work standing still."),
     Metric("maintenance_age_seconds", GAUGE, ("job",), "Time since the last success of an upkeep job."),
 )
 

@@ -115,6 +115,7 @@ class Migration(migrations.Migration):
                 ('heartbeat_seconds', models.FloatField()),
                 ('stopped_at', models.DateTimeField(blank=True, null=True)),
                 ('tasks_done', models.BigIntegerField(default=0)),
+                ('free_slots', models.PositiveSmallIntegerField(db_default=0, default=0)),
                 ('token_id', models.UUIDField(blank=True, null=True)),
                 ('drain_requested_at', models.DateTimeField(blank=True, null=True)),
                 ('drain_requested_by', models.CharField(blank=True, db_default='', default='', max_length=150)),

@@ -39,6 +39,8 @@ class Worker(models.Model):
     heartbeat_seconds = models.FloatField()
     stopped_at = models.DateTimeField(null=True, blank=True)
     tasks_done = models.BigIntegerField(default=0)
+    # slots for which its last claim brought no task, as of its last heartbeat; the watchdog asks why (sql.watchdog)
+    free_slots = models.PositiveSmallIntegerField(default=0, db_default=0)
     token_id = models.UUIDField(null=True, blank=True)  # token of a worker that works over HTTP
     # staff asked the worker to finish its running tasks and exit
     drain_requested_at = models.DateTimeField(null=True, blank=True)

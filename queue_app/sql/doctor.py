@@ -30,6 +30,11 @@ def server() -> Server:
     return Server(version, *found)
 
 
+def has_tables() -> bool:
+    """Return whether the tables of the queue exist: the others are made with that of the tasks."""
+    return bool(fetch_value("SELECT to_regclass('queue_app_task') IS NOT NULL"))
+
+
 def unapplied_migrations() -> list[str]:
     """Return the names of the app's migrations that the database lacks."""
     loader = MigrationLoader(connection())

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, Final
 
-from queue_app.sql import reap, workers
+from queue_app.sql import reap, watchdog, workers
 from queue_app.sql.database import BY_KEYS_ONLY, fetch_prepared, fetch_value
 
 _ANY_PAUSE_OVER: Final = " OR ".join(
@@ -42,6 +42,14 @@ QUESTIONS: Final[dict[str, str]] = {
     "pauses": _ANY_PAUSE_OVER,
     # answers with the seconds until a schedule is due; null: none ticks
     "schedules": "(SELECT EXTRACT(EPOCH FROM min(due_at) - statement_timestamp())::float8 FROM queue_app_schedule)",
+    "startable": watchdog.ANY_STARTABLE,
+    # The following answer with a time, or with names; the earliest task is compared as in `due`.
+    "late": """(SELECT run_after FROM (
+        SELECT run_after FROM queue_app_task WHERE status = 'scheduled' ORDER BY run_after LIMIT 1
+    ) AS first WHERE run_after < statement_timestamp() - make_interval(secs => %s))""",
+    "overrun": f"(SELECT min(t.deadline) FROM queue_app_task AS t WHERE {reap.OVERDUE})",
+    "upkeep": """ARRAY(SELECT name FROM queue_app_maintenancejob
+        WHERE COALESCE(succeeded_at, '-infinity') < statement_timestamp() - make_interval(secs => %s))""",
     "operations": "EXISTS (SELECT FROM queue_app_operation WHERE state = 'running')",
 }
 

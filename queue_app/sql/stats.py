@@ -1,8 +1,11 @@
 """Numbers for metrics and autoscaling that only PostgreSQL has. The cost does not grow with the number of tasks."""
 
+import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from queue_app.core.stall import LOOK_IS_OLD, WATCHDOG
 from queue_app.sql.database import fetch_all, fetch_value
 
 
@@ -13,7 +16,9 @@ class RowStats:
     workers: dict[str, int]
     slots: int  # of active workers
     paused: dict[str, bool]  # queue -> whether it, or everything, is paused
-    job_ages: dict[str, float]  # job -> seconds since its last success
+    job_ages: dict[str, float]  # upkeep job -> seconds since its last success
+    stalled: dict[str, int]  # kind -> stalls that the watchdog found at its last look
+    looks: bool  # whether the watchdog has looked lately
     generation: int
     rebuild_seconds: float | None  # duration of the last rebuild, or of the current one so far
     rebuilding: bool
@@ -25,9 +30,12 @@ def read() -> RowStats:
     paused = fetch_all("SELECT name, paused FROM queue_app_queue")
     is_all_paused = fetch_value("SELECT paused FROM queue_app_runtimesettings WHERE id = 1")
     jobs = fetch_all(
-        "SELECT name, EXTRACT(EPOCH FROM clock_timestamp() - succeeded_at)::float8 FROM queue_app_maintenancejob"
-        " WHERE succeeded_at IS NOT NULL"
+        "SELECT name, EXTRACT(EPOCH FROM clock_timestamp() - succeeded_at)::float8,"
+        " ARRAY(SELECT jsonb_path_query(progress, '$.stalls[*].kind') #>> '{}')"
+        " FROM queue_app_maintenancejob WHERE succeeded_at IS NOT NULL"
     )
+    ages = {name: max(0.0, age) for name, age, _ in jobs}
+    look_age = ages.pop(WATCHDOG, math.inf)
     generation = fetch_all(
         "SELECT number, EXTRACT(EPOCH FROM COALESCE(ready_at, clock_timestamp()) - started_at)::float8,"
         " ready_at IS NULL FROM queue_app_indexgeneration WHERE id = 1"
@@ -37,7 +45,9 @@ def read() -> RowStats:
         workers={status: count for status, count, _ in workers},
         slots=sum(int(slots or 0) for status, _, slots in workers if status == "active"),
         paused={name: bool(is_all_paused or is_paused) for name, is_paused in paused},
-        job_ages={name: max(0.0, age) for name, age in jobs},
+        job_ages=ages,
+        stalled=Counter(kind for _, _, kinds in jobs for kind in kinds),
+        looks=look_age <= LOOK_IS_OLD,
         generation=int(number),
         rebuild_seconds=seconds,
         rebuilding=bool(rebuilding),

@@ -27,13 +27,13 @@ _MARK_SILENT_DEAD: Final = _MARK_DEAD.format(
 )
 
 
-def heartbeat(worker_id: uuid.UUID, status: str, tasks_done: int) -> bool:
+def heartbeat(worker_id: uuid.UUID, status: str, tasks_done: int, free_slots: int) -> bool:
     """Record that the worker lives; return false if it has stopped or was declared dead."""
     sql = (
-        "UPDATE queue_app_worker SET last_heartbeat_at = clock_timestamp(), status = %s, tasks_done = %s"
-        f" WHERE id = %s AND {_LIVE}"
+        "UPDATE queue_app_worker SET last_heartbeat_at = clock_timestamp(), status = %s, tasks_done = %s,"
+        f" free_slots = %s WHERE id = %s AND {_LIVE}"
     )
-    return execute(sql, [status, tasks_done, worker_id]) == 1
+    return execute(sql, [status, tasks_done, free_slots, worker_id]) == 1
 
 
 def request_drain(worker_id: uuid.UUID, by: str) -> bool:

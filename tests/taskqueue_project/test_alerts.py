@@ -31,6 +31,8 @@ HEALTHY = {
     "worker_capacity_used_ratio": "0.85x240",
     "scheduler_leading": "1x240",
     "index_ready": "1x240",
+    'stalled{kind="not_started"}': "0x240",
+    'stalls_total{kind="not_started"}': "0x80 1x160",
     'maintenance_age_seconds{job="promote"}': "60x240",
     'maintenance_age_seconds{job="purge"}': "100x240",
 }
@@ -66,6 +68,8 @@ FAULTS = {
     ),
     "TaskQueueNoScheduler": ({"scheduler_leading": since(20, "1", "0")}, 90, 30),
     "TaskQueueIndexNotReady": ({"index_ready": since(20, "1", "0")}, 150, 90),
+    "TaskQueueStalled": ({'stalled{kind="not_started"}': since(20, "0", "1")}, 90, 30),
+    "TaskQueueStallsAgain": ({'stalls_total{kind="not_started"}': "0x79 4x160"}, 120, 30),
     "TaskQueueMaintenanceOverdue": ({'maintenance_age_seconds{job="promote"}': since(20, "60", "400")}, 90, 30),
     "TaskQueueNotConsumed": ({'queue_active{queue="mail"}': since(20, "3", "0")}, 660, 570),
 }

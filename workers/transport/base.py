@@ -33,8 +33,11 @@ class Transport(Protocol):
         """Register a worker with an index that was rebuilt."""
         return None
 
-    def heartbeat(self, worker_id: uuid.UUID, *, draining: bool, tasks_done: int) -> bool:
-        """Report that the worker lives; return false if the worker was declared dead."""
+    def heartbeat(self, worker_id: uuid.UUID, *, draining: bool, tasks_done: int, free_slots: int = 0) -> bool:
+        """Report that the worker lives; return false if the worker was declared dead.
+
+        ``free_slots``: slots for which its last claim brought no task.
+        """
 
     def is_asked_to_drain(self, worker_id: uuid.UUID) -> bool:
         """Return whether staff asked the worker to drain."""

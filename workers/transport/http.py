@@ -67,7 +67,7 @@ class HttpTransport(Transport):
         self._cancelled: set[uuid.UUID] = set()
         self._is_asked_to_drain = False
         self._unserved: set[str] = set()
-        self._state: Form = {"draining": False, "tasks_done": 0}  # as of the last heartbeat
+        self._state: Form = {"draining": False, "tasks_done": 0, "free_slots": 0}  # as of the last heartbeat
         self._running: set[tuple[uuid.UUID, int]] = set()  # attempts; two may belong to the same task
 
     # -- what the runtime asks -----------------------------------------------------
@@ -80,8 +80,8 @@ class HttpTransport(Transport):
             body[name] = list(getattr(profile, name))
         self._ids[identity.id] = uuid.UUID(self._post("/register", body)["worker_id"])
 
-    def heartbeat(self, worker_id: uuid.UUID, *, draining: bool, tasks_done: int) -> bool:
-        self._state = {"draining": draining, "tasks_done": tasks_done}
+    def heartbeat(self, worker_id: uuid.UUID, *, draining: bool, tasks_done: int, free_slots: int = 0) -> bool:
+        self._state = {"draining": draining, "tasks_done": tasks_done, "free_slots": free_slots}
         running = [{"task_id": str(task_id), "attempt": attempt} for task_id, attempt in list(self._running)]
         try:
             answer = self._call(worker_id, "heartbeat", self._state | {"running": running[:MAX_RUNNING]})

@@ -186,4 +186,5 @@ class Farewell(Body):
 class Heartbeat(Farewell):
     """A worker that lives."""
 
+    free_slots = kinds.whole(0, 1000, default=0, help_text="Slots for which its last poll brought no task.")
     task_types = _types(allow_null=True, help_text="The task types that the worker serves from now on.")

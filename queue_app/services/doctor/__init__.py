@@ -18,6 +18,7 @@ from queue_app.core.finding import Finding, Level, fail, ok, warn
 from queue_app.exceptions import IndexUnavailable, TaskQueueError
 from queue_app.index import get_index, hide_password
 from queue_app.services.doctor import logs, servers, work
+from queue_app.sql import doctor as rows
 from queue_app.sql.database import fetch_all
 
 __all__ = ["CHECKS", "Finding", "Level", "examine"]
@@ -74,11 +75,12 @@ def check_commands() -> Iterator[Finding]:
 
 
 class Check(NamedTuple):
-    """A check, and the servers that it asks."""
+    """A check, and what it needs: the servers that it asks, and the tables of the queue."""
 
     run: Callable[[], Iterable[Finding]]
     database: bool = False
     redis: bool = False
+    tables: bool = False
 
 
 CHECKS: tuple[Check, ...] = (
@@ -91,24 +93,26 @@ CHECKS: tuple[Check, ...] = (
     Check(servers.check_pooler, database=True),
     Check(servers.check_redis, redis=True),
     Check(servers.check_clocks, database=True, redis=True),
-    Check(work.check_index, database=True, redis=True),
-    Check(work.check_scheduler, redis=True),
-    Check(work.check_maintenance, database=True),
-    Check(work.check_workers, database=True),
-    Check(work.check_queues, database=True, redis=True),
-    Check(work.check_agreement, database=True, redis=True),
-    Check(work.check_deaths, database=True),
+    Check(work.check_index, database=True, redis=True, tables=True),
+    Check(work.check_scheduler, redis=True, tables=True),
+    Check(work.check_stalls, database=True, redis=True, tables=True),
+    Check(work.check_maintenance, database=True, tables=True),
+    Check(work.check_workers, database=True, tables=True),
+    Check(work.check_queues, database=True, redis=True, tables=True),
+    Check(work.check_agreement, database=True, redis=True, tables=True),
+    Check(work.check_deaths, database=True, tables=True),
     Check(servers.check_snapshots, database=True),
-    Check(servers.check_tables, database=True),
+    Check(servers.check_tables, database=True, tables=True),
 )
 
 
 def examine() -> Iterator[Finding]:
-    """Run every check whose servers answer; yield the findings."""
+    """Run every check whose servers answer, and whose tables exist; yield the findings."""
     database, redis = list(_database_failure()), list(_redis_failure())
     yield from (*database, *redis)
+    has_tables = bool(database) or rows.has_tables()
     for check in CHECKS:
-        if (check.database and database) or (check.redis and redis):
+        if (check.database and database) or (check.redis and redis) or (check.tables and not has_tables):
             continue
         try:
             yield from check.run()

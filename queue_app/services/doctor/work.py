@@ -9,9 +9,10 @@ from django.utils import timezone
 from queue_app import conf
 from queue_app.core.finding import Finding, fail, ok, warn
 from queue_app.index import IndexStats, get_index
-from queue_app.index.server import waiting_kinds
+from queue_app.index.server import index_health, waiting_kinds
 from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import WorkerStatus
+from queue_app.services.read import stalls
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
 from queue_app.sql import doctor as rows
 
@@ -64,6 +65,25 @@ def check_scheduler() -> Iterator[Finding]:
     else:
         age = max(0.0, conf.get().scheduler.leader_seconds - lapses)
         yield ok("scheduler", f"one leads; it renewed its leadership {age:.1f} s ago")
+
+
+def check_stalls() -> Iterator[Finding]:
+    """Report work that stands still although nothing forbids it to go on, and a scheduler that does not look for it."""
+    watched = stalls.read()
+    when = "never" if watched.age is None else f"{watched.age:,.0f} s ago"
+    for stall in watched.stalls:
+        done = f" What the scheduler has done: {stall.steps}" if stall.steps else ""
+        hint = "See the runbook `stalled`. The scheduler repairs the index itself, ever less often; to do it now, run"
+        yield fail("stalls", f"{stall.text} Last look: {when}.{done}", f"{hint} `manage.py taskqueue rebuild`.")
+    leads = index_health(get_index()).has_leader
+    if leads and not watched.looks:
+        yield fail(
+            "stalls",
+            f"a scheduler leads, but its last look for work that stands still: {when}",
+            "Its loop may hang: see its log, then restart it.",
+        )
+    elif leads and not watched.stalls:
+        yield ok("stalls", f"nothing stands still; last look {when}")
 
 
 def check_maintenance() -> Iterator[Finding]:

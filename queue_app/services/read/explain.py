@@ -7,6 +7,7 @@ it (``Explanation.blocking``); a test checks this. The answer describes one mome
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Self
@@ -16,14 +17,17 @@ from django.utils import timezone
 
 from queue_app.core.explanation import Explanation, Reason
 from queue_app.core.records import TaskRef
+from queue_app.core.stall import StallKind
 from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.placement import GateState, Placement
+from queue_app.index.server import index_health
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.models.limit import Scope
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.worker import WorkerStatus
+from queue_app.services.read import stalls
 from queue_app.services.read.inspect import effective_options, get_task
 from queue_app.sql.database import alias
 
@@ -60,7 +64,7 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
     elif status is Status.EXECUTING:
         reasons = [_executing(task, visible)]
     elif status is Status.SCHEDULED:
-        reasons = [_waits_until(task), *_pauses(task, visible)]
+        reasons = [_waits_until(task), *_pauses(task, visible), *_without_scheduler("It is not queued at its time")]
     else:
         try:
             reasons = list(_from_index(task, visible))
@@ -68,6 +72,7 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
             text = "Redis cannot be reached: no task starts until Redis answers. The task is safe in PostgreSQL."
             reasons = [Reason("index_unreachable", text), *_pauses(task, visible)]
         reasons += _from_workers(task, named=visible is None)
+        reasons += _stalled(task, named=visible is None)
     return Explanation(task.id, status.value, tuple(reasons))
 
 
@@ -97,11 +102,13 @@ def _from_index(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
     if placement.state != "ready":
         text = "The index is being rebuilt from the rows. No task starts until the rebuild is done."
         yield Reason("index_rebuilding", text, details={"state": placement.state})
+        yield from _without_scheduler("Only a worker that claims rebuilds the index")
     elif placement.is_leased:
         text = "A worker is claiming it. If the worker dies before it starts the task, the lease ends within 20 s."
         yield Reason("being_claimed", text)
     elif not placement.waits:
         yield Reason("index_missing", "The index lacks the task; the reconciler adds it within seconds.")
+        yield from _without_scheduler("The index is not repaired")
     pauses = list(_pauses(task, visible))
     yield from pauses
     known = {reason.details["scope"] for reason in pauses}
@@ -113,6 +120,24 @@ def _from_index(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
     position = index.position(ref)
     if position is not None:
         yield _position(task, placement, position)
+
+
+def _without_scheduler(consequence: str) -> Iterator[Reason]:
+    """Yield that no scheduler leads, if the task needs one."""
+    with suppress(IndexUnavailable):
+        if not index_health(get_index()).has_leader:
+            text = f"No scheduler runs. {consequence}: start `manage.py runscheduler`."
+            yield Reason("no_scheduler", text)
+
+
+def _stalled(task: Task, *, named: bool) -> Iterator[Reason]:
+    """Yield that work stands still in the queue of the task, if the watchdog says so."""
+    for stall in stalls.read().stalls:
+        if stall.kind is StallKind.NOT_STARTED and stall.subject == task.queue:
+            text = f"{stall.text} {stall.steps}".strip()
+            if not named:
+                text = f"Work stands still in queue {task.queue}, although workers ask for tasks. Staff see why."
+            yield Reason("stalled", text, blocks=False, details={"queue": task.queue, "since": stall.since})
 
 
 def _position(task: Task, placement: Placement, position: int) -> Reason:

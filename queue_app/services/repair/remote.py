@@ -157,12 +157,18 @@ def stale_lease(task_id: uuid.UUID, worker_id: uuid.UUID) -> StaleLease:
     return StaleLease(f"The attempt does not hold task {task_id}; its outcome was dropped.", status=status)
 
 
-def heartbeat(
-    token: WorkerToken, worker_id: uuid.UUID, reports: Sequence[ProgressReport], *, draining: bool, tasks_done: int
+def heartbeat(  # noqa: PLR0913 - what a worker reports, by keyword
+    token: WorkerToken,
+    worker_id: uuid.UUID,
+    reports: Sequence[ProgressReport],
+    *,
+    draining: bool,
+    tasks_done: int,
+    free_slots: int = 0,
 ) -> HeartbeatReply:
     """Record that the worker lives, and what its attempts report. Raises ``WorkerLost`` when it was declared dead."""
     worker = _own(token, worker_id)
-    if not service.heartbeat(worker_id, draining=draining, tasks_done=tasks_done):
+    if not service.heartbeat(worker_id, draining=draining, tasks_done=tasks_done, free_slots=free_slots):
         raise WorkerLost("The worker was declared dead; register again.")
     attempts = [(report.task_id, report.attempt) for report in reports]
     mine = {(task.id, task.attempt) for task in rows.held_by(worker_id, attempts)}

@@ -60,10 +60,13 @@ def register(
     reap_orphans()
 
 
-def heartbeat(worker_id: uuid.UUID, *, draining: bool, tasks_done: int) -> bool:
-    """Record that the worker lives; return false when it was declared dead and must stop its tasks."""
+def heartbeat(worker_id: uuid.UUID, *, draining: bool, tasks_done: int, free_slots: int = 0) -> bool:
+    """Record that the worker lives; return false when it was declared dead and must stop its tasks.
+
+    ``free_slots``: slots for which its last claim brought no task; 0 if the worker wants none.
+    """
     status = WorkerStatus.DRAINING if draining else WorkerStatus.ACTIVE
-    return worker_rows.heartbeat(worker_id, status, tasks_done)
+    return worker_rows.heartbeat(worker_id, status, tasks_done, free_slots)
 
 
 def deregister(worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:

@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 
 from queue_app import conf
 from queue_app.core.process import machine_identity
+from queue_app.core.stall import STALL_SECONDS
 from queue_app.index import get_index
 from queue_app.models import MaintenanceJob
 from queue_app.sql import pending_work as rows
@@ -22,6 +23,8 @@ type Answers = Mapping[str, Any]
 
 MAX_ERROR = 1000  # characters
 LOCK = "scheduler"
+#: Number of intervals without a success after which even the scheduler should have run an upkeep job.
+LONG_OVERDUE_INTERVALS = 6
 
 
 def recorded[**P](name: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
@@ -90,8 +93,13 @@ def wake_idle_workers() -> int:
 
 def pending_work(questions: Iterable[str]) -> Answers:
     """Answer questions of ``sql.pending_work`` in one round trip. Raises database errors."""
-    names = set(questions)
-    params: dict[str, Any] = {"overdue": conf.get().scheduler.overdue_seconds}
+    settings, names = conf.get(), set(questions)
+    params: dict[str, Any] = {
+        "overdue": settings.scheduler.overdue_seconds,
+        "late": STALL_SECONDS,
+        "overrun": settings.scheduler.overdue_seconds + STALL_SECONDS,
+        "upkeep": LONG_OVERDUE_INTERVALS * settings.scheduler.maintenance_seconds,
+    }
     if "neighbours" in names:
         params["neighbours"] = machine_identity() or None  # an unknown machine has no neighbours
     return rows.pending_work(names, params)

@@ -9,11 +9,14 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from queue_app.core.priorities import Band
+from queue_app.core.stall import Stall, StallKind
 from queue_app.dashboard import cache, charts, live
 from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.reasons import reasons
-from queue_app.models import PriorityPolicy, Queue, QueueStats, Task
+from queue_app.models import MaintenanceJob, PriorityPolicy, Queue, QueueStats, Task
 from queue_app.services import pause
+from queue_app.services.read import stalls
+from queue_app.services.upkeep.jobs import take_lead
 from tests.support.factories import QueueStatsFactory
 
 CHARTS = "/admin/queue_app/queue/charts/"
@@ -39,7 +42,7 @@ def test_the_cost_of_the_overview_is_constant_and_shared(make_task, make_worker,
             live.current()
             live.current()
         costs.append(len(queries))
-    assert costs[0] == costs[1] <= 6
+    assert costs[0] == costs[1] <= 7
     assert not any("queue_app_task" in query["sql"] for query in queries)
 
 
@@ -113,6 +116,18 @@ def test_reasons_why_tasks_wait(make_task, make_worker, staff):
     text = reasons_text()
     assert "Task code asked to slow down" in text
     Task.objects.all().delete()
+
+
+def test_work_that_stands_still_is_said_first_and_in_full(make_worker, staff):
+    make_worker()
+    stall = Stall(StallKind.NOT_STARTED, "mail", "Work stands still in queue mail.", steps="12:00: rebuilt the index.")
+    stalls.write([stall])
+    assert "Work stands still in queue mail. 12:00: rebuilt the index." in reasons_text()
+    take_lead("me", 60)
+    page = staff.get("/admin/queue_app/queue/live/").content.decode()
+    assert '<li class="tq-severe">Work stands still in queue mail.' in page
+    MaintenanceJob.objects.update(succeeded_at=timezone.now() - timedelta(minutes=2))
+    assert "A scheduler leads, but has not looked" in reasons_text()
 
 
 def test_tasks_that_wait_longer_than_their_target_are_marked(make_task, staff):

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from queue_app.core.priorities import Band
+from queue_app.core.stall import Stall, StallKind
 from queue_app.metrics.collector import QueueCollector
 from queue_app.metrics.exposition import families
 from queue_app.metrics.names import ALL, BY_NAME
@@ -16,6 +17,8 @@ from queue_app.models import Task
 from queue_app.services.control.pause import pause
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.notify import events
+from queue_app.services.read import stalls
 from queue_app.services.read.metrics import Metrics, collect
 from queue_app.services.repair.reap import reap
 from queue_app.services.repair.workers import WorkerIdentity, register
@@ -193,3 +196,17 @@ def test_a_project_can_register_the_collector_with_its_own_registry(engine):
     assert registry.get_sample_value("up", {"component": "redis"}) == 1
     assert registry.get_sample_value("task_state_total", {"state": "completed"}) == 1
     assert registry.get_sample_value("task_duration_seconds_count", of_queue(status="completed")) == 1
+
+
+def test_work_that_stands_still(engine):
+    """The gauge is what the watchdog wrote last, the counter rises once for each stall."""
+    take_lead("me", 15)
+    assert Scrape()("stalled", kind="no_look") == 1
+    stalls.write([])
+    scrape = Scrape()
+    assert {kind: scrape("stalled", kind=kind) for kind in StallKind} == dict.fromkeys(StallKind, 0)
+    stalls.write([Stall(StallKind.NOT_STARTED, queue, "") for queue in ("mail", "media")])
+    events.count({"stall:not_started": 2})
+    scrape = Scrape()
+    assert (scrape("stalled", kind="not_started"), scrape("stalls_total", kind="not_started")) == (2, 2)
+    assert scrape("maintenance_age_seconds", job="watchdog") is None, "no_look says it"

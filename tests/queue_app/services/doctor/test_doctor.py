@@ -13,6 +13,7 @@ from queue_app.models import MaintenanceJob, Queue, RuntimeSettings, Task, Worke
 from queue_app.services import doctor
 from queue_app.services.control.pause import pause
 from queue_app.services.doctor import Finding, Level, servers, work
+from queue_app.services.repair.watchdog import Watchdog
 from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import run_overdue
@@ -61,12 +62,25 @@ def register_live(worker, *, silent: float = 0, **options) -> None:
 
 def test_a_healthy_installation_fails_nothing(engine):
     take_lead("me", 15)
+    Watchdog().run_once()
     run_overdue(every=True)
     register_live(engine.worker())
     put()
     findings = list(doctor.examine())
     assert [finding for finding in findings if finding.level is Level.FAIL] == []
     assert {finding.check for finding in findings} >= {"settings", "redis", "index", "scheduler", "tables", "agreement"}
+
+
+def test_before_migrate_one_failure_says_what_to_do(rows):
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA still_empty")
+        cursor.execute("SET search_path TO still_empty")
+        try:
+            failures = [finding for finding in doctor.examine() if finding.level is Level.FAIL]
+        finally:
+            cursor.execute("RESET search_path")
+            cursor.execute("DROP SCHEMA still_empty CASCADE")
+    assert [(finding.check, finding.hint) for finding in failures] == [("migrations", "Run `manage.py migrate`.")]
 
 
 def test_without_redis_the_rest_is_examined(engine, settings):

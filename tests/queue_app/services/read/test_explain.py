@@ -2,12 +2,13 @@
 
 import random
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from queue_app.core.priorities import Band
+from queue_app.core.stall import Stall, StallKind
 from queue_app.exceptions import TaskNotFound
 from queue_app.index import Profile, get_index
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
@@ -15,10 +16,12 @@ from queue_app.services.control.pause import pause, pause_everything, pause_key,
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.read import stalls
 from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.repair.workers import WorkerIdentity, register
+from queue_app.services.upkeep.jobs import resign, take_lead
 from tests.support.engine import done, failed, flush, index_away, put, row
 
 SOON = timedelta(hours=1)
@@ -102,6 +105,9 @@ def test_tasks_that_do_not_wait_in_a_queue(engine):
     with pytest.raises(TaskNotFound):
         explain(uuid.uuid4())
     later = put(run_after=datetime.now(UTC) + SOON)
+    assert explain(later).codes == ("waits_until", "no_scheduler")
+    assert explain(later).next_start is None
+    take_lead("me", 60)
     assert explain(later).codes == ("waits_until",)
     assert explain(later).next_start == row(later).run_after
     task_id = put(max_retries=2)
@@ -233,9 +239,12 @@ def test_a_task_that_the_index_lacks_is_named_and_not_written(engine):
     worker = start_worker()
     with index_away("push"):
         task_id = put()
+    take_lead("me", 60)
+    assert explain(task_id).codes == ("index_missing",)
+    resign("me")
     for _ in range(2):
         explanation = explain(task_id)
-        assert explanation.codes == ("index_missing",)
+        assert explanation.codes == ("index_missing", "no_scheduler")
         assert explanation.blocking
         assert worker.take() == []
     Reconciler().run_once()
@@ -251,6 +260,22 @@ def test_an_index_that_is_away_or_being_rebuilt(engine):
         assert blocked(task_id) == "index_unreachable paused"
     flush(engine)
     assert blocked(task_id).split()[0] == "index_rebuilding"
+
+
+def test_work_that_stands_still(engine):
+    """Staff read the evidence; others learn that it stands still, and no names."""
+    start_worker()
+    task_id = put()
+    stall = Stall(
+        StallKind.NOT_STARTED, "default", "Worker w could run it.", since="2026-01-01", steps="12:00: rebuilt."
+    )
+    stalls.write([stall])
+    assert only(task_id, "stalled").text == "Worker w could run it. 12:00: rebuilt."
+    mine = explain(task_id, Task.objects.all())
+    assert next(r.text for r in mine.reasons if r.code == "stalled").startswith("Work stands still in queue default")
+    assert blocked(task_id) == ""
+    stalls.write([replace(stall, subject="mail")])
+    assert explain(task_id).codes == ("position",)
 
 
 def test_a_task_that_is_being_claimed(engine):

@@ -1,0 +1,33 @@
+"""A stall: work that stands still although nothing forbids it to go on."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+#: Time after which what stands still is a stall.
+STALL_SECONDS: Final = 10.0
+#: Name of the job whose row holds the stalls.
+WATCHDOG: Final = "watchdog"
+#: Age in seconds of the last look from which on nobody looks. The watchdog looks every 2 s, and writes every 15 s.
+LOOK_IS_OLD: Final = 60.0
+
+
+class StallKind(StrEnum):
+    """What stands still."""
+
+    NOT_STARTED = "not_started"  # a queued task that a worker with a free slot could run
+    NOT_DUE = "not_due"  # a scheduled task whose time has come
+    OVERRUN = "overrun"  # an executing task that is far past its deadline
+    JOB = "job"  # a job of the scheduler that fails or gets no turn, or an upkeep job that is overdue
+    NO_LOOK = "no_look"  # the scheduler itself: it leads and does not look
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """One stall; ``subject`` is the queue or the job, ``text`` the evidence in plain words."""
+
+    kind: StallKind
+    subject: str
+    text: str
+    since: str = ""  # time at which it was reported (ISO 8601)
+    steps: str = ""  # what the scheduler has done about it

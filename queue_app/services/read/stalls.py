@@ -1,0 +1,43 @@
+"""The stalls that the watchdog knows, in the row of its job: other processes and the next leader read them there."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from django.utils import timezone
+
+from queue_app.core.stall import LOOK_IS_OLD, WATCHDOG, Stall, StallKind
+from queue_app.models import MaintenanceJob
+from queue_app.sql.database import alias
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What the watchdog wrote last: the stalls, and the seconds since that look (``None``: never)."""
+
+    stalls: tuple[Stall, ...] = ()
+    age: float | None = None
+
+    @property
+    def looks(self) -> bool:
+        """Whether a scheduler has looked lately."""
+        return self.age is not None and self.age <= LOOK_IS_OLD
+
+
+def read() -> Watched:
+    """Return what the watchdog wrote last."""
+    row = MaintenanceJob.objects.using(alias()).filter(name=WATCHDOG).first()
+    if row is None or row.succeeded_at is None:
+        return Watched()
+    stalls = tuple(Stall(**each | {"kind": StallKind(each["kind"])}) for each in row.progress.get("stalls", ()))
+    age = max(0.0, (timezone.now() - row.succeeded_at).total_seconds())
+    return Watched(stalls, age)
+
+
+def write(stalls: Sequence[Stall]) -> None:
+    """Record a look, and what stood still."""
+    now = timezone.now()
+    progress = {"stalls": [asdict(stall) for stall in stalls]}
+    fields = {"started_at": now, "succeeded_at": now, "done": len(stalls), "progress": progress}
+    MaintenanceJob.objects.using(alias()).update_or_create(
+        name=WATCHDOG, defaults={**fields, "error": "\n".join(stall.text for stall in stalls)}
+    )

@@ -1,0 +1,181 @@
+"""Find what stands still although nothing forbids it to go on, by rows and by what the scheduler's jobs have done.
+
+One look sees what could go on at this moment. It is a stall if every look has seen the same for ``STALL_SECONDS``.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from django.utils import timezone
+
+from queue_app import conf
+from queue_app.core.stall import STALL_SECONDS, Stall, StallKind
+from queue_app.exceptions import IndexUnavailable
+from queue_app.index import get_index, is_refusal
+from queue_app.models import MaintenanceJob
+from queue_app.services.upkeep.jobs import Answers
+from queue_app.services.upkeep.maintenance import JOBS
+from queue_app.sql import reap, snapshot
+from queue_app.sql import watchdog as rows
+from queue_app.sql.database import alias
+from queue_app.sql.watchdog import Startable
+
+#: A worker must have asked for work this long after the task was first seen: a wake-up call takes time.
+WAKE_SECONDS: Final = 5.0
+#: A job that has failed only once may succeed in its next turn.
+FEWEST_FAILURES: Final = 2
+#: Time without a turn after which a job is stuck, unless three of its intervals are longer.
+NO_TURN_SECONDS: Final = 30.0
+
+type Key = tuple[Any, ...]
+
+
+class Turns(Protocol):
+    """The state of a job of the scheduler; all times are monotonic."""
+
+    name: str
+    interval: float
+    due_at: float
+    has_more: bool  # it has work left for its next turn
+    turned_at: float  # when it last had a turn
+    failing_since: float | None
+    failures: int  # in a row
+    error: Exception | None  # the last one
+
+
+@dataclass(slots=True)
+class Sight:
+    """What every look has seen with the same value since ``since`` (monotonic)."""
+
+    value: object
+    since: float
+    at: datetime | None = None  # the database's time of the first of these looks
+    gates: set[str] = field(default_factory=set)  # gates that may have been closed between two looks
+
+
+class Lookout:
+    """Looks at what could go on, and remembers since when."""
+
+    def __init__(self, began_at: float) -> None:
+        self.began_at = began_at  # monotonic
+        self._sights: dict[Key, Sight] = {}
+        self._seen: set[Key] = set()  # sights of this look
+
+    def look(self, now: float, answers: Answers, jobs: Iterable[Turns]) -> list[Stall]:
+        """Return what stands still at ``now`` (monotonic)."""
+        jobs = list(jobs)
+        self._seen = set()
+        found = [
+            *(self._not_started(now) if answers["startable"] else ()),
+            *self._late(now, answers, {job.name for job in jobs if job.has_more}),
+            *(stall for job in jobs for stall in self._of_job(now, job)),
+        ]
+        if now - self.began_at > 2 * conf.get().scheduler.maintenance_seconds + NO_TURN_SECONDS:
+            found += _of_upkeep(answers["upkeep"])
+        self._sights = {key: sight for key, sight in self._sights.items() if key in self._seen}
+        return found
+
+    def _see(self, key: Key, value: object, now: float) -> Sight:
+        self._seen.add(key)
+        sight = self._sights.get(key)
+        if sight is None or sight.value != value:
+            sight = self._sights[key] = Sight(value, now)
+        return sight
+
+    def _not_started(self, now: float) -> Iterator[Stall]:
+        """Yield the queues with a task that could have run at every look, while a worker asked for one."""
+        named: set[str] = set()
+        for lane in rows.startable():
+            if self._stands(lane, now) and lane.queue not in named:
+                task_id = rows.oldest_of(lane)
+                if task_id is not None and not _index_is_away():
+                    named.add(lane.queue)
+                    yield Stall(StallKind.NOT_STARTED, lane.queue, _evidence(lane, str(task_id)))
+
+    def _stands(self, lane: Startable, now: float) -> bool:
+        """Whether the oldest task of a lane could have run for so long that no limit and no wake-up call excuses it."""
+        sight = self._see((StallKind.NOT_STARTED, *lane.lane), lane.oldest, now)
+        if sight.at is None or not lane.edited_at < sight.at <= lane.at:
+            # Seen for the first time; or its limits were edited meanwhile, or the database's clock went back.
+            sight.since, sight.at = now, lane.at
+        sight.gates.update(lane.limited)
+        if now - sight.since < STALL_SECONDS + lane.pace or now - lane.heard < sight.since + WAKE_SECONDS:
+            return False
+        if rows.started_since(sight.at, lane, sight.gates):
+            sight.since, sight.at = now, lane.at
+            return False
+        return True
+
+    def _late(self, now: float, answers: Answers, busy: set[str]) -> Iterator[Stall]:
+        """Yield tasks that stay scheduled past their time, unless many are due, or executing past every deadline."""
+        due, overrun = answers["late"], answers["overrun"]
+        if due is not None and "due" not in busy and self._lasts(StallKind.NOT_DUE, due, now):
+            text = f"A task was due at {moment(due)}, and the scheduler has not queued it."
+            yield Stall(StallKind.NOT_DUE, "", text)
+        if overrun is not None and self._lasts(StallKind.OVERRUN, overrun, now) and _is_overrun():
+            text = f"A task should have ended by {moment(overrun)}, and still counts as executing."
+            yield Stall(StallKind.OVERRUN, "", text)
+
+    def _lasts(self, kind: StallKind, value: object, now: float) -> bool:
+        return now - self._see((kind,), value, now).since >= STALL_SECONDS
+
+    def _of_job(self, now: float, job: Turns) -> Iterator[Stall]:
+        """Yield a job that fails again and again, or gets no turn."""
+        idle = now - max(job.turned_at, self.began_at)
+        if _fails(job, now):
+            error = f"{type(job.error).__name__}: {' '.join(str(job.error).split())}"
+            text = f"The scheduler's job {job.name} has failed {job.failures} times in a row: {error:.300}"
+            yield Stall(StallKind.JOB, job.name, text)
+        elif idle > max(NO_TURN_SECONDS, 3 * job.interval):
+            every = f"is due every {job.interval:g} s"
+            text = f"The scheduler's job {job.name} {every}, and has had no turn for {idle:.0f} s."
+            yield Stall(StallKind.JOB, job.name, text)
+
+
+def _of_upkeep(names: Iterable[str]) -> Iterator[Stall]:
+    """Yield the upkeep jobs that not even the scheduler has run."""
+    for job in MaintenanceJob.objects.using(alias()).filter(name__in=[name for name in names if name in JOBS]):
+        when = f"last succeeded at {moment(job.succeeded_at)}" if job.succeeded_at else "has never succeeded"
+        error = f" Its last error: {job.error:.300}" if job.error else ""
+        yield Stall(StallKind.JOB, job.name, f"The upkeep job {job.name} {when}.{error}")
+
+
+def _fails(job: Turns, now: float) -> bool:
+    """Whether a job has failed for long, for another reason than a server that does not answer."""
+    if job.failing_since is None or job.failures < FEWEST_FAILURES or now - job.failing_since < STALL_SECONDS:
+        return False
+    return not isinstance(job.error, IndexUnavailable) or is_refusal(job.error)
+
+
+def _index_is_away() -> bool:
+    """Whether tasks wait because Redis does not answer, or because the index is being rebuilt: both are known."""
+    try:
+        found = get_index().generation()
+    except IndexUnavailable as error:
+        return not is_refusal(error)
+    return found.state != "ready" or found.number != snapshot.generation()
+
+
+def _is_overrun() -> bool:
+    """Whether the index's clock agrees that a task is past its deadline: PostgreSQL's may have stepped ahead."""
+    try:
+        return bool(reap.overdue(conf.get().scheduler.overdue_seconds + STALL_SECONDS, get_index().now(), 1))
+    except IndexUnavailable:
+        return False
+
+
+def _evidence(lane: Startable, task_id: str) -> str:
+    """Return in plain words why the task could run."""
+    since, slots = moment(lane.oldest), f"{lane.free_slots} free slot{'' if lane.free_slots == 1 else 's'}"
+    more = f" {lane.tasks - 1:,} more of its kind wait behind it." if lane.tasks > 1 else ""
+    return (
+        f"Work stands still in queue {lane.queue}: task {task_id} ({lane.task_type}) has waited since {since}. Worker"
+        f" {lane.worker} can run it and asks for tasks ({slots}), and no pause or limit stands in the way.{more}"
+    )
+
+
+def moment(at: datetime) -> str:
+    """Return a time to the second with its zone."""
+    return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %Z}"

@@ -1,0 +1,137 @@
+"""Watch that work goes on: report what stands still although nothing forbids it to go on, and end the stall.
+
+The reconciler repairs the faults that it knows. The watchdog does not ask for causes: it compares what could go on, by
+the rows, with what does. Every few seconds the leading scheduler looks for
+
+- a queued task that a worker with a free slot could run, while no pause or limit stands in the way;
+- a scheduled task whose time has come, and that is not queued;
+- an executing task that is far past its deadline;
+- a job of the scheduler that fails again and again or gets no turn, and an upkeep job that is overdue.
+
+A stall is logged as an error, counted, and kept in the row of the job ``watchdog``; doctor, metrics, admin and explain
+read it there (``services.read.stalls``). Then the watchdog acts: it queues or fails late tasks itself, gives a job its
+turn, and repairs the index (``IndexRepair``). The scheduler also takes each of these steps otherwise, and each may be
+taken at any time. So a false alarm costs time only.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Final
+
+from django.db import Error as DatabaseError
+from django.utils import timezone
+
+from queue_app import signals
+from queue_app.core.stall import STALL_SECONDS, Stall, StallKind
+from queue_app.services.notify import events
+from queue_app.services.read import stalls as record
+from queue_app.services.repair.index_repair import IndexRepair
+from queue_app.services.repair.lookout import Key, Lookout, Turns, moment
+from queue_app.services.repair.reap import reap_overdue
+from queue_app.services.upkeep.jobs import Answers, pending_work
+from queue_app.services.upkeep.promote import make_due
+
+#: Interval of the looks.
+LOOK_SECONDS: Final = 2.0
+#: Longest gap between two looks. After a longer one the watch begins anew: the watchdog did not see what happened.
+MAX_GAP_SECONDS: Final = 10.0
+#: Interval at which the row is written while nothing changes.
+WRITE_SECONDS: Final = 15.0
+#: Time for which stalls that another leader found count as present: this one has to find them again.
+INHERIT_SECONDS: Final = 2 * STALL_SECONDS
+#: Maximum length of the text about the steps against one stall; the end is kept.
+MAX_STEPS: Final = 500
+
+
+class Watchdog:
+    """Looks for stalls and ends them; ``clock`` returns monotonic seconds."""
+
+    QUESTIONS: ClassVar = ("startable", "late", "overrun", "upkeep")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.stalls: dict[Key, Stall] = {}
+        self._clock = clock
+        self._answers: Answers | None = None
+        self._lookout = Lookout(float("-inf"))
+        self._repair = IndexRepair(clock)
+        self._since: dict[Key, float] = {}  # when each stall was reported
+        self._inherited: set[Key] = set()  # stalls that another leader found
+        self._looked_at = self._written_at = float("-inf")
+
+    def note(self, answers: Answers) -> bool:
+        """Keep the answers of this turn's query for the look; return that there is one in any case."""
+        self._answers = answers
+        return True
+
+    def run_once(self, jobs: Sequence[Turns] = ()) -> None:
+        """Look once, report what has changed, and act."""
+        answers, self._answers = self._answers or pending_work(self.QUESTIONS), None
+        now = self._clock()
+        if now - self._looked_at > MAX_GAP_SECONDS:
+            self._begin(now)
+        if self._report(now, self._lookout.look(now, answers, jobs)):
+            self._write()  # before the steps, which may take long
+        if self._act(jobs) or now - self._written_at >= WRITE_SECONDS:
+            self._write()
+        self._looked_at = self._clock()
+
+    def _begin(self, now: float) -> None:
+        """Begin the watch with what the last leader wrote."""
+        watched = record.read()
+        self._lookout = Lookout(now)
+        self.stalls = {(stall.kind, stall.subject): stall for stall in watched.stalls}
+        self._since, self._inherited = dict.fromkeys(self.stalls, now), set(self.stalls)
+
+    def _write(self) -> None:
+        self._written_at = self._clock()
+        record.write(list(self.stalls.values()))
+
+    def _report(self, now: float, found: Sequence[Stall]) -> bool:
+        """Announce stalls that have begun or ended; return whether there is one."""
+        before, current = self.stalls, {(stall.kind, stall.subject): stall for stall in found}
+        if now - self._lookout.began_at < INHERIT_SECONDS:
+            current = {key: before[key] for key in self._inherited if key in before} | current
+        began = timezone.now().isoformat(timespec="seconds")
+        self.stalls = {key: _continued(stall, before.get(key), began) for key, stall in current.items()}
+        for key in current.keys() - before.keys():
+            self._since[key] = now
+            kind, subject = current[key].kind.value, current[key].subject
+            events.count({f"stall:{kind}": 1})
+            signals.stalled.send(None, kind=kind, subject=subject, text=current[key].text)
+        for key in before.keys() - current.keys():
+            seconds = now - self._since.pop(key, now)
+            signals.stall_ended.send(None, kind=before[key].kind.value, subject=before[key].subject, seconds=seconds)
+        return current.keys() != before.keys()
+
+    def _act(self, jobs: Iterable[Turns]) -> bool:
+        """Take the next step against each stall; return whether the index was repaired."""
+        kinds = {stall.kind for stall in self.stalls.values()}
+        if StallKind.NOT_DUE in kinds:
+            make_due()
+        if StallKind.OVERRUN in kinds:
+            reap_overdue()
+        stuck = {job.name: job for job in jobs if (StallKind.JOB, job.name) in self.stalls}
+        for job in stuck.values():
+            job.due_at = 0.0
+        keys = [key for key, stall in self.stalls.items() if _is_of_index(stall, stuck)]
+        step = self._repair.step(self.stalls[keys[0]].text, min(self._since[key] for key in keys)) if keys else ""
+        if step:
+            step = f"{moment(timezone.now())}: {step}."
+            for key in keys:
+                steps = f"{self.stalls[key].steps} {step}".strip()
+                self.stalls[key] = replace(self.stalls[key], steps=steps[-MAX_STEPS:])
+            signals.stall_acted.send(None, step=step)
+        return bool(step)
+
+
+def _continued(stall: Stall, before: Stall | None, began: str) -> Stall:
+    """Return a stall with the begin and the steps of the last look."""
+    return replace(stall, since=before.since, steps=before.steps) if before else replace(stall, since=began)
+
+
+def _is_of_index(stall: Stall, stuck: Mapping[str, Turns]) -> bool:
+    """Whether what the index holds may be the cause: a script refuses it, or its reply makes no sense."""
+    job = stuck.get(stall.subject) if stall.kind is StallKind.JOB else None
+    fails = job is not None and job.failing_since is not None and not isinstance(job.error, DatabaseError)
+    return stall.kind is StallKind.NOT_STARTED or fails

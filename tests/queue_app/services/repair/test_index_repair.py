@@ -1,0 +1,84 @@
+"""The index is compared first, then built anew, ever less often."""
+
+import pytest
+
+from queue_app.exceptions import IndexUnavailable
+from queue_app.services.repair import index_repair as module
+from queue_app.services.repair.index_repair import IndexRepair
+
+
+class Clock:
+    """Seconds that the test turns."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    monkeypatch.setattr(module, "reconcile_everything", dict)
+    monkeypatch.setattr(module, "condemn", lambda _because: True)
+    monkeypatch.setattr(module, "rebuild_is_due", lambda: False)
+    monkeypatch.setattr(module, "rebuild_if_needed", lambda: None)
+    return Clock()
+
+
+def steps(repair: IndexRepair, clock: Clock, seconds: float, since: float = 1000.0) -> list[tuple[str, float]]:
+    """Return the steps, with the seconds since the stall began, of a stall that never ends."""
+    found, until = [], clock.now + seconds
+    while clock.now < until:
+        if step := repair.step("it stands still", since):
+            found.append((step, clock.now - since))
+        clock.now += 1
+    return found
+
+
+def rebuilds(found: list[tuple[str, float]]) -> list[float]:
+    """Return when the index was built anew."""
+    return [at for step, at in found if step == "built the index anew"]
+
+
+def test_rebuilds_become_rarer_down_to_one_an_hour(clock):
+    found = steps(IndexRepair(clock), clock, 3 * 3600)
+    assert found[0] == ("compared index and rows", 0)
+    assert rebuilds(found) == [5, 65, 365, 1265, 4865, 8465]
+    assert len(found) == 7
+
+
+def test_stalls_that_come_and_go_do_not_rebuild_more_often(clock):
+    repair, found = IndexRepair(clock), []
+    for _ in range(100):
+        found += steps(repair, clock, 20, since=clock.now)
+    assert len(rebuilds(found)) == 4
+    assert len(found) - 4 <= 34, "nor compare more often than once a minute"
+
+
+def test_after_hours_of_peace_they_begin_anew(clock):
+    repair = IndexRepair(clock)
+    steps(repair, clock, 400)
+    clock.now += module.FORGET_SECONDS
+    assert rebuilds(steps(repair, clock, 70, since=clock.now)) == [5, 65]
+
+
+def test_a_generation_that_must_not_be_condemned_now_is_tried_again(clock, monkeypatch):
+    monkeypatch.setattr(module, "condemn", lambda _because: clock.now >= 1030)
+    assert rebuilds(steps(IndexRepair(clock), clock, 60)) == [30]
+
+
+def test_an_index_that_was_condemned_by_an_error_is_built_anew(clock, monkeypatch):
+    monkeypatch.setattr(module, "condemn", lambda _because: False)
+    monkeypatch.setattr(module, "rebuild_is_due", lambda: True)
+    assert rebuilds(steps(IndexRepair(clock), clock, 60)) == [5]
+
+
+def test_a_step_that_fails_is_logged_and_counts(clock, monkeypatch, caplog):
+    def broken():
+        raise IndexUnavailable("gone")
+
+    monkeypatch.setattr(module, "reconcile_everything", broken)
+    monkeypatch.setattr(module, "rebuild_if_needed", broken)
+    found = [step for step, _ in steps(IndexRepair(clock), clock, 10)]
+    assert found == ["not compared index and rows: IndexUnavailable", "not built the index anew: IndexUnavailable"]
+    assert "the watchdog has not compared index and rows" in caplog.text

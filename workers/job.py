@@ -1,0 +1,82 @@
+"""One job of the scheduler: when it is due, and how it went."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from django.db import Error as DatabaseError
+from django.db import connections
+
+from queue_app.exceptions import IndexDamaged, IndexUnavailable
+from queue_app.services.generation import condemn
+from queue_app.services.upkeep.jobs import Answers
+
+logger = logging.getLogger("taskqueue")
+
+
+@dataclass(slots=True)
+class Job:
+    """An action that runs every ``interval`` seconds; all times are monotonic.
+
+    If the action returns ``True``, work is left, and the job runs again in the next turn. The scheduler skips the job
+    if the answers to its questions (``asks``) say that it would find nothing.
+    """
+
+    name: str
+    interval: float
+    action: Callable[[], object]
+    due_at: float = 0.0
+    needs_index: bool = False  # the job can do nothing without Redis
+    has_more: bool = field(default=False)
+    asks: tuple[str, ...] = ()  # questions for ``pending_work``
+    is_wanted: Callable[[Answers], bool] | None = None  # judges the answers; ``None``: one yes is enough
+    next_in: Callable[[Answers], float] | None = None  # seconds until work is due, if that is before the next turn
+    turned_at: float = -math.inf  # when it last had a turn
+    failing_since: float | None = None
+    failures: int = 0  # in a row
+    error: Exception | None = None  # the last one
+
+    def run_once(self, answers: Answers | None = None) -> bool:
+        """Run the job if there is work, or if there are no answers; return false if the index is unreachable.
+
+        A failure is logged once, and the job is tried again at its next turn.
+        """
+        self.has_more = False
+        try:
+            self.has_more = self._may_find_work(answers) and self.action() is True
+        except Exception as error:
+            if not self.failures and isinstance(error, IndexUnavailable | DatabaseError):
+                logger.warning("%s failed: %s", self.name, line(error))
+            elif not self.failures:
+                logger.exception("%s failed", self.name)
+            self.failures += 1
+            self.failing_since, self.error = self.failing_since or time.monotonic(), error
+            if isinstance(error, IndexDamaged):
+                condemn(line(error))
+                return True  # the server answers
+            if isinstance(error, DatabaseError):
+                connections.close_all()
+            return not isinstance(error, IndexUnavailable)
+        self.failures, self.failing_since, self.error = 0, None, None
+        return True
+
+    def wait(self, answers: Answers | None) -> float:
+        """Return the seconds until the next turn."""
+        if self.has_more:
+            return 0.0
+        if answers is None or self.next_in is None:
+            return self.interval
+        soon = self.next_in(answers)
+        return min(self.interval, soon) if soon > 0 else self.interval
+
+    def _may_find_work(self, answers: Answers | None) -> bool:
+        if answers is None or not self.asks:
+            return True
+        return self.is_wanted(answers) if self.is_wanted else any(answers[name] for name in self.asks)
+
+
+def line(error: Exception) -> str:
+    """Return the text of an error in one line."""
+    return " ".join(str(error).split())
