@@ -75,10 +75,13 @@ CHECKS = {
     "queue_app.E010": "The database named by `DATABASE_ALIAS` is read-only, like a standby. E010, E011 and W002 run"
     " with `migrate` and `check --database`, and before a worker or scheduler starts.",
     "queue_app.E011": "A pooler pools transactions in front of the database; `DISABLE_SERVER_SIDE_CURSORS` is not set.",
+    "queue_app.E012": "The address of the cache named by `REDIS_ALIAS` does not begin with `redis://`, `rediss://` or"
+    " `unix://`.",
     "queue_app.E020": "`TASKS` uses the backend of the queue, but `queue_app` is not in `INSTALLED_APPS`.",
     "queue_app.E021": "`QUEUES` is a string, or contains an invalid name of a queue.",
     "queue_app.W001": "The cache named by `REDIS_ALIAS` does not use django-redis, so the index is unreachable.",
     "queue_app.W002": "`synchronous_commit` is off: a crash of the server loses tasks and results that it confirmed.",
+    "queue_app.W003": "No entry of `TASKS` uses the backend of the queue, so `enqueue()` stores nothing in it.",
 }
 
 #: Codes in the entries of `errors`, in addition to those of the table of errors.

@@ -10,10 +10,12 @@ may define tasks beside its models), so functions import modules with models whe
 import logging
 import uuid
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any, Final, cast
 
 from asgiref.sync import sync_to_async
 from django.core.checks import CheckMessage
+from django.core.exceptions import SynchronousOnlyOperation
 from django.dispatch import Signal
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
@@ -29,6 +31,8 @@ from queue_app.results import load_result, new_result
 from queue_app.tasks import AnyResult, QueueTask
 
 _django_log = logging.getLogger("django.tasks")
+
+_BANDS: Final = "75 and above is critical, 25 to 74 high, -24 to 24 normal, -74 to -25 low, less is background"
 
 type Call = tuple[Sequence[Any], dict[str, Any]]
 
@@ -57,6 +61,12 @@ class TaskQueueBackend(BaseTaskBackend):
 
     def validate_task(self, task: AnyTask) -> None:
         """Raise ``InvalidTask`` for a task that this backend cannot take; called when it is made and enqueued."""
+        _check_options(task)
+        if self.queues and task.queue_name not in self.queues:
+            raise InvalidTask(
+                f"TASKS[{self.alias!r}] does not allow the queue {task.queue_name!r}: add it to QUEUES"
+                f' ({", ".join(sorted(self.queues))}), or set "QUEUES": [] to allow every name.'
+            )
         super().validate_task(task)
         if registry.is_stand_in(task.func):
             raise InvalidTask(f"The function {task.module_path!r} no longer exists; its tasks can only be read.")
@@ -77,6 +87,8 @@ class TaskQueueBackend(BaseTaskBackend):
         except UnserializableParameters as refused:
             args, kwargs = _normalised((args, kwargs), refused)
             stored = enqueue_call(spec, args, kwargs)
+        except SynchronousOnlyOperation:
+            raise SynchronousOnlyOperation("In a coroutine, write `await task.aenqueue(…)`, not enqueue().") from None
         if not stored.created:  # a replayed idempotency key: the result of the first task
             return self.get_result(str(stored.id))
         result = new_result(task, (args, kwargs), stored, str(stored.id), self.alias)
@@ -127,6 +139,7 @@ class TaskQueueBackend(BaseTaskBackend):
         from queue_app.services.enqueue.validate import check_spec, check_task_type  # noqa: PLC0415 - needs models
 
         self.validate_task(task)
+        _check_module(task)
         user = task.user if isinstance(task, QueueTask) else ""
         new = NewTask(task_type=check_task_type(registry.type_of(task)), user=user, run_after=task.run_after)
         spec = check_spec(new, task)
@@ -144,11 +157,11 @@ class TaskQueueBackend(BaseTaskBackend):
         """Return the result of a task (``load_result``); raise ``TaskResultDoesNotExist`` for an unknown id."""
         try:
             task_id = uuid.UUID(result_id)
-        except (ValueError, AttributeError, TypeError) as error:
-            raise TaskResultDoesNotExist(result_id) from error
+        except (ValueError, AttributeError, TypeError):
+            raise TaskResultDoesNotExist(f"{result_id!r:.80} is not the id of a task of this queue.") from None
         found = load_result(task_id, self.alias)
         if found is None:
-            raise TaskResultDoesNotExist(result_id)
+            raise TaskResultDoesNotExist(f"No task has the id {task_id}; it was purged, or never committed.")
         return found
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
@@ -156,6 +169,31 @@ class TaskQueueBackend(BaseTaskBackend):
         from queue_app.checks import entry_problems  # noqa: PLC0415 - it imports the driver
 
         return [*super().check(**kwargs), *entry_problems(self.alias, self.options, self._given_queues)]
+
+
+def _check_options(task: AnyTask) -> None:
+    """Refuse common mistakes with a message that says what to write; Django's own checks follow."""
+    priority: Any = task.priority
+    run_after: Any = task.run_after
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise InvalidTask(f"priority must be a whole number from -100 to 100, not {priority!r:.60}; {_BANDS}.")
+    if run_after is not None and not isinstance(run_after, datetime):
+        raise InvalidTask(
+            f"run_after must be a time with a zone, not {run_after!r:.60}; in 5 minutes is"
+            " django.utils.timezone.now() + timedelta(minutes=5)."
+        )
+    if run_after is not None and run_after.utcoffset() is None:
+        raise InvalidTask(f"run_after {run_after} has no time zone; django.utils.timezone.make_aware() adds one.")
+
+
+def _check_module(task: AnyTask) -> None:
+    """Refuse a function that no worker can import."""
+    module, _, name = registry.type_of(task).rpartition(".")
+    if module in {"__main__", "__console__", "builtins"}:  # of a script, and of shells
+        raise InvalidTask(
+            f"The task {name} is defined in a script or a shell, where no worker finds it. Move it to a module, such as"
+            " tasks.py of an installed app, and import it from there."
+        )
 
 
 def _normalised(call: Call, refused: UnserializableParameters) -> Call:

@@ -12,6 +12,7 @@ from psycopg import IsolationLevel
 
 from queue_app import conf
 from queue_app.exceptions import InvalidTaskData
+from queue_app.index.client import NO_SCHEME, WITH_SCHEME, address
 from queue_app.sql.database import MINIMUM_POSTGRESQL
 
 READ_COMMITTED = "read committed"
@@ -155,7 +156,7 @@ def check_server(databases: Any = None, **_: Any) -> list[CheckMessage]:
 
 @register("taskqueue")
 def check_redis(**_: Any) -> list[CheckMessage]:
-    """Report a missing ``CACHES`` alias (E004), and one without django-redis (W001)."""
+    """Report a ``CACHES`` alias that is missing (E004), lacks django-redis (W001), or has a wrong address (E012)."""
     alias = conf.load()[0].redis_alias
     cache = django_settings.CACHES.get(alias)
     if cache is None:
@@ -174,7 +175,34 @@ def check_redis(**_: Any) -> list[CheckMessage]:
                 id="queue_app.W001",
             )
         ]
-    return []
+    location = cache.get("LOCATION") or ()
+    return [
+        Error(f"CACHES[{alias!r}] {NO_SCHEME.format(address(text))}", hint=WITH_SCHEME, id="queue_app.E012")
+        for text in ([location] if isinstance(location, str) else location)
+        if "://" not in str(text)
+    ]
+
+
+@register("taskqueue")
+def check_tasks(**_: Any) -> list[CheckMessage]:
+    """Report that no entry of ``TASKS`` uses the queue (W003)."""
+    entries = getattr(django_settings, "TASKS", {})
+    if any(_is_queue_backend(entry.get("BACKEND", "")) for entry in entries.values() if isinstance(entry, Mapping)):
+        return []
+    return [
+        Warning(
+            "No entry of TASKS uses the task queue, so enqueue() stores nothing in it.",
+            hint='Set TASKS = {"default": {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": []}}.',
+            id="queue_app.W003",
+        )
+    ]
+
+
+def _is_queue_backend(path: str) -> bool:
+    try:
+        return hasattr(import_string(path), "stores_tasks_in")
+    except ImportError:
+        return False
 
 
 def _is_django_redis(backend: str) -> bool:

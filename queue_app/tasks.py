@@ -9,7 +9,7 @@ This module uses no models, so a module of tasks may be imported while the apps 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -27,7 +27,7 @@ from django.tasks.base import (
 from django.tasks.exceptions import InvalidTask
 
 from queue_app import registry
-from queue_app.exceptions import Retry
+from queue_app.exceptions import Retry, near_matches
 
 if TYPE_CHECKING:
     from django.tasks.base import Task as _Base
@@ -43,6 +43,10 @@ else:
 
 type AnyResult = TaskResult[..., Any]  # generic in the stubs only; an alias is not evaluated
 type Seconds = float | timedelta
+
+
+#: Names of options in other queues.
+_ELSEWHERE: Final = {"queue": "queue_name", **dict.fromkeys(("delay", "countdown", "eta"), "run_after")}
 
 
 class Backoff(Protocol):
@@ -147,6 +151,7 @@ class QueueTask[**P, R](_Base[P, R]):
         **options: Unpack[TaskOptions],
     ) -> Self:
         """Return a copy with other defaults; raise ``TypeError`` for an unknown option."""
+        _check_names(options)
         for name in ("backoff", "sensitive"):
             if name in options:
                 raise TypeError(
@@ -216,12 +221,22 @@ def task(
     if "run_after" in options:  # as Django's decorator does
         raise TypeError("run_after cannot be set in the decorator; use .using(run_after=...).")
 
+    _check_names(options)
     given: dict[str, Any] = _DEFAULTS | options
 
     def wrap(wrapped: Callable[..., Any]) -> QueueTask[..., Any]:
         return QueueTask(func=wrapped, takes_context=takes_context, **given)
 
     return wrap if function is None else wrap(function)
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    """Raise ``TypeError`` for a name that is no option; suggest the one that was meant."""
+    for name in options:
+        if name not in QueueTask.__dataclass_fields__:
+            meant = [_ELSEWHERE[name]] if name in _ELSEWHERE else near_matches(name, QueueTask.__dataclass_fields__)
+            hint = f" Did you mean {' or '.join(map(repr, meant))}?" if meant else ""
+            raise TypeError(f"A task has no option {name!r}.{hint}")
 
 
 def next_try(failed: Any, error: BaseException, result: AnyResult) -> float | None:

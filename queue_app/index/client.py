@@ -19,6 +19,10 @@ SOCKET_SECONDS = 5.0
 #: The password in an address: up to the last "@", as a password may hold one, or in the query.
 _PASSWORD = re.compile(r"(://[^:@/\s]*:)\S*(?=@)|([?&]password=)[^&\s]*")
 
+#: What is wrong with an address, and what to write.
+NO_SCHEME = "has the LOCATION '{}', which does not begin with redis://, rediss:// or unix://."
+WITH_SCHEME = 'Write it like "redis://127.0.0.1:6379/0".'
+
 #: The code of an error at the start of its text; Redis 6 has it inside: "@user_script: 12: -MISCONF ...".
 _OTHER_REASON = re.compile(r"^[A-Z]{4,} |: -[A-Z]{3,} ")
 
@@ -34,11 +38,16 @@ def server_url(alias: str) -> str:
     return hide_password(", ".join(location) if isinstance(location, list | tuple) else str(location))
 
 
+def address(location: str) -> str:
+    """Return an address without scheme, and without the user and password in front of the host."""
+    return str(location).rpartition("@")[2]
+
+
 def connect(alias: str) -> redis.Redis:
     """Return the client of the cache ``alias``; it connects at its first command.
 
     Where ``CACHES`` sets no timeouts, ``SOCKET_SECONDS`` applies; older versions of redis-py would wait for ever.
-    Raises ``ImproperlyConfigured`` when the alias is missing or is no django-redis cache.
+    Raises ``ImproperlyConfigured`` when the alias is missing, is no django-redis cache, or has a wrong address.
     """
     if alias not in settings.CACHES:
         raise ImproperlyConfigured(f"TASKQUEUE REDIS_ALIAS names the cache {alias!r}, which CACHES does not define.")
@@ -48,8 +57,14 @@ def connect(alias: str) -> redis.Redis:
         client: redis.Redis = get_redis_connection(alias)
     except NotImplementedError as error:
         raise ImproperlyConfigured(
-            f"The cache {alias!r} is not served by django_redis.cache.RedisCache, which the task queue needs."
+            f"The cache {alias!r} is not served by django_redis.cache.RedisCache, which the task queue needs: set"
+            f' CACHES = {{{alias!r}: {{"BACKEND": "django_redis.cache.RedisCache",'
+            ' "LOCATION": "redis://127.0.0.1:6379/0"}}.'
         ) from error
+    except ValueError:
+        location = settings.CACHES[alias].get("LOCATION", "")
+        location = address(location if isinstance(location, str) else location[0])
+        raise ImproperlyConfigured(f"CACHES[{alias!r}] {NO_SCHEME.format(location)} {WITH_SCHEME}") from None
     for option in ("socket_timeout", "socket_connect_timeout"):
         client.connection_pool.connection_kwargs.setdefault(option, SOCKET_SECONDS)
     return client
@@ -120,4 +135,7 @@ def text(value: bytes | str) -> str:
 
 def describe(error: Exception) -> str:
     """Return one line about ``error`` without passwords."""
-    return hide_password(" ".join(str(error).split())) or type(error).__name__
+    found = hide_password(" ".join(str(error).split())) or type(error).__name__
+    if "HELLO must be called with the client already authenticated" in found or found.startswith("NOAUTH"):
+        return "it requires a password, and LOCATION in CACHES has none."
+    return found

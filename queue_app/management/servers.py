@@ -71,7 +71,10 @@ def check_redis() -> None:
     except ImproperlyConfigured as error:
         raise CommandError(str(error), returncode=EXIT_USAGE) from None
     except IndexUnavailable as error:
-        raise CommandError(f"{error} Start it, or set CACHES (REDIS_URL).", returncode=EXIT_UNREACHABLE) from None
+        raise CommandError(
+            f"{_sentence(error)} Start the server, or correct its address in CACHES (REDIS_URL).",
+            returncode=EXIT_UNREACHABLE,
+        ) from None
 
 
 def check_postgresql() -> None:
@@ -85,17 +88,23 @@ def check_postgresql() -> None:
     except DatabaseError as error:
         reason = hide_password(" ".join(str(error).split()))
         if isinstance(error, OperationalError):
-            message = f"PostgreSQL at {address} cannot be reached: {reason} Start it, or set DATABASES (DATABASE_URL)."
+            message = (
+                f"PostgreSQL at {address} cannot be reached: {_sentence(reason)}"
+                " Start the server, or correct its address in DATABASES (DATABASE_URL)."
+            )
         elif isinstance(error.__cause__, UndefinedTable):
             message = (
-                f"The tables of the task queue are missing in {address}; run `{migrate_command(database.alias)}` first."
-                f" ({reason})"
+                f"The tables of the task queue are missing in {address}: run `{migrate_command(database.alias)}` first."
             )
         else:
             message = f"PostgreSQL at {address} cannot be used: {reason}"
         raise CommandError(message, returncode=EXIT_UNREACHABLE) from None
     if unfit:
         raise CommandError(f"{unfit[0].msg} {unfit[0].hint}", returncode=EXIT_USAGE)
+
+
+def _sentence(text: object) -> str:
+    return f"{str(text).rstrip('.?')}."
 
 
 def database_url(settings: dict[str, Any]) -> str:

@@ -14,9 +14,17 @@ from functools import cache
 from typing import Any, cast
 
 import psycopg
-from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
+from django.core.exceptions import ImproperlyConfigured
+from django.db import (
+    DEFAULT_DB_ALIAS,
+    DatabaseError,
+    OperationalError,
+    ProgrammingError,
+    connections,
+    transaction,
+)
 from django.db.backends.base.base import BaseDatabaseWrapper
-from psycopg.errors import DeadlockDetected
+from psycopg.errors import DeadlockDetected, UndefinedTable
 
 from queue_app import conf
 from queue_app.sql import prepared
@@ -44,6 +52,22 @@ def alias() -> str:
 def connection() -> BaseDatabaseWrapper:
     """Return this thread's connection to the database."""
     return connections[alias()]
+
+
+@contextmanager
+def missing_tables_explained() -> Iterator[None]:
+    """Say what to do if the block fails because the tables do not exist."""
+    try:
+        yield
+    except DatabaseError as error:
+        database = connection()
+        if database.vendor != "postgresql":
+            message = f"The task queue needs PostgreSQL, but DATABASES[{database.alias!r}] is {database.display_name}."
+            raise ImproperlyConfigured(message) from None
+        if isinstance(error.__cause__, UndefinedTable):
+            message = f"The tables of the task queue are missing: run `{migrate_command(database.alias)}`."
+            raise ProgrammingError(message) from None
+        raise
 
 
 def migrate_command(name: str) -> str:

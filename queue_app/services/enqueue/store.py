@@ -21,7 +21,7 @@ from queue_app.services.enqueue.validate import check_call, check_payloads, chec
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit
 from queue_app.sql import insert
-from queue_app.sql.database import atomic, clock, once_more_after_deadlock
+from queue_app.sql.database import atomic, clock, missing_tables_explained, once_more_after_deadlock
 from queue_app.sql.insert import LimitApplies
 from queue_app.sql.insert_many import STEP, insert_calls, insert_many, instants
 
@@ -206,7 +206,8 @@ def _ensure_queues(rows: Sequence[TaskRow]) -> set[QueueKey]:
         return set()
     fresh = {(database, row.spec.queue) for row in rows} - _known_queues
     for _database, name in sorted(fresh):  # sorted, because two callers with the same new queues could deadlock
-        insert.ensure_queue(name)
+        with missing_tables_explained():
+            insert.ensure_queue(name)
     return fresh
 
 

@@ -1,0 +1,264 @@
+"""Mistakes of the first hour, and the one line that each gets: what is wrong, and what to do."""
+
+import asyncio
+import re
+import uuid
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
+from django.core.management import CommandError, call_command
+from django.db import ProgrammingError, connections
+from django.tasks import task_backends
+from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
+
+from queue_app import task
+from queue_app.exceptions import InvalidTaskData, UnserializableParameters
+from queue_app.index.index import get_index
+from queue_app.management.servers import ServerCommand
+from queue_app.services.enqueue.store import forget_known_queues
+from tests.integration.app.tasks import add
+
+REDIS = {"BACKEND": "django_redis.cache.RedisCache"}
+
+
+def one_line(error: BaseException) -> str:
+    """Return the message, which must be one line."""
+    text = str(error)
+    assert "\n" not in text
+    return text
+
+
+# -- in code --------------------------------------------------------------------------------------
+
+
+def in_coroutine():
+    async def view():
+        add.enqueue(1, 2)
+
+    asyncio.run(view())
+
+
+def in_shell(module):
+    def report():
+        """Do nothing."""
+
+    report.__module__, report.__qualname__ = module, "report"
+    task(report).enqueue()
+
+
+NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001 - the mistake
+IN_5_MINUTES = "in 5 minutes is django.utils.timezone.now() + timedelta(minutes=5)."
+BANDS = "75 and above is critical, 25 to 74 high, -24 to 24 normal, -74 to -25 low, less is background."
+CODE = {
+    "a model instance": (
+        lambda: add.enqueue(User(pk=1), 2),
+        UnserializableParameters,
+        "args[0] is a django.contrib.auth.models.User, which JSON cannot hold; pass plain strings, numbers, lists",
+    ),
+    "a time": (
+        lambda: add.enqueue(1, b=NAIVE),
+        UnserializableParameters,
+        "parameters.b is a datetime.datetime",
+    ),
+    "a Decimal, deep inside": (
+        lambda: add.enqueue(1, b={"rows": [1, {"price": Decimal(1)}]}),
+        UnserializableParameters,
+        "parameters.b.rows[1].price is a decimal.Decimal",
+    ),
+    "a set": (lambda: add.enqueue(1, b={1}), UnserializableParameters, "parameters.b is a builtins.set"),
+    "run_after is a duration": (
+        lambda: add.using(run_after=timedelta(minutes=5)),
+        InvalidTask,
+        f"run_after must be a time with a zone, not datetime.timedelta(seconds=300); {IN_5_MINUTES}",
+    ),
+    "run_after is a number": (
+        lambda: add.using(run_after=60),
+        InvalidTask,
+        "run_after must be a time with a zone, not 60",
+    ),
+    "run_after is a date": (
+        lambda: add.using(run_after=date(2030, 1, 1)),
+        InvalidTask,
+        "not datetime.date(2030, 1, 1)",
+    ),
+    "run_after has no zone": (
+        lambda: add.using(run_after=NAIVE),
+        InvalidTask,
+        "run_after 2030-01-01 00:00:00 has no time zone; django.utils.timezone.make_aware() adds one.",
+    ),
+    "priority is the name of a band": (
+        lambda: add.using(priority="high"),
+        InvalidTask,
+        f"priority must be a whole number from -100 to 100, not 'high'; {BANDS}",
+    ),
+    "priority is a bool": (lambda: add.using(priority=True), InvalidTask, "from -100 to 100, not True"),
+    "priority is too high": (
+        lambda: add.using(priority=1000),
+        InvalidTask,
+        "priority must be a whole number between -100 and 100.",
+    ),
+    "a queue with a blank": (
+        lambda: add.using(queue_name="my mail").enqueue(1, 2),
+        InvalidTaskData,
+        "'my mail' is not a name: use up to 100 letters, digits, dots, dashes and underscores",
+    ),
+    "a mistyped option": (
+        lambda: task(max_retry=3)(in_shell),
+        TypeError,
+        "A task has no option 'max_retry'. Did you mean 'max_retries' or 'retry_delay'?",
+    ),
+    "an option of Celery": (
+        lambda: add.using(countdown=5),
+        TypeError,
+        "A task has no option 'countdown'. Did you mean 'run_after'?",
+    ),
+    "the queue by its short name": (
+        lambda: add.using(queue="mail"),
+        TypeError,
+        "A task has no option 'queue'. Did you mean 'queue_name'?",
+    ),
+    "enqueue in a coroutine": (
+        in_coroutine,
+        SynchronousOnlyOperation,
+        "In a coroutine, write `await task.aenqueue(…)`, not enqueue().",
+    ),
+    "a nested function": (lambda: task(lambda: 1), InvalidTask, "Task function must be defined at a module level."),
+    "an unknown id": (
+        lambda: add.get_result(str(uuid.UUID(int=7))),
+        TaskResultDoesNotExist,
+        "No task has the id 00000000-0000-0000-0000-000000000007; it was purged, or never committed.",
+    ),
+    "an id of something else": (
+        lambda: add.get_result("jPeGnh0bl9feXOJ"),
+        TaskResultDoesNotExist,
+        "'jPeGnh0bl9feXOJ' is not the id of a task of this queue.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("mistake", "error", "message"), CODE.values(), ids=CODE)
+def test_a_mistake_in_code(db, mistake, error, message):
+    with pytest.raises(error) as caught:
+        mistake()
+    assert message in one_line(caught.value)
+
+
+@pytest.mark.parametrize("module", ["__main__", "__console__", "builtins"])
+def test_a_function_of_a_script_or_shell(module):
+    with pytest.raises(InvalidTask) as caught:
+        in_shell(module)
+    assert one_line(caught.value) == (
+        "The task report is defined in a script or a shell, where no worker finds it. Move it to a module, such as"
+        " tasks.py of an installed app, and import it from there."
+    )
+
+
+def test_a_queue_that_tasks_does_not_allow(settings):
+    settings.TASKS = {"default": settings.TASKS["default"] | {"QUEUES": ["default", "mail"]}}
+    with pytest.raises(InvalidTask) as caught:
+        add.using(queue_name="mial")
+    assert one_line(caught.value) == (
+        "TASKS['default'] does not allow the queue 'mial': add it to QUEUES (default, mail), or set \"QUEUES\": [] to"
+        " allow every name."
+    )
+
+
+# -- in the settings and the servers ---------------------------------------------------------------
+
+
+@pytest.fixture
+def not_migrated(settings, monkeypatch):
+    """The default database is one without tables, on the same server."""
+    database = connections["default"]
+    database.close()
+    monkeypatch.setitem(database.settings_dict, "NAME", "postgres")
+    forget_known_queues()
+    yield
+    database.close()
+    forget_known_queues()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_enqueue_without_tables(not_migrated):
+    with pytest.raises(ProgrammingError) as caught:
+        add.enqueue(1, 2)
+    assert one_line(caught.value) == "The tables of the task queue are missing: run `manage.py migrate`."
+    assert caught.value.__suppress_context__
+
+
+def refused() -> str:
+    """Return why ``runworker`` and ``runscheduler`` do not start."""
+
+    def start() -> None:
+        command = ServerCommand()
+        command.check_settings()
+        command.prepare()
+
+    with pytest.raises(CommandError) as caught:
+        start()
+    return one_line(caught.value)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_without_tables(not_migrated):
+    assert refused().endswith("/postgres: run `manage.py migrate` first.")
+
+
+@pytest.fixture
+def cached_in(settings):
+    """Put the index into a cache of its own, as no client of it is kept from other tests."""
+
+    def configure(**cache) -> None:
+        alias = f"index-{uuid.uuid4().hex}"
+        settings.CACHES = settings.CACHES | {alias: REDIS | cache}
+        settings.TASKQUEUE = settings.TASKQUEUE | {"REDIS_ALIAS": alias}
+
+    return configure
+
+
+def without_alias(text: str) -> str:
+    """Return a message with a short name of the cache."""
+    return re.sub(r"index-[0-9a-f]{32}", "index", text)
+
+
+@pytest.mark.parametrize("location", ["127.0.0.1:6379", "me:geheim@127.0.0.1:6379", ["127.0.0.1:6379"]])
+def test_an_address_of_redis_without_scheme(cached_in, location):
+    cached_in(LOCATION=location)
+    message = (
+        "CACHES['index'] has the LOCATION '127.0.0.1:6379', which does not begin with redis://, rediss:// or unix://."
+        ' Write it like "redis://127.0.0.1:6379/0".'
+    )
+    assert without_alias(refused()) == message
+    with pytest.raises(ImproperlyConfigured) as caught:
+        get_index().ping()
+    assert without_alias(one_line(caught.value)) == message
+
+
+def test_a_redis_that_wants_a_password(db, settings, cached_in):
+    cached_in(LOCATION=f"redis://{settings.CACHES['default']['LOCATION'].rpartition('@')[2]}")
+    assert "failed (ping): it requires a password, and LOCATION in CACHES has none." in refused()
+
+
+def test_a_wrong_password_of_redis(db, settings, cached_in):
+    cached_in(LOCATION=f"redis://:no@{settings.CACHES['default']['LOCATION'].rpartition('@')[2]}")
+    assert "invalid username-password pair" in refused()
+
+
+def test_a_cache_of_another_kind(db, cached_in):
+    cached_in(BACKEND="django.core.cache.backends.locmem.LocMemCache")
+    assert without_alias(refused()) == (
+        "The cache 'index' is not served by django_redis.cache.RedisCache, which the task queue needs: set CACHES ="
+        ' {\'index\': {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:6379/0"}}.'
+    )
+
+
+def test_the_backend_is_missing_in_tasks(settings, capsys):
+    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}
+    assert type(task_backends["default"]).__name__ == "ImmediateBackend"
+    call_command("check")
+    assert "(queue_app.W003) No entry of TASKS uses the task queue, so enqueue() stores nothing in it." in (
+        capsys.readouterr().err
+    )
