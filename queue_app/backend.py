@@ -25,6 +25,7 @@ from django.utils.json import normalize_json
 from queue_app import conf, registry
 from queue_app.core.ids import as_texts
 from queue_app.core.records import Enqueued, NewTask, TaskSpec
+from queue_app.core.signatures import check_arguments, check_calls
 from queue_app.exceptions import UnserializableParameters
 from queue_app.registry import AnyTask
 from queue_app.results import load_result, new_result
@@ -76,11 +77,13 @@ class TaskQueueBackend(BaseTaskBackend):
     ) -> AnyResult:
         """Store one task in the caller's transaction and return its result, not yet finished.
 
-        Raises ``InvalidTask`` for a task that this backend cannot take, ``InvalidTaskData``
-        for parameters that must not be stored, and ``IdempotencyConflict`` for a reused key.
+        Raises ``InvalidTask`` for a task that this backend cannot take, ``InvalidTaskData`` for parameters that must
+        not be stored, ``WrongArguments`` if the function does not take them, and ``IdempotencyConflict`` for a reused
+        key.
         """
         from queue_app.services.enqueue.store import enqueue_call  # noqa: PLC0415 - needs models
 
+        check_arguments(task, args, kwargs)
         spec = self._spec_of(task)
         try:
             stored = enqueue_call(spec, args, kwargs)
@@ -105,6 +108,7 @@ class TaskQueueBackend(BaseTaskBackend):
 
         spec = self._spec_of(task)
         calls = list(calls)
+        check_calls(task, calls)
         created: list[AnyResult] = []
 
         def results(stored: list[Enqueued]) -> list[AnyResult]:

@@ -49,6 +49,15 @@ class PayloadTooLarge(InvalidTaskData, code="payload_too_large"):
     """The parameters are larger than the configured limit."""
 
 
+class WrongArguments(InvalidTaskData, TypeError, code="wrong_arguments"):
+    """The function of the task cannot be called with these arguments; ``signature`` shows what it takes."""
+
+    def __init__(self, task_type: str, signature: str, reason: str) -> None:
+        super().__init__("parameters", f"{task_type}{signature} cannot be called with these arguments: {reason}.")
+        self.task_type = task_type
+        self.signature = signature
+
+
 class UnknownTaskType(InvalidTaskData, code="unknown_task_type"):
     """No function is registered for the task type."""
 

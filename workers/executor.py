@@ -21,6 +21,7 @@ from django.tasks.signals import task_finished, task_started
 from queue_app import registry, tracing
 from queue_app.backend import has_receivers
 from queue_app.core.records import Outcome
+from queue_app.core.signatures import check_arguments
 from queue_app.exceptions import Snooze, Throttle
 from queue_app.registry import AnyTask
 from queue_app.services.enqueue.validate import result_text
@@ -94,6 +95,7 @@ class Executor:
         task = registry.get(claimed.task_type)
         args: list[Any] = json.loads(claimed.args)
         kwargs: dict[str, Any] = json.loads(claimed.parameters)
+        check_arguments(task, args, kwargs)
         seen = visible_result(task, held, args, kwargs, self.worker_id) if _wants_result(task) else None
         _send(task_started, task, seen)
         if task.takes_context and seen is not None:

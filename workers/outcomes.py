@@ -17,7 +17,7 @@ from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 
 from queue_app import registry
 from queue_app.core.records import Outcome, TaskFailure, Throttling
-from queue_app.exceptions import Discard, Retry, Snooze, TaskCancelled, TaskTimeout, Throttle
+from queue_app.exceptions import Discard, Retry, Snooze, TaskCancelled, TaskTimeout, Throttle, WrongArguments
 from queue_app.registry import AnyTask
 from queue_app.tasks import AnyResult, next_try
 from queue_app.workers.context import ClaimedAttempt
@@ -85,6 +85,8 @@ def failed(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
         case Retry():
             failure = replace(failure, retry_after=error.after)
         case Discard():
+            failure = replace(failure, retriable=False)
+        case WrongArguments() if error.task_type == held.task.task_type:  # a retry would get the same arguments
             failure = replace(failure, retriable=False)
         case TaskTimeout():
             message = f"The attempt took longer than its timeout of {held.timeout:g} s."

@@ -24,7 +24,7 @@ from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.services.control.limits import InvalidLimits
 
 CONTENT_TYPE: Final = "application/problem+json"
-TITLES: Final = {413: "Content Too Large"}  # older versions of Python have another name
+TITLES: Final = {413: "Content Too Large", 422: "Unprocessable Content"}  # older versions of Python have another name
 RETRY_AFTER_SECONDS: Final = 2
 TEXT_LIMIT: Final = 500
 logger = logging.getLogger("django.request")
@@ -70,6 +70,7 @@ class Rule(NamedTuple):
 #: The first rule whose class matches applies.
 RULES: Final = (
     Rule(InvalidInput, 400),
+    Rule(own.WrongArguments, 422),
     Rule(InvalidTaskData, 400),
     Rule(own.QueueFull, 429),
     Rule(own.UserLimitExceeded, 429),
@@ -168,6 +169,8 @@ def _entry(error: InvalidTaskData) -> dict[str, Any]:
         entry["limit"] = error.limit
     if isinstance(error, own.UnknownTaskType | own.UnknownQueue):
         entry["near_matches"] = error.near_matches
+    if isinstance(error, own.WrongArguments):
+        entry["signature"] = error.signature
     return entry
 
 

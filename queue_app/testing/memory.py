@@ -15,6 +15,7 @@ from django.utils import timezone
 from queue_app.core.ids import uuid7
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import effective_band
+from queue_app.core.signatures import check_arguments, check_calls
 from queue_app.core.states import Status
 from queue_app.exceptions import IdempotencyConflict
 from queue_app.registry import AnyTask
@@ -73,6 +74,7 @@ class MemoryBackend(BaseTaskBackend):
     ) -> AnyResult:
         """Store one task; raises the real backend's errors."""
         self.validate_task(task)
+        check_arguments(task, args, kwargs)
         texts = as_json(args, kwargs)
         key, user = getattr(task, "idempotency_key", None), getattr(task, "user", "")
         if key is not None and (first := self._holder_of(key, user)) is not None:
@@ -102,6 +104,7 @@ class MemoryBackend(BaseTaskBackend):
         """Store one task for each (args, kwargs), all or none; return the results in order."""
         calls = list(calls)
         self.validate_task(task)
+        check_calls(task, calls)
         for args, kwargs in calls:
             as_json(args, kwargs)
         return [self.enqueue(task, args, kwargs) for args, kwargs in calls]

@@ -86,9 +86,9 @@ def test_our_decorator_works_on_other_backends(settings):
 
 
 def test_parameters_that_django_turns_into_json(engine):
-    result = default_task_backend.enqueue(add, [range(2), b"x"], {"b": MappingProxyType({"c": ("d",)})})
+    result = default_task_backend.enqueue(add, [(range(2), b"x")], {"b": MappingProxyType({"c": ("d",)})})
     result.refresh()
-    assert (result.args, result.kwargs) == ([[0, 1], "x"], {"b": {"c": ["d"]}})
+    assert (result.args, result.kwargs) == ([[[0, 1], "x"]], {"b": {"c": ["d"]}})
     [many] = default_task_backend.enqueue_many(add, [((range(2),), {})])
     assert add.get_result(many.id).args == [[0, 1]]
 

@@ -185,7 +185,10 @@ def test_a_type_that_the_code_does_not_have(run):
 
 
 def test_wrong_arguments(run):
-    assert "unexpected keyword argument 'size'" in run(chores.quick, size=3).failure.message
+    """They are not retried: another attempt would get the same."""
+    failure = run(chores.quick, size=3).failure
+    assert "unexpected keyword argument 'size'" in failure.message
+    assert (failure.exception_class, failure.retriable) == ("queue_app.exceptions.WrongArguments", False)
 
 
 # -- context, signals, async ---------------------------------------------------------------------

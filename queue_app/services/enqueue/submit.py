@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from queue_app import registry
 from queue_app.core.records import Enqueued, NewTask, TaskRow, TaskSpec
+from queue_app.core.signatures import check_arguments
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.models import Queue, Task
@@ -21,12 +22,12 @@ def submit(new: NewTask, *, write_events: bool = True) -> Enqueued:
     """Store a task by the name of its type, and return it with its position in the queue.
 
     A replayed task is described as it is now; it may wait in another queue than the caller asked for.
-    Without ``write_events`` the caller writes the event that the task was accepted. Raises ``InvalidTaskData``
-    (``UnknownTaskType`` and ``UnknownQueue`` with near matches) for a task that must not be stored, and the other
-    errors of ``enqueue``.
+    Without ``write_events`` the caller writes the event that the task was accepted. Raises ``InvalidTaskData`` for a
+    task that must not be stored (``WrongArguments`` with a signature, ``UnknownTaskType`` and ``UnknownQueue`` with
+    near matches), and the other errors of ``enqueue``.
     """
     spec = _spec(new, set())
-    row = check_call(spec, new.args, new.parameters)
+    row = _row(spec, new)
     stored = store_one(row, outside=True, write_events=write_events, locate=True)
     if stored.created:
         return stored
@@ -46,7 +47,7 @@ def submit_many(tasks: Sequence[NewTask]) -> list[Enqueued]:
     for position, new in enumerate(tasks):
         try:
             spec = _spec(new, queues)
-            rows.append(check_call(spec, new.args, new.parameters))
+            rows.append(_row(spec, new))
             _check_repetition(spec.idempotency_key, keys)
         except InvalidTaskData as error:
             error.field = f"tasks[{position}].{error.field}"
@@ -67,6 +68,12 @@ def _spec(new: NewTask, queues: set[str]) -> TaskSpec:
             raise UnknownQueue(spec.queue, {registered.queue_name, *names})
         queues.add(spec.queue)
     return spec
+
+
+def _row(spec: TaskSpec, new: NewTask) -> TaskRow:
+    row = check_call(spec, new.args, new.parameters)
+    check_arguments(registry.get(spec.task_type), new.args, new.parameters)
+    return row
 
 
 def _check_repetition(key: str | None, keys: set[str]) -> None:

@@ -4,7 +4,6 @@ An edit takes effect from the next tick on. It locks the row, so it waits for a 
 after it goes by the new values.
 """
 
-import inspect
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -14,6 +13,7 @@ from django.db import IntegrityError
 from queue_app import registry
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask, TaskSpec
+from queue_app.core.signatures import check_arguments
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Schedule
 from queue_app.models.columns import NAME_LENGTH
@@ -172,9 +172,4 @@ def _check_signature(task: AnyTask, schedule: Schedule) -> None:
             message = f"{schedule.instant_parameter!r} is both a parameter and the instant_parameter."
             raise InvalidTaskData("instant_parameter", message)
         names[schedule.instant_parameter] = ""
-    signature = inspect.signature(task.func)
-    try:
-        signature.bind(*([None] if task.takes_context else []), *schedule.args, **names)
-    except TypeError as error:
-        message = f"{schedule.task_type}{signature} cannot be called with these parameters: {error}."
-        raise InvalidTaskData("parameters", message, code="wrong_arguments") from None
+    check_arguments(task, schedule.args, names)

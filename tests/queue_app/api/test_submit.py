@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from queue_app import registry, task
 from queue_app.core.priorities import Band
+from queue_app.exceptions import WrongArguments
 from queue_app.models import Queue, Task
 
 
@@ -129,11 +131,11 @@ class TestIdempotencyKey:
         assert [r.status_code for r in (first, again, both)] == [201, 200, 200]
         assert first.data["task_id"] == again.data["task_id"] == both.data["task_id"]
 
-    @pytest.mark.parametrize("change", [{"parameters": {"n": 2}}, {"task_type": "render"}])
+    @pytest.mark.parametrize("change", [{"parameters": {"n": 2}}, {"task_type": "render", "parameters": {"frame": 1}}])
     def test_conflicts_with_another_task(self, alice, plain_type, render_type, change):
         body = {"task_type": plain_type, "parameters": {"n": 1}, "idempotency_key": "once"}
         alice.submit(**body)
-        response = alice.submit(**body | ({"task_type": render_type} if "task_type" in change else change))
+        response = alice.submit(**body | change | ({"task_type": render_type} if "task_type" in change else {}))
         assert (response.status_code, response.data["code"]) == (409, "idempotency_conflict")
         assert Task.objects.count() == 1
 
@@ -152,3 +154,26 @@ def test_the_user_is_always_the_caller(staff, plain_type):
     client = staff("view_task", "add_task", "change_task")
     assert client.submit(task_type=plain_type, user="alice").data["code"] == "read_only_field"
     assert stored_task(client.submit(task_type=plain_type)).user == client.user.username
+
+
+@task(queue_name="default")
+def of_order(order_id: int, *, note: str = "swordfish") -> None:
+    """Take an order."""
+
+
+class TestWrongArguments:
+    @pytest.mark.parametrize("parameters", [{}, {"order": 1}, {"order_id": 1, "colour": "red"}])
+    def test_are_refused_with_the_signature(self, alice, row_counts, parameters):
+        before = row_counts()
+        body = {"task_type": registry.type_of(of_order), "parameters": parameters}
+        for answer in (alice.submit(**body), alice.post("/api/v1/tasks/bulk", {"tasks": [body]})):
+            assert (answer.status_code, answer.data["code"]) == (422, "wrong_arguments")
+            [error] = answer.data["errors"]
+            assert error["field"].endswith("parameters")
+            assert error["signature"].startswith("(order_id: ")
+            assert "swordfish" not in answer.content.decode()
+        with pytest.raises(WrongArguments):
+            of_order.enqueue(**parameters)
+        with pytest.raises(WrongArguments):
+            of_order.get_backend().enqueue_many(of_order, [([1], {}), ([], parameters)])
+        assert row_counts() == before
