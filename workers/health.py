@@ -18,6 +18,13 @@ _REPLY: Final = (
     "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {size}\r\nConnection: close\r\n\r\n"
 )
 CHECK_SECONDS: Final = 1.0
+#: Time beyond three heartbeats after which a loop that has not turned, or a process that has not run, counts as stuck.
+STALE_SECONDS: Final = 5.0
+
+
+def stale_seconds(heartbeat_seconds: float) -> float:
+    """Return the time after which a process that shows no life counts as stuck."""
+    return 3 * heartbeat_seconds + STALE_SECONDS
 
 
 class LoopHeartbeat:
@@ -35,9 +42,14 @@ class LoopHeartbeat:
         _TIME.pack_into(self._memory, 0, 0.0)
 
     @property
+    def at(self) -> float:
+        """Monotonic time of the last turn; 0 before the first."""
+        return float(_TIME.unpack_from(self._memory, 0)[0])
+
+    @property
     def age(self) -> float | None:
         """Seconds since the last turn; ``None`` before the first."""
-        at = _TIME.unpack_from(self._memory, 0)[0]
+        at = self.at
         return time.monotonic() - at if at else None
 
 

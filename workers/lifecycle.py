@@ -32,6 +32,8 @@ _OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, HURRY, DUMP, QUIET)
 #: Maximum length of one sleep. Python runs a signal handler between two steps of the main thread. A signal that
 #: arrives just before the thread falls asleep is handled only after the sleep.
 MAX_SLEEP_SECONDS = 1.0
+#: Time that threads which tasks have left get to end when the main thread has ended.
+THREADS_SECONDS = 5.0
 MAX_STACK = 30  # frames of each thread in a dump
 STDIN, STDERR = 0, 2
 
@@ -54,7 +56,6 @@ class Shutdown:
         self.lost = ""  # why the worker lost its tasks: it was declared dead, or its supervisor is gone
         self.draining = False  # claims nothing more, and exits when its tasks have ended
         self.quiet = False  # claims nothing more, and stays
-        self._hurried = False
         self._grace = grace_seconds
         self._at: float | None = None  # monotonic time at which the grace period ends
 
@@ -66,7 +67,13 @@ class Shutdown:
 
     def hurry(self) -> None:
         """Exit with the next turn of the loop."""
-        self.draining = self._hurried = True
+        self.draining = True
+        self._at = min(time.monotonic(), self._at or math.inf)
+
+    def lose(self, why: str) -> None:
+        """Exit with the next turn of the loop, because the tasks belong to others now."""
+        self.lost = why
+        self._at = time.monotonic()
 
     @property
     def wanted(self) -> bool:
@@ -81,12 +88,17 @@ class Shutdown:
     @property
     def is_now(self) -> bool:
         """Whether the worker exits now, even if tasks still run."""
-        return bool(self.lost) or self._hurried or self.remaining == 0
+        return bool(self.lost) or self.remaining == 0
 
     @property
     def remaining(self) -> float | None:
         """Seconds until the grace period is over; ``None`` if the worker does not drain."""
         return None if self._at is None else max(0.0, self._at - time.monotonic())
+
+    @property
+    def overdue(self) -> float:
+        """Seconds since the grace period was over; 0 before."""
+        return 0.0 if self._at is None else max(0.0, time.monotonic() - self._at)
 
     def code(self, *, failed: bool, gave_back: bool) -> Exit:
         """Return the exit code: an outcome that could not be written comes first, then the reason to exit."""
@@ -129,6 +141,17 @@ def leave_group_of_parent() -> None:
     close_stdin()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # drops one that came between fork and setpgid
+
+
+def end_with_main_thread() -> None:
+    """End this process soon after its main thread, also if tasks have left threads that never end."""
+
+    def watch() -> None:
+        threading.main_thread().join()
+        time.sleep(THREADS_SECONDS)
+        os._exit(Exit.OK)
+
+    threading.Thread(target=watch, name="end", daemon=True).start()
 
 
 def close_stdin() -> None:

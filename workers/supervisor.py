@@ -6,6 +6,7 @@ child that the loop is just starting or has just collected.
 
 import gc
 import logging
+import math
 import os
 import signal
 import time
@@ -19,13 +20,14 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from queue_app import console
-from queue_app.workers.health import HealthMonitor, LoopHeartbeat, notify_systemd
+from queue_app.workers.health import HealthMonitor, LoopHeartbeat, notify_systemd, stale_seconds
 from queue_app.workers.lifecycle import (
     DUMP,
     HURRY,
     QUIET,
     Exit,
     Wakeup,
+    end_with_main_thread,
     leave_group_of_parent,
     on_signals,
     signals_held,
@@ -33,6 +35,7 @@ from queue_app.workers.lifecycle import (
 from queue_app.workers.options import WorkerOptions, numbered_name
 from queue_app.workers.reload import Reloader, restart
 from queue_app.workers.transport.base import Transport
+from queue_app.workers.watchdog import EXIT_SECONDS, WINDS
 from queue_app.workers.worker import Worker
 
 logger = logging.getLogger("taskqueue")
@@ -41,8 +44,14 @@ logger = logging.getLogger("taskqueue")
 STABLE_SECONDS = 10.0
 MIN_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
-#: Time beyond three heartbeats after which a loop that has not turned counts as stuck.
-STALE_SECONDS = 5.0
+#: Number of looks in a row without a sign of life after which a child is killed. It takes twice the time in which the
+#: child's own watchdog ends it, and matters for a process that the system has stopped.
+MAX_MISSED = 2 * WINDS
+#: Time after which a child that was asked to end, and whose watchdog has not ended it either, is killed.
+KILL_SECONDS = EXIT_SECONDS + 5.0
+#: Exit code of a child that has done its work (``--burst``, ``--max-tasks``), or that staff asked to drain. A task
+#: that ends the process itself often uses 0.
+DONE = 64
 
 
 @dataclass(slots=True)
@@ -54,6 +63,8 @@ class Child:
     pid: int
     started_at: float
     backoff: float = 0.0
+    seen: float = 0.0  # the last sign of life that the supervisor has seen (monotonic)
+    missed: int = 0  # looks since then
 
 
 class Supervisor:
@@ -63,6 +74,10 @@ class Supervisor:
         self.options = options
         self.processes = processes
         self.loop_heartbeats = [LoopHeartbeat() for _ in range(processes)]
+        self._heartbeats = [LoopHeartbeat() for _ in range(processes)]  # of the watchdogs
+        self._stale = stale_seconds(options.heartbeat_seconds)
+        self._look_at = 0.0  # when to look at the children again (monotonic)
+        self._kill_at = math.inf  # when to kill the children that have not ended (monotonic)
         self._transport = transport
         self._children: dict[int, Child] = {}
         self._restarts: list[tuple[float, Child]] = []
@@ -101,15 +116,38 @@ class Supervisor:
                 self._on_ended(self._children.pop(pid), os.waitstatus_to_exitcode(status))
         while self._forwarded_stops < self._stops:
             self._forwarded_stops += 1
-            self._send(signal.SIGTERM if self._forwarded_stops == 1 else HURRY)
+            is_first = self._forwarded_stops == 1
+            self._send(signal.SIGTERM if is_first else HURRY)
+            grace = self.options.grace_seconds if is_first else 0.0
+            self._kill_at = min(self._kill_at, time.monotonic() + grace + KILL_SECONDS)
         while self._to_forward:
             self._send(self._to_forward.popleft())
         now = time.monotonic()
+        if now >= min(self._look_at, self._kill_at):
+            self._kill_stuck(now)
         due = [child for at, child in self._restarts if at <= now]
         self._restarts = [(at, child) for at, child in self._restarts if at > now]
         for child in due:
             if not self._stops:
                 self._start(child.number, child.backoff)
+
+    def _kill_stuck(self, now: float) -> None:
+        """Kill the children that showed no life at several looks, or that have not ended long after a stop signal.
+
+        Looks are counted instead of the time: this process may have been suspended together with its children.
+        """
+        self._look_at = now + self._stale / WINDS
+        is_over = now >= self._kill_at
+        if is_over:
+            self._kill_at = now + KILL_SECONDS
+        for child in self._children.values():
+            at = self._heartbeats[child.number - 1].at
+            child.missed = child.missed + 1 if at and at == child.seen else 0
+            child.seen = at
+            if is_over or child.missed > MAX_MISSED:
+                why = "has not ended in time" if is_over else "shows no life"
+                logger.error("worker process %d (pid %d) %s; the supervisor kills it", child.number, child.pid, why)
+                os.kill(child.pid, signal.SIGKILL)
 
     def quiet(self) -> None:
         """Let the workers and their replacements claim nothing more."""
@@ -134,6 +172,7 @@ class Supervisor:
         connections.close_all()
         worker_id, supervisor = uuid.uuid4(), os.getpid()
         self.loop_heartbeats[number - 1].reset()
+        self._heartbeats[number - 1].reset()
         with signals_held():  # until the child has replaced the handlers that it inherits
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # the health monitor's thread holds no lock of ours
@@ -155,9 +194,12 @@ class Supervisor:
             options = replace(self.options, name=numbered_name(self.options.name, number))
             worker = Worker(options, self._transport, worker_id, supervisor)
             worker.loop_heartbeat = self.loop_heartbeats[number - 1]
+            worker.watchdog.heartbeat = self._heartbeats[number - 1]
             if self._quiet:
                 worker.quiet()
             code = int(worker.run())
+            if code == Exit.OK and not worker.is_signalled:
+                code = DONE
         except Exception:
             logger.exception("worker process %d failed", number)
         finally:
@@ -165,10 +207,10 @@ class Supervisor:
 
     def _on_ended(self, child: Child, code: int) -> None:
         """Record how a child ended, and give back its tasks unless it did so itself."""
-        if code == Exit.OK:
+        if code == DONE or (code == Exit.OK and self._stops):
             return
         if code not in (Exit.LOST, Exit.GAVE_BACK):
-            logger.error("worker process %d (pid %d) died with code %d", child.number, child.pid, code)
+            logger.error("worker process %d (pid %d) %s", child.number, child.pid, _how(code))
             self._mark_dead(child.worker_id)
         if self._stops:
             self._worst = max(self._worst, Exit(code) if code in list(Exit) else Exit.CRASHED)
@@ -191,10 +233,16 @@ class Supervisor:
         child.backoff = 0.0 if lived >= STABLE_SECONDS else min(MAX_BACKOFF_SECONDS, delay)
         self._restarts.append((time.monotonic() + child.backoff, child))
 
-    def _sleep_seconds(self) -> float | None:
-        if not self._restarts or self._stops:
-            return None
-        return max(0.0, min(at for at, _ in self._restarts) - time.monotonic())
+    def _sleep_seconds(self) -> float:
+        restarts = [] if self._stops else [at for at, _ in self._restarts]
+        return max(0.0, min(self._look_at, self._kill_at, *restarts) - time.monotonic())
+
+
+def _how(code: int) -> str:
+    """Return in words how a child ended that was not asked to."""
+    if code == -signal.SIGALRM:
+        return "ran no Python code for too long, and its watchdog ended it; the stacks are above"
+    return "ended with code 0, but was not asked to" if code == Exit.OK else f"died with code {code}"
 
 
 def run_workers(
@@ -208,7 +256,7 @@ def run_workers(
     else:
         runner = Supervisor(options, transport, processes)
         loop_heartbeats = runner.loop_heartbeats
-    HealthMonitor(loop_heartbeats, 3 * options.heartbeat_seconds + STALE_SECONDS, health_port).start()
+    HealthMonitor(loop_heartbeats, stale_seconds(options.heartbeat_seconds), health_port).start()
     reloader = Reloader(lambda: os.kill(os.getpid(), signal.SIGTERM))
     if reload:
         reloader.start()
@@ -218,4 +266,5 @@ def run_workers(
     notify_systemd("STOPPING=1")
     if reloader.changed:
         restart()
+    end_with_main_thread()
     return code

@@ -12,11 +12,13 @@ from queue_app.logs import ATTRIBUTE
 from queue_app.workers import capture
 from queue_app.workers.background import Heartbeat, WakeListener
 from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.health import stale_seconds
 from queue_app.workers.lifecycle import DUMP, HURRY, QUIET, Exit, dump, guard_forks, on_signals
 from queue_app.workers.loop import WorkerLoop
 from queue_app.workers.options import WorkerOptions, identify
 from queue_app.workers.summary import counted
 from queue_app.workers.transport.base import Transport
+from queue_app.workers.watchdog import Watchdog
 
 logger = logging.getLogger("taskqueue")
 
@@ -35,7 +37,9 @@ class Worker(WorkerLoop):
         supervisor: int | None = None,
     ) -> None:
         super().__init__(options, transport, worker_id or uuid.uuid4())
+        self.is_signalled = False  # whether the worker ends because of a signal
         self._is_supervised = supervisor is not None
+        self.watchdog = Watchdog(stale_seconds(options.heartbeat_seconds), self._shutdown)
         self._is_drain_logged = False
         self._heartbeat = Heartbeat(options.heartbeat_seconds, self._beat, self._on_lost, supervisor)
         self._wake_listener = WakeListener(self.id, transport, self._wake)
@@ -44,23 +48,29 @@ class Worker(WorkerLoop):
 
     def run(self) -> Exit:
         """Work until a signal, ``max_tasks``, or the end of a burst; return the exit code."""
-        stop = self.drain if self._is_supervised else self.stop
-        handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, HURRY: self.hurry, DUMP: self.dump, QUIET: self.quiet}
+        handlers = {
+            signal.SIGTERM: self.stop,
+            signal.SIGINT: self.stop,
+            HURRY: self.hurry,
+            DUMP: self.dump,
+            QUIET: self.quiet,
+        }
         with on_signals(handlers):
             if not self._try(self._register):
                 return Exit.UNREACHABLE
             capture.install()
             guard_forks()
             self._pool.start()
-            self._heartbeat.start()
-            self._wake_listener.start()
-            self._log_start()
-            while True:
-                self.run_once()
-                self._log_drain()
-                if self._finished():
-                    return self._exit()
-                self._wakeup.wait(self._sleep_seconds())
+            with self.watchdog:
+                self._heartbeat.start()
+                self._wake_listener.start()
+                self._log_start()
+                while True:
+                    self.run_once()
+                    self._log_drain()
+                    if self._finished():
+                        return self._exit()
+                    self._wakeup.wait(self._sleep_seconds())
 
     def _register(self) -> None:
         self._transport.register(
@@ -95,8 +105,9 @@ class Worker(WorkerLoop):
         )
 
     def stop(self) -> None:
-        """Drain; when called again, exit at once."""
-        if self._shutdown.draining:
+        """Drain; when called again, exit at once. A supervisor sends another signal for that."""
+        self.is_signalled = True
+        if self._shutdown.draining and not self._is_supervised:
             self.hurry()
         else:
             self.drain()
@@ -108,6 +119,7 @@ class Worker(WorkerLoop):
 
     def hurry(self) -> None:
         """Give back all tasks, also the running ones, and exit."""
+        self.is_signalled = True
         self._shutdown.hurry()
         self._wakeup.set()
 
@@ -187,7 +199,7 @@ class Worker(WorkerLoop):
 
     def _on_lost(self, why: str) -> None:
         logger.error("worker %s stops: %s", self.options.name, why)
-        self._shutdown.lost = why
+        self._shutdown.lose(why)
         self._wakeup.set()
 
 

@@ -2,6 +2,10 @@
 
 import os
 import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -9,9 +13,9 @@ import pytest
 from queue_app.core.states import Status
 from queue_app.models import Worker
 from queue_app.registry import type_of
-from queue_app.workers.lifecycle import Exit
+from queue_app.workers.lifecycle import HURRY, Exit
 from queue_app.workers.options import MAX_NAME, WorkerOptions
-from queue_app.workers.supervisor import Child, Supervisor
+from queue_app.workers.supervisor import DONE, KILL_SECONDS, MAX_MISSED, Child, Supervisor
 from queue_app.workers.transport.direct import DirectTransport
 from tests.integration.app import tasks
 from tests.integration.processes import Process, eventually, lines
@@ -77,6 +81,40 @@ def test_a_killed_child_is_replaced_and_its_task_given_back_at_once(fleet, log, 
     process.send(signal.SIGTERM)
     assert process.exit_code() == 0
     assert_index_agrees()
+
+
+@pytest.mark.parametrize("how", ["exit", "term"])
+def test_a_child_that_ends_with_0_unasked_is_replaced(fleet, log, how):
+    task_id = put(type_of(tasks.end_once), args=[log, how])
+    process = fleet.worker("--processes", "2", "--concurrency", "1")
+    eventually(lambda: status(task_id) == Status.COMPLETED, "the task completes")
+    eventually(lambda: "ended with code 0, but was not asked to" in process.log, "the supervisor sees it")
+    eventually(lambda: len(process.children()) == 2, "it is replaced")
+    assert row(task_id).attempt == (2 if how == "exit" else 1)
+    process.send(signal.SIGTERM)
+    assert process.exit_code() == 0
+    assert_index_agrees()
+
+
+def test_a_burst_does_not_end_while_work_is_left(fleet, log):
+    ids = [put(type_of(tasks.end_once), args=[log, "exit"]) for _ in range(2)]
+    process = fleet.worker("--processes", "2", "--concurrency", "1", "--burst")
+    assert process.exit_code() == 0
+    assert [status(task_id) for task_id in ids] == [Status.COMPLETED] * 2
+
+
+@pytest.mark.slow
+def test_a_task_that_keeps_the_lock_of_python_costs_one_process(fleet, log):
+    stuck = put(type_of(tasks.keep_lock), args=[log])
+    process = fleet.worker("--processes", "2", "--concurrency", "2", heartbeat=0.05, TASKQUEUE__RETRY__MAX_CRASHES="1")
+    eventually(lambda: lines(log), "it begins")
+    eventually(lambda: status(stuck) == Status.DEAD_LETTER, "it is given up")
+    after = put(NOTE, args=[log, "after"])
+    eventually(lambda: len(process.children()) == 2 and status(after) == Status.COMPLETED, "two processes work")
+    assert "its watchdog ended it" in process.log
+    assert "in keep_lock" in process.log, "the stack"
+    process.send(signal.SIGTERM)
+    assert process.exit_code() == 0
 
 
 def test_a_signal_drains_all(pair, gate):
@@ -167,9 +205,6 @@ def supervisor(monkeypatch) -> Supervisor:
 
 def child(lived: float, backoff: float = 0.0) -> Child:
     """Return a child that was started ``lived`` seconds ago."""
-    import time  # noqa: PLC0415
-    import uuid  # noqa: PLC0415
-
     return Child(1, uuid.uuid4(), 1, time.monotonic() - lived, backoff)
 
 
@@ -183,9 +218,52 @@ def test_a_child_that_dies_young_is_restarted_after_growing_delays(supervisor, l
     assert len(supervisor._restarts) == 1
 
 
-def test_a_child_that_exits_normally_is_not_replaced(supervisor):
-    supervisor._on_ended(child(1), 0)
+def test_a_child_that_has_done_its_work_is_not_replaced(supervisor):
+    supervisor._on_ended(child(1), DONE)
     assert supervisor._restarts == []
+
+
+@pytest.fixture
+def sleeper(supervisor) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that the supervisor takes for its child."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        supervisor._children[process.pid] = Child(1, uuid.uuid4(), process.pid, time.monotonic())
+        yield process
+        process.kill()
+
+
+def test_a_child_that_shows_no_life_is_killed(supervisor, sleeper):
+    os.kill(sleeper.pid, signal.SIGSTOP)
+    for look in range(5):
+        supervisor._heartbeats[0].beat()
+        supervisor._kill_stuck(look)
+    for look in range(MAX_MISSED):
+        supervisor._kill_stuck(look)
+    assert sleeper.poll() is None
+    supervisor._kill_stuck(100)
+    assert sleeper.wait(30) == -signal.SIGKILL
+
+
+def test_a_child_that_has_not_begun_to_beat_is_left_alone(supervisor, sleeper):
+    for look in range(3 * MAX_MISSED):
+        supervisor._kill_stuck(look)
+    assert sleeper.poll() is None
+
+
+def test_a_child_that_ignores_the_stop_is_killed(supervisor, sleeper, monkeypatch):
+    monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)))
+    signals: list[tuple[int, int]] = []
+    supervisor.stop()
+    supervisor.run_once()
+    assert supervisor._kill_at == pytest.approx(
+        time.monotonic() + supervisor.options.grace_seconds + KILL_SECONDS, abs=5
+    )
+    supervisor.stop()
+    supervisor.run_once()
+    assert supervisor._kill_at == pytest.approx(time.monotonic() + KILL_SECONDS, abs=5), "it does not wait any more"
+    supervisor._kill_stuck(supervisor._kill_at)
+    monkeypatch.undo()  # the fixture kills it
+    assert signals == [(sleeper.pid, number) for number in (signal.SIGTERM, HURRY, signal.SIGKILL)]
 
 
 def test_nothing_is_replaced_once_it_stops(supervisor):

@@ -1,6 +1,7 @@
 """Tasks whose side effects go to a file that is opened for appending, one short line a write."""
 
 import asyncio
+import ctypes
 import logging
 import os
 import signal
@@ -68,6 +69,24 @@ def die_once(log: str, text: str) -> None:
     write(log, text)
     if first:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task
+def end_once(log: str, how: str) -> None:
+    """End the process that runs it, the first time, as if its work were done."""
+    first = not Path(log).exists()
+    write(log, str(os.getpid()))
+    if how == "term":
+        os.kill(os.getpid(), signal.SIGTERM)
+    elif first:
+        os._exit(0)
+
+
+@task
+def keep_lock(log: str) -> None:
+    """Call C code that never releases Python's lock."""
+    write(log, str(os.getpid()))
+    ctypes.PyDLL(None).sleep(600)
 
 
 @task

@@ -1,0 +1,53 @@
+"""A process that cannot end by itself is ended, with its stacks on the standard error."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import ctypes, threading, time
+from queue_app.workers import watchdog
+from queue_app.workers.lifecycle import Shutdown
+watchdog.EXIT_SECONDS = 0.3
+shutdown = Shutdown(0.1)
+dog = watchdog.Watchdog(0.5, shutdown)
+dog.__enter__()
+time.sleep(1)
+print("alive", flush=True)
+"""
+ENDS = {
+    "keeps the lock of Python": ("def keeps(): ctypes.PyDLL(None).sleep(60)\nkeeps()", -signal.SIGALRM, "in keeps"),
+    "keeps it in a thread": (
+        "threading.Thread(target=lambda: ctypes.PyDLL(None).sleep(60)).start()\ntime.sleep(60)",
+        -signal.SIGALRM,
+        "in <lambda>",
+    ),
+    "does not end after a drain": ("def waits(): time.sleep(60)\nshutdown.drain()\nwaits()", 1, "in waits"),
+    "does not end when hurried": ("def waits(): time.sleep(60)\nshutdown.hurry()\nwaits()", 1, "in waits"),
+    "does not end when dead": ("def waits(): time.sleep(60)\nshutdown.lose('dead')\nwaits()", 1, "in waits"),
+    "ends": ("dog.__exit__()\ntime.sleep(1)", 0, ""),
+}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_a_process_that_cannot_end_by_itself_is_ended(kind):
+    code, exit_code, stack = ENDS[kind]
+    found = subprocess.run(
+        [sys.executable, "-c", SCRIPT + code], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (found.returncode, found.stdout) == (exit_code, "alive\n")
+    assert stack in found.stderr
+
+
+@pytest.mark.parametrize("thread", ["", "threading.Thread(target=time.sleep, args=(60,)).start()"])
+def test_a_process_ends_although_a_task_has_left_a_thread(thread):
+    code = f"""
+import threading, time
+from queue_app.workers import lifecycle
+lifecycle.THREADS_SECONDS = 0.2
+lifecycle.end_with_main_thread()
+{thread}
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=50, check=False).returncode == 0
