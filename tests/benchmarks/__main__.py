@@ -49,6 +49,7 @@ def main() -> int:
         "rows",
         "indexes",
         "admin",
+        "schedules",
     )
     parser = argparse.ArgumentParser(prog="./dev bench")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(names)}; default: all")
