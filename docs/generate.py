@@ -70,6 +70,7 @@ CHECKS = {
     " READ COMMITTED: by its `OPTIONS`, or by the server's default. The latter runs with `migrate` and"
     " `check --database`, and before a worker or scheduler starts.",
     "queue_app.E008": "`USE_TZ` is false. The queue then refuses every call, before it writes anything.",
+    "queue_app.E013": "A schedule is declared with an invalid value, and is not stored.",
     "queue_app.E009": "Django writes the models of the queue to another database than the one that `DATABASE_ALIAS`"
     " names: a router is missing.",
     "queue_app.E010": "The database named by `DATABASE_ALIAS` is read-only, like a standby. E010, E011 and W002 run"

@@ -261,6 +261,25 @@ def entry_problems(alias: str, options: Mapping[str, Any], queues: Any) -> list[
     return problems
 
 
+@register("taskqueue")
+def check_schedules(**_: Any) -> list[CheckMessage]:
+    """Report schedules that the code declares with invalid values (E013)."""
+    from queue_app.schedules import declared  # noqa: PLC0415 - it imports the project's tasks
+    from queue_app.services.schedules.edit import problem_of  # noqa: PLC0415 - it needs the models
+
+    if not django_settings.USE_TZ or not apps.is_installed("queue_app"):
+        return []
+    return [
+        Error(
+            f"The schedule {name!r} is declared with an invalid {problem.field}: {problem}",
+            hint="Mend it where it is declared: @schedule, or TASKQUEUE['SCHEDULES']. Until then it is not stored.",
+            id="queue_app.E013",
+        )
+        for name, declaration in sorted(declared().items())
+        if (problem := problem_of(declaration.values)) is not None
+    ]
+
+
 def _is_queue_name(name: object) -> bool:
     from queue_app.services.enqueue.validate import check_queue_name  # noqa: PLC0415 - it needs the models
 

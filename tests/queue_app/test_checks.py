@@ -132,3 +132,11 @@ def test_the_index_needs_django_redis(settings, alias, cache, found):
     caches = settings.CACHES | ({alias: cache} if cache is not None else {})
     with override_settings(TASKQUEUE={"REDIS_ALIAS": alias}, CACHES=caches):
         assert ids(checks.check_redis()) == found
+
+
+def test_a_schedule_that_cannot_tick_is_reported_where_it_is_declared(settings):
+    declared = {"nightly": {"task": "tests.workers.chores.echo", "args": [1], "cron": "0 0 30 2 *"}}
+    with override_settings(TASKQUEUE=settings.TASKQUEUE | {"SCHEDULES": declared}):
+        (found,) = run_checks(tags=["taskqueue"])
+    assert found.id == "queue_app.E013"
+    assert "'nightly' is declared with an invalid cron: '0 0 30 2 *' never ticks" in found.msg

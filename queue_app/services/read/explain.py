@@ -23,7 +23,7 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.placement import GateState, Placement
 from queue_app.index.server import index_health
-from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
+from queue_app.models import Limit, Queue, RuntimeSettings, ScheduleTick, Task, Worker
 from queue_app.models.limit import Scope
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.worker import WorkerStatus
@@ -73,7 +73,15 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
             reasons = [Reason("index_unreachable", text), *_pauses(task, visible)]
         reasons += _from_workers(task, named=visible is None)
         reasons += _stalled(task, named=visible is None)
-    return Explanation(task.id, status.value, tuple(reasons))
+    return Explanation(task.id, status.value, (*reasons, *_of_schedule(task)))
+
+
+def _of_schedule(task: Task) -> Iterator[Reason]:
+    tick = ScheduleTick.objects.using(alias()).filter(task_id=task.id).select_related("schedule").first()
+    if tick is not None:
+        text = f"It is the tick of {_time(tick.instant)} of the schedule {tick.schedule.name}."
+        details = {"schedule": tick.schedule.name, "instant": tick.instant, "kind": tick.kind}
+        yield Reason("schedule", text, blocks=False, details=details)
 
 
 def _executing(task: Task, visible: TaskQuerySet | None) -> Reason:

@@ -5,7 +5,7 @@ after it goes by the new values.
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.db import IntegrityError
@@ -115,7 +115,16 @@ def set_values(schedule: Schedule, values: Mapping[str, Any]) -> None:
         raise InvalidTaskData("parameters", "parameters must be an object with string keys.", code="object_expected")
     task = registry.get(schedule.task_type)
     _check_signature(task, schedule)
-    task_of(schedule, clock())
+    task_of(schedule, datetime.now(UTC))
+
+
+def problem_of(values: Mapping[str, Any]) -> InvalidTaskData | None:
+    """Return what is wrong with the values of a schedule; asks no database."""
+    try:
+        set_values(Schedule(name="checked"), with_options(values))
+    except InvalidTaskData as error:
+        return error
+    return None
 
 
 def plan_ahead(schedule: Schedule, now: datetime) -> None:

@@ -10,6 +10,7 @@ from django.db import connection, transaction
 from queue_app.models import Queue, Schedule, ScheduleTick, Task, TaskPayload
 from queue_app.services.control.pause import pause_schedule, resume_schedule
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.read.explain import explain
 from queue_app.services.schedules import tick
 from queue_app.services.schedules.edit import create_schedule, delete_schedule, update_schedule
 from queue_app.services.schedules.run import run_schedule
@@ -126,6 +127,14 @@ def test_a_schedule_that_cannot_tick_does_not_stop_the_others(engine, caplog):
     assert "the schedule broken cannot tick" in caplog.text
     assert history("sound") == [(1, "due", "task")]
     assert Schedule.objects.get(name="broken").due_at == minutes(2)
+
+
+def test_explain_names_the_schedule(engine):
+    every_minute()
+    run_due(now=minutes(1))
+    (*_others, reason) = explain(Task.objects.get().id).reasons
+    assert (reason.code, reason.blocks, reason.details["schedule"]) == ("schedule", False, "minutely")
+    assert reason.text == "It is the tick of 2026-01-01 12:01:00 UTC of the schedule minutely."
 
 
 # -- missed ticks ------------------------------------------------------------------
