@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError
+from django.tasks import task
 from django.utils import timezone
 
 from queue_app.core.priorities import Band
@@ -23,12 +24,21 @@ from queue_app.management.commands.taskqueue import Command
 from queue_app.management.verbs import top
 from queue_app.management.verbs.top import page
 from queue_app.models import AuditEntry, Limit, Operation, Queue, RuntimeSettings, Task, TaskPayload
+from queue_app.registry import type_of
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.upkeep.maintenance import purge
 from tests.support.engine import assert_index_agrees, failed, flush, index_away, put, put_many, row, status, take
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
-COUNT = "taskqueue_project.demo.tasks.count_words"
+
+
+@task
+def count_anything(**parameters: object) -> int:
+    """Return the number of the parameters."""
+    return len(parameters)
+
+
+COUNT = type_of(count_anything)
 
 
 def call(*words: object) -> tuple[int, str]:
