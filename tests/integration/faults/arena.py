@@ -7,18 +7,40 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+import psutil
 import redis
 
 from taskqueue_project.embedded.data_directory import DataDirectory
 from taskqueue_project.embedded.postgres import Postgres
 from taskqueue_project.embedded.server import Server
 from taskqueue_project.embedded.valkey import Valkey
+from tests.integration.faults.stepping import Clock
 from tests.integration.processes import ROOT, SETTINGS, eventually
+
+
+class Rows(Postgres):
+    """A PostgreSQL whose clock may step."""
+
+    clock: Clock | None = None
+
+    def spawn_options(self) -> dict[str, Any]:
+        """Preload the clock."""
+        return super().spawn_options() | ({"env": os.environ | self.clock.env} if self.clock else {})
+
+
+class Places(Valkey):
+    """A Valkey whose clock may step."""
+
+    clock: Clock | None = None
+
+    def spawn_options(self) -> dict[str, Any]:
+        """Preload the clock."""
+        return super().spawn_options() | ({"env": os.environ | self.clock.env} if self.clock else {})
 
 
 class Arena:
@@ -26,8 +48,9 @@ class Arena:
 
     def __init__(self, folder: Path) -> None:
         folder.chmod(0o711)  # PostgreSQL runs as another user when we are root
-        self.postgres = Postgres(DataDirectory(folder / "rows"), durable=False)
-        self.valkey = Valkey(DataDirectory(folder / "index"), durable=False)
+        self.folder = folder
+        self.postgres = Rows(DataDirectory(folder / "rows"), durable=False)
+        self.valkey = Places(DataDirectory(folder / "index"), durable=False)
         self._client: redis.Redis | None = None
 
     def __enter__(self) -> Self:
@@ -114,6 +137,45 @@ class Arena:
         """Stop PostgreSQL and start it."""
         self.stop_postgres()
         self.start_postgres()
+
+    @contextmanager
+    def own_clock(self, server: Rows | Places) -> Iterator[Clock]:
+        """Restart a server with a clock that may step, and without it at the end."""
+        clock = server.clock = Clock(server.data.root / "clock")
+        try:
+            self._restart(server)
+            yield clock
+        finally:
+            server.clock = None
+            self._restart(server)
+
+    @staticmethod
+    def _restart(server: Server) -> None:
+        from django.db import connection  # noqa: PLC0415 - needs the addresses
+
+        connection.close()
+        _kill(server, signal.SIGQUIT if isinstance(server, Postgres) else signal.SIGKILL)
+        _start(server)
+
+    @contextmanager
+    def stopped(self, server: Server) -> Iterator[None]:
+        """Stop all processes of a server for a block (SIGSTOP): it keeps its connections and answers nothing."""
+        assert server.process is not None
+        processes = [psutil.Process(server.process.pid)]
+        processes += processes[0].children(recursive=True)
+        try:
+            for each in processes:
+                each.suspend()
+            yield
+        finally:
+            for each in processes:
+                with suppress(psutil.NoSuchProcess):
+                    each.resume()
+
+    def pause_valkey(self, seconds: float) -> None:
+        """Let Valkey keep all commands waiting (CLIENT PAUSE)."""
+        assert self._client is not None
+        self._client.execute_command("CLIENT", "PAUSE", int(seconds * 1000), "ALL")
 
     def cut_connections(self) -> int:
         """End every other session of the database; return how many there were."""

@@ -32,8 +32,8 @@ def edit_limits(run: Run) -> None:
             run.arena.flush()
         run.flowing_again("flowing after an edit of limits (s)", time.monotonic())
     run.reach(1)
-    wrong = over_rate(_starts("other"), RATE, BURST + IN_HAND)
-    assert wrong == [], wrong[:5]
+    wrong = over_rate(starts("other"), RATE, BURST + IN_HAND)
+    run.broken += wrong
 
 
 def _edit(run: Run, number: int) -> None:
@@ -49,7 +49,8 @@ def _edit(run: Run, number: int) -> None:
     limit.save()
 
 
-def _starts(queue: str) -> list[datetime]:
+def starts(queue: str) -> list[datetime]:
+    """Return when the tasks of a queue have started, in order."""
     found = Task.objects.filter(queue=queue, status=Status.COMPLETED).order_by("started_at")
     return list(found.values_list("started_at", flat=True))
 

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from queue_app.services.repair.rebuild import rebuild
 from tests.integration.app import tasks
 from tests.integration.checkers import out_of_order, over_cap
 from tests.integration.faults.arena import Arena, patient
+from tests.integration.faults.watch import Watch
 from tests.integration.processes import Fleet, Process, eventually, fleet_on
 from tests.support.engine import assert_index_agrees
 from tests.support.history import Event, History, installed
@@ -43,6 +44,7 @@ class Metrics:
     doubled: list[str]
     stale: list[str]
     over_cap: list[str]
+    broken: list[str]  # other promises: rates, tasks that no longer exist
     leases: int
     apart: str = ""  # how the index differs from the rows
 
@@ -50,7 +52,15 @@ class Metrics:
     def faults(self) -> list[str]:
         """Everything that is wrong."""
         leases = [f"{self.leases} leases left"] if self.leases else []
-        return [*self.lost, *self.doubled, *self.stale, *self.over_cap, *leases, *filter(None, [self.apart])]
+        return [
+            *self.lost,
+            *self.doubled,
+            *self.stale,
+            *self.over_cap,
+            *self.broken,
+            *leases,
+            *filter(None, [self.apart]),
+        ]
 
 
 @dataclass
@@ -65,6 +75,17 @@ class Run:
     log: str
     order: list[tuple[uuid.UUID, str, int]] = field(default_factory=list)  # id, queue, band; as acknowledged
     measured: dict[str, float] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)  # what the fault itself found
+    stack: ExitStack = field(default_factory=ExitStack)
+    watch: Watch = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare to watch."""
+        self.watch = Watch(lambda: len(self.order))
+
+    def on_exit[T](self, context: AbstractContextManager[T]) -> T:
+        """Enter a context for the rest of the run."""
+        return self.stack.enter_context(context)
 
     # -- load --------------------------------------------------------------------
 
@@ -81,6 +102,11 @@ class Run:
         for start in range(0, len(wanted), 200):
             part = wanted[start : start + 200]
             self.note(part, [stored.id for stored in enqueue_many(part)])
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this run."""
+        return Path(self.log).parent
 
     @property
     def gate(self) -> Path:
@@ -146,7 +172,7 @@ class Run:
         if wait:
             with_room(lambda: not disagreement())
             apart = disagreement()
-        return Metrics(lost, self.doubled(), self.stale(), self.beyond_caps(), self.leases(), apart)
+        return Metrics(lost, self.doubled(), self.stale(), self.beyond_caps(), self.broken, self.leases(), apart)
 
     def doubled(self) -> list[str]:
         """Return the tasks with two recorded successes."""
@@ -229,4 +255,11 @@ def run_on(arena: Arena, folder: Path, *, seed: int, count: int) -> Iterator[Run
     settings.save()
     assert rebuild() is not None
     with installed() as history, fleet_on(arena.env, folder) as fleet:
-        yield Run(arena, fleet, history, random.Random(seed), count, str(folder / "log"))
+        run = Run(arena, fleet, history, random.Random(seed), count, str(folder / "log"))
+        with run.stack:
+            run.watch.start()
+            try:
+                yield run
+            finally:
+                run.watch.stop()
+                fleet.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.integration.faults import deaths, edits, outages
+from tests.integration.faults import clocks, deaths, edits, outages
 from tests.integration.faults.run import Run
 from tests.integration.faults.starts import start
 
@@ -36,4 +36,25 @@ FAULTS: list[Fault] = [
     deaths.kill_celery,
     deaths.two_of_everything,
     edits.edit_limits,
+    clocks.valkey_clock_ahead,
+    clocks.valkey_clock_back,
+    clocks.postgres_clock_ahead,
+    clocks.postgres_clock_back,
+    clocks.clocks_of_machines,
 ]
+
+#: The longest standstill that a fault may cause, in seconds, while the servers that work needs are there.
+STANDSTILL_LIMIT = 30.0
+_KILLS = (
+    deaths.kill_children,
+    deaths.kill_supervisor,
+    deaths.kill_everything,
+    deaths.kill_scheduler,
+    deaths.kill_celery,
+)
+_LOSSES = (outages.flush, outages.flush_every_second, outages.restart_valkey, outages.restart_postgres)
+_STEPS = (clocks.valkey_clock_ahead, clocks.valkey_clock_back, clocks.clocks_of_machines)
+STANDSTILL_LIMITS: dict[Fault, float] = {
+    **dict.fromkeys((*_KILLS, *_LOSSES, outages.cut_connections), 5.0),
+    **dict.fromkeys(_STEPS, clocks.STEP_LIMIT),
+}
