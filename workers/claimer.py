@@ -46,6 +46,7 @@ class Claimer:
         self._in_flight = in_flight
         self._pool = pool
         self._has_unacknowledged = False  # whether a claim may have been granted without an answer
+        self.compare_rows = False  # whether to look for tasks that the rows assign to this worker, and it does not hold
         self._refill_at: float | None = None  # when (monotonic) a limit allows another start
         self._last_granted = self._last_progress = time.monotonic()
 
@@ -141,10 +142,16 @@ class Claimer:
             self._in_flight.give_back()
 
     def give_back_unacknowledged(self) -> None:
-        """Give back the tasks of a claim whose answer never arrived because the connection broke."""
+        """Give back the tasks of a claim whose answer never arrived because the connection broke.
+
+        With every heartbeat, also give back tasks whose end PostgreSQL has forgotten: a failover can lose commits.
+        """
         if self._has_unacknowledged:
             self._in_flight.give_back_unacknowledged(self._worker_id)
-            self._has_unacknowledged = False
+            self._has_unacknowledged = self.compare_rows = False
+        elif self.compare_rows:
+            self.compare_rows = False
+            self._in_flight.give_back_forgotten(self._worker_id)
 
 
 def _beyond(held: list[ClaimedAttempt], free: int) -> list[ClaimedAttempt]:

@@ -126,3 +126,7 @@ class InFlight:
     def give_back_unacknowledged(self, worker_id: uuid.UUID) -> None:
         """Return to the queue the tasks that PostgreSQL assigns to this worker but that the worker does not hold."""
         self._transport.give_back_unacknowledged(worker_id, [task_id for task_id, _ in self._held])
+
+    def give_back_forgotten(self, worker_id: uuid.UUID) -> None:
+        """The same, if no claim lacks its answer."""
+        self._transport.give_back_forgotten(worker_id, [task_id for task_id, _ in self._held])

@@ -193,7 +193,7 @@ class Worker(WorkerLoop):
         if alive and not self._shutdown.draining and self._transport.is_asked_to_drain(self.id):
             logger.info("worker %s was asked to drain", self.options.name)
             self.drain()
-        self._discovery.requested = self._check_cancelled = True
+        self._discovery.requested = self._check_cancelled = self._claimer.compare_rows = True
         self._wakeup.set()
         return alive
 

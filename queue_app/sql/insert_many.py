@@ -61,7 +61,8 @@ def insert_calls[T](
             for row, at in zip(rows, instants(clock, step), strict=False)
         ]
         ids = as_digits([row.id for row in rows])
-        with connection().cursor() as cursor:
+        # Django's cursors do not translate errors of the driver in COPY.
+        with connection().wrap_database_errors, connection().cursor() as cursor:
             traceparent = trace.of_caller()
             with cursor.copy(_COPY_TASK) as copy:
                 for text in _in_chunks(_task_lines(ids, stored, clock)):

@@ -103,9 +103,11 @@ def refs(ids: list[uuid.UUID]) -> list[TaskRef]:
     return [TaskRef.from_row(row) for row in found]
 
 
-def raise_generation() -> int:
-    """Begin a new generation; return its number.
+def raise_generation(above: int = 0) -> int:
+    """Begin a new generation; return its number, which is also above ``above``, that of the index.
 
+    After a failover to a standby that lacks commits, the rows may be of an earlier generation than the index. A number
+    that is a million ahead is none.
     Waits for the claims that are being committed, so that the caller can then read every
     grant of an earlier generation.
     """
@@ -114,8 +116,11 @@ def raise_generation() -> int:
         number: int = fetch_value(
             "INSERT INTO queue_app_indexgeneration (id, number, started_at, tasks, leases)"
             " VALUES (1, 1, clock_timestamp(), 0, 0)"
-            " ON CONFLICT (id) DO UPDATE SET number = queue_app_indexgeneration.number + 1,"
-            " abandoned_until = 0, started_at = clock_timestamp(), ready_at = NULL RETURNING number"
+            " ON CONFLICT (id) DO UPDATE SET number = 1 + CASE"
+            " WHEN %(above)s BETWEEN queue_app_indexgeneration.number AND queue_app_indexgeneration.number + 1000000"
+            " THEN %(above)s ELSE queue_app_indexgeneration.number END,"
+            " abandoned_until = 0, started_at = clock_timestamp(), ready_at = NULL RETURNING number",
+            {"above": above},
         )
     return number
 

@@ -1,28 +1,37 @@
-"""A TCP proxy that is slow, and at times passes nothing on: the network between a process and its server."""
+"""A TCP proxy that is slow, loses packets and at times passes nothing on: the network between processes and servers."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from contextlib import suppress
 from typing import Self
 
 HOST = "127.0.0.1"
 CHUNK = 65536
+#: The least time after which Linux sends a packet again.
+RESENT_SECONDS = 0.2
 
 
 class Proxy:
-    """Passes bytes on to a port of this machine, ``delay`` seconds late; nothing at all while it is stalled."""
+    """Passes bytes on to a port of this machine, ``delay`` seconds late; nothing at all while it is stalled.
 
-    def __init__(self, target: int, delay: float = 0.0) -> None:
+    ``loss`` is the share of lost packets. TCP sends a packet again, so the bytes come ``RESENT_SECONDS`` later.
+    """
+
+    def __init__(self, target: int, delay: float = 0.0, loss: float = 0.0) -> None:
         self.target = target
         self.delay = delay
+        self.loss = loss
         self.port = 0
         self.passed = 0  # bytes
         self._loop = asyncio.new_event_loop()
         self._open = asyncio.Event()
         self._stop = asyncio.Event()
         self._listening = threading.Event()
+        self._known: set[asyncio.Task[None] | None] = set()  # connections
+        self._forgotten: set[asyncio.Task[None] | None] = set()
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
 
     def __enter__(self) -> Self:
@@ -44,6 +53,10 @@ class Proxy:
         """Pass everything on that was kept."""
         self._loop.call_soon_threadsafe(self._open.set)
 
+    def forget(self) -> None:
+        """Swallow everything on the connections that there are, without a word: they are half open."""
+        self._loop.call_soon_threadsafe(lambda: self._forgotten.update(self._known))
+
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve())
@@ -62,20 +75,29 @@ class Proxy:
         except OSError:
             writer.close()
             return
+        me = asyncio.current_task()
+        self._known.add(me)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pass_on(reader, onward[1]))
-                group.create_task(self._pass_on(onward[0], writer))
+                group.create_task(self._pass_on(reader, onward[1], me))
+                group.create_task(self._pass_on(onward[0], writer, me))
         finally:
+            self._known.discard(me)
+            self._forgotten.discard(me)
             for end in (writer, onward[1]):
                 end.close()
 
-    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pass_on(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, connection: asyncio.Task[None] | None
+    ) -> None:
         with suppress(OSError):
             while data := await source.read(CHUNK):
-                if self.delay:
-                    await asyncio.sleep(self.delay)
+                late = self.delay + (RESENT_SECONDS if self.loss and random.random() < self.loss else 0.0)
+                if late:
+                    await asyncio.sleep(late)
                 await self._open.wait()
+                if connection in self._forgotten:
+                    continue
                 sink.write(data)
                 await sink.drain()
                 self.passed += len(data)

@@ -6,7 +6,7 @@ from django.db import DataError, OperationalError
 from queue_app import signals
 from queue_app.core.states import Status
 from queue_app.index import calls, client, get_index
-from queue_app.models import TaskAttempt, TaskResult
+from queue_app.models import Task, TaskAttempt, TaskResult
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.workers.loop import RETRY_SECONDS
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, status
@@ -160,6 +160,29 @@ def test_the_worker_itself_ends_the_leases_of_a_broken_claim(hire, monkeypatch):
     worker.later(1)
     assert worker.until_empty() == 3
     assert_index_agrees()
+
+
+def test_a_task_whose_end_was_forgotten_runs_again(hire):
+    """PostgreSQL failed over to a standby that lacks the last commits: the rows say that the worker has the task."""
+    [task_id] = put_many(1, QUICK)
+    worker = hire(concurrency=1)
+    assert claim_service.claim(worker.profile, worker.id, 1)
+    worker.run_once()
+    assert status(task_id) == Status.EXECUTING
+    worker._beat()
+    assert worker.until_empty() == 1
+    assert status(task_id) == Status.COMPLETED
+    assert_index_agrees()
+
+
+def test_what_a_worker_holds_stays_its_own_at_a_heartbeat(hire):
+    put_many(3, QUICK)
+    worker = hire(concurrency=2)
+    worker.run_once()
+    worker._beat()
+    worker.run_once()
+    assert worker.until_empty() == 3
+    assert not Task.objects.filter(attempt__gt=1).exists()
 
 
 def test_a_lost_reply_of_the_claim_script_costs_one_pause(hire, monkeypatch):

@@ -88,6 +88,10 @@ class Transport(Protocol):
         """Return the tasks that the worker was granted by a claim whose answer it never saw."""
         return 0
 
+    def give_back_forgotten(self, worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
+        """Return the tasks that the rows assign to the worker without a claim that lacks its answer."""
+        return 0
+
     def record_progress(self, reports: Sequence[ProgressReport]) -> None:
         """Store progress, log lines and extensions of running attempts."""
 

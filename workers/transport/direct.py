@@ -25,6 +25,7 @@ class DirectTransport:
     finish = staticmethod(outcomes.finish)
     give_back = staticmethod(claims.give_back)
     give_back_unacknowledged = staticmethod(claims.recover)
+    give_back_forgotten = staticmethod(claims.give_back_unacknowledged)
     record_progress = staticmethod(outcomes.record_progress)
     earlier_attempts = staticmethod(results.earlier_attempts)
     make_due = staticmethod(promote.make_due)

@@ -65,7 +65,7 @@ def rebuild() -> Rebuilt | None:
     if not index.lock("rebuild", token, LOCK_SECONDS):
         return None
     try:
-        number = snapshot.raise_generation()
+        number = snapshot.raise_generation(above=index.generation().number)
         if not index.begin_generation(number, token, copy_limits):
             return None
         leases = index.restore_leases(snapshot.executing())

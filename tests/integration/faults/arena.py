@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import psutil
+import psycopg
 import redis
 
 from taskqueue_project.embedded.data_directory import DataDirectory
@@ -125,6 +127,15 @@ class Arena:
         """Start it again, empty."""
         _start(self.valkey)
 
+    def kill_postgres(self) -> None:
+        """End PostgreSQL as a crash of its machine does: all its processes at once."""
+        process = self.postgres.process
+        assert process is not None
+        for each in [*psutil.Process(process.pid).children(), psutil.Process(process.pid)]:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.wait(30)
+
     def stop_postgres(self) -> None:
         """Shut PostgreSQL down in its immediate mode."""
         _kill(self.postgres, signal.SIGQUIT)
@@ -171,6 +182,42 @@ class Arena:
             for each in processes:
                 with suppress(psutil.NoSuchProcess):
                     each.resume()
+
+    @contextmanager
+    def connections_taken(self) -> Iterator[None]:
+        """Take every connection that PostgreSQL allows away from everyone else, for a block."""
+        taken: list[psycopg.Connection] = []
+        stop, full = threading.Event(), threading.Event()
+
+        def take() -> None:
+            while not stop.is_set():
+                try:
+                    url = f"{self.postgres.url()}?application_name=taker"
+                    taken.append(psycopg.connect(url, connect_timeout=5, autocommit=True))
+                except psycopg.OperationalError:
+                    full.set()
+
+        threads = [threading.Thread(target=take) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            assert full.wait(60)
+            taken[0].execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE backend_type = 'client backend' AND application_name <> 'taker'"
+            )
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+            for each in taken:
+                each.close()
+
+    def keep_append_only_file(self) -> None:
+        """Let Valkey write every change to its disk, until it is started anew."""
+        assert self._client is not None
+        self._client.config_set("appendonly", "yes")
 
     def pause_valkey(self, seconds: float) -> None:
         """Let Valkey keep all commands waiting (CLIENT PAUSE)."""

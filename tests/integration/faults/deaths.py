@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import threading
@@ -73,6 +74,21 @@ def stop_and_continue(run: Run, **env: str) -> None:
     refused = one.log.count("came too late and was refused")
     assert refused, "its late results are refused"
     run.measured["late results refused"] = refused
+
+
+def suspend_host(run: Run, seconds: float = 12) -> None:
+    """Suspend everything but the servers for four times the budget of a heartbeat, as a laptop that is closed does."""
+    run.load()
+    processes = [*start(run), run.fleet.processes[0]]
+    for _ in run.moments(2):
+        groups = [os.getpgid(process.pid) for process in processes if process.alive]
+        with run.watch.away():
+            for group in groups:
+                os.killpg(group, signal.SIGSTOP)
+            time.sleep(seconds)  # the fault itself
+            for group in groups:
+                os.killpg(group, signal.SIGCONT)
+        run.flowing_again("flowing after a suspended host went on (s)", time.monotonic())
 
 
 # -- the scheduler ---------------------------------------------------------------------

@@ -7,9 +7,8 @@ import time
 
 from queue_app.services.notify import index as notify
 from tests.integration.faults.arena import patient
-from tests.integration.faults.run import HEARTBEAT, Run
+from tests.integration.faults.run import Run
 from tests.integration.faults.starts import start
-from tests.support.proxy import Proxy
 
 # -- the index -------------------------------------------------------------------------
 
@@ -76,6 +75,21 @@ def valkey_away(run: Run, seconds: float = 10) -> None:
     assert len(run.order) > before
 
 
+def pause_valkey(run: Run, seconds: float = 10) -> None:
+    """Let Valkey keep all commands waiting for a while (CLIENT PAUSE), and stop it as long (SIGSTOP)."""
+    run.load()
+    start(run)
+    for number, _ in enumerate(run.moments(2)):
+        with run.watch.away():
+            if number:
+                with run.arena.stopped(run.arena.valkey):
+                    time.sleep(seconds)  # the fault itself
+            else:
+                run.arena.pause_valkey(seconds)
+                time.sleep(seconds)
+        run.flowing_again("flowing after Valkey went on (s)", time.monotonic())
+
+
 # -- the rows --------------------------------------------------------------------------
 
 
@@ -88,6 +102,26 @@ def restart_postgres(run: Run) -> None:
         run.flowing_again("flowing after a restart of PostgreSQL (s)", time.monotonic())
 
 
+def stop_postgres(run: Run, seconds: float = 10) -> None:
+    """Stop all processes of PostgreSQL for a while (SIGSTOP), and let them go on."""
+    run.load()
+    start(run)
+    for _ in run.moments(2):
+        with run.watch.away(), run.arena.stopped(run.arena.postgres):
+            time.sleep(seconds)  # the fault itself
+        run.flowing_again("flowing after PostgreSQL went on (s)", time.monotonic())
+
+
+def use_up_connections(run: Run, seconds: float = 20) -> None:
+    """Cut all sessions of PostgreSQL, and let others take every connection that it allows for a while."""
+    run.load()
+    start(run)
+    for _ in run.moments(1):
+        with run.watch.away(), run.arena.connections_taken():
+            time.sleep(seconds)  # the fault itself
+        run.flowing_again("flowing after connections became free (s)", time.monotonic())
+
+
 def cut_connections(run: Run) -> None:
     """End every session of PostgreSQL, several times."""
     run.load()
@@ -96,27 +130,3 @@ def cut_connections(run: Run) -> None:
         cut = patient(run.arena.cut_connections)
         run.measured["connections cut"] = run.measured.get("connections cut", 0) + cut
         run.flowing_again("flowing after all connections were cut (s)", time.monotonic())
-
-
-def slow_network(run: Run) -> None:
-    """Put a slow network between the workers and both servers, which at times passes nothing on."""
-    run.load()
-    arena = run.arena
-    with Proxy(arena.postgres.port, delay=0.002) as rows, Proxy(arena.valkey.port, delay=0.002) as index:
-        env = {
-            "DATABASE_URL": arena.postgres.url().replace(f":{rows.target}/", f":{rows.port}/"),
-            "REDIS_URL": arena.valkey.url().replace(f":{index.target}/", f":{index.port}/"),
-        }
-        run.fleet.scheduler()
-        workers = [run.fleet.worker("--processes", "2", "--concurrency", "5", heartbeat=HEARTBEAT, **env)]
-        for number, _ in enumerate(run.moments(4)):
-            proxy = (rows, index)[number % 2]
-            proxy.stall()
-            time.sleep(run.chance.uniform(1, 5))  # the fault itself; three silent seconds are a death
-            proxy.resume()
-            run.flowing_again("flowing after a stalled network (s)", time.monotonic())
-        assert rows.passed > 0
-        assert index.passed > 0
-        run.reach(1)
-        for worker in workers:
-            worker.kill()

@@ -74,6 +74,7 @@ class Run:
     count: int
     log: str
     order: list[tuple[uuid.UUID, str, int]] = field(default_factory=list)  # id, queue, band; as acknowledged
+    texts: dict[uuid.UUID, str] = field(default_factory=dict)  # what each task writes
     measured: dict[str, float] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)  # what the fault itself found
     stack: ExitStack = field(default_factory=ExitStack)
@@ -131,6 +132,7 @@ class Run:
     def note(self, wanted: list[NewTask], ids: list[uuid.UUID]) -> None:
         """Remember what was acknowledged."""
         self.order += [(task_id, new.queue, new.priority) for new, task_id in zip(wanted, ids, strict=True)]
+        self.texts |= {task_id: new.args[1] for new, task_id in zip(wanted, ids, strict=True)}
 
     # -- progress ----------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.integration.faults import clocks, deaths, edits, outages
+from tests.integration.faults import clocks, deaths, disks, edits, failover, network, outages
 from tests.integration.faults.run import Run
 from tests.integration.faults.starts import start
 
@@ -31,7 +31,14 @@ FAULTS: list[Fault] = [
     outages.valkey_away,
     outages.restart_postgres,
     outages.cut_connections,
-    outages.slow_network,
+    outages.stop_postgres,
+    outages.use_up_connections,
+    outages.pause_valkey,
+    failover.fail_over,
+    disks.fill_disk_of_postgres,
+    disks.fill_disk_of_valkey,
+    *network.FAULTS,
+    deaths.suspend_host,
     deaths.kill_scheduler,
     deaths.kill_celery,
     deaths.two_of_everything,

@@ -3,12 +3,13 @@
 from datetime import UTC, datetime
 
 import pytest
+from django.db import DatabaseError, connection
 
 from queue_app.core.priorities import Band
 from queue_app.models import Task, TaskPayload
 from queue_app.services.enqueue.store import enqueue, enqueue_calls, enqueue_many
 from queue_app.services.enqueue.validate import check_spec
-from tests.support.engine import new, put, row, take_ids
+from tests.support.engine import new, put, put_many, row, take_ids
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -74,3 +75,15 @@ def test_results_that_cannot_be_made_store_nothing(engine):
     assert not TaskPayload.objects.exists()
     assert engine.check().waiting == set()
     assert enqueue_calls(check_spec(new("a")), [([], {})] * 3, len) == 3  # the connection serves on
+
+
+def test_errors_of_the_copy_are_djangos(engine):
+    """A disk that is full, for example. Here a check of the table refuses the rows."""
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE queue_app_task ADD CONSTRAINT none_today CHECK (queue <> 'default') NOT VALID")
+    try:
+        with pytest.raises(DatabaseError, match="none_today"):
+            put_many(2)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE queue_app_task DROP CONSTRAINT none_today")

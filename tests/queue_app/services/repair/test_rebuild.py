@@ -344,3 +344,18 @@ def test_caps_hold_while_the_index_is_lost_again_and_again(engine, history):
     at_once([lose, *(lambda h=hand: work(h) for hand in hands)])
     assert {history.states(task_id) for task_id in ids} == {"queued executing completed"}
     assert history.most_executing() <= 2
+
+
+def test_the_generation_rises_above_that_of_the_index(engine):
+    """PostgreSQL failed over to a standby of an earlier generation: its next number must not be one that was used."""
+    rebuild()
+    used = rebuild().generation
+    IndexGeneration.objects.update(number=used - 1)
+    assert rebuild_if_needed().generation == used + 1
+    assert_index_agrees()
+
+
+def test_a_senseless_number_in_the_index_does_not_count(engine):
+    number = rebuild().generation
+    engine.index._client.hset(engine.index.keys.generation, "number", 10**30)
+    assert rebuild().generation == number + 1
