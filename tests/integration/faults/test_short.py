@@ -108,7 +108,7 @@ def test_the_checker_sees_tasks_that_nobody_returns(arena, tmp_path):
         run.held_by(one, 4)  # in all its slots
         other = alone(run)
         # A worker that starts looks for dead neighbours, and would take over what this one held.
-        eventually(lambda: " runs " in other.log, "both work")
+        eventually(lambda: " waits for tasks" in other.log, "both work")
         one.kill()
         run.load()
 
