@@ -201,6 +201,10 @@ class WorkerLost(TaskQueueError, code="worker_lost"):
     """The worker was declared dead or has left; it must register again."""
 
 
+class WorkerNameTaken(TaskQueueError, code="worker_name_taken"):
+    """A living worker of another token, or of this project's own machines, has this name."""
+
+
 class StaleLease(TaskQueueError, code="stale_lease"):
     """The attempt no longer holds its task; ``status`` is the task's present state."""
 

@@ -4,6 +4,9 @@ from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
 
+#: A wrong Host is refused before a view is found; the API answers it with a problem document too.
+handler400 = "queue_app.api.errors.bad_request"
+
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("", include("queue_app.urls")),

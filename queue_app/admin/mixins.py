@@ -161,6 +161,8 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
         }
         try:
             check_reason(request.POST.get(EDIT_REASON, ""), REASON_LENGTH)
+            if any("\x00" in text for name in request.GET for text in (name, *request.GET.getlist(name))):
+                raise ValidationError("NUL")  # noqa: TRY301 - answered like the other invalid values
             return super().changelist_view(request, context | (extra_context or {}))
         except InvalidTaskData as error:
             self.refuse(request, error)

@@ -4,6 +4,7 @@
 details, which reveal nothing about the inside of the server.
 """
 
+import json
 import logging
 import math
 from collections.abc import Sequence
@@ -13,8 +14,10 @@ from typing import Any, Final, NamedTuple
 from django.core import exceptions as django
 from django.core.signals import got_request_exception
 from django.db import DatabaseError, DataError, InterfaceError, OperationalError
-from django.http import Http404, HttpRequest, UnreadablePostError
+from django.http import Http404, HttpRequest, HttpResponse, UnreadablePostError
 from django.http.multipartparser import MultiPartParserError
+from django.urls import resolve
+from django.views import defaults
 from rest_framework import exceptions as drf
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
@@ -79,6 +82,7 @@ RULES: Final = (
     Rule(own.OutOfScope, 403),
     Rule(own.WorkerNotFound, 404),
     Rule(own.WorkerLost, 409),
+    Rule(own.WorkerNameTaken, 409),
     Rule(own.StaleLease, 409),
     Rule(own.InvalidTransition, 409),
     Rule(own.ChangedMeanwhile, 412),
@@ -144,6 +148,18 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
         problem |= {"queue": error.queue or None, "limit": error.limit, "current": error.current}
     set_rollback()
     return Response(problem, status=status, headers=_headers(error, status), content_type=CONTENT_TYPE)
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Answer what Django refuses before a view is found, such as a wrong Host; for ``handler400`` of a project."""
+    try:
+        is_api = resolve(request.path_info).app_name == "queue_app"
+    except Http404:
+        is_api = False
+    if not is_api:
+        return defaults.bad_request(request, exception)
+    problem = {"title": "Bad Request", "status": 400, "code": "bad_request", "detail": "The request is malformed."}
+    return HttpResponse(json.dumps(problem), status=HTTPStatus.BAD_REQUEST, content_type=CONTENT_TYPE)
 
 
 def printable(text: str, limit: int = TEXT_LIMIT) -> str:

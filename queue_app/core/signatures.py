@@ -10,6 +10,7 @@ from django.tasks.base import Task
 from queue_app.exceptions import WrongArguments
 
 SHOWN: Final = 300  # characters of a signature in a message
+_LISTS: Final = (list, tuple)
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -80,6 +81,8 @@ def check_calls(task: AnyTask, calls: Iterable[tuple[Sequence[Any], Mapping[str,
     """Raise ``WrongArguments`` for the first call that does not fit; calls like the one before cost almost nothing."""
     positions, names = -1, None
     for args, kwargs in calls:
+        if type(args) not in _LISTS or type(kwargs) is not dict:  # the check of payloads refuses them
+            continue
         if len(args) != positions or kwargs.keys() != names:
             check_arguments(task, args, kwargs)
             positions, names = len(args), kwargs.keys()

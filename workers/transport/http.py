@@ -15,6 +15,7 @@ from queue_app.core.priorities import parse_band
 from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
 from queue_app.exceptions import IndexUnavailable, InvalidTaskData, WorkerLost
 from queue_app.index import Profile
+from queue_app.services.enqueue.validate import MAX_TIMEOUT_SECONDS
 from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.workers.transport.base import OnWait, OutcomesRefused, Transport
 from queue_app.workers.wire import task_of
@@ -27,6 +28,8 @@ MAX_POLL: Final = 100
 MAX_RUNNING: Final = 1000
 #: Maximum size of a request body in bytes; the server's own limit is a multiple (``api.body``).
 MAX_BODY: Final = 256 * 1024
+#: Maximum seconds by which one report moves a deadline.
+MAX_EXTENSION: Final = MAX_TIMEOUT_SECONDS
 #: Maximum seconds of a throttle.
 MAX_THROTTLE: Final = 3600.0
 #: Statuses of answers that refuse the content of a request.
@@ -241,7 +244,7 @@ def _in_bodies[T](items: Iterable[T], to_form: Callable[[T], Form]) -> Iterator[
 def _report_form(report: ProgressReport) -> Form:
     form = asdict(report) | {"task_id": str(report.task_id)}
     del form["worker_id"]
-    return form
+    return form | {"extend": min(report.extend, MAX_EXTENSION)}
 
 
 def _outcome_form(outcome: Outcome) -> Form:

@@ -12,7 +12,7 @@ from queue_app import conf
 from queue_app.api import representation
 from queue_app.api.base import ApiView, parse_id
 from queue_app.api.serializers import workers as serializers
-from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
+from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport
 from queue_app.exceptions import InvalidTaskData, TokenRefused, WorkerNotFound
 from queue_app.models import WorkerToken
 from queue_app.services.lifecycle.claim import give_back
@@ -99,7 +99,8 @@ class ResultView(WorkerView):
         """Report how attempts ended.
 
         The body holds one outcome, or many in ``results``. A single outcome whose attempt no longer holds the task
-        is answered with 409; of many, the answer lists which were accepted and which were refused.
+        is answered with 409; of many, the answer lists which were accepted and which were refused. A repetition of the
+        same outcome is accepted and says ``replayed``: the first answer may have been lost.
         """
         worker = self.worker(worker_id)
         reported = {(item["task_id"], item["attempt"]): item for item in reversed(self.read_body(request))}
@@ -108,18 +109,20 @@ class ResultView(WorkerView):
         ended = [task for task in held.values() if task not in released]
         accepted = remote.report([_outcome(task, reported[task.id, task.attempt]) for task in ended])
         accepted |= give_back(released)
+        replayed = [key for key, item in reported.items() if key[0] not in accepted and _is_repeated(worker, key, item)]
         if "results" not in self._content:
-            (only, _attempt) = next(iter(reported))
-            if only not in accepted:
-                raise remote.stale_lease(only, worker)
-            return Response({"accepted": True})
+            only = next(iter(reported))
+            if only[0] not in accepted and not replayed:
+                raise remote.stale_lease(only[0], worker)
+            return Response({"accepted": True} | ({"replayed": True} if replayed else {}))
         return Response(
             {
-                "accepted": [task_id for task_id, _ in reported if task_id in accepted],
+                "accepted": [key[0] for key in reported if key[0] in accepted or key in replayed],
+                "replayed": [task_id for task_id, _ in replayed],
                 "refused": [
                     {"task_id": task_id, "attempt": attempt, "code": "stale_lease"}
                     for task_id, attempt in reported
-                    if task_id not in accepted
+                    if task_id not in accepted and (task_id, attempt) not in replayed
                 ],
             }
         )
@@ -164,6 +167,15 @@ class DeregisterView(WorkerView):
         worker = self.worker(worker_id)
         remote.deregister(self.token, worker, tasks_done=self.read_body(request)["tasks_done"])
         return Response({"status": "ok"})
+
+
+def _is_repeated(worker: uuid.UUID, key: AttemptKey, reported: dict[str, Any]) -> bool:
+    match reported["status"]:
+        case "completed":
+            return remote.is_repeated(worker, key, result=reported.get("result"))
+        case "failed":
+            return remote.is_repeated(worker, key, failure=reported["error"])
+    return False
 
 
 def _outcome(claimed: ClaimedTask, reported: dict[str, Any]) -> Outcome:

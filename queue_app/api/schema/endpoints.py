@@ -62,6 +62,7 @@ _HEARTBEAT_REPLY: Final = {
     "status": TEXT, "cancel": listed(UUID), "cancel_requested": FLAG, "lost": listed(UUID), "drain": FLAG,
     "unserved": listed(TEXT),
 }  # fmt: skip
+_REPORTED: Final = {"accepted": ANYTHING, "replayed": ANYTHING, "refused": listed(OBJECT)}
 
 ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
     (tasks.TaskListView, "GET"): Endpoint(id="list_tasks", answer=page(ref("Task"))),
@@ -163,7 +164,7 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
         id="wait_for_call", answer=record({"called": FLAG}), example={"wait": 20}, problems=(409,),
     ),
     (workers.ResultView, "POST"): Endpoint(
-        id="report", answer=record({"accepted": ANYTHING, "refused": listed(OBJECT)}, optional=["refused"]),
+        id="report", answer=record(_REPORTED, optional=["replayed", "refused"]),
         problems=(409,), example=_EXAMPLE | {"status": "completed", "result": {"n": 7}},
     ),
     (workers.HeartbeatView, "POST"): Endpoint(

@@ -15,7 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
+from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, TaskFailure
+from queue_app.core.redaction import redact
+from queue_app.core.states import Status
+from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import (
     IndexNotReady,
     IndexUnavailable,
@@ -24,10 +27,11 @@ from queue_app.exceptions import (
     TokenRefused,
     UnknownProfile,
     WorkerLost,
+    WorkerNameTaken,
 )
 from queue_app.exceptions import WorkerNotFound as NotFound
 from queue_app.index import Profile
-from queue_app.models import Task, TaskPayload, Worker, WorkerToken
+from queue_app.models import Task, TaskAttempt, TaskPayload, TaskResult, Worker, WorkerToken
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.lifecycle.claim import claim, give_back_unacknowledged
 from queue_app.services.lifecycle.finish import finish, record_progress
@@ -78,6 +82,8 @@ def register(token: WorkerToken, wanted: Registration) -> Worker:
         raise OutOfScope(
             f"The token does not allow the capabilities {', '.join(beyond)}.", code="capability_not_allowed"
         )
+    if Worker.objects.filter(name=wanted.name, status__in=LIVING).exclude(token_id=token.id).exists():
+        raise WorkerNameTaken(f"Another living worker is called {wanted.name!r}; give this one its own name.")
     worker_id = uuid.uuid4()
     identity = WorkerIdentity(
         id=worker_id,
@@ -149,6 +155,24 @@ def _with_call(outcome: Outcome, call: TaskPayload | None) -> Outcome:
         return outcome
     task = replace(outcome.task, args=json.dumps(call.args), parameters=json.dumps(call.parameters))
     return replace(outcome, task=task)
+
+
+def is_repeated(
+    worker_id: uuid.UUID, attempt: AttemptKey, result: str | None = None, failure: TaskFailure | None = None
+) -> bool:
+    """Return whether the worker reported this very outcome before: the answer was lost, and the report repeated."""
+    task_id, number = attempt
+    if failure is None:
+        done = Task.objects.filter(pk=task_id, worker_id=worker_id, attempt=number, status=Status.COMPLETED).exists()
+        stored = TaskResult.objects.filter(pk=task_id).values_list("value", flat=True).first() if done else None
+        return done and stored == (None if result is None else json.loads(result))
+    found = (
+        TaskAttempt.objects.filter(task_id=task_id, attempt=number, worker_id=worker_id).select_related("task").first()
+    )
+    if found is None or (found.exception_class, found.traceback) != (failure.exception_class, failure.traceback):
+        return False
+    secrets, _, _ = displayed_payload(found.task.task_type, TaskPayload.objects.filter(pk=task_id).first())
+    return found.message == redact(failure.message, secrets)
 
 
 def stale_lease(task_id: uuid.UUID, worker_id: uuid.UUID) -> StaleLease:

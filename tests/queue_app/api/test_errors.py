@@ -147,3 +147,13 @@ def test_unprintable_characters_are_escaped(text, shown):
 
 def test_long_text_is_cut():
     assert len(printable("x" * 10_000)) == 500
+
+
+@pytest.mark.parametrize("path", [TASKS, "/healthz", "/internal/workers/register", "/api/schema"])
+@pytest.mark.parametrize("host", ["evil.example", "a b", "[::1"])
+def test_a_wrong_host_gets_a_problem_too(client, db, path, host):
+    """Django refuses it before it looks for a view; ``handler400`` of the project names our answer."""
+    response = client.get(path, headers={"Host": host})
+    assert (response.status_code, response.headers["Content-Type"]) == (400, "application/problem+json")
+    assert json.loads(response.content)["code"] == "bad_request"
+    assert "html" in client.get("/admin/", headers={"Host": host}).headers["Content-Type"]

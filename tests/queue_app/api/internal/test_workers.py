@@ -109,8 +109,7 @@ def test_a_heartbeat_carries_progress_lines_extensions_and_brings_cancellations(
     assert TaskProgress.objects.get(pk=task_id).fraction == 0.4
     assert TaskLog.objects.get(task_id=task_id).lines == "one\ntwo"
     assert (Task.objects.get(pk=task_id).deadline - before).total_seconds() == pytest.approx(100)
-    remote.call("heartbeat", running=[said | {"extend": 1e11}])
-    assert (Task.objects.get(pk=task_id).deadline - before).days <= 366
+    assert remote.call("heartbeat", running=[said | {"extend": 7 * 86_400.0 + 1}]).status_code == 400
     cancel(task_id)
     answer = remote.call("heartbeat", running=[{"task_id": task["task_id"], "attempt": 1}]).json()
     assert (answer["cancel"], answer["cancel_requested"]) == ([str(task_id)], True)
@@ -155,7 +154,7 @@ def test_a_released_task_that_the_worker_has_lost_meanwhile_is_refused(remote, m
 def test_a_worker_touches_only_its_own_tasks(remote, token):
     task_id = put()
     [task] = remote.take()
-    for other in (Remote(token[1]), Remote(tokens.create("other")[1])):
+    for other in (Remote(token[1]), Remote(tokens.create("other")[1], name="near")):
         assert code(other.report(task)) == (409, "stale_lease")
         assert "task_status" not in other.report(task).json() or other.report(task).json()["task_status"] is None
     other.id = remote.id
@@ -247,3 +246,62 @@ def test_a_worker_is_told_of_waiting_types_and_serves_them(remote):
     [task] = remote.take()
     assert task["task_id"] == str(other)
     assert Worker.objects.get(pk=remote.id).task_types == ["shop.tasks.new", TYPE]
+
+
+@pytest.mark.parametrize("name", ["", " ", "\u2003\t", "x" * 201, "a\nb", 5, None, ["far"]])
+def test_a_worker_needs_a_name(token, name):
+    assert Remote(token[1], name=name).answer.status_code == 400
+
+
+def test_a_living_worker_of_another_token_keeps_its_name(remote, token):
+    assert Remote(token[1]).answer.status_code == 201, "a worker that begins again"
+    other = tokens.create("other")[1]
+    assert code(Remote(other).answer) == (409, "worker_name_taken")
+    Worker.objects.update(status="stopped")
+    assert Remote(other).answer.status_code == 201
+
+
+@pytest.mark.parametrize("outcome", [
+    {"result": {"pages": [3, None]}}, {"result": None}, {},
+    {"status": "failed", "error": {"class": "Error", "message": "not swordfish", "traceback": "at x"}},
+])  # fmt: skip
+def test_an_outcome_may_be_reported_again(remote, outcome):
+    """The first answer may have been lost. Another outcome of the same attempt is refused."""
+    put(token="swordfish")
+    [task] = remote.take()
+    assert remote.report(task, **outcome).json() == {"accepted": True}
+    assert remote.report(task, **outcome).json() == {"accepted": True, "replayed": True}
+    many = remote.call("result", results=[{"task_id": task["task_id"], "attempt": 1, "status": "completed"} | outcome])
+    assert (many.json()["replayed"], many.json()["refused"]) == ([task["task_id"]], [])
+    for other in ({"result": {"pages": 4}}, {"status": "failed", "error": {"class": "Other"}}, {"status": "released"}):
+        assert code(remote.report(task, **other)) == (409, "stale_lease")
+
+
+def test_a_heartbeat_names_an_attempt_once(remote):
+    put()
+    [task] = remote.take()
+    named = {"task_id": task["task_id"], "attempt": 1, "progress": 0.5, "lines": "one"}
+    assert code(remote.call("heartbeat", running=[named, named])) == (400, "duplicate_in_batch")
+    assert remote.call("heartbeat", running=[named, named | {"attempt": 2}]).status_code == 200
+
+
+@pytest.mark.parametrize("change", [
+    {"reason": ["error"]}, {"reason": {}}, {"class": ["x"]}, {"class": None}, {"retriable": None},
+    {"retriable": "yes"}, {"message": 5}, {"retry_after": -1}, {"colour": 1},
+])  # fmt: skip
+def test_errors_are_checked(remote, change):
+    put()
+    [task] = remote.take()
+    assert remote.report(task, status="failed", error={"class": "Error"} | change).status_code == 400
+    assert Task.objects.get().status == Status.EXECUTING
+
+
+@pytest.mark.parametrize("text", ["\u0000" * 255, "\ud800" * 255, "x" * 10_000])
+def test_texts_that_a_row_cannot_hold_are_escaped_and_cut(remote, text):
+    put()
+    [task] = remote.take()
+    said = {"task_id": task["task_id"], "attempt": 1, "message": text, "lines": text, "progress": 0.5}
+    assert remote.call("heartbeat", running=[said]).status_code == 200
+    error = {"class": text, "message": text, "traceback": text}
+    assert remote.report(task, status="failed", error=error).status_code == 200
+    assert 0 < len(TaskAttempt.objects.get().exception_class) <= 255
