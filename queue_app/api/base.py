@@ -6,7 +6,6 @@ is read, or how an answer looks.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 from uuid import UUID
@@ -21,7 +20,7 @@ from rest_framework import exceptions, negotiation
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication, TokenAuthentication
 from rest_framework.metadata import SimpleMetadata
 from rest_framework.parsers import JSONParser
-from rest_framework.permissions import SAFE_METHODS, AllowAny, BasePermission, IsAuthenticated
+from rest_framework.permissions import AllowAny, BasePermission, IsAuthenticated
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -36,7 +35,6 @@ from queue_app.api.serializers.base import Body as BodySerializer
 from queue_app.api.serializers.base import Query, shared
 from queue_app.api.serializers.kinds import uuid_of
 from queue_app.api.throttles import ScopedThrottle
-from queue_app.api.visibility import without_payload
 from queue_app.core import trace
 from queue_app.exceptions import InvalidTaskData
 from queue_app.services.control import audit
@@ -112,8 +110,6 @@ class ApiView(APIView):
     #: Renderer of HTML pages; ``queue_app.urls`` sets it, because the page imports the schema and so all views.
     page_class: type[BaseRenderer] | None = None
     versioning_class = None
-    #: Whether changes go to the audit log; a submitted task is its own record.
-    records_actions = True
     #: Maximum size of a body, as a multiple of the usual one.
     body_factor = 1
     #: JSON object that ``json_body`` read, for the audit log; a stream can be read only once.
@@ -158,8 +154,6 @@ class ApiView(APIView):
         """Refuse an unfit body before the checks of the session can read it."""
         self._body = Body(request._request, self.body_factor)  # noqa: SLF001 - the wrapped request of Django
         self._body.check_headers()
-        if self.records_actions:
-            audit.begin()
         super().initial(request, *args, **kwargs)
         if request.auth is not None and self.authentication_classes:
             scope = self.key_scopes.get("GET" if request.method == "HEAD" else request.method or "")
@@ -167,13 +161,10 @@ class ApiView(APIView):
                 check_scope(request, scope)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record the change, unless it was recorded in its own transaction (see ``recording``)."""
-        changed = request.method not in SAFE_METHODS and HTTPStatus(response.status_code).is_success
-        if changed:
-            self._record(request)
+        """Let the HTML page set its own media type, also for a problem."""
         is_page = isinstance(getattr(request, "accepted_renderer", None), self.page_class or ())
         if is_page and isinstance(response, Response):
-            response.content_type = None  # the page sets its own, also for a problem
+            response.content_type = None
         return super().finalize_response(request, response, *args, **kwargs)
 
     @contextmanager
@@ -184,15 +175,13 @@ class ApiView(APIView):
             self._record(request)
 
     def _record(self, request: Request) -> None:
-        if not self.records_actions or self._content.get("dry_run") or audit.has_recorded():
-            return
         match = request.resolver_match
         name, names = (match.url_name, match.kwargs) if match else (type(self).__name__, {})
         target, _, action = str(name).partition("-")
         audit.record(
             f"{action or target}.{str(request.method).lower()}", target, list(names.values()),
             by=self.username(request), via=audit.API,
-            after={"request": without_payload(self._content)} if self._content else {},
+            after={"request": self._content} if self._content else {},
             reason=str(self._content.get("reason") or ""),
         )  # fmt: skip
 

@@ -4,24 +4,19 @@ Users read the payloads of their own tasks. Those of others need ``queue_app.vie
 the task. A payload that a caller may not read cannot be searched either: the caller could find it by trying values.
 """
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from rest_framework.exceptions import PermissionDenied
 
-from queue_app.core.masking import MASK
 from queue_app.models import DeadLetter, Task
 from queue_app.models.dead_letter import DeadLetterQuerySet, letters_restricted_to
 from queue_app.models.querysets import TaskQuerySet, restricted_to
-from queue_app.services.control import audit
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
 
 VIEW_PAYLOAD: Final = "queue_app.view_payload"
 #: Filters of tasks or dead letters that search their payloads.
 PAYLOAD_FILTERS: Final = ("parameters", "error", "text")
-#: Fields of a request that hold a payload or a part of one.
-_PAYLOAD_FIELDS: Final = frozenset({*PAYLOAD_FILTERS, "args"})
 
 
 def may_view_payload(user: Any, owner: str | None) -> bool:
@@ -51,16 +46,3 @@ def _check_filter(user: Any, wanted: TaskFilter | DeadLetterFilter, name: str | 
     asked = [field for field in PAYLOAD_FILTERS if getattr(wanted, field, None)]
     if asked:
         check_payload(user, wanted.user if name is None else name, f"Searching by {' and '.join(asked)} in tasks")
-
-
-def without_payload(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request for the audit log, without payloads: readers of the log may not be allowed to read them."""
-
-    def clean(name: str, value: Any) -> Any:
-        if name in _PAYLOAD_FIELDS or name.startswith("parameters__"):
-            return MASK
-        if isinstance(value, Mapping):
-            return without_payload(value)
-        return value[: audit.MAX_IDS] if isinstance(value, list) else value
-
-    return {name: clean(name, value) for name, value in body.items()}

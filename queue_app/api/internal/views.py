@@ -27,7 +27,6 @@ class WorkerView(ApiView):
 
     authentication_classes = ()
     permission_classes = ()
-    records_actions = False  # a worker calls every few seconds, and its calls hold payloads
     token: WorkerToken
 
     def get_authenticators(self) -> list[Any]:

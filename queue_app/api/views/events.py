@@ -19,7 +19,9 @@ from queue_app.api.serializers.control import EventQuery, entry
 from queue_app.api.waiting import is_asynchronous, streams
 from queue_app.core.events import Event, EventFilter
 from queue_app.exceptions import IndexUnavailable
+from queue_app.models import ApiKey
 from queue_app.models.querysets import restricted_to
+from queue_app.services.control.api_keys import is_in_force
 from queue_app.services.notify import events
 from queue_app.services.notify.subscribe import hub
 from queue_app.sql.database import connection
@@ -28,6 +30,8 @@ HEARTBEAT_SECONDS: Final = 15.0
 #: Maximum age of a stream. The client then reconnects, and a caller who has lost permission is refused.
 MAX_SECONDS: Final = 600.0
 RETRY_MS: Final = 3000
+#: Seconds between two checks of the caller's key: a revoked key ends the stream within two seconds.
+KEY_SECONDS: Final = 1.0
 #: Maximum batches of events queued for a slow client; after that it must reconnect with Last-Event-ID.
 BACKLOG: Final = 2000
 
@@ -59,7 +63,8 @@ class EventView(ApiView):
         if not connection().in_atomic_block:
             connection().close()  # the stream keeps the thread of this request, but needs no connection
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingHttpResponse(stream(wanted, after), content_type="text/event-stream", headers=headers)
+        key = request.auth if isinstance(request.auth, ApiKey) else None
+        return StreamingHttpResponse(stream(wanted, after, key), content_type="text/event-stream", headers=headers)
 
     def _wanted(self, request: Request) -> tuple[EventFilter, str | None]:
         query = self.read_query(request)
@@ -70,8 +75,13 @@ class EventView(ApiView):
         return EventFilter(**query), after if header is None else entry(header, "Last-Event-ID")
 
 
-async def stream(wanted: EventFilter, after: str) -> AsyncIterator[bytes]:  # noqa: C901 - the whole life of a stream
-    """Yield the stored events after an id, then new ones; give back the place in ``streams`` at the end."""
+async def stream(  # noqa: C901 - the whole life of a stream
+    wanted: EventFilter, after: str, caller: ApiKey | None = None
+) -> AsyncIterator[bytes]:
+    """Yield the stored events after an id, then new ones; give back the place in ``streams`` at the end.
+
+    The stream ends when the caller's key is revoked or expires.
+    """
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[list[Event] | None] = asyncio.Queue(maxsize=BACKLOG)
     key = id(arrived)
@@ -96,22 +106,39 @@ async def stream(wanted: EventFilter, after: str) -> AsyncIterator[bytes]:  # no
                 break
             after = last
             yield _lines(found, wanted)
-        while time.monotonic() < until:
+        checked = sent = time.monotonic()
+        while (now := time.monotonic()) < until:
+            if caller is not None and now - checked >= KEY_SECONDS:
+                if not await sync_to_async(_is_in_force)(caller):
+                    return
+                checked = now
             try:
-                heard = await asyncio.wait_for(arrived.get(), HEARTBEAT_SECONDS)
+                heard = await asyncio.wait_for(arrived.get(), min(HEARTBEAT_SECONDS, KEY_SECONDS))
             except TimeoutError:
-                yield b": heartbeat\n\n"
+                if time.monotonic() - sent >= HEARTBEAT_SECONDS:
+                    yield b": heartbeat\n\n"
+                    sent = time.monotonic()
                 continue
             if heard is None:
                 return
             fresh = [event for event in heard if _place(event.id) > _place(after)]
             after = fresh[-1].id if fresh else after
             yield _lines(fresh, wanted)
+            sent = time.monotonic()
     except IndexUnavailable:
         return  # the client reconnects
     finally:
         hub.remove(key)
         streams.leave()
+
+
+def _is_in_force(key: ApiKey) -> bool:
+    """Ask without keeping a connection: streams of one key in one process share the answer."""
+    try:
+        return is_in_force(key, KEY_SECONDS / 2)
+    finally:
+        if not connection().in_atomic_block:
+            connection().close()
 
 
 def _end(arrived: asyncio.Queue[list[Event] | None]) -> None:

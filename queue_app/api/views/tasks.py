@@ -41,7 +41,6 @@ class TaskListView(ApiView):
     key_scopes = MappingProxyType({"GET": "view_task", "POST": "add_task"})
     queries = MappingProxyType({"GET": serializers.TaskListQuery})
     bodies = MappingProxyType({"POST": serializers.Submission})
-    records_actions = False
 
     def get(self, request: Request) -> Response:
         """List tasks, newest first."""
@@ -116,7 +115,6 @@ class TaskExportView(ApiView):
 class TaskBulkView(ApiView):
     """Submission of many tasks at once."""
 
-    records_actions = False
     body_factor = 8
     throttle_scopes = MappingProxyType({"POST": "heavy"})
     key_scopes = MappingProxyType({"POST": "add_task"})

@@ -80,15 +80,19 @@ def find_key(secret: str) -> ApiKey | None:
     key = _look_up(prefix)
     if key is None or not hmac.compare_digest(key.digest, digest):
         return None
+    if not _is_valid(key):
+        return None
     now = timezone.now()
-    if key.revoked_at is not None or (key.expires_at is not None and key.expires_at <= now):
-        return None
-    if key.user is None or not key.user.is_active:
-        return None
     if key.last_used_at is None or now - key.last_used_at > _USED_EVERY:
         key.last_used_at = now
         ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
     return key
+
+
+def is_in_force(key: ApiKey, max_age: float) -> bool:
+    """Return whether an accepted key would be accepted now, as this process saw it at most ``max_age`` seconds ago."""
+    found = _look_up(key.prefix, max_age)
+    return found is not None and found.pk == key.pk and _is_valid(found)
 
 
 def forget_keys() -> None:
@@ -96,10 +100,15 @@ def forget_keys() -> None:
     _known.clear()
 
 
-def _look_up(prefix: str) -> ApiKey | None:
+def _is_valid(key: ApiKey) -> bool:
+    is_expired = key.expires_at is not None and key.expires_at <= timezone.now()
+    return key.revoked_at is None and not is_expired and key.user is not None and bool(key.user.is_active)
+
+
+def _look_up(prefix: str, max_age: float | None = None) -> ApiKey | None:
     now = time.monotonic()
     found = _known.get(prefix)
-    if found is not None and now - found[0] < CACHE_SECONDS:
+    if found is not None and now - found[0] < (CACHE_SECONDS if max_age is None else max_age):
         return found[1]
     key = ApiKey.objects.filter(prefix=prefix).first()
     if key is not None and not connection().in_atomic_block:  # an uncommitted key must not be cached

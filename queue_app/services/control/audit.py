@@ -4,32 +4,22 @@ Call ``record`` in the transaction of the change: then no change lacks its recor
 """
 
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any, Final
 
 from django.utils import timezone
 
 from queue_app import registry
-from queue_app.core.masking import mask
+from queue_app.core.masking import MASK, mask
 from queue_app.models import AuditEntry
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
 from queue_app.sql.database import alias
 
 ADMIN, API, COMMAND = "admin", "api", "command"
-_recorded: Final[ContextVar[bool]] = ContextVar("taskqueue_recorded", default=False)
 #: Maximum number of ids that are kept of a bulk action.
 MAX_IDS: Final = 100
-
-
-def begin() -> None:
-    """Reset ``has_recorded``; the API does so at the start of a request, to record unrecorded changes at its end."""
-    _recorded.set(False)
-
-
-def has_recorded() -> bool:
-    """Return whether this thread or task has recorded something since ``begin``."""
-    return _recorded.get()
+#: Names of values that hold a payload or a part of one.
+PAYLOAD: Final = frozenset({"args", "kwargs", "parameters", "result", "error", "text", "lines", "traceback"})
 
 
 def record(  # noqa: PLR0913 - by name
@@ -44,8 +34,10 @@ def record(  # noqa: PLR0913 - by name
     reason: str = "",
     count: int | None = None,
 ) -> AuditEntry:
-    """Write one entry for an action on one or ``count`` objects (default: ``ids``); sensitive values are masked."""
-    _recorded.set(True)
+    """Write one entry for an action on one or ``count`` objects (default: ``ids``).
+
+    Sensitive values and payloads are masked at every depth, because readers of the log may not be allowed to see them.
+    """
     details = dict(after or {})
     if len(ids) > 1:
         details["ids"] = [str(name) for name in ids[:MAX_IDS]]
@@ -58,7 +50,22 @@ def record(  # noqa: PLR0913 - by name
         target=target[:50],
         target_id=str(ids[0])[:TYPE_LENGTH] if len(ids) == 1 else "",
         count=max(len(ids), 1) if count is None else count,
-        before=mask(dict(before or {}), sensitive),
-        after=mask(details, sensitive),
-        reason=reason[:REASON_LENGTH],
+        before=_recordable(mask(dict(before or {}), sensitive)),
+        after=_recordable(mask(details, sensitive)),
+        reason=_storable(reason)[:REASON_LENGTH],
     )
+
+
+def _recordable(value: Any, name: str = "") -> Any:
+    """Return a JSON value without payloads, long lists and what PostgreSQL cannot hold."""
+    if value not in (None, "", [], {}) and (name in PAYLOAD or name.startswith("parameters__")):
+        return MASK
+    if isinstance(value, Mapping):
+        return {_storable(key): _recordable(item, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_recordable(item) for item in value[:MAX_IDS]]
+    return _storable(value) if isinstance(value, str) else value
+
+
+def _storable(text: str) -> str:
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from types import MappingProxyType
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.exceptions import ImproperlyConfigured
+from django.urls import get_resolver
 from django.utils import timezone
 
+from queue_app.api.base import BY_CONTENT, ApiView, NotFoundView
+from queue_app.api.views.metrics import MetricsView
+from queue_app.core.ids import uuid7
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import ApiKey
-from queue_app.services.control.api_keys import create_key, find_key, forget_keys, revoke_key
+from queue_app.services.control.api_keys import SCOPES, create_key, find_key, forget_keys, revoke_key
 
 TASKS = "/api/v1/tasks"
 
@@ -69,6 +76,56 @@ def test_scopes(with_key, stored, plain_type, scopes, allowed):
         ("DELETE", "DELETE", f"{TASKS}/{task.id}", None),
     ):
         assert (call(method, path, body).status_code < 300) == (name in allowed), name
+
+
+def routes():
+    """Yield (view, methods, address) of every route that a key opens."""
+    [resolver] = [one for one in get_resolver().url_patterns if getattr(one, "app_name", "") == "queue_app"]
+    for pattern in resolver.url_patterns:
+        view = pattern.callback.view_class
+        if view.authentication_classes and view not in {
+            NotFoundView,
+            MetricsView,
+        }:  # metrics admit this machine without a key
+            address = re.sub(r"\(\?P<(\w+)>[^)]*\)", str(uuid7()), str(pattern.pattern)).strip("^").split("/?")[0]
+            methods = {name.upper() for name in view.http_method_names if hasattr(view, name)} - {"HEAD", "OPTIONS"}
+            yield view, methods, f"/{address}"
+
+
+def test_every_route_needs_a_scope_that_exists(with_key, db, queues):
+    """A key with another scope is refused everywhere, also that of a superuser."""
+    root = User.objects.create_superuser("root")
+    asked = 0
+    for view, methods, address in routes():
+        assert methods <= view.key_scopes.keys(), view
+        for method in methods:
+            scope = view.key_scopes[method]
+            assert scope in {*SCOPES, BY_CONTENT}, (view, method)
+            bodies = [None] if scope != BY_CONTENT else [
+                {"action": "cancel", "filter": {}}, {"scope": "everything"}, {"scope": "type", "name": "x"}
+            ]  # fmt: skip
+            call = with_key("retry_task", user=root)
+            answers = [call(method, address, body) for body in bodies]
+            refused = [answer for answer in answers if answer.status_code != 400]  # a body of another address
+            assert refused, (method, address)
+            for answer in refused:
+                assert (answer.status_code, answer.data["code"]) == (403, "permission_denied"), (method, address)
+                asked += 1
+    assert asked > 40
+
+
+def test_a_view_without_a_scope_cannot_be_routed():
+    class Careless(ApiView):
+        key_scopes = MappingProxyType({"GET": "view_task"})
+
+        def get(self, request):
+            """Read."""
+
+        def post(self, request):
+            """Write."""
+
+    with pytest.raises(ImproperlyConfigured, match=r"Careless\.key_scopes names no scope for POST"):
+        Careless.as_view()
 
 
 def test_scopes_restrict_the_permissions_of_staff(with_key, staff, stored):

@@ -13,8 +13,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from django.utils import timezone
 
 from queue_app.index import get_index
+from queue_app.models import ApiKey
 from queue_app.services.control.api_keys import create_key, forget_keys
 from queue_app.services.lifecycle.actions import cancel
 
@@ -112,3 +114,14 @@ def test_a_stream_continues_after_the_last_event_and_a_client_is_generated_from_
     assert client.cancel_task(task_id=task["task_id"])["status"] == "cancelled"
     with pytest.raises(example["ApiError"], match="unknown_field"):
         client.submit_task({"task_type": "x", "priorty": "low"})
+
+
+def test_a_revoked_key_ends_its_stream(port, alice):
+    key, secret = create_key(alice.user, "live")
+    with closing(Stream(port, secret)) as stream:
+        assert stream.next() == {"retry": "3000"}
+        ApiKey.objects.filter(pk=key.pk).update(revoked_at=timezone.now())  # by another process
+        began = time.monotonic()
+        while stream.answer.readline():
+            assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 10, "two seconds, and what a busy machine adds"

@@ -109,7 +109,11 @@ class TestList:
             ("created_after=0001-01-01T00:00:00%2B00:01", "created_after", "date_out_of_range"),
             ("finished_after=0001-01-01T00:00:00Z", "finished_after", "date_out_of_range"),
             ("run_before=9999-12-31T23:59:59-23:59", "run_before", "date_out_of_range"),
-            ("created_after=2030-01-02T00:00:00Z&created_before=2030-01-01T00:00:00Z", "created_before", "reversed_range"),
+            (
+                "created_after=2030-01-02T00:00:00Z&created_before=2030-01-01T00:00:00Z",
+                "created_before",
+                "reversed_range",
+            ),
         ],
     )
     def test_bad_queries(self, alice, query, field, code):

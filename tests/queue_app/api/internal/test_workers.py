@@ -7,7 +7,7 @@ from django.test import Client
 
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
-from queue_app.models import Task, TaskAttempt, TaskLog, TaskProgress, TaskResult, Worker, WorkerToken
+from queue_app.models import AuditEntry, Task, TaskAttempt, TaskLog, TaskProgress, TaskResult, Worker, WorkerToken
 from queue_app.services import cancel, enqueue
 from queue_app.services.repair import remote as service
 from queue_app.services.repair import tokens
@@ -305,3 +305,16 @@ def test_texts_that_a_row_cannot_hold_are_escaped_and_cut(remote, text):
     error = {"class": text, "message": text, "traceback": text}
     assert remote.report(task, status="failed", error=error).status_code == 200
     assert 0 < len(TaskAttempt.objects.get().exception_class) <= 255
+
+
+def test_calls_of_workers_are_not_in_the_audit_log(remote):
+    """They come every few seconds and hold payloads."""
+    put(password="swordfish")
+    [task] = remote.take()
+    for what, body in (
+        ("wait", {"wait": 0}), ("heartbeat", {"running": [{"task_id": task["task_id"], "attempt": 1, "lines": "one"}]}),
+        ("result", {"task_id": task["task_id"], "attempt": 1, "status": "completed", "result": "done"}),
+        ("deregister", {}),
+    ):  # fmt: skip
+        assert remote.call(what, **body).status_code == 200, what
+    assert not AuditEntry.objects.exists()
