@@ -5,7 +5,18 @@ from django.urls import URLPattern, re_path
 from queue_app.api.base import ApiView, NotFoundView
 from queue_app.api.browsable import PageRenderer
 from queue_app.api.internal import views as workers
-from queue_app.api.views import dead_letters, docs, events, health, limits, metrics, operations, queues, tasks
+from queue_app.api.views import (
+    dead_letters,
+    docs,
+    events,
+    health,
+    limits,
+    metrics,
+    operations,
+    queues,
+    schedules,
+    tasks,
+)
 
 ApiView.page_class = PageRenderer
 
@@ -51,6 +62,13 @@ urlpatterns = [
     _route("api/v1/limits/pause", limits.PauseTypeOrKeyView, "limits-pause"),
     _route("api/v1/limits/resume", limits.ResumeTypeOrKeyView, "limits-resume"),
     _route("api/v1/limits/<limit_id>", limits.LimitView, "limit"),
+    _route("api/v1/schedules", schedules.ScheduleListView, "schedule-list"),
+    _route("api/v1/schedules/<schedule_id>", schedules.ScheduleView, "schedule"),
+    _route("api/v1/schedules/<schedule_id>/pause", schedules.PauseView, "schedule-pause"),
+    _route("api/v1/schedules/<schedule_id>/resume", schedules.ResumeView, "schedule-resume"),
+    _route("api/v1/schedules/<schedule_id>/run", schedules.RunView, "schedule-run"),
+    _route("api/v1/schedules/<schedule_id>/backfill", schedules.BackfillView, "schedule-backfill"),
+    _route("api/v1/schedules/<schedule_id>/ticks", schedules.TickListView, "schedule-ticks"),
     _route("api/schema", docs.SchemaView, "schema"),
     _route("api/docs", docs.DocsView, "docs"),
     _route("internal/workers/register", workers.RegisterView, "worker-register"),
@@ -64,7 +82,7 @@ urlpatterns = [
     _route("metrics", metrics.MetricsView, "metrics"),
     # Only below these names: the project may have an api/v1/ of its own.
     re_path(
-        r"^(?:api/v1/(?:tasks|queues?|autoscale|dlq|operations|policies|workers|admin|events|limits)|internal/workers)/",
+        r"^(?:api/v1/(?:tasks|queues?|autoscale|dlq|operations|policies|workers|admin|events|limits|schedules)|internal/workers)/",
         NotFoundView.as_view(),
         name="missing",
     ),

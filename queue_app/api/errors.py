@@ -94,6 +94,7 @@ RULES: Final = (
     Rule(NoSuchQueue, 404),
     Rule(own.DeadLetterNotFound, 404, None, "There is no such dead letter."),
     Rule(own.LimitNotFound, 404, None, "There are no such limits."),
+    Rule(own.ScheduleNotFound, 404, None, "There is no such schedule."),
     Rule(own.OperationNotFound, 404, None, "There is no such operation."),
     Rule(own.OperationEnded, 409),
     Rule(own.IndexUnavailable, 503, None, "The index is unavailable; try again later."),

@@ -10,13 +10,14 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import ClaimedTask
 from queue_app.core.redaction import redact, redact_value
 from queue_app.displayed_payload import displayed_payload
-from queue_app.models import DeadLetter, Limit, Operation, PriorityPolicy, RuntimeSettings, TaskProgress
+from queue_app.models import DeadLetter, Limit, Operation, PriorityPolicy, RuntimeSettings, Schedule, TaskProgress
 from queue_app.models.operation import OperationKind
 from queue_app.registry import all_sensitive_names
 from queue_app.services.control.limits import PACE
 from queue_app.services.control.pause import EVERYTHING
 from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS
 from queue_app.services.read.inspect import TaskDetail
+from queue_app.services.schedules.edit import FIELDS, overridden
 
 
 class Shape:
@@ -63,6 +64,11 @@ OPERATION: Final = Shape(
     "reason", "total", "changed", "skipped", "remaining", "failed_again", "waiting_for_the_first", "created_at",
     "finished_at", "ended_by", operation_id="id", waiting_for_the_first="is_waiting_for_the_first",
 )  # fmt: skip
+SCHEDULE: Final = Shape("id", "name", "words", "next_instant", "declared", *FIELDS, *PAUSE.names,
+    words="recurrence.words", declared="is_declared")  # fmt: skip
+tick: Final = Shape(
+    "instant", "kind", "at", "late_seconds", "task_id", "reason", "first_instant", "count", "run_seconds"
+)
 REGISTERED: Final = Shape("worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id")
 HEARTBEAT_REPLY: Final = Shape("cancel", "lost", "drain", "unserved")
 CLAIMED: Final = Shape(
@@ -119,6 +125,18 @@ def _progress(found: TaskProgress | None, secrets: frozenset[str], *, visible: b
     if found is None:
         return None
     return PROGRESS(found) | {"message": redact(found.message, secrets) if visible else None}
+
+
+def schedule(found: Schedule, user: Any) -> dict[str, Any]:
+    """Return a schedule; its parameters are null for those who may not read the payloads of its user's tasks."""
+    visible = may_view_payload(user, found.user)
+    _secrets, args, parameters = displayed_payload(found.task_type, found)
+    return SCHEDULE(found) | {
+        "priority": Band(found.priority).label,
+        "args": args if visible else None,
+        "parameters": parameters if visible else None,
+        "overridden": overridden(found),
+    }
 
 
 def policy(found: PriorityPolicy) -> dict[str, Any]:

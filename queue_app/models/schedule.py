@@ -169,6 +169,11 @@ class Schedule(Pausable):
         return self.name
 
     @property
+    def is_declared(self) -> bool:
+        """Whether the code declares it."""
+        return self.declaration is not None
+
+    @property
     def recurrence(self) -> Recurrence:
         """When it ticks."""
         return Recurrence(

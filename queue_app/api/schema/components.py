@@ -10,7 +10,7 @@ from queue_app.api.serializers.base import Schema
 from queue_app.api.serializers.kinds import OBJECT, TIME, UUID
 from queue_app.core.priorities import BAND_NAMES
 from queue_app.core.states import Status
-from queue_app.models import DeadLetter, Operation, PriorityPolicy, Task, TaskAttempt, Worker
+from queue_app.models import DeadLetter, Operation, PriorityPolicy, Schedule, Task, TaskAttempt, Worker
 from queue_app.models.dead_letter import STATE_NAMES
 from queue_app.models.fields import NamesField
 
@@ -30,13 +30,13 @@ ANYTHING: Final[Schema] = {}
 STATUS: Final = enum(Status)
 BAND: Final = enum(BAND_NAMES)
 BANDS: Final = enum([*BAND_NAMES, "medium"])
-_COLUMNS: Final[tuple[tuple[type[Any], Schema], ...]] = (
+_COLUMNS: Final[tuple[tuple[Any, Schema], ...]] = (
     (models.UUIDField, UUID),
     (models.DateTimeField, TIME),
     (models.BooleanField, FLAG),
     (models.IntegerField, COUNT),
     (models.FloatField, NUMBER),
-    (models.CharField, TEXT),
+    ((models.CharField, models.TextField), TEXT),
     (NamesField, {"type": "array", "items": TEXT}),
 )
 
@@ -117,6 +117,10 @@ _OPERATION: Final = columns(
     Operation, [name for name in representation.OPERATION.names if name not in {"filter", "arguments", "ended_by"}],
     operation_id=UUID, remaining=COUNT, waiting_for_the_first=FLAG,
 )  # fmt: skip
+_SCHEDULE: Final = columns(
+    Schedule, representation.SCHEDULE.names, words=TEXT, declared=FLAG, priority=BAND, args=maybe(_ARGS),
+    parameters=maybe(OBJECT), instants=listed(TIME),
+) | {"overridden": listed(TEXT)}  # fmt: skip
 _ERROR: Final = record({"field": TEXT, "code": TEXT, "message": TEXT, "limit": ANYTHING}, optional=["limit"])
 
 COMPONENTS: Final[dict[str, Schema]] = {
@@ -164,6 +168,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "Policy": record(columns(PriorityPolicy, representation.POLICY.names, priority=BAND)),
     "Worker": record(columns(Worker, ("worker_id", "name", "status"), worker_id=UUID)),
     "Operation": record(_OPERATION),
+    "Schedule": record(_SCHEDULE),
     "DeadLetter": record(_LETTER),
     "DeadLetterDetail": record(
         _LETTER | {"task_status": maybe(TEXT), "args": maybe(_ARGS), "parameters": maybe(OBJECT)}

@@ -11,8 +11,9 @@ from queue_app.api.serializers.kinds import NAME, UUID
 
 #: Module of a view -> tag of its endpoints; other modules have the name of the tag.
 _TAGS: Final = {"dead_letters": "dead letters", "health": "operations", "views": "remote workers"}
+_NUMBER: Final = {"type": "integer", "minimum": 1}
 #: Part of an address -> its schema; other parts are UUIDs.
-_PATH: Final[dict[str, Schema]] = {"name": NAME, "band": BANDS, "limit_id": {"type": "integer", "minimum": 1}}
+_PATH: Final[dict[str, Schema]] = {"name": NAME, "band": BANDS, "limit_id": _NUMBER, "schedule_id": _NUMBER}
 
 
 @dataclass(frozen=True, slots=True)

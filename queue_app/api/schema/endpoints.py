@@ -26,8 +26,8 @@ from queue_app.api.serializers.base import shared
 from queue_app.api.serializers.control import LimitEdit
 from queue_app.api.serializers.kinds import NAME, OBJECT, TIME, UUID
 from queue_app.api.serializers.tasks import KEY_HEADER
-from queue_app.api.views import dead_letters, events, health, limits, operations, queues, tasks
-from queue_app.models import Limit, Task
+from queue_app.api.views import dead_letters, events, health, limits, operations, queues, schedules, tasks
+from queue_app.models import Limit, ScheduleTick, Task
 from queue_app.models.limit import Scope
 from queue_app.services.control.pause import EVERYTHING
 from queue_app.services.read.health import PARTS
@@ -47,6 +47,7 @@ _PACE: Final = shared(LimitEdit).schema()["properties"]
 _LIMIT: Final = record(columns(Limit, representation.limit.names, **_PACE))
 _PAUSED: Final = columns(Limit, representation.PAUSE.names)
 _PAUSE: Final = record({"scope": _ANY_SCOPE, "name": maybe(TEXT), **_PAUSED})
+_TICK: Final = record(columns(ScheduleTick, representation.tick.names) | {"status": maybe(STATUS)})
 _READY: Final = record({"status": TEXT, **dict.fromkeys(PARTS, TEXT), "reasons": listed(TEXT)})
 _EXAMPLE: Final = {"task_id": "019a2b00-0000-7000-8000-000000000000", "attempt": 1}
 _TASK: Final = columns(
@@ -150,6 +151,32 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
     ),
     (limits.ResumeTypeOrKeyView, "POST"): Endpoint(
         id="resume", answer=_PAUSE, problems=(404,), example={"scope": "type", "name": "shop.tasks.send_receipt"},
+    ),
+    (schedules.ScheduleListView, "GET"): Endpoint(id="list_schedules", answer=results(ref("Schedule"))),
+    (schedules.ScheduleListView, "POST"): Endpoint(
+        id="add_schedule", answer=ref("Schedule"), status=201,
+        example={"name": "nightly", "task_type": "shop.tasks.report", "cron": "0 3 * * *", "zone": "Europe/Berlin"},
+    ),
+    (schedules.ScheduleView, "GET"): Endpoint(id="get_schedule", answer=ref("Schedule")),
+    (schedules.ScheduleView, "PATCH"): Endpoint(
+        id="edit_schedule", answer=ref("Schedule"), parameters=(_ETAG,), example={"cron": "30 3 * * *"},
+        problems=(412, 428),
+    ),
+    (schedules.ScheduleView, "DELETE"): Endpoint(id="delete_schedule", answer=record({"id": COUNT, "deleted": FLAG})),
+    (schedules.PauseView, "POST"): Endpoint(
+        id="pause_schedule", answer=ref("Schedule"), example={"reason": "the bank is down"},
+    ),
+    (schedules.ResumeView, "POST"): Endpoint(id="resume_schedule", answer=ref("Schedule")),
+    (schedules.RunView, "POST"): Endpoint(
+        id="run_schedule", answer=record({"task_id": UUID, "instant": TIME}), status=201,
+    ),
+    (schedules.BackfillView, "POST"): Endpoint(
+        id="backfill_schedule", answer=ref("Operation"), status=202,
+        also=(200, record({"dry_run": FLAG, "count": COUNT, "sample": listed(TIME)})),
+        example={"start": "2026-01-01T00:00:00Z", "end": "2026-01-08T00:00:00Z", "dry_run": True},
+    ),
+    (schedules.TickListView, "GET"): Endpoint(
+        id="list_ticks", answer=results(_TICK, next_before=maybe(TIME)),
     ),
     (health.LiveView, "GET"): Endpoint(id="live", answer=record({"status": TEXT})),
     (health.ReadyView, "GET"): Endpoint(id="ready", answer=_READY, also=(503, _READY)),

@@ -5,8 +5,6 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Final
 
-from django.db import models
-from django.utils.http import parse_etags
 from rest_framework.exceptions import NotFound
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
@@ -14,11 +12,12 @@ from rest_framework.response import Response
 
 from queue_app.api import representation
 from queue_app.api.base import ApiView
-from queue_app.api.errors import NoSuchQueue, PreconditionRequired
+from queue_app.api.errors import NoSuchQueue
 from queue_app.api.permissions import may_view, require_staff, staff_with
 from queue_app.api.serializers import control as serializers
+from queue_app.api.versions import expected_version, with_version
 from queue_app.core.priorities import Band, parse_band
-from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData, UnknownQueue
+from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.models import PriorityPolicy, Queue, Worker
 from queue_app.services import pause, resume
 from queue_app.services.control.queues import edit_policy, edit_queue, version_of
@@ -69,7 +68,7 @@ class QueueView(ApiView):
         An edit must send the ETag of this answer as ``If-Match``.
         """
         found = _existing(_queue, name)
-        return _with_version(found, representation.queue(found))
+        return with_version(version_of(found), representation.queue(found))
 
     def patch(self, request: Request, name: str) -> Response:
         """Edit the settings of a queue.
@@ -78,9 +77,9 @@ class QueueView(ApiView):
         """
         require_staff(request, "queue_app.change_queue")
         changes = self.read_body(request)
-        version = _expected_version(request, _existing(_queue, name))
+        version = expected_version(request, version_of(_existing(_queue, name)))
         edited = edit_queue(check_queue_name(name), changes, version=version, by=self.username(request))
-        return _with_version(edited, representation.queue(edited))
+        return with_version(version_of(edited), representation.queue(edited))
 
 
 class QueueStatsView(ApiView):
@@ -140,7 +139,7 @@ class PolicyView(ApiView):
         An edit must send the ETag of this answer as ``If-Match``.
         """
         policy = _policy(band)
-        return _with_version(policy, representation.policy(policy))
+        return with_version(version_of(policy), representation.policy(policy))
 
     def patch(self, request: Request, band: str) -> Response:
         """Edit the policy of a band.
@@ -150,9 +149,9 @@ class PolicyView(ApiView):
         require_staff(request, "queue_app.change_prioritypolicy")
         changes = self.read_body(request)
         policy = _policy(band)
-        version = _expected_version(request, policy)
+        version = expected_version(request, version_of(policy))
         policy = edit_policy(Band(policy.priority), changes, version=version, by=self.username(request))
-        return _with_version(policy, representation.policy(policy))
+        return with_version(version_of(policy), representation.policy(policy))
 
 
 class PauseView(ApiView):
@@ -236,25 +235,3 @@ def _policy(name: str) -> PriorityPolicy:
     except InvalidTaskData:
         raise NotFound from None
     return PriorityPolicy.objects.filter(pk=band).first() or PriorityPolicy(priority=band)
-
-
-def _with_version(row: models.Model, content: dict[str, Any]) -> Response:
-    """Return an answer with the version of the row as its ETag."""
-    return Response(content, headers={"ETag": f'"{version_of(row)}"'})
-
-
-def _expected_version(request: Request, row: models.Model) -> str | None:
-    """Return the version in ``If-Match``, or ``None`` for any version (``*``).
-
-    Raise ``PreconditionRequired`` without the header, and ``ChangedMeanwhile`` if it does not name the row's version.
-    """
-    header = request.META.get("HTTP_IF_MATCH")
-    if header is None:
-        raise PreconditionRequired("Send the ETag that you read as If-Match, so that you do not undo another change.")
-    tags = parse_etags(header)
-    if tags == ["*"]:
-        return None
-    version = version_of(row)
-    if f'"{version}"' not in tags:
-        raise ChangedMeanwhile("It was changed after you read it; read it again and repeat your change.")
-    return version

@@ -104,7 +104,7 @@ def _add(call: Call) -> int:
     values.setdefault("zone", timezone.get_default_timezone_name())
     with atomic():
         schedule = edit.create_schedule(call["name"], values)
-        call.record("add", "schedule", [schedule.name], after=edit.values_of(schedule), reason=call["reason"])
+        call.record("add", "schedule", [schedule.name], after=edit.without_payload(schedule), reason=call["reason"])
     coming = f"{schedule.next_instant:%Y-%m-%d %H:%M:%S %Z}"
     return call.answer(
         f"{schedule.name}: {schedule.recurrence.words}; the next tick is at {coming}", _as_dict(schedule)
@@ -157,7 +157,7 @@ def _backfill(call: Call) -> int:
 def _delete(call: Call) -> int:
     with atomic():
         schedule = edit.delete_schedule(call["name"])
-        call.record("delete", "schedule", [schedule.name], before=edit.values_of(schedule), reason=call["reason"])
+        call.record("delete", "schedule", [schedule.name], before=edit.without_payload(schedule), reason=call["reason"])
     return call.answer(f"the schedule {schedule.name} is deleted", {"name": schedule.name})
 
 

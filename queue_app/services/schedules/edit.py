@@ -4,6 +4,8 @@ An edit takes effect from the next tick on. It locks the row, so it waits for a 
 after it goes by the new values.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -14,7 +16,7 @@ from queue_app import registry
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask, TaskSpec
 from queue_app.core.signatures import check_arguments
-from queue_app.exceptions import InvalidTaskData
+from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import Schedule
 from queue_app.models.columns import NAME_LENGTH
 from queue_app.registry import AnyTask
@@ -48,10 +50,17 @@ def create_schedule(name: str, values: Mapping[str, Any], *, now: datetime | Non
     return schedule
 
 
-def update_schedule(name: str, changes: Mapping[str, Any], *, now: datetime | None = None) -> Schedule:
-    """Change a schedule; raise ``ScheduleNotFound``, or ``InvalidTaskData`` for what is wrong."""
+def update_schedule(
+    name: str, changes: Mapping[str, Any], *, version: str | None = None, now: datetime | None = None
+) -> Schedule:
+    """Change a schedule; with ``version``, only if the schedule still has this version.
+
+    Raises ``ScheduleNotFound``, ``ChangedMeanwhile``, and ``InvalidTaskData`` for what is wrong.
+    """
     with atomic():
         schedule = lock_schedule(name)
+        if version is not None and version_of(schedule) != version:
+            raise ChangedMeanwhile("The schedule was changed by someone else; read it again and repeat your change.")
         set_values(schedule, changes)
         if any(field in changes for field in WHEN):
             plan_ahead(schedule, now or clock())
@@ -164,6 +173,18 @@ def from_json(values: Mapping[str, Any]) -> dict[str, Any]:
 def values_of(schedule: Schedule) -> dict[str, Any]:
     """Return the fields of a schedule as JSON holds them."""
     return to_json({name: getattr(schedule, name) for name in FIELDS})
+
+
+def version_of(schedule: Schedule) -> str:
+    """Return a short text that differs once a person has changed the schedule; its ticks do not count."""
+    pause = [schedule.paused, schedule.paused_by, schedule.paused_reason, str(schedule.resume_at)]
+    text = json.dumps([schedule.pk, values_of(schedule), pause], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def without_payload(schedule: Schedule) -> dict[str, Any]:
+    """Return the fields for the audit log, whose readers may not be allowed to read parameters."""
+    return {name: value for name, value in values_of(schedule).items() if name not in {"args", "parameters"}}
 
 
 def overridden(schedule: Schedule) -> list[str]:

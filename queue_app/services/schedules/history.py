@@ -36,14 +36,17 @@ def settle(*, limit: int = BATCH) -> int:
 
 def recent(schedules: Sequence[Schedule], count: int = RECENT) -> dict[int, list[RecentTick]]:
     """Return {schedule: its newest ticks, newest first}, with the states of their tasks."""
-    ticks = rows.newest([schedule.pk for schedule in schedules], count)
+    found: dict[int, list[RecentTick]] = {schedule.pk: [] for schedule in schedules}
+    for each in with_status(rows.newest(list(found), count)):
+        found[each.tick.schedule_id].append(each)
+    return found
+
+
+def with_status(ticks: Sequence[ScheduleTick]) -> list[RecentTick]:
+    """Return ticks with the states of their tasks, in the same order."""
     open_ids = [tick.task_id for tick in ticks if tick.task_id and tick.outcome is None]
     statuses = dict(Task.objects.using(alias()).filter(id__in=open_ids).values_list("id", "status"))
-    found: dict[int, list[RecentTick]] = {schedule.pk: [] for schedule in schedules}
-    for tick in ticks:
-        status = tick.outcome or (statuses.get(tick.task_id) if tick.task_id else None)
-        found[tick.schedule_id].append(RecentTick(tick, status))
-    return found
+    return [RecentTick(tick, tick.outcome or (statuses.get(tick.task_id) if tick.task_id else None)) for tick in ticks]
 
 
 def failures_in_a_row(ticks: Sequence[RecentTick]) -> int:

@@ -1,0 +1,103 @@
+"""What requests about schedules may hold."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Final
+
+from queue_app.api import representation
+from queue_app.api.serializers import kinds
+from queue_app.api.serializers.base import Body, Field, ListOf, Query, Schema
+from queue_app.api.serializers.control import QueuePause, columns
+from queue_app.api.serializers.tasks import MAX_PAGE_SIZE, PAGE_SIZE
+from queue_app.core.recurrence import MAX_INSTANTS
+from queue_app.exceptions import InvalidTaskData
+from queue_app.models import Schedule
+from queue_app.models.columns import (
+    CONCURRENCY_KEY_LENGTH,
+    MAX_WEIGHT,
+    NAME_LENGTH,
+    TYPE_LENGTH,
+    USER_LENGTH,
+)
+from queue_app.services.enqueue.validate import MAX_CAPABILITIES, MAX_RETRIES, MAX_TIMEOUT_SECONDS
+from queue_app.services.operations.request import MAX_RATE, MIN_RATE
+
+MAX_ARGS: Final = 100
+_OF_THE_SCHEDULER: Final = (
+    "id", "words", "next_instant", "declared", "overridden", *representation.PAUSE.names, "created_at", "updated_at",
+)  # fmt: skip
+_FIELDS: Final[Mapping[str, Any]] = {
+    "read_only_names": _OF_THE_SCHEDULER,
+    "args": ListOf(Field(lambda value, _name: value, {}), MAX_ARGS),
+    "parameters": kinds.payload_object(),
+    "instant_parameter": kinds.text(NAME_LENGTH, 0),
+    "queue": kinds.name(),
+    "priority": kinds.band(),
+    "user": kinds.text(USER_LENGTH, 0),
+    "capabilities": ListOf(kinds.name(), MAX_CAPABILITIES),
+    "concurrency_key": kinds.text(CONCURRENCY_KEY_LENGTH, 0),
+    "weight": kinds.whole(1, MAX_WEIGHT),
+    "max_retries": kinds.whole(0, MAX_RETRIES, allow_null=True),
+    "timeout": kinds.number(0, MAX_TIMEOUT_SECONDS, above=True, allow_null=True),
+    "retry_delay": kinds.number(0, MAX_TIMEOUT_SECONDS, above=True, allow_null=True),
+    "cron": kinds.text(100, 0, help_text='Five fields, or six with seconds first, or a name such as "@daily".'),
+    "instants": ListOf(kinds.moment(), MAX_INSTANTS, into=lambda items: [item.isoformat() for item in items]),
+    "zone": kinds.text(64),
+    **columns(
+        Schedule,
+        (
+            "notes", "every", "anchor", "starts_at", "ends_at", "jitter", "catch_up", "catch_up_limit",
+            "catch_up_seconds", "overlap",
+        ),
+    ),
+}  # fmt: skip
+
+
+class _Edit(Body):
+    rules: ClassVar[Schema] = {"minProperties": 1}
+
+    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
+        """Demand a change."""
+        if not values:
+            yield InvalidTaskData("body", "Name at least one field to change.", code="body_required")
+
+
+ScheduleEdit: Final[type[Body]] = type(
+    "ScheduleEdit",
+    (_Edit,),
+    {**_FIELDS, "read_only_names": (*_OF_THE_SCHEDULER, "name"), "task_type": kinds.text(TYPE_LENGTH)},
+)
+NewSchedule: Final[type[Body]] = type(
+    "NewSchedule",
+    (Body,),
+    {
+        **_FIELDS,
+        "name": kinds.text(NAME_LENGTH, required=True),
+        "task_type": kinds.text(TYPE_LENGTH, required=True),
+    },
+)
+
+
+class SchedulePause(QueuePause):
+    """Why a schedule is paused, and until when."""
+
+
+class Why(Body):
+    """The reason of an action."""
+
+    reason = kinds.reason(default="")
+
+
+class Backfill(Why):
+    """The range to fill, and how fast."""
+
+    start = kinds.moment(required=True, help_text="The first instant.")
+    end = kinds.moment(required=True, help_text="The end of the range, which is not filled itself.")
+    rate = kinds.number(MIN_RATE, MAX_RATE, allow_null=True, help_text="Tasks per second; null: as fast as possible.")
+    dry_run = kinds.flag(default=False)
+
+
+class TickQuery(Query):
+    """Which ticks to list: the newest, or those before an instant."""
+
+    before = kinds.moment(help_text="Only ticks before this instant, as in the next address.")
+    limit = kinds.whole(1, MAX_PAGE_SIZE, default=PAGE_SIZE)

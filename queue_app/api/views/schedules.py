@@ -1,0 +1,202 @@
+"""Schedules: list, make, edit, pause, run, backfill and delete them; list their ticks."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Final
+
+from django.utils import timezone
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from queue_app.api import representation
+from queue_app.api.base import ApiView
+from queue_app.api.permissions import require_staff, staff_with
+from queue_app.api.serializers import schedules as serializers
+from queue_app.api.serializers.control import Nothing
+from queue_app.api.versions import expected_version, with_version
+from queue_app.api.views.operations import accepted
+from queue_app.exceptions import ScheduleNotFound
+from queue_app.models import Schedule, ScheduleTick
+from queue_app.services.control.pause import pause_schedule, resume_schedule
+from queue_app.services.operations.backfill import preview_backfill, start_backfill
+from queue_app.services.operations.request import SAMPLE, Options
+from queue_app.services.schedules import edit
+from queue_app.services.schedules.history import with_status
+from queue_app.services.schedules.run import run_schedule
+from queue_app.sql.database import alias
+
+MAX_LISTED: Final = 1000
+ID_DIGITS: Final = 18
+
+
+class ScheduleListView(ApiView):
+    """The schedules."""
+
+    permission_classes = (IsAuthenticated, staff_with("queue_app.view_schedule"))
+    key_scopes = MappingProxyType({"GET": "view_schedule", "POST": "add_schedule"})
+    bodies = MappingProxyType({"POST": serializers.NewSchedule})
+
+    def get(self, request: Request) -> Response:
+        """List the first 1000 schedules by name."""
+        found = Schedule.objects.using(alias()).all()[:MAX_LISTED]
+        return Response({"results": [representation.schedule(each, request.user) for each in found]})
+
+    def post(self, request: Request) -> Response:
+        """Make a schedule.
+
+        It ticks by ``cron``, ``every`` so many seconds, or at ``instants``. What is left out of the options of the task
+        is that of the registered task.
+        """
+        require_staff(request, "queue_app.add_schedule")
+        values = self.read_body(request)
+        name = values.pop("name")
+        with self.recording(request):
+            found = edit.create_schedule(name, {"zone": timezone.get_default_timezone_name()} | values)
+        return Response(representation.schedule(found, request.user), status=HTTPStatus.CREATED)
+
+
+class ScheduleView(ApiView):
+    """One schedule."""
+
+    permission_classes = (IsAuthenticated, staff_with("queue_app.view_schedule"))
+    key_scopes = MappingProxyType({"GET": "view_schedule", "PATCH": "change_schedule", "DELETE": "delete_schedule"})
+    bodies = MappingProxyType({"PATCH": serializers.ScheduleEdit})
+
+    def get(self, request: Request, schedule_id: str) -> Response:
+        """Inspect a schedule.
+
+        An edit must send the ETag of this answer as ``If-Match``.
+        """
+        found = _find(schedule_id)
+        return with_version(edit.version_of(found), representation.schedule(found, request.user))
+
+    def patch(self, request: Request, schedule_id: str) -> Response:
+        """Change a schedule from its next tick on.
+
+        A field that is left out keeps its value. ``If-Match`` carries the ETag of the version that the edit is based
+        on. A change of a schedule that the code declares is shown as an override.
+        """
+        require_staff(request, "queue_app.change_schedule")
+        changes = self.read_body(request)
+        found = _find(schedule_id)
+        version = expected_version(request, edit.version_of(found))
+        with self.recording(request):
+            found = edit.update_schedule(found.name, changes, version=version)
+        return with_version(edit.version_of(found), representation.schedule(found, request.user))
+
+    def delete(self, request: Request, schedule_id: str) -> Response:
+        """Delete a schedule with its history; its tasks stay.
+
+        A schedule that the code declares can only be paused.
+        """
+        require_staff(request, "queue_app.delete_schedule")
+        with self.recording(request):
+            edit.delete_schedule(_find(schedule_id).name)
+        return Response({"id": int(schedule_id), "deleted": True})
+
+
+class PauseView(ApiView):
+    """Pause a schedule."""
+
+    permission_classes = (IsAuthenticated, staff_with("queue_app.pause_schedule"))
+    key_scopes = MappingProxyType({"POST": "pause_schedule"})
+    bodies = MappingProxyType({"POST": serializers.SchedulePause})
+
+    def post(self, request: Request, schedule_id: str) -> Response:
+        """Pause a schedule.
+
+        It does not tick until it is resumed; ticks that come meanwhile are recorded and not made up for. The body may
+        give a ``reason``, and a time ``resume_at`` at which the pause ends.
+        """
+        options = self.read_body(request)
+        with self.recording(request):
+            found = pause_schedule(_find(schedule_id).name, by=self.username(request), **options)
+        return Response(representation.schedule(found, request.user))
+
+
+class ResumeView(ApiView):
+    """Resume a schedule."""
+
+    permission_classes = (IsAuthenticated, staff_with("queue_app.pause_schedule"))
+    key_scopes = MappingProxyType({"POST": "pause_schedule"})
+    bodies = MappingProxyType({"POST": Nothing})
+
+    def post(self, request: Request, schedule_id: str) -> Response:
+        """Resume a schedule; it goes on with its next tick."""
+        self.read_body(request)
+        with self.recording(request):
+            found = resume_schedule(_find(schedule_id).name)
+        return Response(representation.schedule(found, request.user))
+
+
+class RunView(ApiView):
+    """Run a schedule now."""
+
+    permission_classes = (IsAuthenticated, staff_with("queue_app.run_schedule"))
+    key_scopes = MappingProxyType({"POST": "run_schedule"})
+    bodies = MappingProxyType({"POST": serializers.Why})
+
+    def post(self, request: Request, schedule_id: str) -> Response:
+        """Enqueue the task of a schedule now, even if it is paused or an earlier task still runs."""
+        self.read_body(request)
+        with self.recording(request):
+            tick = run_schedule(_find(schedule_id).name, by=self.username(request))
+        return Response({"task_id": tick.task_id, "instant": tick.instant}, status=HTTPStatus.CREATED)
+
+
+class BackfillView(ApiView):
+    """Backfill a schedule."""
+
+    permission_classes = (IsAuthenticated, staff_with("queue_app.run_schedule"))
+    key_scopes = MappingProxyType({"POST": "run_schedule"})
+    bodies = MappingProxyType({"POST": serializers.Backfill})
+
+    def post(self, request: Request, schedule_id: str) -> Response:
+        """Enqueue the tasks of all ticks of a range that have none.
+
+        The answer is an operation that a scheduler carries out, ``rate`` tasks per second. With ``dry_run`` the answer
+        is the number of tasks, and the first instants.
+        """
+        body = self.read_body(request)
+        found = _find(schedule_id)
+        if body["dry_run"]:
+            instants = preview_backfill(found, body["start"], body["end"])
+            return Response({"dry_run": True, "count": len(instants), "sample": instants[:SAMPLE]})
+        options = Options(rate=body.get("rate"))
+        with self.recording(request):
+            operation = start_backfill(
+                found.name, body["start"], body["end"], options, by=self.username(request), reason=body["reason"]
+            )
+        return accepted(self, request, operation, f"/schedules/{schedule_id}/backfill")
+
+
+class TickListView(ApiView):
+    """The ticks of a schedule."""
+
+    permission_classes = (IsAuthenticated, staff_with("queue_app.view_schedule"))
+    key_scopes = MappingProxyType({"GET": "view_schedule"})
+    queries = MappingProxyType({"GET": serializers.TickQuery})
+
+    def get(self, request: Request, schedule_id: str) -> Response:
+        """List the ticks of a schedule, newest first."""
+        query, found = self.read_query(request), _find(schedule_id)
+        ticks = ScheduleTick.objects.using(alias()).filter(schedule_id=found.pk)
+        if "before" in query:
+            ticks = ticks.filter(instant__lt=query["before"])
+        page = list(ticks.order_by("-instant")[: query["limit"] + 1])
+        more = len(page) > query["limit"]
+        page = page[: query["limit"]]
+        results = [representation.tick(each.tick) | {"status": each.status} for each in with_status(page)]
+        return Response({"results": results, "next_before": page[-1].instant if more else None})
+
+
+def _find(schedule_id: str) -> Schedule:
+    """Return the schedule with the id in the address; a text that is not a number is missing."""
+    is_number = schedule_id.isascii() and schedule_id.isdigit() and len(schedule_id) <= ID_DIGITS
+    found = Schedule.objects.using(alias()).filter(pk=int(schedule_id)).first() if is_number else None
+    if found is None:
+        raise ScheduleNotFound(f"There is no schedule {schedule_id[:20]!r}.")
+    return found
