@@ -169,6 +169,7 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
     (schedules.ResumeView, "POST"): Endpoint(id="resume_schedule", answer=ref("Schedule")),
     (schedules.RunView, "POST"): Endpoint(
         id="run_schedule", answer=record({"task_id": UUID, "instant": TIME}), status=201,
+        example={"reason": "the customer waits"},
     ),
     (schedules.BackfillView, "POST"): Endpoint(
         id="backfill_schedule", answer=ref("Operation"), status=202,
