@@ -56,16 +56,17 @@ class Heartbeat:
             if not self._beat():
                 self._on_lost("it was declared dead")
                 return False
-        except DatabaseError as error:
+        except (DatabaseError, IndexUnavailable) as error:  # over HTTP, the server cannot be reached
             if not self._is_failing:
-                logger.warning("heartbeat failed: PostgreSQL: %s; trying again", " ".join(str(error).split()))
+                server = "PostgreSQL: " if isinstance(error, DatabaseError) else ""
+                logger.warning("heartbeat failed: %s%s; trying again", server, " ".join(str(error).split()))
             self._is_failing = True
             connections.close_all()
         except Exception:  # without this thread the worker would be declared dead
             logger.exception("heartbeat failed")
         else:
             if self._is_failing:
-                logger.info("heartbeats reach PostgreSQL again")
+                logger.info("heartbeats succeed again")
             self._is_failing = False
         return True
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from django.db import connections
 
+from queue_app.exceptions import IndexUnavailable
 from queue_app.logs import ATTRIBUTE
 from queue_app.workers import capture
 from queue_app.workers.background import Heartbeat, WakeListener
@@ -24,6 +25,8 @@ logger = logging.getLogger("taskqueue")
 
 #: Maximum number of task types that a line names.
 NAMED = 5
+#: Heartbeats without a leading scheduler after which the worker warns.
+PATIENCE_BEATS = 2
 
 
 class Worker(WorkerLoop):
@@ -41,6 +44,7 @@ class Worker(WorkerLoop):
         self._is_supervised = supervisor is not None
         self.watchdog = Watchdog(stale_seconds(options.heartbeat_seconds), self._shutdown)
         self._is_drain_logged = False
+        self._beats_without_leader = PATIENCE_BEATS - 1
         self._heartbeat = Heartbeat(options.heartbeat_seconds, self._beat, self._on_lost, supervisor)
         self._wake_listener = WakeListener(self.id, transport, self._wake)
 
@@ -195,7 +199,26 @@ class Worker(WorkerLoop):
             self.drain()
         self._discovery.requested = self._check_cancelled = self._claimer.compare_rows = True
         self._wakeup.set()
+        self._look_for_scheduler()
         return alive
+
+    def _look_for_scheduler(self) -> None:
+        """Warn if no scheduler leads: at the first heartbeat; later after two, as a new leader needs some seconds."""
+        try:
+            is_led = self._transport.is_led()
+        except IndexUnavailable:  # the loop logs it
+            return
+        if is_led:
+            if self._beats_without_leader >= PATIENCE_BEATS:
+                logger.info("a scheduler leads now")
+            self._beats_without_leader = 0
+            return
+        self._beats_without_leader += 1
+        if self._beats_without_leader == PATIENCE_BEATS:
+            logger.warning(
+                "no scheduler runs: retries and delayed tasks wait, and so do the tasks of workers that die; start"
+                " `manage.py runscheduler`"
+            )
 
     def _on_lost(self, why: str) -> None:
         logger.error("worker %s stops: %s", self.options.name, why)

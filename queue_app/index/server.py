@@ -76,9 +76,13 @@ class IndexHealth(NamedTuple):
 def index_health(index: Index) -> IndexHealth:
     """Return the health of the index, at a cost that does not grow with it. Raises ``IndexUnavailable``."""
     number, state = index.generation()
+    return IndexHealth(number, state, has_leader(index))
+
+
+def has_leader(index: Index) -> bool:
+    """Return whether a scheduler leads. Raises ``IndexUnavailable``."""
     with translated("health", index.alias):
-        has_leader = bool(index._client.exists(index.keys.lock("scheduler")))  # noqa: SLF001 - of the same package
-    return IndexHealth(number, state, has_leader)
+        return bool(index._client.exists(index.keys.lock("scheduler")))  # noqa: SLF001 - of the same package
 
 
 def waiting_kinds(index: Index, queue: str) -> set[tuple[str, tuple[str, ...]]]:

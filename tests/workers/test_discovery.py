@@ -67,8 +67,7 @@ def test_a_module_that_breaks_is_tried_once(hire, monkeypatch, warnings_logged):
     for _ in range(3):
         assert worker._beat()
         worker.run_once()
-    assert len(warnings_logged()) == 1
-    assert f"the module of {name}.greet cannot be imported" in warnings_logged()[0]
+    assert warnings_logged().count(f"the module of {name}.greet cannot be imported") == 1
     assert status(other) == Status.EXECUTING
 
 

@@ -37,7 +37,7 @@ def test_an_outage_is_logged_once_and_so_is_its_end(lost, caplog):
     assert lost == []
     assert caplog.messages == [
         "heartbeat failed: PostgreSQL: gone away; trying again",
-        "heartbeats reach PostgreSQL again",
+        "heartbeats succeed again",
     ]
 
 

@@ -1,12 +1,15 @@
 """What runworker and runscheduler print in a project that does not set LOGGING."""
 
 import json
+import logging
 import signal
 
 import pytest
 from django.conf import settings as project
 
+from queue_app.exceptions import IndexUnavailable
 from queue_app.registry import type_of
+from queue_app.services.upkeep.jobs import resign, take_lead
 from tests.integration.app import tasks
 from tests.integration.processes import eventually, lines
 from tests.support.engine import put
@@ -37,6 +40,13 @@ def test_a_worker_says_what_it_is_and_what_happens(fleet, first_hour):
     [complaint] = [line for line in worker.log.splitlines() if "the card was refused" in line]
     assert "ERROR tests.integration.app.tasks: the card was refused (tests.integration.app.tasks.complain " in complaint
     assert "worker w1 has stopped: 1 completed, 2 failed" in worker.log
+
+
+def test_a_queue_that_does_not_exist(fleet, first_hour):
+    worker = fleet.worker("--burst", "--queues", "defualt", **DEFAULT)
+    assert worker.exit_code() == 0
+    warning = "There is no queue 'defualt'. Did you mean 'default'? The worker serves it when a task names it."
+    assert f"WARNING taskqueue: {warning}" in worker.log
 
 
 def test_the_log_as_json(fleet, first_hour):
@@ -93,3 +103,33 @@ def test_a_scheduler_says_whether_it_leads_and_what_it_does(fleet, engine):
     assert scheduler.exit_code() == 0
     for part in (", scheduler ", "maintenance: only what Celery", " leads", "1 due tasks queued", " has stopped"):
         assert part in scheduler.log
+
+
+# -- what a worker notices ---------------------------------------------------------------------------
+
+
+def test_a_worker_warns_once_that_no_scheduler_runs(hire, caplog):
+    caplog.set_level(logging.INFO, "taskqueue")
+    worker = hire()
+    for _ in range(3):
+        assert worker._beat()
+    [warning] = caplog.messages
+    assert warning.startswith("no scheduler runs: retries and delayed tasks wait")
+    take_lead("me", 60)
+    worker._beat()
+    assert caplog.messages[1:] == ["a scheduler leads now"]
+    resign("me")
+    worker._beat()
+    assert caplog.messages[2:] == [], "the next leader needs some seconds"
+    worker._beat()
+    assert caplog.messages[2:] == [warning]
+
+
+def test_a_worker_does_not_look_for_a_scheduler_while_redis_is_away(hire, caplog, monkeypatch):
+    def away() -> bool:
+        raise IndexUnavailable("gone")
+
+    worker = hire()
+    monkeypatch.setattr(worker._transport, "is_led", away)
+    assert worker._beat()
+    assert caplog.messages == []

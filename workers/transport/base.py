@@ -103,6 +103,10 @@ class Transport(Protocol):
         """Queue scheduled tasks whose time has come; return their number."""
         return 0
 
+    def is_led(self) -> bool:
+        """Return whether a scheduler leads."""
+        return True
+
     def wake_idle_workers(self) -> int:
         """Repeat wake-up calls that may have been lost."""
         return 0

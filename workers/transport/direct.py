@@ -28,6 +28,7 @@ class DirectTransport:
     give_back_forgotten = staticmethod(claims.give_back_unacknowledged)
     record_progress = staticmethod(outcomes.record_progress)
     earlier_attempts = staticmethod(results.earlier_attempts)
+    is_led = staticmethod(jobs.is_led)
     make_due = staticmethod(promote.make_due)
     wake_idle_workers = staticmethod(jobs.wake_idle_workers)
     rebuild_if_needed = staticmethod(rebuild.rebuild_if_needed)

@@ -1,20 +1,28 @@
 """``manage.py runworker``: run a worker."""
 
+import logging
 import os
 import sys
 from argparse import ArgumentParser
+from collections.abc import Iterable
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from queue_app import conf, console, registry
-from queue_app.exceptions import InvalidTaskData
+from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.index import hide_password
 from queue_app.management.servers import EXIT_USAGE, ServerCommand, add_log_options, addresses
 from queue_app.management.verbs._values import names
+from queue_app.models import Queue
+from queue_app.sql.database import alias
 
 #: Maximum number of task types that the first lines name.
 NAMED = 5
+#: Maximum number of queues that are read to find a mistyped name.
+MAX_LISTED = 1000
+
+logger = logging.getLogger("taskqueue")
 
 
 class Command(ServerCommand):
@@ -102,6 +110,8 @@ class Command(ServerCommand):
         if options["verbosity"] == 1 and sys.stderr.isatty() and not options["json"]:
             facts["to see more"] = "-v 2 prints each task"
         console.announce(f"task queue {release()}, worker {worker_options.name}", facts)
+        if worker_options.queues and not options["server"]:
+            _warn_of_unknown(worker_options.queues)
         try:
             code = run_workers(worker_options, transport, processes, health_port=port, reload=options["reload"])
         except OSError as error:
@@ -127,6 +137,14 @@ def _facts(options: Any, processes: int, server: str | None) -> dict[str, str]:
         "to stop": f"Ctrl-C or SIGTERM; running tasks have {options.grace_seconds:g} s to end",
     }
     return {name: value for name, value in facts.items() if value}
+
+
+def _warn_of_unknown(queues: Iterable[str]) -> None:
+    """Log the names that no queue has: they may be mistyped."""
+    known = list(Queue.objects.using(alias()).values_list("name", flat=True)[:MAX_LISTED])
+    for name in queues:
+        if name not in known:
+            logger.warning("%s The worker serves it when a task names it.", UnknownQueue(name, known))
 
 
 def _transport(server: str | None, token: str | None) -> Any:

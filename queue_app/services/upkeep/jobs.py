@@ -14,6 +14,7 @@ from queue_app import conf
 from queue_app.core.process import machine_identity
 from queue_app.core.stall import STALL_SECONDS
 from queue_app.index import get_index
+from queue_app.index.server import has_leader
 from queue_app.models import MaintenanceJob
 from queue_app.sql import pending_work as rows
 from queue_app.sql.database import alias
@@ -79,6 +80,11 @@ def save_progress(name: str, progress: dict[str, Any]) -> None:
 def take_lead(token: str, seconds: float) -> bool:
     """Take or renew the leadership for ``seconds``; return whether ``token`` leads. Raises ``IndexUnavailable``."""
     return get_index().lock(LOCK, token, seconds)
+
+
+def is_led() -> bool:
+    """Return whether a scheduler leads. Raises ``IndexUnavailable``."""
+    return has_leader(get_index())
 
 
 def resign(token: str) -> None:
