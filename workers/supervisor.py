@@ -4,7 +4,6 @@ Signal handlers only count and wake the loop. The loop does the rest, so that no
 child that the loop is just starting or has just collected.
 """
 
-import gc
 import logging
 import math
 import os
@@ -20,22 +19,20 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from queue_app import console
-from queue_app.workers.health import HealthMonitor, LoopHeartbeat, notify_systemd, stale_seconds
+from queue_app.workers.health import LoopHeartbeat, stale_seconds
 from queue_app.workers.lifecycle import (
     DUMP,
     HURRY,
     QUIET,
     Exit,
     Wakeup,
-    end_with_main_thread,
     leave_group_of_parent,
     on_signals,
     signals_held,
 )
 from queue_app.workers.options import WorkerOptions, numbered_name
-from queue_app.workers.reload import Reloader, restart
+from queue_app.workers.process_guard import EXIT_SECONDS, WINDS
 from queue_app.workers.transport.base import Transport
-from queue_app.workers.watchdog import EXIT_SECONDS, WINDS
 from queue_app.workers.worker import Worker
 
 logger = logging.getLogger("taskqueue")
@@ -45,9 +42,9 @@ STABLE_SECONDS = 10.0
 MIN_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
 #: Number of looks in a row without a sign of life after which a child is killed. It takes twice the time in which the
-#: child's own watchdog ends it, and matters for a process that the system has stopped.
+#: child's own guard ends it, and matters for a process that the system has stopped.
 MAX_MISSED = 2 * WINDS
-#: Time after which a child that was asked to end, and whose watchdog has not ended it either, is killed.
+#: Time after which a child that was asked to end, and whose guard has not ended it either, is killed.
 KILL_SECONDS = EXIT_SECONDS + 5.0
 #: Exit code of a child that has done its work (``--burst``, ``--max-tasks``), or that staff asked to drain. A task
 #: that ends the process itself often uses 0.
@@ -74,7 +71,7 @@ class Supervisor:
         self.options = options
         self.processes = processes
         self.loop_heartbeats = [LoopHeartbeat() for _ in range(processes)]
-        self._heartbeats = [LoopHeartbeat() for _ in range(processes)]  # of the watchdogs
+        self._heartbeats = [LoopHeartbeat() for _ in range(processes)]  # of their guards
         self._stale = stale_seconds(options.heartbeat_seconds)
         self._look_at = 0.0  # when to look at the children again (monotonic)
         self._kill_at = math.inf  # when to kill the children that have not ended (monotonic)
@@ -194,7 +191,7 @@ class Supervisor:
             options = replace(self.options, name=numbered_name(self.options.name, number))
             worker = Worker(options, self._transport, worker_id, supervisor)
             worker.loop_heartbeat = self.loop_heartbeats[number - 1]
-            worker.watchdog.heartbeat = self._heartbeats[number - 1]
+            worker.guard.heartbeat = self._heartbeats[number - 1]
             if self._quiet:
                 worker.quiet()
             code = int(worker.run())
@@ -241,30 +238,5 @@ class Supervisor:
 def _how(code: int) -> str:
     """Return in words how a child ended that was not asked to."""
     if code == -signal.SIGALRM:
-        return "ran no Python code for too long, and its watchdog ended it; the stacks are above"
+        return "ran no Python code for too long and was ended; its stacks are above"
     return "ended with code 0, but was not asked to" if code == Exit.OK else f"died with code {code}"
-
-
-def run_workers(
-    options: WorkerOptions, transport: Transport, processes: int, *, health_port: int | None, reload: bool
-) -> Exit:
-    """Run one worker in this process, or several under a supervisor. Raises ``OSError`` for a port in use."""
-    runner: Worker | Supervisor
-    if processes == 1:
-        runner = Worker(options, transport)
-        loop_heartbeats = [runner.loop_heartbeat]
-    else:
-        runner = Supervisor(options, transport, processes)
-        loop_heartbeats = runner.loop_heartbeats
-    HealthMonitor(loop_heartbeats, stale_seconds(options.heartbeat_seconds), health_port).start()
-    reloader = Reloader(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    if reload:
-        reloader.start()
-    gc.collect()
-    gc.freeze()  # the collector no longer touches existing objects, so their pages stay shared with the workers
-    code = runner.run()
-    notify_systemd("STOPPING=1")
-    if reloader.changed:
-        restart()
-    end_with_main_thread()
-    return code

@@ -17,9 +17,9 @@ from queue_app.workers.health import stale_seconds
 from queue_app.workers.lifecycle import DUMP, HURRY, QUIET, Exit, dump, guard_forks, on_signals
 from queue_app.workers.loop import WorkerLoop
 from queue_app.workers.options import WorkerOptions, identify
+from queue_app.workers.process_guard import ProcessGuard
 from queue_app.workers.summary import counted
 from queue_app.workers.transport.base import Transport
-from queue_app.workers.watchdog import Watchdog
 
 logger = logging.getLogger("taskqueue")
 
@@ -42,7 +42,7 @@ class Worker(WorkerLoop):
         super().__init__(options, transport, worker_id or uuid.uuid4())
         self.is_signalled = False  # whether the worker ends because of a signal
         self._is_supervised = supervisor is not None
-        self.watchdog = Watchdog(stale_seconds(options.heartbeat_seconds), self._shutdown)
+        self.guard = ProcessGuard(stale_seconds(options.heartbeat_seconds), self._shutdown)
         self._is_drain_logged = False
         self._beats_without_leader = PATIENCE_BEATS - 1
         self._heartbeat = Heartbeat(options.heartbeat_seconds, self._beat, self._on_lost, supervisor)
@@ -65,7 +65,7 @@ class Worker(WorkerLoop):
             capture.install()
             guard_forks()
             self._pool.start()
-            with self.watchdog:
+            with self.guard:
                 self._heartbeat.start()
                 self._wake_listener.start()
                 self._log_start()

@@ -25,8 +25,9 @@ from queue_app.results import earlier_attempts
 from queue_app.workers.context import ClaimedAttempt, History
 from queue_app.workers.executor import Executor
 from queue_app.workers.pools.base import BacklogPool
-from queue_app.workers.pools.fork_server import LEAVE_SECONDS, SIGNALS, start_fork_server
+from queue_app.workers.pools.fork_server import LEAVE_SECONDS, start_fork_server
 from queue_app.workers.pools.slot import Slot
+from queue_app.workers.pools.slot_process import SIGNALS
 from queue_app.workers.rlimits import ResourceLimits, resident_bytes
 from queue_app.workers.wire import outcome_of, send, task_form
 

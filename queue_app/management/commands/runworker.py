@@ -69,7 +69,7 @@ class Command(ServerCommand):
         """Run until a signal; exit with the worker's code."""
         from queue_app.workers.options import WorkerOptions, check_processes, default_name, release  # noqa: PLC0415 - see the import rules
         from queue_app.workers.rlimits import ResourceLimits, parse_rlimit  # noqa: PLC0415
-        from queue_app.workers.supervisor import run_workers  # noqa: PLC0415
+        from queue_app.workers.run import run_workers  # noqa: PLC0415
 
         self.check_settings()
         defaults = conf.get().worker

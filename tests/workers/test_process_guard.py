@@ -8,12 +8,12 @@ import pytest
 
 SCRIPT = """
 import ctypes, threading, time
-from queue_app.workers import watchdog
+from queue_app.workers import process_guard
 from queue_app.workers.lifecycle import Shutdown
-watchdog.EXIT_SECONDS = 0.3
+process_guard.EXIT_SECONDS = 0.3
 shutdown = Shutdown(0.1)
-dog = watchdog.Watchdog(0.5, shutdown)
-dog.__enter__()
+guard = process_guard.ProcessGuard(0.5, shutdown)
+guard.__enter__()
 time.sleep(1)
 print("alive", flush=True)
 """
@@ -27,7 +27,7 @@ ENDS = {
     "does not end after a drain": ("def waits(): time.sleep(60)\nshutdown.drain()\nwaits()", 1, "in waits"),
     "does not end when hurried": ("def waits(): time.sleep(60)\nshutdown.hurry()\nwaits()", 1, "in waits"),
     "does not end when dead": ("def waits(): time.sleep(60)\nshutdown.lose('dead')\nwaits()", 1, "in waits"),
-    "ends": ("dog.__exit__()\ntime.sleep(1)", 0, ""),
+    "ends": ("guard.__exit__()\ntime.sleep(1)", 0, ""),
 }
 
 

@@ -18,7 +18,7 @@ WINDS: Final = 5
 EXIT_SECONDS: Final = 10.0
 
 
-class Watchdog:
+class ProcessGuard:
     """Ends the process when its threads have not run for ``seconds``, or when it has not ended long after it should.
 
     A task that calls C code which never releases Python's lock stops all threads. The process then neither reports that
@@ -31,7 +31,7 @@ class Watchdog:
         self._seconds = seconds
         self._shutdown = shutdown
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
 
     def __enter__(self) -> None:
         """Start to watch. Called in the main thread."""
