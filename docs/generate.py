@@ -78,6 +78,9 @@ CHECKS = {
     "queue_app.E011": "A pooler pools transactions in front of the database; `DISABLE_SERVER_SIDE_CURSORS` is not set.",
     "queue_app.E012": "The address of the cache named by `REDIS_ALIAS` does not begin with `redis://`, `rediss://` or"
     " `unix://`.",
+    "queue_app.E014": "The index in Redis belongs to another database: of another project, or to the original of a"
+    " copy. Runs with `migrate` and `check --database` once both servers and all tables are there, and before a worker"
+    " or scheduler starts.",
     "queue_app.E020": "`TASKS` uses the backend of the queue, but `queue_app` is not in `INSTALLED_APPS`.",
     "queue_app.E021": "`QUEUES` is a string, or contains an invalid name of a queue.",
     "queue_app.W001": "The cache named by `REDIS_ALIAS` does not use django-redis, so the index is unreachable.",

@@ -6,12 +6,13 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - Django's name
+from django.core.exceptions import ImproperlyConfigured
 from django.db import router
 from django.utils.module_loading import import_string
 from psycopg import IsolationLevel
 
 from queue_app import conf
-from queue_app.exceptions import InvalidTaskData
+from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable, InvalidTaskData
 from queue_app.index.client import NO_SCHEME, WITH_SCHEME, address
 from queue_app.sql.database import MINIMUM_POSTGRESQL
 
@@ -152,6 +153,26 @@ def check_server(databases: Any = None, **_: Any) -> list[CheckMessage]:
             )
         )
     return messages
+
+
+@register(Tags.database)
+def check_owner(databases: Any = None, **_: Any) -> list[CheckMessage]:
+    """Report an index that belongs to another database (E014), once both servers answer and all tables are there."""
+    from queue_app.services.repair import ownership  # noqa: PLC0415 - imports models
+    from queue_app.sql import doctor  # noqa: PLC0415 - the same
+
+    alias = conf.load()[0].database_alias
+    if not databases or alias not in databases or check_database() or check_redis():
+        return []
+    try:
+        if doctor.unapplied_migrations():
+            return []
+        ownership.check_owner()
+    except IndexOfAnotherDatabase as error:
+        return [Error(ownership.without_advice(error), hint=ownership.ADVICE, id="queue_app.E014")]
+    except (IndexUnavailable, ImproperlyConfigured):  # reported by other checks, and by commands when they start
+        return []
+    return []
 
 
 @register("taskqueue")

@@ -171,6 +171,10 @@ class IndexDamaged(IndexUnavailable):
     """Redis answers, but a script could not work with what the index holds; a new generation replaces it."""
 
 
+class IndexOfAnotherDatabase(IndexUnavailable):
+    """The index belongs to the tasks of another database: of another project, or of the original of a copy."""
+
+
 class IndexNotReady(TaskQueueError, code="index_not_ready"):
     """The index has no valid generation and must be rebuilt from the rows before it proposes tasks."""
 

@@ -279,13 +279,16 @@ class Index(Leases):
         number, state = self._call("generation")
         return Generation(int(number), text(state))
 
-    def begin_generation(self, number: int, token: str = "", copy_limits: Callable[[], object] | None = None) -> bool:
-        """Refuse claims from now on, and forget everything but limits.
+    def begin_generation(
+        self, number: int, token: str = "", copy_limits: Callable[[], object] | None = None, database: str = ""
+    ) -> bool:
+        """Refuse claims from now on, and forget everything but limits; bind the index to the database.
 
         Copies the limits before the wipe: tasks that are pushed from then on find their lanes by them. Returns false
-        when a later generation began meanwhile, or when ``token`` no longer holds the lock of rebuilds.
+        when a later generation began meanwhile, when ``token`` no longer holds the lock of rebuilds, or when the index
+        belongs to another database.
         """
-        if not self._call("begin_generation", number, token):
+        if not self._call("begin_generation", number, token, database):
             return False
         if copy_limits is not None:
             try:
@@ -312,6 +315,15 @@ class Index(Leases):
                 if doomed and not self._call("wipe", number, *doomed):
                     return False
         return True
+
+    def owner(self) -> str:
+        """Return the identity of the database to which the index belongs; empty while it belongs to none."""
+        return text(self._call("owner"))
+
+    def disown(self) -> None:
+        """Let the index belong to no database."""
+        with translated("disown", self.alias):
+            self._client.hdel(self.keys.generation, "database")
 
     def finish_generation(self, number: int) -> bool:
         """Allow claims if the index is still this generation; return whether it is."""

@@ -12,8 +12,9 @@ from django.db import DatabaseError, OperationalError, connections
 from psycopg.errors import UndefinedTable
 
 from queue_app import checks, conf, console, registry
-from queue_app.exceptions import IndexUnavailable
+from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable
 from queue_app.index import get_index, hide_password, server_url
+from queue_app.services.repair.ownership import check_owner
 from queue_app.sql.database import migrate_command
 
 EXIT_USAGE = 2
@@ -39,6 +40,10 @@ class ServerCommand(BaseCommand):
         """Check PostgreSQL, its tables and Redis; import the task modules."""
         check_postgresql()
         check_redis()
+        try:
+            check_owner()
+        except IndexOfAnotherDatabase as error:
+            raise CommandError(str(error), returncode=EXIT_USAGE) from None
         registry.discover()
 
     def print_log(self, options: dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
 """The tables, with their indexes, constraints and vacuum settings."""
 
+import uuid
+
 import django.contrib.postgres.fields
 import django.contrib.postgres.indexes
 import django.core.serializers.json
@@ -225,6 +227,7 @@ class Migration(migrations.Migration):
             name='IndexGeneration',
             fields=[
                 ('id', models.SmallIntegerField(default=1, editable=False, primary_key=True, serialize=False)),
+                ('database', models.UUIDField(default=uuid.uuid4, editable=False)),
                 ('number', models.BigIntegerField(default=0)),
                 ('abandoned_until', models.BigIntegerField(db_default=0, default=0)),
                 ('started_at', models.DateTimeField(blank=True, null=True)),

@@ -1,5 +1,6 @@
 """Policies of the bands, settings that staff edit at run time, and the generation of the index."""
 
+import uuid
 from typing import ClassVar
 
 from django.core.validators import MinValueValidator
@@ -91,6 +92,7 @@ class IndexGeneration(models.Model):
     """
 
     id = models.SmallIntegerField(primary_key=True, default=1, editable=False)
+    database = models.UUIDField(default=uuid.uuid4, editable=False)  # part of the database's identity (sql.identity)
     number = models.BigIntegerField(default=0)
     abandoned_until = models.BigIntegerField(default=0, db_default=0)  # stamp of leases; grants up to it are refused
     started_at = models.DateTimeField(null=True, blank=True)

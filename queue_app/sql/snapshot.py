@@ -114,8 +114,8 @@ def raise_generation(above: int = 0) -> int:
     with atomic():
         _lock_generation()
         number: int = fetch_value(
-            "INSERT INTO queue_app_indexgeneration (id, number, started_at, tasks, leases)"
-            " VALUES (1, 1, clock_timestamp(), 0, 0)"
+            "INSERT INTO queue_app_indexgeneration (id, database, number, started_at, tasks, leases)"
+            " VALUES (1, gen_random_uuid(), 1, clock_timestamp(), 0, 0)"
             " ON CONFLICT (id) DO UPDATE SET number = 1 + CASE"
             " WHEN %(above)s BETWEEN queue_app_indexgeneration.number AND queue_app_indexgeneration.number + 1000000"
             " THEN %(above)s ELSE queue_app_indexgeneration.number END,"

@@ -15,13 +15,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--if-needed", action="store_true", help="only if the index is missing or of another generation"
     )
+    parser.add_argument(
+        "--adopt",
+        action="store_true",
+        help="take over the index of another database, which this one has replaced (a restored dump, an upgrade)",
+    )
     add_by(parser)
     add_json(parser)
 
 
 def run(call: Call) -> int:
     """Rebuild, and report the numbers."""
-    built = rebuild_if_needed() if call["if_needed"] else rebuild()
+    built = rebuild_if_needed() if call["if_needed"] else rebuild(adopt=call["adopt"])
     if built is None and call["if_needed"]:
         return call.answer("The index is ready or being rebuilt; nothing to do.", None)
     if built is None:

@@ -8,11 +8,13 @@ from django.utils import timezone
 
 from queue_app import conf
 from queue_app.core.finding import Finding, fail, ok, warn
+from queue_app.exceptions import IndexOfAnotherDatabase
 from queue_app.index import IndexStats, get_index
 from queue_app.index.server import index_health, waiting_kinds
 from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.read import stalls
+from queue_app.services.repair.ownership import ADVICE, check_owner, without_advice
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
 from queue_app.sql import doctor as rows
 
@@ -35,6 +37,11 @@ def check_index() -> Iterator[Finding]:
     stats = get_index().stats()
     row = IndexGeneration.objects.filter(pk=1).first()
     now = timezone.now()
+    try:
+        check_owner()
+    except IndexOfAnotherDatabase as error:
+        yield fail("index", without_advice(error), ADVICE)
+        return
     if stats.state == "ready" and row is not None and stats.generation == row.number and row.ready_at:
         age = (now - row.ready_at).total_seconds()
         yield ok("index", f"generation {row.number}, ready for {age:,.0f} s")

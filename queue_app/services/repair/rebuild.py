@@ -15,11 +15,13 @@ import uuid
 from dataclasses import dataclass
 
 from queue_app import signals
-from queue_app.exceptions import IndexUnavailable
+from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable
 from queue_app.index import get_index
 from queue_app.models import PriorityPolicy
+from queue_app.services.repair.ownership import check_owner, is_foreign
 from queue_app.sql import comparison, snapshot, workers
 from queue_app.sql.database import alias, clock
+from queue_app.sql.identity import database_identity
 
 #: Time after which the lock of a dead rebuilder lapses; each step renews it.
 LOCK_SECONDS = 5.0
@@ -44,29 +46,38 @@ class Rebuilt:
 def is_needed(generation: int) -> bool:
     """Whether the index is not ready or not of this generation, which the rows had a moment ago."""
     found = get_index().generation()
-    return found.state != "ready" or found.number != generation
+    return found.state != "ready" or found.number != generation or is_foreign()
 
 
 def rebuild_if_needed() -> Rebuilt | None:
     """Rebuild the index unless it is ready and of the rows' generation; ``None`` when nothing was done."""
     found = get_index().generation()  # read before the rows, or a rebuild that ends in between would look stale
-    return None if found.state == "ready" and found.number == snapshot.generation() else rebuild()
+    is_ready = found.state == "ready" and found.number == snapshot.generation() and not is_foreign()
+    return None if is_ready else rebuild()
 
 
-def rebuild() -> Rebuilt | None:
+def rebuild(*, adopt: bool = False) -> Rebuilt | None:
     """Rebuild the index; return ``None`` when another process is rebuilding it, or the index was lost meanwhile.
 
     A process that loses the lock stops before it deletes anything. If two rebuilds run at once, the later
-    generation wins.
+    generation wins. Raises ``IndexOfAnotherDatabase``, unless it shall ``adopt`` such an index.
     """
     started = time.monotonic()
     index = get_index()
+    if adopt:
+        index.disown()
+    try:
+        check_owner()
+    except IndexOfAnotherDatabase:
+        if index.generation().number == snapshot.generation():
+            snapshot.raise_generation()  # the rows would accept claims from that index
+        raise
     token = _unreleased.pop() if _unreleased else uuid.uuid4().hex
     if not index.lock("rebuild", token, LOCK_SECONDS):
         return None
     try:
         number = snapshot.raise_generation(above=index.generation().number)
-        if not index.begin_generation(number, token, copy_limits):
+        if not index.begin_generation(number, token, copy_limits, database_identity()):
             return None
         leases = index.restore_leases(snapshot.executing())
         tasks = 0

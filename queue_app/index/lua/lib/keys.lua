@@ -2,7 +2,8 @@
 -- the prefix that every script gets as its only key, KEYS[1], so that a script stays on one node of a cluster. Times are in
 -- microseconds (us) unless a comment says otherwise.
 local P = KEYS[1]
-local GENERATION = P .. ':generation'    -- hash: number, run_id, state, reshaped, stamp (time of the last claim or
+local GENERATION = P .. ':generation'    -- hash: number, run_id, state, reshaped, database (the identity of
+                                         -- the database to which the index belongs), stamp (time of the last claim or
                                          -- look at the generation, us), behind (see now_us) and 'w:WORKER' (stamp
                                          -- of a worker's last claim)
 local SETTINGS = P .. ':settings'        -- hash: max_concurrent, paused, promote_2, promote_3, promote_4 (s), gated,
@@ -84,6 +85,9 @@ local function first_of(key)
   local found = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   return found[1], found[2]
 end
+
+-- Whether a text is the identity of a database, as queue_app/sql/identity.py makes it; damage must not bind the index.
+local function is_identity(text) return string.match(text, '^%x[%x-]+/.+/') ~= nil end
 
 -- Adds to a counter of the cluster. A counter that is no number begins again; other errors (no memory) do not matter.
 local function add_to(name, n)

@@ -1,0 +1,37 @@
+"""An index belongs to one database: neither another project nor a copy of the database may use it."""
+
+from queue_app.exceptions import IndexOfAnotherDatabase
+from queue_app.index import get_index, server_url
+from queue_app.sql.identity import database_identity
+
+ADVICE = (
+    "Set another TASKQUEUE['KEY_PREFIX'] here (TASKQUEUE__KEY_PREFIX), or another Redis. Only if this database has"
+    " replaced the other one, take the index over: `manage.py taskqueue rebuild --adopt`."
+)
+
+
+def is_foreign() -> bool:
+    """Whether the index belongs to another database than this one."""
+    return get_index().owner() not in {"", database_identity()}
+
+
+def check_owner() -> None:
+    """Raise ``IndexOfAnotherDatabase`` if the index belongs to another database."""
+    index = get_index()
+    owner, own = index.owner(), database_identity()
+    if owner not in {"", own}:
+        raise IndexOfAnotherDatabase(
+            f"The index {index.keys.prefix} in Redis at {server_url(index.alias)} belongs to {_text(owner)}, not to"
+            f" {_text(own)}. {ADVICE}"
+        )
+
+
+def without_advice(error: IndexOfAnotherDatabase) -> str:
+    """Return what is wrong, for messages that show the advice apart."""
+    return str(error).removesuffix(ADVICE).strip()
+
+
+def _text(identity: str) -> str:
+    cluster, _, rest = identity.partition("/")
+    name, _, schema = rest.rpartition("/")
+    return f"the database {name!r} (schema {schema}) of the PostgreSQL cluster {cluster}"

@@ -1,0 +1,123 @@
+"""An index belongs to one database: another project, or a copy of the database, is refused."""
+
+import io
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from queue_app import checks
+from queue_app.core.finding import Level
+from queue_app.exceptions import IndexNotReady, IndexOfAnotherDatabase
+from queue_app.models import IndexGeneration
+from queue_app.services.doctor.work import check_index
+from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
+from queue_app.sql import identity, snapshot
+from queue_app.sql.identity import database_identity
+from tests.support.engine import assert_index_agrees, flush, index_away, put, take, take_ids
+
+OTHER = "7431260212345678901/shop/public"
+
+
+def bind(engine, **fields):
+    """Let the index be another database's."""
+    engine.index._client.hset(engine.index.keys.generation, mapping={"database": OTHER} | fields)
+
+
+def dump(engine):
+    """Return all keys but the generation, which has the time of the last look."""
+    client, keys = engine.index._client, engine.index.keys
+    return {key: client.dump(key) for key in client.scan_iter(match=keys.everything) if key != keys.generation.encode()}
+
+
+def test_a_rebuild_binds_the_index(engine):
+    assert engine.index.owner() == database_identity()
+    flush(engine)
+    assert engine.index.owner() == ""
+    rebuild()
+    assert engine.index.owner() == database_identity()
+
+
+def test_another_project_changes_nothing_in_the_index(engine):
+    put()
+    bind(engine, number=snapshot.generation() + 3)
+    before = dump(engine)
+    for attempt in (rebuild, rebuild_if_needed):
+        with pytest.raises(IndexOfAnotherDatabase, match=r"belongs to the database 'shop' .*KEY_PREFIX"):
+            attempt()
+    assert dump(engine) == before
+
+
+def test_an_index_that_changes_hands_gets_no_task_granted(engine):
+    """Both had lost the index, and the other one was first; by chance the numbers are the same."""
+    hand, task = engine.worker(), put()
+    bind(engine)
+    with pytest.raises(IndexOfAnotherDatabase):
+        rebuild_if_needed()
+    with pytest.raises(IndexNotReady):
+        take(hand)
+    rebuild(adopt=True)
+    engine.index.register(hand.profile, hand.id)
+    assert take_ids(hand) == [task]
+
+
+def test_the_check_before_the_rebuild_may_be_too_early(engine):
+    number = snapshot.raise_generation()
+    bind(engine)
+    assert not engine.index.begin_generation(number, database=database_identity())
+    assert engine.index.owner() == OTHER
+
+
+def test_a_database_that_replaced_another_takes_its_index_over(engine):
+    put()
+    bind(engine)
+    call_command("taskqueue", "rebuild", "--adopt", stdout=io.StringIO())
+    assert engine.index.owner() == database_identity()
+    assert_index_agrees()
+
+
+@pytest.mark.parametrize("junk", [b"\xff junk", b"7", b"", b"no/identity/at all"])
+def test_a_damaged_owner_binds_nothing(engine, junk):
+    bind(engine, database=junk)
+    assert rebuild() is not None
+    assert engine.index.owner() == database_identity()
+
+
+@pytest.mark.parametrize("command", ["runworker", "runscheduler"])
+def test_processes_refuse_to_start_with_one_line_that_says_what_to_set(engine, command):
+    bind(engine)
+    with pytest.raises(CommandError) as refused:
+        call_command(command)
+    assert refused.value.returncode == 2
+    message = str(refused.value)
+    assert "\n" not in message
+    assert "TASKQUEUE['KEY_PREFIX']" in message
+    assert "taskqueue rebuild --adopt" in message
+
+
+def test_the_system_check(engine):
+    assert checks.check_owner(databases=["default"]) == []
+    bind(engine)
+    (found,) = checks.check_owner(databases=["default"])
+    assert found.id == "queue_app.E014"
+    assert "'shop'" in found.msg
+    assert "KEY_PREFIX" in found.hint
+    assert checks.check_owner(databases=None) == [], "only with --database"
+    with index_away():
+        assert checks.check_owner(databases=["default"]) == [], "migrate does not need Redis"
+
+
+def test_doctor(engine):
+    bind(engine)
+    (found,) = check_index()
+    assert found.level is Level.FAIL
+    assert "'shop'" in found.message
+    assert "KEY_PREFIX" in found.hint
+
+
+def test_a_service_that_hides_the_number_of_the_cluster(engine, monkeypatch):
+    """Then the random number of the row stands for it."""
+    monkeypatch.setattr(identity, "_CLUSTER", "SELECT 1 / 0")
+    identity._known.clear()
+    row = IndexGeneration.objects.get()
+    assert database_identity().split("/")[0] == str(row.database)
+    identity._known.clear()
