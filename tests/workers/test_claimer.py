@@ -4,9 +4,9 @@ import time
 
 from queue_app.core.states import Status
 from queue_app.index import get_index
-from queue_app.models import Queue
+from queue_app.models import Queue, Worker
 from queue_app.workers import claimer as claimer_module
-from tests.support.engine import assert_index_agrees, put, put_many, row, status
+from tests.support.engine import assert_index_agrees, index_away, put, put_many, row, status
 from tests.workers.stage import QUICK, SLOW, statuses, teach
 
 
@@ -220,3 +220,53 @@ def test_a_worker_near_its_last_task_does_not_drain(hire):
     assert status(light) == Status.EXECUTING
     other.run_once()
     assert status(heavy) == Status.EXECUTING
+
+
+def reported(worker) -> int:
+    """Return the free slots of the worker's last heartbeat."""
+    assert worker._beat()
+    return Worker.objects.get(pk=worker.id).free_slots
+
+
+def test_a_heartbeat_says_how_many_slots_the_last_claim_left_free(hire, monkeypatch):
+    worker = hire(concurrency=3)
+    assert reported(worker) == 0, "it has not claimed yet"
+    put(SLOW)
+    worker.run_once()
+    assert reported(worker) == 2
+    put_many(2, SLOW)
+    worker.wake()
+    worker.run_once()
+    assert reported(worker) == 0, "all slots are taken"
+    worker.pool.finish(1)
+    assert reported(worker) == 0, "it has not asked for another task yet"
+    worker.run_once()
+    assert reported(worker) == 1
+    worker.drain()
+    assert reported(worker) == 0
+
+
+def test_slots_that_a_claim_in_vain_left_free_are_reported_too(hire, monkeypatch):
+    """The index may be what is broken, so an error is no reason to report nothing."""
+    worker = hire(concurrency=2)
+    with index_away("claim"):
+        worker.run_once()
+    assert reported(worker) == 2
+
+
+def test_a_worker_near_its_last_task_reports_only_slots_that_it_will_fill(hire):
+    put(SLOW)
+    worker = hire(concurrency=3, max_tasks=1)
+    worker.run_once()
+    worker.wake()
+    worker.run_once()
+    assert reported(worker) == 0
+
+
+def test_work_claimed_ahead_leaves_no_slot_free(hire):
+    put_many(3, QUICK)
+    worker = hire(concurrency=1)
+    teach(worker, QUICK)
+    worker.run_once()
+    assert len(worker._in_flight) == 3
+    assert reported(worker) == 0, "it has one slot, and that is taken"

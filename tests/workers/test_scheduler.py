@@ -16,6 +16,7 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.models import MaintenanceJob, QueueStats, Task, Worker
 from queue_app.registry import type_of
+from queue_app.services.repair import watchdog
 from queue_app.services.upkeep import maintenance
 from queue_app.workers import scheduler as module
 from queue_app.workers.lifecycle import Exit
@@ -175,6 +176,29 @@ def test_a_long_purge_leaves_the_others_their_turns(make, hire, monkeypatch):
     assert left == [3, 1, 0]
     monkeypatch.setattr(module, "PURGE_SECONDS", 60)
     assert [scheduler.run_once(), scheduler.run_once()] == [["purge"], []]
+
+
+def test_work_that_stands_still_is_noticed_and_ended(make, hire):
+    """The watchdog is a job of the scheduler; its own tests are in tests/queue_app/services/repair."""
+    ahead = 0.0
+    scheduler, worker = make(), hire()
+    dog = next(job for job in scheduler.jobs if job.name == "watchdog").is_wanted.__self__
+    dog._clock = dog._repair._clock = lambda: time.monotonic() + ahead
+    worker.run_once()
+    with index_away("push"):
+        task_id = put(QUICK)
+    for _ in range(20):
+        worker._beat()
+        tick(scheduler, "watchdog")
+        worker.wake()
+        worker.run_once()
+        if status(task_id) == Status.EXECUTING:
+            break
+        ahead += watchdog.LOOK_SECONDS
+    assert status(task_id) == Status.EXECUTING
+    assert 10 <= ahead <= 16
+    tick(scheduler, "watchdog")
+    assert MaintenanceJob.objects.get(pk="watchdog").error == ""
 
 
 # -- the query -------------------------------------------------------------------------------------------

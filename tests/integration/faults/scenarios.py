@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.integration.faults import clocks, deaths, disks, edits, failover, network, outages
+from tests.integration.faults import clocks, deaths, disks, edits, failover, network, outages, stalls
 from tests.integration.faults.run import Run
 from tests.integration.faults.starts import start
 
@@ -48,6 +48,7 @@ FAULTS: list[Fault] = [
     clocks.postgres_clock_ahead,
     clocks.postgres_clock_back,
     clocks.clocks_of_machines,
+    stalls.work_stands_still,
 ]
 
 #: The longest standstill that a fault may cause, in seconds, while the servers that work needs are there.

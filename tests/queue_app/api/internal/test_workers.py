@@ -98,6 +98,14 @@ def test_a_grant_whose_answer_was_lost_is_given_again(remote):
     assert Task.objects.get(pk=task_id).failures == 0
 
 
+def test_a_heartbeat_says_how_many_slots_are_free(remote):
+    assert remote.call("heartbeat", free_slots=3).status_code == 200
+    assert Worker.objects.get().free_slots == 3
+    assert remote.call("heartbeat").status_code == 200, "clients of an earlier version do not say it"
+    assert Worker.objects.get().free_slots == 0
+    assert remote.call("heartbeat", free_slots=-1).status_code == 400
+
+
 def test_a_heartbeat_carries_progress_lines_extensions_and_brings_cancellations(remote):
     task_id = put()
     [task] = remote.take()

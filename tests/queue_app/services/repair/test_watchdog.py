@@ -198,7 +198,7 @@ def test_tasks_that_become_due_in_masses_are_no_stall(yard):
     yard.jobs = [Job("due", 0.5, lambda: True, has_more=True)]
     yard.each_look = lambda: setattr(yard.jobs[0], "turned_at", yard.now)
     yard.wait(30)
-    assert yard.kinds == []
+    assert Task.objects.get().status == "scheduled", "the watchdog did not take it for a stall"
 
 
 def test_a_task_far_past_its_deadline(yard):
@@ -211,6 +211,17 @@ def test_a_task_far_past_its_deadline(yard):
     assert levels() == {Level.FAIL}
     yard.wait(2)
     assert (Task.objects.get().status, yard.kinds, levels()) == ("scheduled", [], {Level.OK})
+
+
+def test_a_step_of_postgresqls_clock_makes_no_task_overrun(yard):
+    """By the index's clock its time is not over, so the reaper lets it run."""
+    yard.hire().holds = True
+    put()
+    yard.look()
+    hour = timedelta(hours=1)
+    Task.objects.update(started_at=timezone.now() - hour, deadline=timezone.now() - timedelta(seconds=30))
+    yard.wait(30)
+    assert (Task.objects.get().status, yard.kinds) == ("executing", [])
 
 
 def failing(yard, error: Exception, **options) -> Job:
@@ -339,17 +350,52 @@ def full_user(yard):
     put_many(2, user="ada")
 
 
-def cap_with_short_tasks(yard):
-    """At every look the only slot of the queue is free, and urgent tasks have passed it since the last look."""
-    limit_queue(max_concurrent=1)
+def full_type(yard):
+    limit("type", "a", max_concurrent=1)
+    yard.workers[0].holds = True
+    put_many(2)
+
+
+def urgent_tasks_pass(yard, **options):
+    """At every look the only slot of the cap is free, and urgent tasks have passed it since the last look."""
     with index_away("push"):  # as if it always came too late
-        put(priority=Band.LOW)
+        put(priority=Band.LOW, **options)
 
     def more():
-        put(priority=Band.CRITICAL)
+        put(priority=Band.CRITICAL, **options)
         yard.workers[0].work()
 
     yard.each_look = more
+
+
+def short_tasks_pass_the_cap_of_the_queue(yard):
+    limit_queue(max_concurrent=1)
+    urgent_tasks_pass(yard)
+
+
+def short_tasks_pass_the_cap_of_everything(yard):
+    RuntimeSettings.objects.update(max_concurrent=1)
+    copy_limits()
+    urgent_tasks_pass(yard)
+
+
+def short_tasks_pass_the_cap_of_the_type(yard):
+    limit("type", "a", max_concurrent=1)
+    urgent_tasks_pass(yard)
+
+
+def short_tasks_pass_the_cap_of_the_family(yard):
+    limit("key", "customer", max_concurrent=1)
+    urgent_tasks_pass(yard, concurrency_key="customer:7")
+
+
+def short_tasks_pass_the_cap_of_the_user(yard):
+    limit_queue(max_concurrent_per_user=1)
+    urgent_tasks_pass(yard, user="ada")
+
+
+def a_task_that_is_new_at_every_look(yard):
+    yard.each_look = put
 
 
 def rate_that_is_used_up(yard):
@@ -382,6 +428,17 @@ def a_worker_of_other_queues(yard):
 def a_worker_at_its_concurrency(yard):
     yard.workers[0].holds = True
     put_many(3)
+
+
+def a_report_from_before_the_task_came(yard):
+    """Since its last heartbeat the worker may have taken other tasks."""
+    began = yard.now
+    yard.workers.clear()
+    with index_away("push"):
+        put()
+    yard.each_look = lambda: Worker.objects.update(
+        last_heartbeat_at=timezone.now() - timedelta(seconds=yard.now - began)
+    )
 
 
 def a_worker_that_drains(yard):
@@ -439,9 +496,14 @@ def an_index_that_is_rebuilt_right_now(yard):
 
 REASONS = [
     paused_queue, paused_everything, paused_type, paused_family_of_keys, throttled_queue, full_queue,
-    full_for_everything, full_key, full_user, cap_with_short_tasks, rate_that_is_used_up, limit_that_was_edited_lately,
+    full_for_everything, full_type, full_key, full_user,
+    short_tasks_pass_the_cap_of_the_queue, short_tasks_pass_the_cap_of_everything,
+    short_tasks_pass_the_cap_of_the_type, short_tasks_pass_the_cap_of_the_family,
+    short_tasks_pass_the_cap_of_the_user, a_task_that_is_new_at_every_look,
+    rate_that_is_used_up, limit_that_was_edited_lately,
     a_capability_that_no_worker_has, a_type_that_no_worker_knows, a_worker_of_other_queues, a_worker_at_its_concurrency,
-    a_worker_that_drains, a_worker_that_was_asked_to_drain, a_heavy_head_for_which_the_worker_drains,
+    a_report_from_before_the_task_came, a_worker_that_drains, a_worker_that_was_asked_to_drain,
+    a_heavy_head_for_which_the_worker_drains,
     a_fair_queue_whose_worker_is_busy, a_token_at_its_limit, a_locked_row, an_index_that_is_rebuilt_right_now,
 ]  # fmt: skip
 
