@@ -13,39 +13,34 @@ from queue_app.sql import snapshot
 
 logger = logging.getLogger("taskqueue")
 
-#: Time that a comparison has to end a stall, before the index is rebuilt.
-REBUILD_AFTER_SECONDS: Final = 5.0
-#: Least time between two comparisons.
-COMPARE_SECONDS: Final = 60.0
-#: Least times between rebuilds, in seconds; the last one repeats. Two hours after the last rebuild they begin anew.
-#: ``condemn`` has shorter ones, which also hold after a change of the leader.
-PAUSES: Final = (60.0, 300.0, 900.0, 3600.0)
-FORGET_SECONDS: Final = 2 * PAUSES[-1]
+#: Seconds from the comparison to the first rebuild, and from each rebuild to the next; the last repeats. ``condemn``
+#: has a bound of its own, which also holds for stalls that come again, and after a change of the leader.
+REBUILD_AFTER: Final = (5.0, 60.0, 300.0, 900.0, 3600.0)
 
 
 class IndexRepair:
-    """The steps against stalls of the index, and when the last ones were taken; ``clock`` returns monotonic seconds."""
+    """The steps against a stall of the index; ``clock`` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._compared_at = self._rebuilt_at = float("-inf")
+        self._compared = False
         self._rebuilds = 0
+        self._next_at = 0.0  # when a rebuild may follow
 
-    def step(self, because: str, stalled_since: float) -> str:
+    def rest(self) -> None:
+        """Begin anew with the next stall: none is left."""
+        self._compared, self._rebuilds = False, 0
+
+    def step(self, because: str) -> str:
         """Take the next step against a stall, if its time has come; return what was done, else ''."""
         now = self._clock()
-        if now - stalled_since < REBUILD_AFTER_SECONDS:
-            if now - self._compared_at < COMPARE_SECONDS:
-                return ""
-            self._compared_at = now
+        if not self._compared:
+            self._compared, self._next_at = True, now + REBUILD_AFTER[0]
             return _attempt("compared index and rows", reconcile_everything)
-        if now - self._rebuilt_at >= FORGET_SECONDS:
-            self._rebuilds = 0
-        if self._rebuilds and now - self._rebuilt_at < PAUSES[min(self._rebuilds, len(PAUSES)) - 1]:
+        if now < self._next_at or not (condemn(because) or rebuild_is_due()):
             return ""
-        if not condemn(because) and not rebuild_is_due():
-            return ""
-        self._rebuilds, self._rebuilt_at = self._rebuilds + 1, now
+        self._rebuilds += 1
+        self._next_at = now + REBUILD_AFTER[min(self._rebuilds, len(REBUILD_AFTER) - 1)]
         return _attempt("built the index anew", rebuild_if_needed)
 
 

@@ -115,7 +115,10 @@ class Watchdog:
         for job in stuck.values():
             job.due_at = 0.0
         keys = [key for key, stall in self.stalls.items() if _is_of_index(stall, stuck)]
-        step = self._repair.step(self.stalls[keys[0]].text, min(self._since[key] for key in keys)) if keys else ""
+        if not keys:
+            self._repair.rest()
+            return False
+        step = self._repair.step(self.stalls[keys[0]].text)
         if step:
             step = f"{moment(timezone.now())}: {step}."
             for key in keys:

@@ -25,12 +25,12 @@ def clock(monkeypatch) -> Clock:
     return Clock()
 
 
-def steps(repair: IndexRepair, clock: Clock, seconds: float, since: float = 1000.0) -> list[tuple[str, float]]:
-    """Return the steps, with the seconds since the stall began, of a stall that never ends."""
-    found, until = [], clock.now + seconds
-    while clock.now < until:
-        if step := repair.step("it stands still", since):
-            found.append((step, clock.now - since))
+def steps(repair: IndexRepair, clock: Clock, seconds: float) -> list[tuple[str, float]]:
+    """Return the steps, with their seconds, against a stall that lasts for so long."""
+    found, began = [], clock.now
+    while clock.now < began + seconds:
+        if step := repair.step("it stands still"):
+            found.append((step, clock.now - began))
         clock.now += 1
     return found
 
@@ -40,26 +40,18 @@ def rebuilds(found: list[tuple[str, float]]) -> list[float]:
     return [at for step, at in found if step == "built the index anew"]
 
 
-def test_rebuilds_become_rarer_down_to_one_an_hour(clock):
+def test_a_comparison_comes_first_then_rebuilds_that_become_rarer_down_to_one_an_hour(clock):
     found = steps(IndexRepair(clock), clock, 3 * 3600)
     assert found[0] == ("compared index and rows", 0)
     assert rebuilds(found) == [5, 65, 365, 1265, 4865, 8465]
     assert len(found) == 7
 
 
-def test_stalls_that_come_and_go_do_not_rebuild_more_often(clock):
-    repair, found = IndexRepair(clock), []
-    for _ in range(100):
-        found += steps(repair, clock, 20, since=clock.now)
-    assert len(rebuilds(found)) == 4
-    assert len(found) - 4 <= 34, "nor compare more often than once a minute"
-
-
-def test_after_hours_of_peace_they_begin_anew(clock):
+def test_the_next_stall_begins_with_a_comparison_again(clock):
     repair = IndexRepair(clock)
-    steps(repair, clock, 400)
-    clock.now += module.FORGET_SECONDS
-    assert rebuilds(steps(repair, clock, 70, since=clock.now)) == [5, 65]
+    assert len(steps(repair, clock, 100)) == 3
+    repair.rest()
+    assert steps(repair, clock, 10) == [("compared index and rows", 0), ("built the index anew", 5)]
 
 
 def test_a_generation_that_must_not_be_condemned_now_is_tried_again(clock, monkeypatch):
