@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 from queue_app import conf
 from queue_app.sql.database import fetch_all, fetch_value
 
-#: Maximum number of lanes that one look reports, those of the oldest tasks first.
-MOST_LANES: Final = 50
+#: Maximum number of kinds (queue, task type, capabilities, weight) that one look reports, the oldest tasks first.
+MOST_KINDS: Final = 50
 
 #: Condition for workers that want tasks. One that is full, draining or near its last task reports no free slots.
 _WANTS: Final = "status = 'active' AND drain_requested_at IS NULL AND free_slots > 0"
@@ -46,15 +46,28 @@ def _limits(table: str, used: str) -> str:
 
 _OVERALL: Final = _running("true")
 _IN_QUEUE: Final = _running("r.queue = q.name")
-_OF_TYPE: Final = _running("r.task_type = lane.task_type")
-_OF_KEY: Final = _running("r.concurrency_key = lane.concurrency_key")
-_OF_USER: Final = _running('r.queue = lane.queue AND r."user" = lane."user"')
 _PACES: Final = ", ".join(
     f"{table}.rate_seconds / {table}.rate_count, {table}.min_delay_seconds" for table in ("q", "t", "k")
 )
-# A lane is one row of a hash table, however many tasks it has; a queue that is paused or full costs nothing. `running`
-# has a row for each kind of executing task. A worker that waits for a heavier task (`heavy`) takes no other one.
-# A key has its own numbers, else those of its family (`k`); both can pause and throttle it (`own`, `family`).
+# The row whose numbers apply to a key: its own, unless it has none, else that of its family.
+_OF_KEY: Final = """
+LEFT JOIN queue_app_limit AS own ON own.scope = 'key' AND own.name = {key}
+LEFT JOIN queue_app_limit AS family
+    ON family.scope = 'key' AND {key} LIKE '%%:%%' AND family.name = split_part({key}, ':', 1)
+LEFT JOIN queue_app_limit AS k ON k.id = CASE
+    WHEN num_nonnulls(own.max_concurrent, own.rate_count, own.min_delay_seconds) > 0 THEN own.id ELSE family.id END
+"""
+# Whether nothing but a rate may hold a task back besides its queue. What is closed is known from what runs and from the
+# rows of limits, of which there are few, so a task costs some look-ups in hash tables. Own pause and that of the family
+# stop a key.
+_PASSES: Final = """
+task_type IN (SELECT unnest(task_types) FROM worker) AND task_type NOT IN (SELECT name FROM closed_type)
+AND (concurrency_key = '' OR (concurrency_key NOT IN (SELECT name FROM closed_key)
+    AND split_part(concurrency_key, ':', 1) NOT IN (SELECT name FROM stopped WHERE scope = 'key')))
+AND ("user" = '' OR (queue, "user") NOT IN (SELECT queue, "user" FROM closed_user))
+"""
+# `kind` reads the waiting tasks once; its cost does not grow with the number of lanes. `running` has a row per kind
+# of executing task. A worker that keeps slots free for a heavier task (`heavy`) takes no other one.
 _STARTABLE: Final = f"""
 WITH running AS MATERIALIZED (
     SELECT queue, task_type, concurrency_key, "user", count(*) AS tasks FROM queue_app_task
@@ -70,80 +83,91 @@ WITH running AS MATERIALIZED (
             WHERE t.status = 'executing' AND other.token_id = token.id))
 ), overall AS MATERIALIZED (
     SELECT * FROM queue_app_runtimesettings WHERE id = 1
-), lane AS MATERIALIZED (
-    SELECT queue, task_type, capabilities, concurrency_key, weight,
-        CASE WHEN queue = ANY(ARRAY(SELECT name FROM queue_app_queue WHERE max_concurrent_per_user IS NOT NULL))
-            THEN "user" ELSE '' END AS "user", count(*) AS tasks, min(queued_at) AS oldest
-    FROM queue_app_task
+), stopped AS MATERIALIZED (
+    SELECT scope, name FROM queue_app_limit WHERE paused OR throttled_until > statement_timestamp()
+), closed_type AS MATERIALIZED (
+    SELECT name FROM stopped WHERE scope = 'type'
+    UNION SELECT name FROM queue_app_limit AS l
+    WHERE scope = 'type' AND max_concurrent <= {_running("r.task_type = l.name")}
+), closed_key AS MATERIALIZED (
+    SELECT name FROM stopped WHERE scope = 'key'
+    UNION SELECT used.name FROM (
+        SELECT concurrency_key AS name, sum(tasks) AS tasks FROM running WHERE concurrency_key <> '' GROUP BY 1
+    ) AS used {_OF_KEY.format(key="used.name")} WHERE k.max_concurrent <= used.tasks
+), closed_user AS MATERIALIZED (
+    SELECT r.queue, r."user" FROM running AS r JOIN queue_app_queue AS q ON q.name = r.queue
+    GROUP BY 1, 2, q.max_concurrent_per_user HAVING q.max_concurrent_per_user <= sum(r.tasks)
+), kind AS MATERIALIZED (
+    SELECT queue, task_type, capabilities, weight, count(*) AS tasks, min(queued_at) AS oldest FROM queue_app_task
     WHERE status = 'queued' AND EXISTS (SELECT FROM worker)
         AND NOT EXISTS (SELECT FROM overall WHERE paused OR max_concurrent <= {_OVERALL})
         AND queue = ANY(ARRAY(SELECT name FROM queue_app_queue AS q
             WHERE NOT q.paused AND (q.throttled_until IS NULL OR q.throttled_until <= statement_timestamp())
                 AND (q.max_concurrent IS NULL OR q.max_concurrent > {_IN_QUEUE})))
-    GROUP BY 1, 2, 3, 4, 5, 6
+        AND {_PASSES}
+    GROUP BY 1, 2, 3, 4
 ), heavy AS MATERIALIZED (
-    SELECT DISTINCT queue, task_type, capabilities, weight FROM lane WHERE weight > 1
+    SELECT * FROM kind WHERE weight > 1
 )
-SELECT lane.queue, lane.task_type, lane.capabilities, lane.concurrency_key, lane."user", lane.weight,
-    lane.tasks, lane.oldest, able.name, able.free_slots, able.heard,
+SELECT first.id, kind.queue, kind.task_type, kind.capabilities, kind.weight, first.concurrency_key, first."user",
+    kind.tasks, kind.oldest, able.name, able.free_slots, able.heard,
     array_remove(ARRAY[
         CASE WHEN (SELECT COALESCE(max_concurrent < 4 * {_OVERALL} + 20, false) FROM overall) THEN 'everything' END,
-        CASE WHEN {_limits("q", _IN_QUEUE)} THEN 'queue' END, CASE WHEN {_limits("t", _OF_TYPE)} THEN 'type' END,
-        CASE WHEN {_limits("k", _OF_KEY)} THEN 'key' END,
-        CASE WHEN q.max_concurrent_per_user IS NOT NULL AND lane."user" <> '' THEN 'user' END
+        CASE WHEN {_limits("q", _IN_QUEUE)} THEN 'queue' END,
+        CASE WHEN {_limits("t", _running("r.task_type = kind.task_type"))} THEN 'type' END,
+        CASE WHEN {_limits("k", _running("r.concurrency_key = first.concurrency_key"))} THEN 'key' END,
+        CASE WHEN q.max_concurrent_per_user IS NOT NULL AND first."user" <> '' THEN 'user' END
     ], NULL),
-    GREATEST(0, {_PACES})::float8, GREATEST(q.updated_at, t.updated_at, k.updated_at), statement_timestamp()
-FROM lane JOIN queue_app_queue AS q ON q.name = lane.queue
-LEFT JOIN queue_app_limit AS t ON t.scope = 'type' AND t.name = lane.task_type
-LEFT JOIN queue_app_limit AS own ON own.scope = 'key' AND own.name = lane.concurrency_key
-LEFT JOIN queue_app_limit AS family ON family.scope = 'key' AND lane.concurrency_key LIKE '%%:%%'
-    AND family.name = split_part(lane.concurrency_key, ':', 1)
-LEFT JOIN queue_app_limit AS k ON k.id = CASE
-    WHEN num_nonnulls(own.max_concurrent, own.rate_count, own.min_delay_seconds) > 0 THEN own.id ELSE family.id END
+    GREATEST(0, {_PACES})::float8, GREATEST(q.updated_at, t.updated_at, own.updated_at, family.updated_at),
+    statement_timestamp()
+FROM kind JOIN queue_app_queue AS q ON q.name = kind.queue
 CROSS JOIN LATERAL (
     SELECT name, free_slots, heard FROM worker
-    WHERE {_serves("worker", "lane")} AND free_slots >= lane.weight AND NOT EXISTS (
+    WHERE {_serves("worker", "kind")} AND free_slots >= kind.weight AND NOT EXISTS (
         SELECT FROM heavy WHERE heavy.weight > worker.free_slots AND heavy.weight <= worker.concurrency
             AND {_serves("worker", "heavy")})
     ORDER BY heard LIMIT 1
 ) AS able
-WHERE NOT COALESCE(t.paused OR own.paused OR family.paused, false)
-    AND COALESCE(GREATEST(t.throttled_until, own.throttled_until, family.throttled_until), '-infinity')
-        <= statement_timestamp()
-    AND (t.max_concurrent IS NULL OR t.max_concurrent > {_OF_TYPE})
-    AND (k.max_concurrent IS NULL OR k.max_concurrent > {_OF_KEY})
-    AND (q.max_concurrent_per_user IS NULL OR lane."user" = '' OR q.max_concurrent_per_user > {_OF_USER})
-ORDER BY lane.oldest LIMIT {MOST_LANES}
+CROSS JOIN LATERAL (
+    SELECT id, concurrency_key, "user" FROM queue_app_task
+    WHERE status = 'queued' AND queued_at = kind.oldest AND queue = kind.queue AND task_type = kind.task_type
+        AND capabilities = kind.capabilities AND weight = kind.weight AND {_PASSES}
+    ORDER BY id LIMIT 1
+) AS first
+LEFT JOIN queue_app_limit AS t ON t.scope = 'type' AND t.name = kind.task_type
+{_OF_KEY.format(key="first.concurrency_key")}
+ORDER BY kind.oldest LIMIT {MOST_KINDS}
 """
 
 
 class Startable(NamedTuple):
-    """A lane of tasks that could run now, and the worker that wants one."""
+    """The oldest task of a kind that could run now, and the worker that wants one."""
 
+    id: uuid.UUID
     queue: str
     task_type: str
     capabilities: list[str]
-    key: str
-    user: str  # '' unless the queue limits its users
     weight: int
-    tasks: int
-    oldest: datetime  # when the oldest of them was queued
+    key: str
+    user: str
+    tasks: int  # of this kind that could run
+    oldest: datetime  # when the task was queued
     worker: str
     free_slots: int
     heard: float  # seconds since the worker said so
-    limited: list[str]  # gates whose limits may have stopped the lane since the last look
+    limited: list[str]  # gates whose limits may have stopped the task since the last look
     pace: float  # seconds from one start to the next, by the slowest of its rates
     edited_at: datetime  # when its limits were last changed
     at: datetime  # when it was found
 
     @property
-    def lane(self) -> tuple[Any, ...]:
-        """What tells the lane from others."""
-        return self.queue, self.task_type, tuple(self.capabilities), self.key, self.user, self.weight
+    def kind(self) -> tuple[Any, ...]:
+        """What tells its kind from others."""
+        return self.queue, self.task_type, tuple(self.capabilities), self.weight
 
 
 def startable() -> list[Startable]:
-    """Return the lanes whose tasks could run now."""
+    """Return the oldest task of each kind that could run now."""
     found = fetch_all(_STARTABLE, {"missed": conf.get().worker.missed_heartbeats})
     return [Startable(*row) for row in found]
 
@@ -157,22 +181,18 @@ _CONDITIONS: Final = {
 }
 
 
-def started_since(since: datetime, lane: Startable, gates: Iterable[str]) -> bool:
-    """Whether a task that passes one of the gates of the lane has started since then."""
+def started_since(since: datetime, task: Startable, gates: Iterable[str]) -> bool:
+    """Whether a task that passes one of these gates of ``task`` has started since then."""
     passes = " OR ".join(f"({_CONDITIONS[gate]})" for gate in sorted(gates))
     started = f"started_at >= %(since)s AND ({passes})"
     sql = (
         f"SELECT EXISTS (SELECT FROM queue_app_task WHERE status = 'executing' AND {started})"
         f" OR EXISTS (SELECT FROM queue_app_task WHERE finished_at >= %(since)s AND {started})"
     )
-    return bool(passes and fetch_value(sql, {"since": since, **lane._asdict()}))
+    return bool(passes and fetch_value(sql, {"since": since, **task._asdict()}))
 
 
-def oldest_of(lane: Startable) -> uuid.UUID | None:
-    """Return the oldest task of a lane; ``None`` if it is gone, or another transaction keeps its row locked."""
-    found: uuid.UUID | None = fetch_value(
-        "SELECT id FROM queue_app_task WHERE status = 'queued' AND queued_at = %s AND queue = %s AND task_type = %s"
-        " LIMIT 1 FOR UPDATE SKIP LOCKED",
-        [lane.oldest, lane.queue, lane.task_type],
-    )
-    return found
+def waits_unlocked(task_id: uuid.UUID) -> bool:
+    """Whether the task is still queued, and no other transaction keeps its row locked."""
+    sql = "SELECT FROM queue_app_task WHERE id = %s AND status = 'queued' FOR UPDATE SKIP LOCKED"
+    return bool(fetch_all(sql, [task_id]))

@@ -3,6 +3,7 @@
 One look sees what could go on at this moment. It is a stall if every look has seen the same for ``STALL_SECONDS``.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -28,6 +29,10 @@ WAKE_SECONDS: Final = 5.0
 FEWEST_FAILURES: Final = 2
 #: Time without a turn after which a job is stuck, unless three of its intervals are longer.
 NO_TURN_SECONDS: Final = 30.0
+
+#: The statement that finds startable tasks reads all waiting ones. It rests for 20 times as long as it took.
+PAUSE_FACTOR: Final = 20.0
+LONGEST_PAUSE: Final = 60.0
 
 type Key = tuple[Any, ...]
 
@@ -62,13 +67,15 @@ class Lookout:
         self.began_at = began_at  # monotonic
         self._sights: dict[Key, Sight] = {}
         self._seen: set[Key] = set()  # sights of this look
+        self._next_statement_at = began_at
+        self._last_found: list[Stall] = []
 
     def look(self, now: float, answers: Answers, jobs: Iterable[Turns]) -> list[Stall]:
         """Return what stands still at ``now`` (monotonic)."""
         jobs = list(jobs)
         self._seen = set()
         found = [
-            *(self._not_started(now) if answers["startable"] else ()),
+            *(self._all_not_started(now) if answers["startable"] else ()),
             *self._late(now, answers, {job.name for job in jobs if job.has_more}),
             *(stall for job in jobs for stall in self._of_job(now, job)),
         ]
@@ -84,27 +91,36 @@ class Lookout:
             sight = self._sights[key] = Sight(value, now)
         return sight
 
+    def _all_not_started(self, now: float) -> list[Stall]:
+        """Return the queues in which work stands still; as of the last statement, if that took long and is recent."""
+        if now < self._next_statement_at:
+            self._seen.update(key for key in self._sights if key[0] is StallKind.NOT_STARTED)
+        else:
+            began = time.monotonic()
+            self._last_found = list(self._not_started(now))
+            self._next_statement_at = now + min(LONGEST_PAUSE, PAUSE_FACTOR * (time.monotonic() - began))
+        return self._last_found
+
     def _not_started(self, now: float) -> Iterator[Stall]:
         """Yield the queues with a task that could have run at every look, while a worker asked for one."""
         named: set[str] = set()
-        for lane in rows.startable():
-            if self._stands(lane, now) and lane.queue not in named:
-                task_id = rows.oldest_of(lane)
-                if task_id is not None and not _index_is_away():
-                    named.add(lane.queue)
-                    yield Stall(StallKind.NOT_STARTED, lane.queue, _evidence(lane, str(task_id)))
+        for task in rows.startable():
+            stands = self._stands(task, now) and task.queue not in named
+            if stands and rows.waits_unlocked(task.id) and not _index_is_away():
+                named.add(task.queue)
+                yield Stall(StallKind.NOT_STARTED, task.queue, _evidence(task))
 
-    def _stands(self, lane: Startable, now: float) -> bool:
-        """Whether the oldest task of a lane could have run for so long that no limit and no wake-up call excuses it."""
-        sight = self._see((StallKind.NOT_STARTED, *lane.lane), lane.oldest, now)
-        if sight.at is None or not lane.edited_at < sight.at <= lane.at:
+    def _stands(self, task: Startable, now: float) -> bool:
+        """Whether the oldest task of a kind could have run for so long that no limit and no wake-up call excuses it."""
+        sight = self._see((StallKind.NOT_STARTED, *task.kind), task.id, now)
+        if sight.at is None or not task.edited_at < sight.at <= task.at:
             # Seen for the first time; or its limits were edited meanwhile, or the database's clock went back.
-            sight.since, sight.at = now, lane.at
-        sight.gates.update(lane.limited)
-        if now - sight.since < STALL_SECONDS + lane.pace or now - lane.heard < sight.since + WAKE_SECONDS:
+            sight.since, sight.at = now, task.at
+        sight.gates.update(task.limited)
+        if now - sight.since < STALL_SECONDS + task.pace or now - task.heard < sight.since + WAKE_SECONDS:
             return False
-        if rows.started_since(sight.at, lane, sight.gates):
-            sight.since, sight.at = now, lane.at
+        if rows.started_since(sight.at, task, sight.gates):
+            sight.since, sight.at = now, task.at
             return False
         return True
 
@@ -166,13 +182,13 @@ def _is_overrun() -> bool:
         return False
 
 
-def _evidence(lane: Startable, task_id: str) -> str:
+def _evidence(task: Startable) -> str:
     """Return in plain words why the task could run."""
-    since, slots = moment(lane.oldest), f"{lane.free_slots} free slot{'' if lane.free_slots == 1 else 's'}"
-    more = f" {lane.tasks - 1:,} more of its kind wait behind it." if lane.tasks > 1 else ""
+    since, slots = moment(task.oldest), f"{task.free_slots} free slot{'' if task.free_slots == 1 else 's'}"
+    more = f" {task.tasks - 1:,} more of its kind wait behind it." if task.tasks > 1 else ""
     return (
-        f"Work stands still in queue {lane.queue}: task {task_id} ({lane.task_type}) has waited since {since}. Worker"
-        f" {lane.worker} can run it and asks for tasks ({slots}), and no pause or limit stands in the way.{more}"
+        f"Work stands still in queue {task.queue}: task {task.id} ({task.task_type}) has waited since {since}. Worker"
+        f" {task.worker} can run it and asks for tasks ({slots}), and no pause or limit stands in the way.{more}"
     )
 
 
