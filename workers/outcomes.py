@@ -16,7 +16,7 @@ from django.db import Error as DatabaseError
 from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 
 from queue_app import registry
-from queue_app.core.records import Outcome, TaskFailure, Throttling
+from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, UNMASKED_FACTOR, Outcome, TaskFailure, Throttling
 from queue_app.exceptions import Discard, Retry, Snooze, TaskCancelled, TaskTimeout, Throttle, WrongArguments
 from queue_app.registry import AnyTask
 from queue_app.tasks import AnyResult, next_try
@@ -24,8 +24,9 @@ from queue_app.workers.context import ClaimedAttempt
 
 _log = logging.getLogger("taskqueue")
 
-MAX_MESSAGE = 2_000  # characters
-MAX_TRACEBACK = 20_000  # characters; the end is kept
+#: Maximum characters before secrets are masked.
+_MESSAGE = UNMASKED_FACTOR * MAX_MESSAGE
+_TRACEBACK = UNMASKED_FACTOR * MAX_TRACEBACK
 MAX_FRAMES = 60
 #: Packages between a worker's slot and the function of a task.
 _RUNTIME = ("queue_app.workers.", "django.tasks.", "asgiref.", "concurrent.futures.")
@@ -150,9 +151,9 @@ def describe(error: BaseException) -> TaskFailure:
     except BaseException:  # noqa: BLE001
         text = "(the traceback cannot be formatted)"
     return TaskFailure(
-        exception_class=storable(f"{kind.__module__}.{kind.__qualname__}")[:255],
-        message=storable(message[:MAX_MESSAGE])[:MAX_MESSAGE],
-        traceback=storable(text[-MAX_TRACEBACK:])[-MAX_TRACEBACK:],
+        exception_class=storable(f"{kind.__module__}.{kind.__qualname__}"[:_MESSAGE]),
+        message=storable(message[:_MESSAGE]),
+        traceback=storable(text[-_TRACEBACK:]),
     )
 
 

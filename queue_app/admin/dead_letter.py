@@ -40,7 +40,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     actions = ("replay_selected", "discard_selected")
     exact_lookups = ("operation_id", "fingerprint")
     fields = (
-        "task", "task_type", "queue", "band", "user", "reason", "attempts", "exception_class", "masked_message",
+        "task", "task_type", "queue", "band", "user", "reason", "attempts", "masked_class", "masked_message",
         "masked_args", "masked_parameters", "died", "expires", "fate", "parameters_edited",
     )  # fmt: skip
     list_display = ("failure", "type", "where", "why", "when", "fate")
@@ -51,6 +51,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
 
     where = column(_lazy("queue, user"), queue_and_user)
     band = column(_lazy("priority"), lambda letter: labels.band_label(letter.priority))
+    masked_class = column(_lazy("exception"), lambda letter: redact(letter.exception_class, _displayed(letter)[0]))
     masked_message = column(
         _lazy("message"), lambda letter: preformatted(redact(letter.message, _displayed(letter)[0]))
     )
@@ -66,7 +67,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
         for letter in rows:
             letter.secrets = displayed_payload(letter.task_type, payloads.get(letter.task_id))[0]
             if not may_view:
-                letter.message = ""
+                letter.message = letter.exception_class = ""
 
     def get_fields(self, request: HttpRequest, obj: DeadLetter | None = None) -> Any:
         """Leave out what the user may not read."""
@@ -82,7 +83,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     @admin.display(description=_lazy("exception, message"))
     def failure(self, letter: DeadLetter) -> SafeString:
         """Return the class of the last error, and the beginning of its message without secrets."""
-        name = letter.exception_class.rpartition(".")[2] or letter.reason
+        name = redact(letter.exception_class, letter.secrets).rpartition(".")[2] or letter.reason  # type: ignore[attr-defined]
         message = Truncator(" ".join(redact(letter.message, letter.secrets).split()))  # type: ignore[attr-defined]
         return format_html('{}<small class="tq-below tq-message">{}</small>', name, message.chars(120))
 

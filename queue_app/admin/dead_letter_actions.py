@@ -178,7 +178,9 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         rows = []
         for group in found:
             secrets = displayed_payload(group.latest.task_type, payloads.get(group.latest.task_id))[0]
-            rows.append((group, redact(group.latest.message, secrets)[:200] if may_view else ""))
+            texts = (group.latest.exception_class, group.latest.message)
+            name, message = (redact(text, secrets)[:200] if may_view else "" for text in texts)
+            rows.append((group, name or group.latest.reason, message))
         may_act = self.has_replay_permission(request) or self.has_discard_permission(request)
         return self.own_page(request, "deadletter/groups.html", _("Dead letters by cause"), rows=rows, may_act=may_act)
 
@@ -189,7 +191,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             raise PermissionDenied
         data = request.POST if request.method == "POST" else request.GET
         values = {name: data.get(name, "").strip() for name in _FIELDS}
-        if values["text"] and not request.user.has_perm("queue_app.view_payload"):
+        if (values["text"] or values["exception_class"]) and not request.user.has_perm("queue_app.view_payload"):
             raise PermissionDenied  # otherwise staff could guess messages word by word
         wanted = DeadLetterFilter(**{name: value for name, value in values.items() if value})  # type: ignore[arg-type]
         if "\x00" in "".join(values.values()):
@@ -199,13 +201,15 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         if act in {"replay", "discard"} and self._act_on_all(request, act, wanted):
             return HttpResponseRedirect(self.url_of("groups"))
         dry_run = preview(wanted)
+        sample = list(DeadLetter.objects.filter(pk__in=dry_run.sample).order_by("died_at"))
+        self.annotate_rows(request, sample)
         return self.own_page(
             request,
             "deadletter/matching.html",
             _("Replay or discard all that match"),
             values=values,
             count=dry_run.count,
-            sample=DeadLetter.objects.filter(pk__in=dry_run.sample).order_by("died_at"),
+            sample=sample,
             may_replay=self.has_replay_permission(request),
             may_discard=self.has_discard_permission(request),
             rates=(MIN_RATE, MAX_RATE),

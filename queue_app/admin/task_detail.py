@@ -36,6 +36,8 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
         }
     rows = list(task.attempts.order_by("-attempt")[: MAX_ATTEMPTS + 1])
     displayed = rows[:MAX_ATTEMPTS]
+    for row in displayed:  # a worker names its exceptions as it likes
+        row.exception_class = redact(row.exception_class, secrets) if may_view_payload else ""
     worker_ids = {row.worker_id for row in displayed} | {task.worker_id}
     workers = Worker.objects.in_bulk(worker_ids - {None})
     found = spans(task, displayed, now)

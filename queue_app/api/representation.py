@@ -105,6 +105,7 @@ def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
         "attempts": [
             ATTEMPT(attempt)
             | {
+                "exception_class": redact(attempt.exception_class, secrets) if visible else None,
                 "message": redact(attempt.message, secrets) if visible else None,
                 "traceback": redact(attempt.traceback, secrets) if inside else None,
             }
@@ -159,6 +160,7 @@ def dead_letter(letter: DeadLetter, secrets: frozenset[str], user: Any) -> dict[
         | {
             "priority": Band(letter.priority).label,
             "payload_hidden": not visible,
+            "exception_class": redact(letter.exception_class, secrets) if visible else None,
             "message": redact(letter.message, secrets) if visible else None,
         }
         | dict.fromkeys(hidden)

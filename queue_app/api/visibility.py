@@ -16,7 +16,7 @@ from queue_app.services.read.task_filter import TaskFilter
 
 VIEW_PAYLOAD: Final = "queue_app.view_payload"
 #: Filters of tasks or dead letters that search their payloads.
-PAYLOAD_FILTERS: Final = ("parameters", "error", "text")
+PAYLOAD_FILTERS: Final = ("parameters", "error", "text", "exception_class")
 
 
 def may_view_payload(user: Any, owner: str | None) -> bool:

@@ -240,6 +240,14 @@ class Returned(NamedTuple):
         return Lease(self.task.id, self.task.lane, self.leased_at)
 
 
+#: Maximum characters of a stored failure; of a traceback the end is kept. Texts are cut only after their secrets are
+#: masked, because a part of a secret is not recognised. Until then they may be ``UNMASKED_FACTOR`` times as long.
+MAX_CLASS: Final = 255
+MAX_MESSAGE: Final = 2_000
+MAX_TRACEBACK: Final = 20_000
+UNMASKED_FACTOR: Final = 4
+
+
 @dataclass(frozen=True, slots=True)
 class TaskFailure:
     """The exception of an attempt."""

@@ -94,7 +94,8 @@ _ARGS: Final[Schema] = {
 }
 _SUMMARY: Final = columns(Task, representation.summary.names, task_id=UUID, priority=BAND, effective_priority=BAND)
 _ATTEMPT: Final = record(
-    columns(TaskAttempt, representation.ATTEMPT.names) | {"message": maybe(TEXT), "traceback": maybe(TEXT)}
+    columns(TaskAttempt, representation.ATTEMPT.names, exception_class=maybe(TEXT))
+    | {"message": maybe(TEXT), "traceback": maybe(TEXT)}
 )
 _PROGRESS: Final = {"attempt": COUNT, "fraction": NUMBER, "message": maybe(TEXT), "updated_at": TIME}
 _BANDS: Final = {"type": "object", "additionalProperties": record({"depth": COUNT, "oldest_seconds": maybe(NUMBER)})}
@@ -110,7 +111,8 @@ _ALL_QUEUES: Final = {
     "workers": record({"active": COUNT, "draining": COUNT, "slots": COUNT}),
 }
 _LETTER: Final = columns(
-    DeadLetter, representation.LETTER.names, priority=BAND, state=enum(STATE_NAMES), replayed_by=maybe(TEXT),
+    DeadLetter, representation.LETTER.names, priority=BAND, state=enum(STATE_NAMES), exception_class=maybe(TEXT),
+    replayed_by=maybe(TEXT),
     discarded_by=maybe(TEXT), discard_reason=maybe(TEXT),
 ) | {"payload_hidden": _HIDDEN, "message": maybe(TEXT)}  # fmt: skip
 _OPERATION: Final = columns(

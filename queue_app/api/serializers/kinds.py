@@ -49,15 +49,21 @@ def reason(**options: Any) -> Field:
     return text(REASON_LENGTH, 0, **options)
 
 
-def tail(most: int | Callable[[], int], **options: Any) -> Field:
-    """Any text, of which the last ``most`` characters are kept; what a row cannot hold is escaped."""
+def tail(most: int | Callable[[], int], after: str = "", **options: Any) -> Field:
+    """Any text, of which the last ``most`` characters are kept; what a row cannot hold is escaped.
+
+    With ``after``, a longer text is kept from such a character on: a part of a secret would not be masked.
+    """
 
     def check(value: Any, name: str) -> str:
         if not isinstance(value, str):
             raise InvalidTaskData(name, f"{name} must be a string.", code="string_expected")
         length = most if isinstance(most, int) else most()
-        kept = value[-length:] if length else ""
-        return kept.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()[-length:]
+        kept = value.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+        if len(kept) <= length:
+            return kept
+        cut = kept[-length:] if length else ""
+        return cut.partition(after)[2] if after in cut and after else cut
 
     return Field(check, {"type": "string"}, **options)
 

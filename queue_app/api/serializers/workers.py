@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 from queue_app import conf
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf, Schema, shared
-from queue_app.core.records import TaskFailure, Throttling
+from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, UNMASKED_FACTOR, TaskFailure, Throttling
 from queue_app.exceptions import MAX_DEFER_SECONDS, THROTTLE_SCOPES, InvalidTaskData
 from queue_app.models.columns import TYPE_LENGTH
 from queue_app.services.enqueue.validate import MAX_TIMEOUT_SECONDS, check_text
@@ -18,8 +18,9 @@ MAX_QUEUES: Final = 1000
 MAX_CAPABILITIES: Final = 100
 MAX_WAIT: Final = 60.0
 MAX_NUMBER: Final = 2**31 - 1
-MESSAGE: Final = 2_000
-TRACEBACK: Final = 20_000
+#: Maximum characters before secrets are masked.
+MESSAGE: Final = UNMASKED_FACTOR * MAX_MESSAGE
+TRACEBACK: Final = UNMASKED_FACTOR * MAX_TRACEBACK
 STATUSES: Final = ("completed", "failed", "snoozed", "throttled", "released")
 #: Maximum seconds for which a remote worker may throttle a gate: other workers' tasks pass the same gate.
 MAX_THROTTLE: Final = 3600.0
@@ -81,7 +82,7 @@ class _Attempt(Body):
 class Failure(Body):
     """The error of an attempt."""
 
-    exception_class = kinds.tail(TYPE_LENGTH, required=True)
+    exception_class = kinds.tail(MESSAGE, required=True)
     message = kinds.tail(MESSAGE, default="")
     traceback = kinds.tail(TRACEBACK, default="")
     retriable = kinds.flag(default=True)
@@ -162,9 +163,9 @@ class Progress(_Attempt):
     """How far one attempt is."""
 
     progress = kinds.number(0, 1, allow_null=True)
-    message = kinds.tail(200, default="")
+    message = kinds.tail(200, " ", default="")
     extend = kinds.number(0, MAX_TIMEOUT_SECONDS, default=0.0, help_text="Seconds by which the deadline moves.")
-    lines = kinds.tail(lambda: conf.get().task_logs.max_characters, allow_null=True, help_text="All log lines so far.")
+    lines = kinds.tail(lambda: conf.get().task_logs.max_characters, "\n", allow_null=True, help_text="All log lines.")
     dropped = kinds.whole(0, MAX_NUMBER, default=0, help_text="Number of earlier log lines that are not in lines.")
 
 

@@ -16,8 +16,18 @@ from queue_app import conf, signals
 from queue_app.core.backoff import retry_delay
 from queue_app.core.fingerprint import fingerprint
 from queue_app.core.limit_values import Scope, gate_of
-from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, TaskRef
-from queue_app.core.redaction import redact
+from queue_app.core.records import (
+    MAX_CLASS,
+    MAX_MESSAGE,
+    MAX_TRACEBACK,
+    AttemptKey,
+    ClaimedTask,
+    Outcome,
+    ProgressReport,
+    TaskFailure,
+    TaskRef,
+)
+from queue_app.core.redaction import Secrets, redact
 from queue_app.core.states import Status
 from queue_app.displayed_payload import secrets_of_call
 from queue_app.index import Index
@@ -142,11 +152,25 @@ def _copy_limits(index: Index, gates: Sequence[Gate]) -> None:
 
 
 def _without_secrets(outcome: Outcome) -> Outcome:
-    """Return a failure whose message repeats no secret that the task was called with: messages can be searched."""
-    if outcome.failure is None:
+    """Return a failure that repeats no secret that the task was called with: stored texts can be searched.
+
+    Texts are cut after that: a part of a secret would not be recognised. A short traceback is masked on display.
+    """
+    failure = outcome.failure
+    if failure is None:
         return outcome
-    message = redact(outcome.failure.message, secrets_of_call(outcome.task))
-    return replace(outcome, failure=replace(outcome.failure, message=message))
+    return replace(outcome, failure=masked(failure, secrets_of_call(outcome.task)))
+
+
+def masked(failure: TaskFailure, secrets: Secrets) -> TaskFailure:
+    """Return a failure as it is stored."""
+    traceback = failure.traceback
+    return replace(
+        failure,
+        exception_class=redact(failure.exception_class, secrets)[:MAX_CLASS],
+        message=redact(failure.message, secrets)[:MAX_MESSAGE],
+        traceback=traceback if len(traceback) <= MAX_TRACEBACK else redact(traceback, secrets)[-MAX_TRACEBACK:],
+    )
 
 
 def _judge(outcome: Outcome) -> Verdict:

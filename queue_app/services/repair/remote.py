@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, TaskFailure
-from queue_app.core.redaction import redact
 from queue_app.core.states import Status
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import (
@@ -34,7 +33,7 @@ from queue_app.index import Profile
 from queue_app.models import Task, TaskAttempt, TaskPayload, TaskResult, Worker, WorkerToken
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.lifecycle.claim import claim, give_back_unacknowledged
-from queue_app.services.lifecycle.finish import finish, record_progress
+from queue_app.services.lifecycle.finish import finish, masked, record_progress
 from queue_app.services.repair import tokens
 from queue_app.services.repair import workers as service
 from queue_app.services.repair.rebuild import rebuild_if_needed
@@ -166,13 +165,13 @@ def is_repeated(
         done = Task.objects.filter(pk=task_id, worker_id=worker_id, attempt=number, status=Status.COMPLETED).exists()
         stored = TaskResult.objects.filter(pk=task_id).values_list("value", flat=True).first() if done else None
         return done and stored == (None if result is None else json.loads(result))
-    found = (
-        TaskAttempt.objects.filter(task_id=task_id, attempt=number, worker_id=worker_id).select_related("task").first()
-    )
-    if found is None or (found.exception_class, found.traceback) != (failure.exception_class, failure.traceback):
+    attempts = TaskAttempt.objects.filter(task_id=task_id, attempt=number, worker_id=worker_id)
+    found = attempts.select_related("task").first()
+    if found is None:
         return False
     secrets, _, _ = displayed_payload(found.task.task_type, TaskPayload.objects.filter(pk=task_id).first())
-    return found.message == redact(failure.message, secrets)
+    told = masked(failure, secrets)
+    return all(getattr(found, name) == getattr(told, name) for name in ("exception_class", "message", "traceback"))
 
 
 def stale_lease(task_id: uuid.UUID, worker_id: uuid.UUID) -> StaleLease:

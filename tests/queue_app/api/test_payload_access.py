@@ -127,7 +127,7 @@ def test_hidden_payloads_are_null_and_marked(staff, secret):
     assert task["payload_hidden"] is True
     assert [task[name] for name in ("args", "parameters", "result", "logs")] == [None] * 4
     [attempt] = task["attempts"]
-    assert (attempt["exception_class"], attempt["message"], attempt["traceback"]) == ("shop.OutOfStock", None, None)
+    assert [attempt[name] for name in ("exception_class", "message", "traceback")] == [None] * 3
     assert (task["progress"]["fraction"], task["progress"]["message"]) == (0.5, None)
     letter = viewer.get(f"{API}/dlq/{secret.letter}").data
     assert [letter[name] for name in ("payload_hidden", "args", "parameters", "message")] == [True, None, None, None]

@@ -8,14 +8,15 @@ from datetime import timedelta
 import pytest
 
 from queue_app import signals
-from queue_app.core.records import Outcome
+from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, Outcome, TaskFailure
+from queue_app.core.redaction import Secrets
 from queue_app.core.states import Status
 from queue_app.index import Lease
 from queue_app.models import DeadLetter, Task, TaskAttempt, TaskResult
 from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import give_back
-from queue_app.services.lifecycle.finish import finish
+from queue_app.services.lifecycle.finish import finish, masked
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.promote import make_due
@@ -64,6 +65,16 @@ def test_a_failure_is_tried_again_later(engine, hand, history):
         "first",
     )
     assert_index_agrees()
+
+
+@pytest.mark.parametrize("before", range(MAX_MESSAGE - 12, MAX_MESSAGE + 1, 3))
+def test_a_secret_at_the_limit_is_masked_before_the_text_is_cut(before):
+    """A part of a secret would not be recognised."""
+    failure = TaskFailure(f"{'c' * 250}swordfish", f"{'m' * before}swordfish", f"swordfish{'t' * (MAX_TRACEBACK - 4)}")
+    stored = masked(failure, Secrets(["swordfish"]))
+    assert "sw" not in stored.exception_class + stored.message
+    assert "ish" not in stored.traceback
+    assert (len(stored.exception_class), len(stored.traceback)) == (255, MAX_TRACEBACK)
 
 
 def test_messages_of_failures_are_stored_without_secrets(engine, hand):
