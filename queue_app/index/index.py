@@ -135,9 +135,10 @@ class Index(Leases):
         """Publish events, push one entry and return its ``position``, in one round trip."""
         script, arguments = self._script("position"), (entry.lane, entry.id.bytes)
         try:
-            return _int_or_none(self._notifier.call(script, arguments, (entry,), events))
+            position: int | None = self._notifier.call(script, arguments, (entry,), events)
         except redis.RedisError as error:
             raise unavailable("push", self.alias, error) from error
+        return position
 
     def flush(self) -> None:
         """Wait for the replies to all notifications."""
@@ -350,7 +351,8 @@ class Index(Leases):
     def position(self, task: TaskRef) -> int | None:
         """Return the position of a task in its queue, from 1; ``None`` when it does not wait here."""
         with translated("position", self.alias):
-            return _int_or_none(self._call_fast("position", task.lane, task.id.bytes))
+            position: int | None = self._call_fast("position", task.lane, task.id.bytes)
+        return position
 
     def explain(self, task: TaskRef) -> Placement:
         """Return where a task stands, and the gates that it must pass to start."""
@@ -402,10 +404,6 @@ def _is_intact(name: bytes, parts: Sequence[Any]) -> bool:
         return bool(workers) and found.id == name.decode()
     except ValueError:
         return False
-
-
-def _int_or_none(reply: Any) -> int | None:
-    return None if reply is None else int(reply)
 
 
 _build = cache(Index)

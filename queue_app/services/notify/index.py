@@ -56,22 +56,21 @@ class Breaker:
 breaker = Breaker()
 
 
-def notify_index[**P](
-    operation: Callable[Concatenate[Index, P], object], name: str, *args: P.args, **kwargs: P.kwargs
-) -> bool:
-    """Call ``operation`` with the index; when it cannot be reached, log that and return false."""
+def notify_index[**P, R](
+    operation: Callable[Concatenate[Index, P], R], name: str, *args: P.args, **kwargs: P.kwargs
+) -> R | None:
+    """Call ``operation`` with the index and return its result; if the index is out of reach, log that instead."""
     if breaker.is_open:
-        return False
+        return None
     began = time.monotonic()
     try:
-        operation(get_index(), *args, **kwargs)
+        return operation(get_index(), *args, **kwargs)
     except IndexUnavailable as error:
         if isinstance(error, IndexDamaged):
             condemn(str(error))
         breaker.trip(time.monotonic() - began)
         signals.index_unreachable.send(None, operation=name, error=error)
-        return False
-    return True
+        return None
 
 
 def on_commit[**P](
@@ -118,12 +117,9 @@ class PushOnCommit:
         if self.events and conf.get().events.log:
             transition_log.log_events(self.events)
         if self.on_located and len(self.entries) == 1:
-            notify_index(self._push_and_locate, "push", self.on_located)
+            self.on_located(notify_index(Index.notify_and_locate, "push", self.entries[0], self.events))
         else:
             notify_index(Index.notify, "push", self.entries, self.events)
-
-    def _push_and_locate(self, index: Index, on_located: OnLocated) -> None:
-        on_located(index.notify_and_locate(self.entries[0], self.events))
 
 
 def push_on_commit(

@@ -15,6 +15,7 @@ from queue_app.core.promotion import Thresholds, effective_band
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import TaskNotFound
+from queue_app.index import Index
 from queue_app.models import PriorityPolicy, Queue, Task, TaskAttempt, TaskLog, TaskProgress
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.notify.index import notify_index
@@ -214,6 +215,4 @@ def position_of(task: Task) -> int | None:
 
 def queue_position(ref: TaskRef) -> int | None:
     """Return a task's place in its queue; ``None`` when the index lacks the task or cannot be reached."""
-    found: list[int | None] = []
-    notify_index(lambda index: found.append(index.position(ref)), "position")
-    return found[0] if found else None
+    return notify_index(Index.position, "position", ref)
