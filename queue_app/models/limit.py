@@ -1,22 +1,18 @@
 """Limits by task type or concurrency key, which staff edit; the index has a copy for claims."""
 
 import unicodedata
-from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 
+from queue_app.core.limit_values import Scope
 from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, TYPE_LENGTH
 from queue_app.models.limit_columns import Capped, Paced, Pausable, constraints_of
 
-
-class Scope(StrEnum):
-    """Kinds of limits."""
-
-    TYPE = "type"
-    KEY = "key"
+#: Scopes that have limits here; those of a queue are columns of the queue.
+SCOPES: Final = (Scope.TYPE, Scope.KEY)
 
 
 class Limit(Capped, Paced, Pausable):
@@ -26,7 +22,7 @@ class Limit(Capped, Paced, Pausable):
     every key ``customer:…`` without a limit of its own. Each key has its own count.
     """
 
-    scope = models.CharField(max_length=4, choices=[(scope.value, scope.value) for scope in Scope])
+    scope = models.CharField(max_length=4, choices=[(scope.value, scope.value) for scope in SCOPES])
     name = models.CharField(
         max_length=TYPE_LENGTH,
         help_text="A task type or a concurrency key. A key without a colon also limits each key that begins"
@@ -44,7 +40,7 @@ class Limit(Capped, Paced, Pausable):
                 name="taskqueue_limit_once",
                 violation_error_message="This task type or key already has limits: edit those.",
             ),
-            models.CheckConstraint(condition=Q(scope__in=list(Scope)), name="taskqueue_limit_scope"),
+            models.CheckConstraint(condition=Q(scope__in=list(SCOPES)), name="taskqueue_limit_scope"),
             models.CheckConstraint(condition=~Q(name=""), name="taskqueue_limit_name"),
         ]
         permissions: ClassVar = [("pause_limit", "Can pause and resume task types and keys")]

@@ -28,7 +28,7 @@ from queue_app.api.serializers.kinds import NAME, OBJECT, TIME, UUID
 from queue_app.api.serializers.tasks import KEY_HEADER
 from queue_app.api.views import dead_letters, events, health, limits, operations, queues, schedules, tasks
 from queue_app.models import Limit, ScheduleTick, Task
-from queue_app.models.limit import Scope
+from queue_app.models.limit import SCOPES
 from queue_app.services.control.pause import EVERYTHING
 from queue_app.services.read.health import PARTS
 
@@ -42,7 +42,7 @@ _DEMAND: Final = record(
     | dict.fromkeys(("queued", "runnable", "active_slots", "desired_slots", "desired_workers"), COUNT)
     | dict.fromkeys(("mean_seconds", "backlog_seconds"), NUMBER)
 )
-_ANY_SCOPE: Final = enum([EVERYTHING, *Scope])
+_ANY_SCOPE: Final = enum([EVERYTHING, *SCOPES])
 _PACE: Final = shared(LimitEdit).schema()["properties"]
 _LIMIT: Final = record(columns(Limit, representation.limit.names, **_PACE))
 _PAUSED: Final = columns(Limit, representation.PAUSE.names)

@@ -12,7 +12,7 @@ from queue_app.core.events import EventName, is_entry_id
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Limit, PriorityPolicy, Queue
 from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
-from queue_app.models.limit import Scope
+from queue_app.models.limit import SCOPES
 from queue_app.services.control import pause
 from queue_app.services.control.limits import PACE
 from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS
@@ -55,7 +55,7 @@ NewLimit: Final[type[Body]] = type(
     "NewLimit",
     (_LimitEdit,),
     {
-        "scope": kinds.word(Scope, required=True),
+        "scope": kinds.word(SCOPES, required=True),
         "name": kinds.text(TYPE_LENGTH, required=True),
         **columns(Limit, PACE),
     },
@@ -69,7 +69,7 @@ class Resumption(Body):
         "if": {"properties": {"scope": {"const": pause.EVERYTHING}}},
         "else": {"required": ["name"]},
     }
-    scope = kinds.word([pause.EVERYTHING, *Scope], required=True)
+    scope = kinds.word([pause.EVERYTHING, *SCOPES], required=True)
     name = kinds.text(TYPE_LENGTH)
 
     def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:

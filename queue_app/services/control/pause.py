@@ -15,9 +15,9 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from queue_app import signals
+from queue_app.core.limit_values import Scope
 from queue_app.exceptions import InvalidTaskData, ScheduleNotFound, UnknownQueue
 from queue_app.models import Limit, Queue, RuntimeSettings, Schedule
-from queue_app.models.limit import Scope
 from queue_app.services.control.limits import translated_errors
 from queue_app.services.enqueue.validate import check_aware
 from queue_app.services.notify.index import send_on_commit

@@ -17,9 +17,9 @@ from django.utils import timezone
 from queue_app import conf
 from queue_app.core.autoscale import UNKNOWN_SECONDS, Demand, Gate, Waiting, demand
 from queue_app.core.lanes import Lane, parse_lane
+from queue_app.core.limit_values import Scope
 from queue_app.index import get_index
 from queue_app.models import Limit, Queue, RuntimeSettings, Worker
-from queue_app.models.limit import Scope
 from queue_app.models.worker import WorkerStatus
 from queue_app.sql import stats as rows
 from queue_app.sql.database import alias

@@ -16,6 +16,7 @@ from django.db.models import Sum
 from django.utils import timezone
 
 from queue_app.core.explanation import Explanation, Reason
+from queue_app.core.limit_values import Scope
 from queue_app.core.records import TaskRef
 from queue_app.core.stall import StallKind
 from queue_app.core.states import TERMINAL, Status, predicate
@@ -24,7 +25,6 @@ from queue_app.index import get_index
 from queue_app.index.placement import GateState, Placement
 from queue_app.index.server import index_health
 from queue_app.models import Limit, Queue, RuntimeSettings, ScheduleTick, Task, Worker
-from queue_app.models.limit import Scope
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.read import stalls
