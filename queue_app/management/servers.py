@@ -1,5 +1,6 @@
 """Check settings and servers before a command starts: errors are one line without secrets."""
 
+import logging
 import sys
 from argparse import ArgumentParser
 from typing import Any
@@ -12,10 +13,15 @@ from django.db import DatabaseError, OperationalError, connections
 from psycopg.errors import UndefinedTable
 
 from queue_app import checks, conf, console, registry
+from queue_app.core.finding import Level
 from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable
 from queue_app.index import get_index, hide_password, server_url
+from queue_app.index.server import server_facts
+from queue_app.services.doctor.servers import eviction
 from queue_app.services.repair.ownership import check_owner
 from queue_app.sql.database import migrate_command
+
+logger = logging.getLogger("taskqueue")
 
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 4
@@ -58,6 +64,16 @@ def add_log_options(parser: ArgumentParser) -> None:
         "-q", "--quiet", dest="verbosity", action="store_const", const=0, help="print only warnings and errors (-v 0)"
     )
     parser.add_argument("--json", action="store_true", help="print the log as lines of JSON")
+
+
+def report_eviction() -> None:
+    """Log an error if the server may drop parts of the index: nobody notices it later, and limits are exceeded."""
+    try:
+        found = eviction(server_facts(get_index()))
+    except IndexUnavailable:  # a moment later the process says so itself
+        return
+    if found.level is not Level.OK:
+        logger.error("the maxmemory-policy of Redis is %s. %s", found.message, found.hint)
 
 
 def addresses() -> dict[str, str]:

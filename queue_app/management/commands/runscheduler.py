@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from queue_app import console
-from queue_app.management.servers import ServerCommand, add_log_options, addresses
+from queue_app.management.servers import ServerCommand, add_log_options, addresses, report_eviction
 
 
 class Command(ServerCommand):
@@ -45,6 +45,7 @@ class Command(ServerCommand):
             f"task queue {release()}, scheduler {default_name()}",
             {"maintenance": upkeep, **addresses(), "to stop": "Ctrl-C or SIGTERM"},
         )
+        report_eviction()
         scheduler = Scheduler(with_maintenance=options["with_maintenance"])
         try:
             HealthMonitor([scheduler.loop_heartbeat], STALE_SECONDS, port).start()

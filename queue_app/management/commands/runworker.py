@@ -12,7 +12,7 @@ from django.core.management.base import CommandError
 from queue_app import conf, console, registry
 from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.index import hide_password
-from queue_app.management.servers import EXIT_USAGE, ServerCommand, add_log_options, addresses
+from queue_app.management.servers import EXIT_USAGE, ServerCommand, add_log_options, addresses, report_eviction
 from queue_app.management.verbs._values import names
 from queue_app.models import Queue
 from queue_app.sql.database import alias
@@ -112,6 +112,8 @@ class Command(ServerCommand):
         console.announce(f"task queue {release()}, worker {worker_options.name}", facts)
         if worker_options.queues and not options["server"]:
             _warn_of_unknown(worker_options.queues)
+        if not options["server"]:
+            report_eviction()
         try:
             code = run_workers(worker_options, transport, processes, health_port=port, reload=options["reload"])
         except OSError as error:

@@ -113,12 +113,13 @@ def check_redis() -> Iterator[Finding]:
         )
     else:
         yield ok("redis", f"{facts.product} {facts.displayed_version}")
-    yield _eviction(facts)
+    yield eviction(facts)
     yield _persistence(facts)
     yield _memory(facts)
 
 
-def _eviction(facts: ServerFacts) -> Finding:
+def eviction(facts: ServerFacts) -> Finding:
+    """Report a server that may drop keys when memory is short; the caps and rates of the index would be exceeded."""
     if facts.policy == "noeviction":
         return ok("eviction", "noeviction: the server refuses writes when memory is full, and drops nothing")
     hint = "Set maxmemory-policy noeviction; give a cache that needs another policy its own server."

@@ -1,5 +1,6 @@
 """Each test causes a real fault, where the servers allow it, and the doctor reports exactly this fault."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -9,6 +10,7 @@ from django.db import connection
 from django.utils import timezone
 
 from queue_app.index import get_index
+from queue_app.management.servers import report_eviction
 from queue_app.models import MaintenanceJob, Queue, RuntimeSettings, Task, Worker
 from queue_app.services import doctor
 from queue_app.services.control.pause import pause
@@ -353,3 +355,15 @@ def test_many_deaths(engine, monkeypatch):
 def test_a_direct_connection_is_no_pooler(engine):
     assert_finding(servers.check_pooler, Level.OK, "the server itself")
     assert not rows.shares_servers_between_transactions(2)
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru"])
+def test_workers_and_schedulers_say_at_their_start_that_keys_may_be_dropped(index, caplog, policy):
+    with configured(maxmemory_policy=policy, maxmemory=2**30):
+        report_eviction()
+    (error,) = caplog.records
+    assert error.levelno == logging.ERROR
+    assert policy in error.getMessage()
+    assert "Set maxmemory-policy noeviction" in error.getMessage()
+    report_eviction()
+    assert len(caplog.records) == 1
