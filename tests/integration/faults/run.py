@@ -77,6 +77,7 @@ class Run:
     texts: dict[uuid.UUID, str] = field(default_factory=dict)  # what each task writes
     measured: dict[str, float] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)  # what the fault itself found
+    judges_caps: bool = True  # unless the fault takes limits away, and judges them itself
     stack: ExitStack = field(default_factory=ExitStack)
     watch: Watch = field(init=False)
 
@@ -195,6 +196,8 @@ class Run:
 
     def beyond_caps(self) -> list[str]:
         """Return the instants at which more ran than may, as the rows tell."""
+        if not self.judges_caps:
+            return []
         wrong = over_cap(self.history, CAPS[""])
         for queue in ("default", "other"):
             wrong += over_cap(self.history, CAPS[queue], of={key for key, name, _ in self.order if name == queue})

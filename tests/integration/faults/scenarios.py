@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.integration.faults import clocks, deaths, disks, edits, failover, network, outages, stalls
+from tests.integration.faults import clocks, damage, deaths, disks, edits, failover, network, outages, stalls
 from tests.integration.faults.run import Run
 from tests.integration.faults.starts import start
 
@@ -43,6 +43,7 @@ FAULTS: list[Fault] = [
     deaths.kill_celery,
     deaths.two_of_everything,
     edits.edit_limits,
+    *damage.FAULTS,
     clocks.valkey_clock_ahead,
     clocks.valkey_clock_back,
     clocks.postgres_clock_ahead,
