@@ -81,15 +81,18 @@ class TaskQueueBackend(BaseTaskBackend):
         not be stored, ``WrongArguments`` if the function does not take them, and ``IdempotencyConflict`` for a reused
         key.
         """
-        from queue_app.services.enqueue.store import enqueue_call  # noqa: PLC0415 - needs models
+        from queue_app.services.enqueue.store import store_one  # noqa: PLC0415 - needs models
+        from queue_app.services.enqueue.validate import check_call  # noqa: PLC0415 - needs models
 
-        check_arguments(task, args, kwargs)
         spec = self._spec_of(task)
+        check_arguments(task, args, kwargs)
         try:
-            stored = enqueue_call(spec, args, kwargs)
+            row = check_call(spec, args, kwargs)
         except UnserializableParameters as refused:
             args, kwargs = _normalised((args, kwargs), refused)
-            stored = enqueue_call(spec, args, kwargs)
+            row = check_call(spec, args, kwargs)
+        try:
+            stored = store_one(row)
         except SynchronousOnlyOperation:
             raise SynchronousOnlyOperation("In a coroutine, write `await task.aenqueue(…)`, not enqueue().") from None
         if not stored.created:  # a replayed idempotency key: the result of the first task

@@ -43,11 +43,6 @@ def enqueue(new: NewTask, *, outside: bool = False) -> Enqueued:
     return store_one(check_task(new), outside=outside)
 
 
-def enqueue_call(spec: TaskSpec, args: Sequence[Any], parameters: dict[str, Any]) -> Enqueued:
-    """Store one call of a task whose options ``check_spec`` has checked; otherwise like ``enqueue``."""
-    return store_one(check_call(spec, args, parameters))
-
-
 def store_one(row: TaskRow, *, outside: bool = False, write_events: bool = True, locate: bool = False) -> Enqueued:
     """Store a checked task, like ``enqueue``.
 
