@@ -1,6 +1,6 @@
 """Run every fault in its long form, and print what must be beside what came out.
 
-Usage: python -m tests.integration.faults [--seed N] [--tasks N] [--only NAME ...]
+Usage: python -m tests.integration.faults [--seed N] [--tasks N] [--only NAME ...] [--format text|markdown]
        python -m tests.integration.faults --alerts [NUMBER ...]
 """
 
@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.integration.faults.arena import Arena
@@ -31,9 +32,10 @@ def main() -> int:
         metavar="NUMBER",
         help="instead: which alerts fire at a Prometheus, all or some",
     )
+    parser.add_argument("--format", choices=["text", "markdown"], default="text", help="markdown: only the tables")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or servers and processes would be left behind
-    print(f"seed {options.seed}", flush=True)
+    print(f"seed {options.seed}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="taskqueue-faults-") as folder:
         Path(folder).chmod(0o711)
         with Arena(Path(folder)) as arena:
@@ -49,11 +51,12 @@ def main() -> int:
             if options.alerts is not None:
                 with arena.entered(), run_on(arena, Path(folder) / "run", seed=options.seed, count=0) as run:
                     return 0 if fire_all(run, options.alerts) else 1
-            report = Report(arena, Path(folder) / "runs", seed=options.seed, count=options.tasks)
+            progress = sys.stderr if options.format == "markdown" else sys.stdout
+            report = Report(arena, Path(folder) / "runs", progress, seed=options.seed, count=options.tasks)
             with arena.entered():
                 report.run(options.only)
             print(report.table())
-            print(f"\nseed {options.seed}, {time.monotonic() - started:.0f} s")
+            print(f"\n{datetime.now(UTC):%-d %B %Y}, seed {options.seed}, {time.monotonic() - started:.0f} s")
             return 0 if report.passed else 1
 
 

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 from tests.integration.faults import timing
 from tests.integration.faults.arena import Arena
@@ -72,6 +73,7 @@ class Report:
 
     arena: Arena
     folder: Path
+    progress: TextIO  # gets a line for each fault
     seed: int
     count: int
     rows: list[Row] = field(default_factory=list)
@@ -100,7 +102,7 @@ class Report:
         except Exception:  # noqa: BLE001 - the other faults are worth running all the same
             self.broken.append(name)
             said = f"BROKEN\n{traceback.format_exc()}"
-        print(f"{name}: {time.monotonic() - began:.1f} s, {said}", flush=True)
+        print(f"{name}: {time.monotonic() - began:.1f} s, {said}", file=self.progress, flush=True)
 
     def _run(self, fault: Fault, seed: int) -> str:
         with run_on(self.arena, self.folder / fault.__name__, seed=seed, count=self.count) as run:

@@ -241,7 +241,7 @@ def disagreement() -> str:
     """Say what the index has that the rows have not, or the other way round; nothing when they agree."""
     try:
         assert_index_agrees()
-    except AssertionError as error:
+    except (AssertionError, UnicodeDecodeError) as error:  # a name without sense is left
         return str(error) or repr(error)
     return ""
 
