@@ -83,7 +83,10 @@ def check_stalls() -> Iterator[Finding]:
         hint = "See the runbook `stalled`. The scheduler repairs the index itself, ever less often; to do it now, run"
         yield fail("stalls", f"{stall.text} Last look: {when}.{done}", f"{hint} `manage.py taskqueue rebuild`.")
     leads = index_health(get_index()).has_leader
-    if leads and not watched.looks:
+    if leads and watched.age is None:
+        hint = "Wait for a moment; if it stays so, the scheduler is of an earlier version: restart it."
+        yield warn("stalls", "a scheduler leads, and has never looked for work that stands still", hint)
+    elif leads and not watched.looks:
         yield fail(
             "stalls",
             f"a scheduler leads, but its last look for work that stands still: {when}",

@@ -33,7 +33,7 @@ from queue_app.services.upkeep.jobs import Answers, pending_work
 from queue_app.services.upkeep.promote import make_due
 
 #: Interval of the looks.
-LOOK_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 1.0
 #: Longest gap between two looks. After a longer one the watch begins anew: the watchdog did not see what happened.
 MAX_GAP_SECONDS: Final = 10.0
 #: Interval at which the row is written while nothing changes.

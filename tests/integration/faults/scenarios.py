@@ -50,6 +50,7 @@ FAULTS: list[Fault] = [
     clocks.postgres_clock_back,
     clocks.clocks_of_machines,
     stalls.work_stands_still,
+    stalls.nothing_stands_still,
 ]
 
 #: The longest standstill that a fault may cause, in seconds, while the servers that work needs are there.

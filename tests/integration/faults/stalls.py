@@ -8,13 +8,18 @@ from __future__ import annotations
 import signal
 import time
 import uuid
+from dataclasses import replace
 
+from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.index import get_index
-from queue_app.models import Task
+from queue_app.models import Limit, Queue, Task
+from queue_app.registry import type_of
 from queue_app.services.doctor import Level, work
+from queue_app.services.enqueue.store import enqueue_many
 from queue_app.sql import snapshot
-from tests.integration.faults.run import CAPS, PATIENCE, Run
+from tests.integration.app import tasks
+from tests.integration.faults.run import CAPS, HEARTBEAT, PATIENCE, Run
 from tests.integration.faults.starts import alone
 from tests.integration.processes import Process, eventually
 from tests.support.engine import index_away
@@ -26,7 +31,7 @@ COUNT = 20
 
 
 def work_stands_still(run: Run) -> None:
-    """Damage the index in several ways, each while no worker is busy; measure how long work stands still."""
+    """Damage the index in four ways while the scheduler's own comparison is switched off."""
     run.fleet.scheduler(**NO_RECONCILER)
     worker = alone(run)
     eventually(lambda: levels() == {Level.OK}, "the watchdog looks", PATIENCE)
@@ -44,6 +49,49 @@ def work_stands_still(run: Run) -> None:
         name = "longest standstill until the watchdog ended it (s)"
         run.measured[name] = max(run.measured.get(name, 0.0), seconds)
         assert seconds <= LONGEST, damage.__name__
+
+
+def nothing_stands_still(run: Run, seconds: float = 45.0) -> None:
+    """Let limits of all kinds make tasks wait while slots are free; the watchdog must take none of it for a stall."""
+    limit(Queue.objects.get(pk="default"), order="fair", max_concurrent_per_user=1)
+    limit(Queue.objects.get(pk="other"), rate_count=4, rate_seconds=1.0, rate_burst=2)
+    limit(Limit(scope="key", name="customer"), max_concurrent=1)
+    limit(Limit(scope="type", name=type_of(tasks.work)), max_concurrent=2)
+    scheduler = run.fleet.scheduler()
+    alone(run)
+    run.fleet.worker("--concurrency", "2", "--max-tasks", "50", heartbeat=HEARTBEAT)
+    eventually(lambda: levels() == {Level.OK}, "the watchdog looks", PATIENCE)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        new = [mixed(run) for _ in range(2)]
+        run.note(new, [stored.id for stored in enqueue_many(new)])
+        time.sleep(0.5)
+        assert levels() <= {Level.OK}, list(work.check_stalls())
+    limit(Queue.objects.get(pk="other"), rate_count=None, rate_seconds=None, rate_burst=None)
+    run.reach(1)
+    assert "stands still" not in scheduler.log
+
+
+def limit(row: Queue | Limit, **values: object) -> None:
+    """Save limits as staff do."""
+    for name, value in values.items():
+        setattr(row, name, value)
+    row.full_clean()
+    row.save()
+
+
+def mixed(run: Run) -> NewTask:
+    """Return a task of any length, band, user, key and weight."""
+    chance, new = run.chance, run.new_task()
+    seconds = chance.choice([0.0, 0.01, 0.1, 0.5, 1.5])
+    return replace(
+        new,
+        task_type=type_of(chance.choice([tasks.job, tasks.job, tasks.work])),
+        args=[run.log, uuid.uuid4().hex, seconds],
+        user=chance.choice(["", "ada", "bob"]),
+        concurrency_key=chance.choice(["", "", "customer:1", "customer:2"]),
+        weight=chance.choice([1, 1, 1, 1, 2, 4]),
+    )
 
 
 def levels() -> set[Level]:

@@ -18,8 +18,8 @@ from queue_app.services.read.explain import explain
 LOOK_SECONDS = 0.05
 #: Without the end of a task for so long, doctor and explain are asked.
 ASK_AFTER_SECONDS = 3.0
-#: A standstill that is this long, and of which neither of them knows, is silent.
-SILENT_AFTER_SECONDS = 10.0
+#: A standstill that is this long, and of which neither of them knows, is silent. The watchdog needs 10 s and two looks.
+SILENT_AFTER_SECONDS = 14.0
 
 
 class Watch:
