@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from queue_app.admin.mixins import QueueAppAdmin, page
 from queue_app.dashboard import labels
 from queue_app.exceptions import InvalidTaskData, InvalidTransition
-from queue_app.models import Limit, Queue, RuntimeSettings
+from queue_app.models import Limit, Queue, RuntimeSettings, Schedule
 from queue_app.services.control.pause import BY_KIND, EVERYTHING
 
 REASON_LENGTH = 200  # the length of paused_reason
@@ -50,7 +50,7 @@ class PauseActionForm(PauseForm, ActionForm):
     """The list's actions with the reason of a pause, and its length."""
 
 
-class PausingAdmin[M: Queue | Limit | RuntimeSettings](QueueAppAdmin[M]):
+class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[M]):
     """A page with a button to pause or resume the object, and a list with actions for both."""
 
     action_form = PauseActionForm
@@ -176,8 +176,10 @@ def _posted(request: HttpRequest) -> PauseForm:
     return form
 
 
-def _kind(found: Queue | Limit | RuntimeSettings) -> tuple[str, list[str]]:
+def _kind(found: Queue | Limit | RuntimeSettings | Schedule) -> tuple[str, list[str]]:
     """Return the kind of an object for the services, and its name if it has one."""
     if isinstance(found, RuntimeSettings):
         return EVERYTHING, []
+    if isinstance(found, Schedule):
+        return "schedule", [found.name]
     return ("queue" if isinstance(found, Queue) else found.scope), [found.name]

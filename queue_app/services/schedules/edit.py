@@ -6,7 +6,7 @@ after it goes by the new values.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -118,7 +118,7 @@ def set_values(schedule: Schedule, values: Mapping[str, Any]) -> None:
             raise InvalidTaskData(field, f"A schedule has no field {field!r}.", code="unknown_field")
         if value is not None and field in _TIMES:
             check_aware(value, field)
-        setattr(schedule, field, value)
+        setattr(schedule, field, [each.isoformat() for each in times(value or [])] if field == "instants" else value)
     schedule.recurrence.check()
     if not isinstance(schedule.parameters, dict):
         raise InvalidTaskData("parameters", "parameters must be an object with string keys.", code="object_expected")
@@ -130,10 +130,28 @@ def set_values(schedule: Schedule, values: Mapping[str, Any]) -> None:
 def problem_of(values: Mapping[str, Any]) -> InvalidTaskData | None:
     """Return what is wrong with the values of a schedule; asks no database."""
     try:
-        set_values(Schedule(name="checked"), with_options(values))
+        check_values(with_options(values), is_new=False)
     except InvalidTaskData as error:
         return error
     return None
+
+
+def check_values(values: Mapping[str, Any], *, is_new: bool) -> None:
+    """Raise ``InvalidTaskData`` for values that a schedule cannot have, or with which a new one would never tick."""
+    schedule = Schedule(name="checked")
+    set_values(schedule, values)
+    if is_new:
+        plan_ahead(schedule, datetime.now(UTC))
+
+
+def times(values: Sequence[Any]) -> list[datetime]:
+    """Return the times of ``instants``, which may be text; raise ``InvalidTaskData``."""
+    try:
+        found = [value if isinstance(value, datetime) else datetime.fromisoformat(value) for value in values]
+    except (TypeError, ValueError):
+        message = 'instants must be a list of times such as "2030-01-31T08:00:00+01:00".'
+        raise InvalidTaskData("instants", message, code="datetime_expected") from None
+    return [check_aware(value, "instants") for value in found]
 
 
 def plan_ahead(schedule: Schedule, now: datetime) -> None:

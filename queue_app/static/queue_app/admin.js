@@ -115,4 +115,27 @@
   if (document.querySelector('[data-tq-running]')) {
     setTimeout(() => { if (!document.hidden) window.location.reload(); }, 2500);
   }
+
+  /* Show the next ticks of a schedule while somebody types; without this script a button does. */
+  const preview = document.querySelector('[data-tq-preview]');
+  if (preview) {
+    const form = preview.closest('form');
+    const shown = preview.querySelector('.tq-preview-live');
+    let waiting = 0;
+    let last = 0;
+    const show = async () => {
+      const mine = ++last;
+      const response = await fetch(preview.dataset.tqPreview, { method: 'POST', body: new FormData(form), credentials: 'same-origin' });
+      if (response.ok && mine === last) {
+        shown.innerHTML = await response.text();
+        localise(shown);
+      }
+    };
+    preview.classList.add('tq-is-live');
+    form.addEventListener('input', () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(show, 300);
+    });
+    show();
+  }
 })();

@@ -1,0 +1,349 @@
+"""The pages of schedules: the list with what ran, the form with what comes, backfill, and the week ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.widgets import AdminSplitDateTime
+from django.core.exceptions import PermissionDenied
+from django.forms import modelform_factory
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
+from django.views.decorators.clickjacking import xframe_options_sameorigin
+
+from queue_app import registry
+from queue_app.admin.columns import column, permission
+from queue_app.admin.forms import ReasonForm
+from queue_app.admin.mixins import page
+from queue_app.admin.pausing import PausingAdmin
+from queue_app.core.masking import unmask
+from queue_app.core.recurrence import Recurrence
+from queue_app.dashboard import labels
+from queue_app.dashboard import schedules as pages
+from queue_app.displayed_payload import displayed_payload
+from queue_app.exceptions import InvalidTaskData
+from queue_app.models import Operation, Schedule
+from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.services.operations.backfill import preview_backfill, start_backfill
+from queue_app.services.operations.request import MAX_RATE, MIN_RATE, Options
+from queue_app.services.schedules import edit
+from queue_app.services.schedules.history import failures_in_a_row, last_success, recent
+from queue_app.services.schedules.run import run_schedule
+from queue_app.sql.database import atomic
+
+PAYLOAD: Final = ("args", "parameters")
+#: Schedules that the week shows.
+MAX_IN_WEEK: Final = 1000
+_SPLIT: Final = dict.fromkeys(("anchor", "starts_at", "ends_at"), forms.SplitDateTimeField)
+
+WhenForm = modelform_factory(
+    Schedule,
+    fields=[name for name in edit.WHEN if name != "jitter"],
+    field_classes=_SPLIT,
+    widgets=dict.fromkeys(_SPLIT, AdminSplitDateTime),
+)
+
+
+class ScheduleForm(ReasonForm):
+    """A schedule; what is left empty of the task's options is that of the registered task."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in ("queue", "priority", "weight"):
+            if name in self.fields:
+                self.fields[name].required = False
+        if self.instance.pk is None:
+            self.initial.setdefault("zone", timezone.get_default_timezone_name())
+            self.initial["priority"] = self.initial["weight"] = None
+        elif "parameters" in self.fields:
+            _secrets, shown_args, parameters = displayed_payload(self.instance.task_type, self.instance)
+            self.shown = {"args": shown_args, "parameters": parameters}
+            self.initial.update(self.shown)
+        if "task_type" in self.fields:
+            self.fields["task_type"].widget.attrs["list"] = "tq-task-types"
+
+    def clean(self) -> dict[str, Any]:
+        """Check the schedule as the service does, so that the form can show what is wrong."""
+        values: dict[str, Any] = super().clean() or {}
+        if self.errors:
+            return values
+        given = {name: values[name] for name in edit.FIELDS if name in values}
+        now = edit.from_json(edit.values_of(self.instance)) if self.instance.pk else {}
+        try:
+            for name in PAYLOAD if self.instance.pk else ():
+                if name in given:
+                    given[name] = unmask(given[name], self.shown[name], now[name], name)
+            empty = {name for name in edit.TASK_OPTIONS if given.get(name) in (None, "", [])}
+            known = {name: value for name, value in (now | given).items() if name not in empty}
+            filled = edit.with_options(known)
+            edit.check_values(filled, is_new=not self.instance.pk or any(now[n] != filled[n] for n in edit.WHEN))
+        except InvalidTaskData as error:
+            self.add_error(error.field if error.field in self.fields else None, error.message)
+            return values
+        return values | {name: filled[name] for name in given if name in filled}
+
+
+class BackfillForm(forms.Form):
+    """The range to fill, how fast, and why."""
+
+    start = forms.SplitDateTimeField(label=_lazy("From"), widget=AdminSplitDateTime)
+    end = forms.SplitDateTimeField(label=_lazy("Until, not included"), widget=AdminSplitDateTime)
+    rate = forms.FloatField(
+        label=_lazy("Tasks per second"), required=False, min_value=MIN_RATE, max_value=MAX_RATE,
+        help_text=_lazy("Empty: as fast as possible."),
+    )  # fmt: skip
+    reason = forms.CharField(
+        label=_lazy("Reason"), required=False, max_length=REASON_LENGTH, widget=forms.TextInput({"class": "vTextField"})
+    )
+
+
+@admin.register(Schedule)
+class ScheduleAdmin(PausingAdmin[Schedule]):
+    """The schedules."""
+
+    change_form_template = "admin/queue_app/schedule/change_form.html"
+    change_list_template = "admin/queue_app/schedule/change_list.html"
+    empty_text = _lazy("No schedule yet. Add one here, or declare one in code with @schedule.")
+    fieldsets = (
+        (None, {"fields": ("name", "task_type", *PAYLOAD, "instant_parameter")}),
+        (
+            _lazy("When"),
+            {
+                "fields": (("cron", "zone"), ("every", "anchor"), "instants", ("starts_at", "ends_at"), "jitter"),
+                "description": _lazy("Fill in one of cron, every and instants."),
+            },
+        ),
+        (
+            _lazy("If it is late, or overlaps"),
+            {"fields": (("catch_up", "catch_up_limit", "catch_up_seconds"), "overlap")},
+        ),
+        (
+            _lazy("Options of the task"),
+            {
+                "fields": (("queue", "priority"), ("user", "concurrency_key"), ("weight", "capabilities"),
+                           ("max_retries", "timeout", "retry_delay")),
+                "description": _lazy("What you leave empty is taken from the task."),
+                "classes": ("collapse",),
+            },
+        ),
+        (None, {"fields": ("notes", "reason")}),
+    )  # fmt: skip
+    fixed_fields = ("name",)
+    form = ScheduleForm
+    list_display = ("named", "state", "coming", "outcomes", "lateness", "overlap")
+    list_display_links = ("named",)
+    list_filter = ("paused", "overlap", "catch_up")
+    list_per_page = 50
+    ordering = ("name",)
+    pause_permission = "queue_app.pause_schedule"
+    search_fields = ("name", "task_type", "notes")
+    sortable_by = ("named", "coming")
+
+    has_run_permission = permission("run_schedule")
+    outcomes = column(_lazy("last 20"), lambda schedule: pages.strip(schedule.recent))
+    lateness = column(
+        _lazy("late by"),
+        lambda found: labels.duration(found.recent[0].tick.late_seconds) if found.recent else "-",
+    )
+
+    def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
+        """Read the newest ticks of all rows at once."""
+        schedules = list(rows)
+        found = recent(schedules)
+        for schedule in schedules:
+            schedule.recent = found[schedule.pk]
+
+    @admin.display(description=_lazy("name"), ordering="name")
+    def named(self, schedule: Schedule) -> SafeString:
+        """Return the name, with task and times below."""
+        words = schedule.recurrence.words
+        task = schedule.task_type.rpartition(".")[2]
+        return format_html('<span class="tq-type">{}<small>{}: {}</small></span>', schedule.name, task, words)
+
+    @admin.display(description=_lazy("next"), ordering="due_at")
+    def coming(self, schedule: Schedule) -> SafeString | str:
+        """Return when it ticks next."""
+        if schedule.paused:
+            return "-"
+        return labels.ago(schedule.due_at, timezone.now()) if schedule.due_at else _("ended")
+
+    # -- the form ------------------------------------------------------------------
+
+    def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
+        """Leave out parameters for those who may not read them."""
+        fieldsets = super().get_fieldsets(request, obj)
+        if obj is None or request.user.has_perm("queue_app.view_payload"):
+            return fieldsets
+        return [
+            (title, options | {"fields": [name for name in options["fields"] if name not in PAYLOAD]})
+            for title, options in fieldsets
+        ]
+
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
+        """Make the fields for short texts small."""
+        if db_field.name in {*PAYLOAD, "instants", "notes"}:
+            kwargs["widget"] = forms.Textarea({"rows": 2, "cols": 60})
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
+
+    def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: Any) -> None:
+        """Let the services store the schedule."""
+        values = {name: form.cleaned_data[name] for name in edit.FIELDS if name in form.cleaned_data}
+        if change:
+            edit.update_schedule(obj.name, {name: values[name] for name in form.changed_data if name in values})
+        else:
+            obj.pk = edit.create_schedule(obj.name, {n: v for n, v in values.items() if v is not None}).pk
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002 - Django's signature
+        """Leave parameters out of the history, whose readers may not be allowed to read them."""
+        form.changed_data = [name for name in form.changed_data if name not in PAYLOAD]
+        return super().construct_change_message(request, form, formsets, add)
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """Protect schedules that the code declares: they would come back. The history goes with a schedule."""
+        declared = [_("%(name)s is declared in the code: delete it there, or pause it here.") % {"name": found.name}
+                    for found in objs if found.is_declared]  # fmt: skip
+        names = [str(found) for found in objs]
+        return names, {str(self.opts.verbose_name_plural): len(names)}, set(), declared
+
+    def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
+        """Let the service delete it."""
+        edit.delete_schedule(obj.name)
+
+    def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
+        """Delete one after the other."""
+        for found in queryset:
+            edit.delete_schedule(found.name)
+
+    def page_context(self, request: HttpRequest, found: Schedule) -> dict[str, Any]:
+        """Return what comes, what was, and the buttons."""
+        ticks, now = recent([found])[found.pk], timezone.now()
+        return super().page_context(request, found) | {
+            "words": found.recurrence.words,
+            "coming": [] if found.paused else pages.coming(found.recurrence, now),
+            "ticks": [(each, labels.exact_moment(each.tick.instant)) for each in ticks],
+            "failures": failures_in_a_row(ticks),
+            "last_success": last_success(ticks),
+            "overridden": edit.overridden(found),
+            "may_run": self.has_run_permission(request),
+            "may_change": self.has_change_permission(request, found),
+            "may_view_tasks": request.user.has_perm("queue_app.view_task"),
+        }
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Offer the known task types, and the preview."""
+        context |= {"task_types": registry.known_types(), "preview_url": self.url_of("preview")}
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    @page("preview/", "preview")
+    def preview_view(self, request: HttpRequest) -> HttpResponse:
+        """Return the next ticks of a posted form, in words and as a list."""
+        if not (self.has_add_permission(request) or self.has_change_permission(request)):
+            raise PermissionDenied
+        return _same_origin(request, _preview(request.POST))
+
+    @page("<path:object_id>/run/", "run")
+    def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Run a schedule now."""
+
+        def act(found: Schedule, reason: str) -> str:
+            tick = run_schedule(found.name, by=request.user.get_username())
+            self.audit(request, [found], "Run.", action="run", after={"task": str(tick.task_id)}, reason=reason)
+            return _("Enqueued the task %(id)s.") % {"id": tick.task_id}
+
+        return self.act_on(request, unquote(object_id), self.has_run_permission, act)
+
+    @page("<path:object_id>/give-back/", "give_back")
+    def give_back_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Undo what staff changed of a declared schedule."""
+
+        def act(found: Schedule, reason: str) -> str:
+            changed = edit.overridden(found)
+            edit.give_back(found.name)
+            self.audit(
+                request, [found], "Given back.", action="give_back", before={"overridden": changed}, reason=reason
+            )
+            return _("It is as the code declares it again.")
+
+        return self.act_on(request, unquote(object_id), self.has_change_permission, act)
+
+    @page("<path:object_id>/backfill/", "backfill")
+    def backfill_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show the form, then the number of tasks, then start the operation."""
+        found = self.visible(request, unquote(object_id), self.has_run_permission(request))
+        if found is None:
+            return self.gone(request, object_id)
+        form = BackfillForm(request.POST or None)
+        preview: dict[str, Any] = {}
+        if form.is_valid():
+            values = form.cleaned_data
+            try:
+                if "start_it" in request.POST:
+                    return self._start(request, found, values)
+                instants = preview_backfill(found, values["start"], values["end"])
+                preview = {"total": len(instants), "sample": instants[: pages.PREVIEWED], "is_preview": True}
+            except InvalidTaskData as error:
+                form.add_error(error.field if error.field in form.fields else None, error.message)
+        title = _("Backfill %(name)s") % {"name": found.name}
+        return self.own_page(request, "schedule/backfill.html", title, original=found, form=form, **preview)
+
+    def _start(self, request: HttpRequest, found: Schedule, values: Mapping[str, Any]) -> HttpResponse:
+        by, reason = request.user.get_username(), values["reason"].strip()
+        with atomic():
+            options = Options(rate=values["rate"])
+            operation = start_backfill(found.name, values["start"], values["end"], options, by=by, reason=reason)
+            self.audit(request, [found], "Backfill.", action="backfill", after=operation.filter, reason=reason)
+        self.message_user(
+            request, _("A scheduler enqueues %(count)d tasks.") % {"count": operation.total}, messages.SUCCESS
+        )
+        may_see = request.user.has_perm(f"queue_app.view_{Operation._meta.model_name}")  # noqa: SLF001 - Django's documented way
+        where = (
+            self.url_of_model("operation", "change", operation.pk)
+            if may_see
+            else self.url_of("change", quote(found.pk))
+        )
+        return HttpResponseRedirect(where)
+
+    @page("week/", "week")
+    def week_view(self, request: HttpRequest) -> HttpResponse:
+        """Show what ticks when in the coming seven days."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        found = Schedule.objects.filter(due_at__isnull=False)[:MAX_IN_WEEK]
+        week = pages.week(found, timezone.now())
+        return self.own_page(request, "schedule/week.html", _("The week ahead"), week=week)
+
+
+def _preview(data: Mapping[str, Any]) -> dict[str, Any]:
+    form = WhenForm(data)
+    form.full_clean()
+    values = form.cleaned_data
+    try:
+        recurrence = Recurrence(
+            cron=values.get("cron") or "",
+            every=values.get("every"),
+            anchor=values.get("anchor"),
+            instants=tuple(edit.times(values.get("instants") or [])),
+            zone=values.get("zone") or "",
+            starts_at=values.get("starts_at"),
+            ends_at=values.get("ends_at"),
+        )
+        recurrence.check()
+    except InvalidTaskData as error:
+        return {"problem": error.message}
+    return {"words": recurrence.words, "coming": pages.coming(recurrence, timezone.now())}
+
+
+@xframe_options_sameorigin
+def _same_origin(request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
+    return render(request, "admin/queue_app/schedule/preview.html", context)

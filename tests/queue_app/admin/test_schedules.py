@@ -1,0 +1,195 @@
+"""The pages of schedules."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from queue_app.models import AuditEntry, Operation, Schedule, ScheduleTick, Task
+from queue_app.services.schedules.edit import create_schedule
+from queue_app.services.schedules.tick import run_due
+from tests.support.factories import StaffFactory
+from tests.workers import chores
+
+ECHO = "tests.workers.chores.echo"
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ALL = [f"{verb}_schedule" for verb in ("view", "add", "change", "delete", "pause", "run")]
+FORM = {
+    "name": "nightly", "task_type": ECHO, "args": "[1]", "parameters": "{}", "instant_parameter": "",
+    "cron": "0 3 * * *", "zone": "Europe/Berlin", "every": "", "anchor_0": "", "anchor_1": "", "instants": "[]",
+    "starts_at_0": "", "starts_at_1": "", "ends_at_0": "", "ends_at_1": "", "jitter": "0", "catch_up": "last",
+    "catch_up_limit": "10", "catch_up_seconds": "86400", "overlap": "allow", "queue": "", "priority": "", "user": "",
+    "concurrency_key": "", "weight": "", "capabilities": "", "max_retries": "", "timeout": "", "retry_delay": "",
+    "notes": "", "reason": "",
+}  # fmt: skip
+
+
+def url(name: str, *args) -> str:
+    return reverse(f"admin:queue_app_schedule_{name}", args=args)
+
+
+def log_in(*permissions: str) -> Client:
+    """Return the browser of a member of staff with these permissions."""
+    client = Client()
+    client.force_login(StaffFactory(permissions=list(permissions)))
+    return client
+
+
+@pytest.fixture
+def admin() -> Client:
+    return log_in(*ALL, "view_payload", "view_task")
+
+
+@pytest.fixture
+def schedule() -> Schedule:
+    return create_schedule("minutely", {"task_type": ECHO, "args": [1], "every": 60}, now=NOON)
+
+
+def text(response) -> str:
+    return " ".join(response.content.decode().split())
+
+
+def test_add(admin):
+    response = admin.post(url("add"), FORM, follow=True)
+    assert response.status_code == 200
+    made = Schedule.objects.get()
+    assert (made.name, made.cron, made.zone, made.args) == ("nightly", "0 3 * * *", "Europe/Berlin", [1])
+    assert (made.queue, made.priority, made.weight) == ("default", 2, 1)  # of the task
+    assert made.next_instant is not None
+    assert AuditEntry.objects.get().action == "schedule.add"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"cron": "0 0 30 2 *"}, "never ticks"),
+        ({"cron": "* * * * * *"}, "ticks every second"),
+        ({"zone": "Berlin"}, "is not a time zone"),
+        ({"every": "60"}, "Give one of cron, every"),
+        ({"task_type": "tests.workers.chores.ekko"}, "Did you mean"),
+        ({"args": "[]"}, "missing a required argument"),
+        ({"cron": "", "instants": '["2020-01-01T00:00:00Z"]'}, "in the past"),
+        ({"cron": "", "instants": '["tomorrow"]'}, "must be a list of times"),
+        ({"name": ""}, "This field is required"),
+    ],
+)
+def test_a_mistake_is_shown_in_the_form(admin, changes, says):
+    response = admin.post(url("add"), FORM | changes)
+    assert response.status_code == 200
+    assert says in text(response)
+    assert not Schedule.objects.exists()
+
+
+def test_change(admin, schedule):
+    page = admin.get(url("change", schedule.pk))
+    assert "Every minute" in text(page)
+    data = FORM | {"cron": "", "every": "3600", "zone": "UTC", "queue": "default", "priority": "3", "weight": "1"}
+    del data["name"]
+    response = admin.post(url("change", schedule.pk), data | {"reason": "Too often."}, follow=True)
+    assert response.status_code == 200
+    schedule.refresh_from_db()
+    assert (schedule.every, schedule.priority) == (3600, 3)
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.reason) == ("schedule.edit", "Too often.")
+
+
+def test_parameters_are_hidden_from_those_who_may_not_read_them(schedule):
+    Schedule.objects.update(args=["canary-7"])
+    changer = log_in("view_schedule", "change_schedule")
+    assert "canary-7" not in text(changer.get(url("change", schedule.pk)))
+    data = {name: value for name, value in FORM.items() if name not in {"name", "args", "parameters"}}
+    changer.post(url("change", schedule.pk), data | {"cron": "", "every": "120"})
+    schedule.refresh_from_db()
+    assert (schedule.every, schedule.args) == (120, ["canary-7"])
+
+
+def test_the_list_and_the_page_show_what_ran_and_what_comes(admin, schedule):
+    for minute in (1, 2, 3):
+        run_due(now=NOON + timedelta(minutes=minute))
+    Task.objects.update(status="completed", finished_at=NOON)
+    listed = text(admin.get(url("changelist")))
+    assert 'aria-label="last 3: 3 completed"' in listed
+    assert "echo: Every minute" in listed
+    page = text(admin.get(url("change", schedule.pk)))
+    assert page.count("tq-status-completed") == 3
+
+
+def test_three_failures_in_a_row_are_said(admin, schedule):
+    for minute in (1, 2, 3):
+        run_due(now=NOON + timedelta(minutes=minute))
+    ScheduleTick.objects.update(outcome="failed")
+    assert "It has failed 3 times in a row." in text(admin.get(url("change", schedule.pk)))
+
+
+def test_run_now(admin, schedule):
+    response = admin.post(url("run", schedule.pk), {"reason": "The customer waits."}, follow=True)
+    assert f"Enqueued the task {Task.objects.get().id}" in text(response)
+    assert AuditEntry.objects.get().reason == "The customer waits."
+
+
+def test_pause_and_resume(admin, schedule):
+    admin.post(url("pause", schedule.pk), {"reason": "The bank is down.", "seconds": "900"})
+    schedule.refresh_from_db()
+    assert (schedule.paused, schedule.paused_reason) == (True, "The bank is down.")
+    admin.post(url("resume", schedule.pk), {})
+    schedule.refresh_from_db()
+    assert not schedule.paused
+
+
+def test_backfill_shows_its_size_before_it_starts(admin, schedule):
+    data = {"start_0": "2026-01-01", "start_1": "10:00", "end_0": "2026-01-01", "end_1": "10:05", "reason": "Outage."}
+    assert "5 tasks would be enqueued" in text(admin.post(url("backfill", schedule.pk), data))
+    assert not Operation.objects.exists()
+    admin.post(url("backfill", schedule.pk), data | {"start_it": "Start"})
+    operation = Operation.objects.get()
+    assert (operation.kind, operation.total, operation.reason) == ("backfill", 5, "Outage.")
+
+
+def test_delete_but_not_what_the_code_declares(admin, schedule):
+    Schedule.objects.update(declaration={})
+    assert "is declared in the code" in text(admin.get(url("delete", schedule.pk)))
+    Schedule.objects.update(declaration=None)
+    admin.post(url("delete", schedule.pk), {"post": "yes"})
+    assert not Schedule.objects.exists()
+
+
+def test_what_staff_changed_can_be_given_back(admin, schedule):
+    from queue_app.services.schedules.edit import update_schedule, values_of  # noqa: PLC0415
+
+    Schedule.objects.update(declaration=values_of(schedule))
+    update_schedule("minutely", {"every": 120})
+    assert "Changed by staff, against the code: every." in text(admin.get(url("change", schedule.pk)))
+    admin.post(url("give_back", schedule.pk))
+    schedule.refresh_from_db()
+    assert schedule.every == 60
+
+
+def test_the_preview_says_in_words_what_comes(admin):
+    shown = text(admin.post(url("preview"), FORM))
+    assert "<strong>At 03:00 every day (Europe/Berlin)</strong>" in shown
+    assert shown.count("<li>") == 10
+    assert "never ticks" in text(admin.post(url("preview"), FORM | {"cron": "0 0 31 2 *"}))
+    assert admin.post(url("preview"), FORM).headers["X-Frame-Options"] == "SAMEORIGIN"
+
+
+def test_the_week_shows_what_ticks_when(admin, schedule):
+    for number in range(3):
+        create_schedule(f"nightly {number}", {"task_type": ECHO, "args": [1], "cron": "0 3 * * *"})
+    page = text(admin.get(url("week")))
+    assert "At most 3 schedules tick at the same moment." in page
+    assert "More often than every hour" in page
+    assert "nightly 0 03:00" in page
+
+
+def test_each_page_needs_its_permission(schedule):
+    viewer = log_in("view_schedule")
+    assert viewer.get(url("changelist")).status_code == 200
+    assert viewer.get(url("week")).status_code == 200
+    for name in ("run", "pause", "resume", "give_back", "backfill"):
+        assert viewer.post(url(name, schedule.pk)).status_code == 403, name
+    assert viewer.post(url("preview"), FORM).status_code == 403
+    assert log_in("view_task").get(url("week")).status_code == 403
+
+
+assert chores.echo  # registered by its import
