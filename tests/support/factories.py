@@ -20,6 +20,7 @@ from queue_app.models import (
     Limit,
     Queue,
     QueueStats,
+    Schedule,
     Task,
     TaskAttempt,
     TaskPayload,
@@ -152,6 +153,22 @@ class LimitFactory(DjangoModelFactory):
 
     scope = "type"
     name = "shop.mail"
+
+
+class ScheduleFactory(DjangoModelFactory):
+    """A schedule of a task of the demo, which ticks every hour."""
+
+    class Meta:
+        model = Schedule
+
+    name = Sequence(lambda number: f"schedule {number}")
+    task_type = "taskqueue_project.demo.tasks.count_words"
+    parameters = LazyFunction(lambda: {"document_id": 1})
+    queue = "default"
+    priority = 2
+    every = 3600
+    next_instant = LazyFunction(lambda: timezone.now() + timedelta(hours=1))
+    due_at = LazyAttribute(lambda schedule: schedule.next_instant)
 
 
 class StaffFactory(DjangoModelFactory):

@@ -10,13 +10,14 @@ from django.contrib.admin.models import LogEntry
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
-from queue_app.models import AuditEntry, DeadLetter, Operation, Queue, SavedView, Task
+from queue_app.models import AuditEntry, DeadLetter, Operation, Queue, SavedView, Schedule, Task
 from queue_app.models.operation import OperationKind
 from queue_app.services import pause, pause_everything
 from queue_app.services.operations.request import Action, start_operation, start_replay
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
-from tests.support.factories import DeadLetterFactory, QueueFactory
+from queue_app.services.schedules.edit import values_of
+from tests.support.factories import DeadLetterFactory, QueueFactory, ScheduleFactory
 
 ADMIN = "/admin/queue_app/"
 READS = "reads only"
@@ -35,6 +36,9 @@ class Stage:
         self.view = SavedView.objects.create(name="mine", of="task", query="status=failed", user="superuser")
         QueueFactory(name="paused")
         pause("paused")
+        self.schedule, self.paused = ScheduleFactory(), ScheduleFactory(paused=True, paused_at=timezone.now())
+        self.changed = ScheduleFactory()
+        Schedule.objects.filter(pk=self.changed.pk).update(declaration=values_of(self.changed), every=60)
 
 
 @pytest.fixture
@@ -42,6 +46,7 @@ def stage(make_task, make_worker, end_task):
     return Stage(make_task, make_worker, end_task)
 
 
+DAY = {"start_0": "2026-01-01", "start_1": "00:00", "end_0": "2026-01-02", "end_1": "00:00"}
 #: URL name -> (arguments, posted data), or why it needs no record.
 PAGES = {
     "queue_app_task_cancel": lambda s: ([s.waiting.pk], {}),
@@ -62,6 +67,13 @@ PAGES = {
     "queue_app_queue_resume": lambda _: (["paused"], {}),
     "queue_app_runtimesettings_pause": lambda _: (["1"], {}),
     "queue_app_runtimesettings_resume": lambda _: ([str(pause_everything().pk)], {}),
+    "queue_app_schedule_pause": lambda s: ([s.schedule.pk], {}),
+    "queue_app_schedule_resume": lambda s: ([s.paused.pk], {}),
+    "queue_app_schedule_run": lambda s: ([s.schedule.pk], {}),
+    "queue_app_schedule_give_back": lambda s: ([s.changed.pk], {}),
+    "queue_app_schedule_backfill": lambda s: ([s.schedule.pk], DAY | {"start_it": "Start"}),
+    "queue_app_schedule_preview": READS,
+    "queue_app_schedule_week": READS,
     "queue_app_queue_live": READS,
     "queue_app_queue_charts": READS,
     "queue_app_task_live": READS,
@@ -88,10 +100,11 @@ def test_every_page_that_changes_something_is_listed_here():
 def test_a_page_leaves_a_record(name, staff, stage, monkeypatch):
     from django.urls import reverse  # noqa: PLC0415
 
-    monkeypatch.setattr("queue_app.registry.get", lambda task_type: task_type)
+    if "schedule" not in name:  # the others are of task types that no code knows
+        monkeypatch.setattr("queue_app.registry.get", lambda task_type: task_type)
     args, data = PAGES[name](stage)
     address = reverse(f"admin:{name}", args=args)
-    if "edit" not in name and "again" not in name and "matching" not in name:
+    if not any(word in name for word in ("edit", "again", "matching", "backfill")):
         assert staff.get(address).status_code == 405
     assert not AuditEntry.objects.exists()
     assert staff.post(address, data | {"reason": "because"}).status_code == 302
@@ -118,6 +131,7 @@ def test_an_action_on_many_leaves_a_record(model, action, staff, stage):
         "queue": Queue.objects.get(pk="paused" if action == "resume_selected" else "default"),
         "worker": stage.worker,
         "operation": stage.replay,
+        "schedule": stage.paused if action == "resume_selected" else stage.schedule,
     }
     if action == "set_priority_normal":
         Task.objects.filter(pk=stage.waiting.pk).update(priority=0)
@@ -146,6 +160,9 @@ def api_views():
     return {name: view for name, view in found.items() if any(hasattr(view, method) for method in UNSAFE)}
 
 
+COUNT_WORDS = {"task_type": "taskqueue_project.demo.tasks.count_words", "parameters": {"document_id": 1}}
+NIGHTLY = COUNT_WORDS | {"name": "nightly", "cron": "0 3 * * *"}
+RANGE = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"}
 #: Name -> (method, address, body) of a call that succeeds.
 CALLS = {
     "task": lambda s: ("delete", f"tasks/{s.waiting.pk}", {}),
@@ -158,6 +175,12 @@ CALLS = {
     "dead-letter": lambda s: ("delete", f"dlq/{s.letter.pk}", {}),
     "dead-letter-replay": lambda s: ("post", f"dlq/{s.letter.pk}/replay", {}),
     "operation": lambda s: ("delete", f"operations/{s.replay.pk}", {}),
+    "schedule-list": lambda _: ("post", "schedules", NIGHTLY),
+    "schedule": lambda s: ("patch", f"schedules/{s.schedule.pk}", {"every": 60}),
+    "schedule-pause": lambda s: ("post", f"schedules/{s.schedule.pk}/pause", {}),
+    "schedule-resume": lambda s: ("post", f"schedules/{s.paused.pk}/resume", {}),
+    "schedule-run": lambda s: ("post", f"schedules/{s.schedule.pk}/run", {}),
+    "schedule-backfill": lambda s: ("post", f"schedules/{s.schedule.pk}/backfill", RANGE),
     "task-bulk-actions": lambda s: ("post", "tasks/bulk-actions", {"action": "run_now", "ids": [str(s.scheduled.pk)]}),
 }
 

@@ -19,7 +19,7 @@ from queue_app.management import verbs
 from queue_app.models import AuditEntry, Limit, PriorityPolicy, Queue, RuntimeSettings, Task
 from queue_app.services.control.pause import pause_type
 from tests.queue_app.admin.test_audit import ADMIN, CALLS, PAGES, READS, api_views, stage  # noqa: F401 - a fixture
-from tests.support.factories import LimitFactory, QueueFactory
+from tests.support.factories import LimitFactory, QueueFactory, ScheduleFactory
 
 NOBODY = "01a1fc14-da10-717b-a823-56ad4650e023"
 PAUSE = {"reason": "because", "seconds": ""}
@@ -74,6 +74,11 @@ def test_limits_are_paused_and_resumed_with_a_record(verb, staff):
 
 QUEUE = {"order": "fifo", "fair_by": "user", "fair_weights": "{}", "max_concurrent": "7", "reason": "because"}
 POLICY = {"max_retries": "9", "timeout_seconds": "30", "promote_after_seconds": "", "reason": "because"}
+SCHEDULE = {
+    "task_type": "taskqueue_project.demo.tasks.count_words", "args": "[]", "parameters": '{"document_id": 1}',
+    "every": "60", "zone": "UTC", "instants": "[]", "jitter": "0", "catch_up": "last", "catch_up_limit": "10",
+    "catch_up_seconds": "86400", "overlap": "allow", "weight": "1", "priority": "2",
+}  # fmt: skip
 ROW = {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "_save": "Save", "edit_reason": "because"}
 #: (model, form) -> posted data; for a list, of its first row.
 FORMS = {
@@ -87,6 +92,9 @@ FORMS = {
     ("Limit", "list"): ROW | {"form-0-max_concurrent": "7"},
     ("PriorityPolicy", "change"): POLICY,
     ("PriorityPolicy", "list"): ROW | {f"form-0-{name}": value for name, value in POLICY.items() if name != "reason"},
+    ("Schedule", "add"): SCHEDULE | {"name": "new"},
+    ("Schedule", "change"): SCHEDULE | {"queue": "default", "reason": "because"},
+    ("Schedule", "delete"): {"post": "yes"},
     ("RuntimeSettings", "change"): {"max_concurrent": "12", "max_length": "5000", "reason": "because"},
 }
 
@@ -96,6 +104,7 @@ def editable():
     """Create one row of each editable model; the queue has no tasks, so that it can be deleted."""
     QueueFactory(name="a-quiet-one")
     LimitFactory()
+    ScheduleFactory()
     RuntimeSettings.objects.get_or_create(pk=1)
 
 
@@ -185,10 +194,13 @@ CHANGES = {
     "purge": lambda _: AS,
     "rebuild": lambda _: AS,
     "key": lambda _: ["create", "superuser", *AS],
+    "schedule": lambda s: ["pause", s.schedule.name, *AS],
     "token": lambda _: ["create", "renderer", *AS],
 }
 #: A submitted task is its own record: the row names its user.
 SUBMITS = {"submit": ["taskqueue_project.demo.tasks.needs_gpu", "--param", "run_id=7", *AS]}
+#: It reads until the user ends it; its own tests do.
+FOLLOWS = {"tail"}
 LOOKS = {
     "doctor": lambda _: [],
     "explain": lambda s: [s.waiting.pk],
@@ -205,7 +217,7 @@ def say(verb, *words):
 
 
 def test_every_verb_is_covered():
-    assert set(CHANGES) | set(SUBMITS) | set(LOOKS) == set(verbs.names())
+    assert set(CHANGES) | set(SUBMITS) | set(LOOKS) | FOLLOWS == set(verbs.names())
 
 
 @pytest.mark.parametrize("verb", CHANGES)
