@@ -69,7 +69,7 @@ def _divide(options: argparse.Namespace) -> int:
 
 def _explore(options: argparse.Namespace) -> int:
     from tests.explorer.instrument import instrument  # noqa: PLC0415 - models need Django
-    from tests.explorer.search import Explorer, load, sample, search  # noqa: PLC0415
+    from tests.explorer.search import FAULTS, Explorer, load, sample, search  # noqa: PLC0415
 
     with instrument() as (world, control):
         explorer = Explorer(world, control)
@@ -104,7 +104,7 @@ def _explore(options: argparse.Namespace) -> int:
         tally = search(
             explorer,
             wanted,
-            faults=not options.no_faults,
+            faults=() if options.no_faults else FAULTS,
             seconds=options.seconds,
             per_meeting=10**6 if options.all else 1,
             report=report,

@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 import psycopg
 from django.db import connection
 
-from tests.explorer.gates import GO, POSTGRESQL, Actor, gates
+from queue_app.index import get_index
+from tests.explorer.dependence import HELD, WAITS, Step, note_transactions
+from tests.explorer.gates import BACK_SECONDS, CLOCK, CLOCK_KEY, GO, POSTGRESQL, Actor, gates
+from tests.explorer.monitor import Monitor
 
 #: An actor that neither stops nor waits for a lock for this long hangs.
 HANG_SECONDS = 60.0
@@ -21,10 +24,8 @@ STUCK_SECONDS = 10.0
 #: The advisory lock that the trigger of test databases waits for inside a statement.
 HOLD_LOCK = 0x6578706C
 
-HELD, WAITS = "held", "waits"
-
-# A statement that changes a task of a held session stops at its first row: after it took its snapshot and the lock of
-# the row, and before its commit.
+# A statement that changes or makes a task of a held session stops at its first row: after it took its snapshot and the
+# lock of the row, or made it, and before its commit.
 INSTALL = f"""
 CREATE TABLE IF NOT EXISTS explorer_hold (pid int PRIMARY KEY);
 CREATE OR REPLACE FUNCTION explorer_hold() RETURNS trigger LANGUAGE plpgsql AS $body$
@@ -36,9 +37,14 @@ BEGIN
     RETURN NEW;
 END $body$;
 CREATE OR REPLACE TRIGGER explorer_hold BEFORE UPDATE ON queue_app_task FOR EACH ROW EXECUTE FUNCTION explorer_hold();
+CREATE OR REPLACE TRIGGER explorer_hold_new AFTER INSERT ON queue_app_task
+    FOR EACH ROW EXECUTE FUNCTION explorer_hold();
 DELETE FROM explorer_hold;
 """  # noqa: S608 - the number of a lock
-REMOVE = "DROP TRIGGER IF EXISTS explorer_hold ON queue_app_task"
+REMOVE = """
+DROP TRIGGER IF EXISTS explorer_hold ON queue_app_task;
+DROP TRIGGER IF EXISTS explorer_hold_new ON queue_app_task;
+"""
 _WAITS = """
 SELECT a.pid, EXISTS (
     SELECT FROM pg_locks AS l WHERE l.pid = a.pid AND NOT l.granted AND l.locktype = 'advisory' AND l.objid = %s
@@ -73,19 +79,6 @@ class Plan:
         parts += [f"{'i' if switch.inside else 's'}{switch.step}" for switch in self.switches]
         parts += [f"{self.fault.kind}{self.fault.step}"] if self.fault else []
         return ",".join(parts)
-
-
-@dataclass(slots=True)
-class Step:
-    """A message that an actor sent."""
-
-    actor: str
-    server: str
-    what: str
-    note: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.actor:<14} {self.server:<10} {self.what[:70]}{f'   [{self.note}]' if self.note else ''}"
 
 
 @dataclass(slots=True)
@@ -137,6 +130,9 @@ class Controller:
         self._hold = psycopg.connect(**connection.get_connection_params(), autocommit=True)
         self._look = psycopg.connect(**connection.get_connection_params(), autocommit=True)
         self._held: Actor | None = None
+        index = get_index()
+        self._index_client = index._client
+        self._monitor = Monitor(index._client, index.keys.prefix)
 
     def close(self) -> None:
         """End the threads and close the connections."""
@@ -144,10 +140,14 @@ class Controller:
             actor.close()
         self._hold.close()
         self._look.close()
+        self._monitor.close()
+        self._index_client.delete(CLOCK_KEY)
 
     def run(self, actions: Mapping[str, Callable[[], Any]], plan: Plan) -> Run:
         """Run the actions by the plan, each to its end."""
         run = Run(plan)
+        self._index_client.delete(CLOCK_KEY)
+        self._monitor.mark()
         turns = _Turns(self.actors[: len(actions)], plan.first)
         for actor, (name, action) in zip(turns.actors, actions.items(), strict=True):
             actor.begin(name, action)
@@ -160,6 +160,8 @@ class Controller:
                 return run
         if self._held is not None:
             self._release()
+        note_transactions(run.trace)
+        self._monitor.note(run.trace)
         for actor in turns.actors:
             if actor.error is None:
                 run.values[actor.label] = actor.value
@@ -181,14 +183,19 @@ class Controller:
         """Let the actor whose turn it is send its next message."""
         plan, turns.stuck_since = run.plan, None
         switch = next((each for each in plan.switches if each.step == turns.step), None)
+        if switch and not switch.inside and self._held is not None and self._held is not turns.actors[turns.turn]:
+            self._let_go(turns)
         if (switch and not switch.inside) or turns.actors[turns.turn] not in turns.ready:
             turns.pass_on()
         actor = turns.actors[turns.turn]
         server, what = actor.at
-        fate = plan.fault.kind if plan.fault and plan.fault.step == turns.step else GO
+        fate = plan.fault.kind if plan.fault and plan.fault.step == turns.step and server else GO
         entry = Step(actor.label, server, what, "" if fate == GO else fate)
         run.trace.append(entry)
-        if fate != GO:
+        actor.step = entry
+        if fate == CLOCK:
+            self._index_client.set(CLOCK_KEY, BACK_SECONDS)
+        elif fate != GO:
             run.faulted = actor.label
         hold = bool(switch and switch.inside and server == POSTGRESQL and fate == GO and self._held is None)
         if hold:
@@ -203,6 +210,13 @@ class Controller:
         elif hold:
             self._release()
         turns.step += 1
+
+    def _let_go(self, turns: _Turns) -> None:
+        """Let the statement end inside which an actor is held."""
+        held = self._held
+        self._release()
+        if held is not None and not self._follow(held):
+            turns.blocked.discard(held)
 
     def _begin_hold(self, actor: Actor) -> None:
         self._hold.execute("SELECT pg_advisory_lock(%s)", [HOLD_LOCK])

@@ -1,53 +1,128 @@
-"""Which steps of two actors may change each other's outcome.
+"""What a step read and wrote, and so which steps of two actors may change each other's outcome.
 
-Two steps that do not can be swapped. So a turn need not pass on before a step on which nothing of the other actor
-depends: passing it on after that step does the same.
+Two steps that touch nothing in common can be swapped without a difference. PostgreSQL: the tables that a statement names;
+a commit writes what its transaction wrote. Valkey: the keys that a script really read and wrote, as MONITOR tells them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
-from tests.explorer.controller import Step
-from tests.explorer.gates import REDIS
+from tests.explorer.gates import BREAK, DIE, POSTGRESQL
 
-#: Scripts and commands that read and write nothing by which a transition is decided.
-_TELLS_ONLY: Final = frozenset({"publish", "TIME", "RPUSH", "EXPIRE"})
-_LOCKS: Final = frozenset({"hold"})
-_TABLE: Final = re.compile(r"\bqueue_app_\w+")
-_WRITES: Final = re.compile(r"\b(INSERT|UPDATE|DELETE|COPY)\b")
+#: A table, or a key with the member of it that a command names ("" for all of it).
+type Place = tuple[str, str]
+
+
+class Footprint(NamedTuple):
+    """What a step read, and what it wrote or locked."""
+
+    reads: frozenset[Place] = frozenset()
+    writes: frozenset[Place] = frozenset()
+
+    def __or__(self, other: Footprint) -> Footprint:  # type: ignore[override]
+        return Footprint(self.reads | other.reads, self.writes | other.writes)
+
+
+NOTHING: Final = Footprint()
+#: Meets everything: of a step that nothing is known of.
+ANYTHING: Final = Footprint(writes=frozenset({("*", "")}))
+
+#: What may become of an actor after its message: it is held inside the statement, or waits for a lock.
+HELD, WAITS = "held", "waits"
+
+
+@dataclass(slots=True)
+class Step:
+    """A message that an actor sent."""
+
+    actor: str
+    server: str
+    what: str
+    note: str = ""
+    touched: Footprint = NOTHING
+    in_transaction: bool = False  # after the message
+    lasting: bool = False  # it changed what stays although the actor dies
+
+    @property
+    def waited(self) -> bool:
+        """Whether the message took effect later than it was sent."""
+        return self.note in (HELD, WAITS)
+
+    def __str__(self) -> str:
+        return f"{self.actor:<14} {self.server:<10} {self.what[:70]}{f'   [{self.note}]' if self.note else ''}"
+
+
+_TABLE: Final = re.compile(r"\b(?:queue_app|django|auth)_\w+|\bpg_class\b")
+_CHANGES_TASK: Final = re.compile(r"\b(UPDATE|INSERT INTO|COPY) \"?queue_app_task\b")
+_WRITES: Final = re.compile(r"\b(?:UPDATE|INSERT INTO|DELETE FROM|COPY|TRUNCATE) (?:ONLY )?\"?(\w+)")
+_LOCKS: Final = re.compile(r"\bFOR (?:NO KEY )?(?:UPDATE|SHARE|KEY SHARE)\b")
+_HARMLESS: Final = re.compile(
+    r"^(SELECT|WITH|SAVEPOINT|RELEASE|ROLLBACK|SET|BEGIN|COMMIT|commit_gen|rollback_gen|exit_gen)\b"
+)
 
 
 @cache
-def _touched(what: str) -> tuple[frozenset[str], bool] | None:
-    """Return the tables that a statement touches and whether it writes; ``None`` for what may touch all of them."""
-    if "advisory" in what:
-        return None
-    tables = frozenset(_TABLE.findall(what))
-    if not tables:
-        return (tables, False) if what.startswith(("SELECT", "SAVEPOINT", "RELEASE", "SET")) else None
-    return tables, _WRITES.search(what) is not None
+def of_statement(what: str) -> Footprint:
+    """Return what a statement touches, or a group of them."""
+    reads, writes = set[Place](), set[Place]()
+    for part in what.split("; "):
+        tables = {(table, "") for table in _TABLE.findall(part)}
+        if not tables and not _HARMLESS.match(part):
+            return ANYTHING
+        reads |= tables
+        writes |= tables if _LOCKS.search(part) else {(table, "") for table in _WRITES.findall(part)}
+        if "advisory" in part:
+            writes.add(("advisory", ""))
+    return Footprint(frozenset(reads), frozenset(writes))
+
+
+def note_transactions(trace: Iterable[Step]) -> None:
+    """Give the steps on PostgreSQL their footprints: what ends a transaction writes all that the transaction wrote."""
+    written: dict[str, frozenset[Place]] = {}
+    for step in trace:
+        if step.server != POSTGRESQL:
+            continue
+        step.touched = of_statement(step.what)
+        if step.note == BREAK:
+            step.touched = Footprint(step.touched.reads)
+        before = written.pop(step.actor, frozenset())
+        if step.note == DIE or not step.in_transaction:
+            step.touched |= Footprint(writes=before)
+            step.lasting = step.note not in (DIE, BREAK) and bool(step.touched.writes)
+        else:
+            written[step.actor] = before | step.touched.writes
 
 
 def depend(one: Step, other: Step) -> bool:
     """Whether the order of the two steps may matter."""
-    if one.server != other.server or not one.server:
+    if not one.server or not other.server:
         return False
-    if one.server == REDIS:
-        names = [set(step.what.split("+")) - _TELLS_ONLY for step in (one, other)]
-        if not all(names):
-            return False
-        return any(names[0] & _LOCKS) == any(names[1] & _LOCKS) if any(each <= _LOCKS for each in names) else True
-    touched = [_touched(step.what) for step in (one, other)]
-    if touched[0] is None or touched[1] is None:
+    if one.waited or other.waited:  # they have met already
         return True
-    (ours, we_write), (theirs, they_write) = touched[0], touched[1]
-    return bool(ours & theirs) and (we_write or they_write)
+    return _meet(one.touched.writes, other.touched.reads | other.touched.writes) or _meet(
+        other.touched.writes, one.touched.reads
+    )
 
 
-def matters(step: Step, others: Sequence[Step]) -> bool:
-    """Whether anything that the other actor does may depend on the step."""
-    return any(depend(step, other) for other in others)
+def _meet(writes: frozenset[Place], places: frozenset[Place]) -> bool:
+    if not writes or not places:
+        return False
+    if writes & places or ("*", "") in writes or ("*", "") in places:
+        return True
+    whole = {name for name, member in writes if not member} & {name for name, _ in places}
+    return bool(whole or {name for name, member in places if not member} & {name for name, _ in writes})
+
+
+def first_dependent(step: Step, others: Sequence[Step]) -> int | None:
+    """Return the index of the first step whose order with this one may matter."""
+    return next((number for number, other in enumerate(others) if depend(step, other)), None)
+
+
+def may_hold(step: Step) -> bool:
+    """Whether the trigger may hold the actor inside its statement."""
+    return step.server == POSTGRESQL and _CHANGES_TASK.search(step.what) is not None

@@ -9,6 +9,7 @@ happens to the message:
 - ``DIE``: the process dies before it is sent. Its connections close, and PostgreSQL rolls its transaction back.
 - ``LOSE``: it is sent and carried out, and the connection breaks before the answer arrives.
 - ``BREAK``: the connection breaks before it is sent.
+- ``CLOCK``: Valkey's clock goes back by an hour, and the message is sent.
 """
 
 from __future__ import annotations
@@ -19,19 +20,46 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import psycopg
 import redis
 from django.db import connections
+from psycopg.pq import TransactionStatus
 
 from queue_app.index import Index, scripts
 from queue_app.index import index as index_package
 from queue_app.sql.database import connection
 
-GO, DIE, LOSE, BREAK = "go", "die", "lose", "break"
+GO, DIE, LOSE, BREAK, CLOCK = "go", "die", "lose", "break", "clock"
 POSTGRESQL, REDIS = "postgresql", "redis"
-_SCRIPT_NAMES = {hashlib.sha1(scripts.source(name).encode()).hexdigest(): name for name in scripts.NAMES}  # noqa: S324
+#: How many seconds Valkey's clock goes back.
+BACK_SECONDS = 3600
+#: By how many seconds it went back; outside the prefix of the index.
+CLOCK_KEY = "explorer-clock"
+# What scripts read instead of TIME: no server lets a client set its clock.
+_NOW = (
+    f"(function() local t = redis.call('TIME'); t[1] = t[1] - (redis.call('GET', '{CLOCK_KEY}') or 0); return t end)()"
+)
+_TIME = b"*1\r\n$4\r\nTIME\r\n"
+_plain_source = scripts.source
+
+
+@cache
+def source(name: str) -> str:
+    """Return the text of a script that reads the clock which goes back."""
+    return _plain_source(name).replace("redis.call('TIME')", _NOW)
+
+
+@cache
+def _names_of_scripts() -> dict[str, str]:
+    return {hashlib.sha1(source(name).encode()).hexdigest(): name for name in scripts.NAMES}  # noqa: S324
+
+
+def name_of_command(verb: str, sha: str) -> str:
+    """Return the name of a command, of a script its own."""
+    return _names_of_scripts().get(sha, "TIME" if verb == "EVAL" else verb)
 
 
 class Died(BaseException):
@@ -47,6 +75,9 @@ class Actor(threading.Thread):
         self._turn = threading.Semaphore(0)
         self.stopped = threading.Event()  # it stands at a gate, or its action has ended
         self.backend_pid = 0
+        self.step: Any = None  # what the controller notes of the message
+        self.piped: list[str] = []  # statements of a pipeline that has not ended
+        self.loses = False  # the answer of the message
         self._dead = True
         self.is_over = True
         self.indexes: dict[tuple[str, str], Index] = {}
@@ -55,6 +86,7 @@ class Actor(threading.Thread):
     def begin(self, name: str, action: Callable[[], Any]) -> None:
         """Start an action; it stops at its first gate."""
         self.label, self.value, self.error = name, None, None
+        self.piped = []
         self.at: tuple[str, str] = ("", "begin")
         self.stopped.clear()
         self._actions.put(action)
@@ -126,8 +158,30 @@ class Actor(threading.Thread):
         if fate == BREAK:
             raw.pgconn.finish()
             raise psycopg.OperationalError("the connection broke before the statement was sent")
-        answer = wait()
-        if fate == LOSE:
+        self.loses = fate == LOSE
+        return wait() if raw.pgconn.pipeline_status else self._end_message(raw, wait)
+
+    def passes_into_pipeline(self, what: str) -> bool:
+        """Whether a statement of a pipeline is a gate: all of them are one step, and the first stands for it."""
+        self.piped.append(what)
+        return len(self.piped) == 1 or what == _PIPELINE_ENDS
+
+    def end_pipeline(self, raw: psycopg.Connection[Any], wait: Callable[[], Any]) -> Any:
+        """Send the end of a pipeline, and wait for all answers."""
+        *statements, _ = self.piped
+        self.piped = []
+        if not statements:
+            return wait()
+        self.step.what = "; ".join(statements)
+        return self._end_message(raw, wait)
+
+    def _end_message(self, raw: psycopg.Connection[Any], wait: Callable[[], Any]) -> Any:
+        try:
+            answer = wait()
+        finally:
+            status = raw.pgconn.transaction_status
+            self.step.in_transaction = status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+        if self.loses:
             raw.pgconn.finish()
             raise psycopg.OperationalError("the connection broke before the answer arrived")
         return answer
@@ -149,8 +203,9 @@ class Actor(threading.Thread):
             raise redis.ConnectionError("the connection broke before the answer arrived")
 
 
-_LOCAL = frozenset({"set_autocommit_gen"})
+_LOCAL = frozenset({"set_autocommit_gen", "enter_gen"})
 _PIPELINE_ENDS = "exit_gen"
+_SAVEPOINT = re.compile(r'"s\d+_x\d+"')
 _read_response = redis.connection.Connection.read_response
 
 
@@ -162,7 +217,7 @@ def _describe_statement(generator: Any) -> str:
     if query is None:
         return getattr(generator, "__name__", "message").strip("_")
     text = query.decode() if isinstance(query, bytes) else str(query)
-    return " ".join(text.split())
+    return _SAVEPOINT.sub("savepoint", " ".join(text.split()))
 
 
 def _commands_of(packed: Any) -> list[str]:
@@ -170,9 +225,17 @@ def _commands_of(packed: Any) -> list[str]:
     data = b"".join(packed) if isinstance(packed, list | tuple) else bytes(packed)
     found = []
     for match in re.finditer(rb"\*\d+\r\n\$\d+\r\n([A-Za-z]+)\r\n(?:\$40\r\n([0-9a-f]{40}))?", data):
-        sha = (match[2] or b"").decode()
-        found.append(_SCRIPT_NAMES.get(sha, match[1].decode()))
+        found.append(name_of_command(match[1].decode(), (match[2] or b"").decode()))
     return found
+
+
+def _with_our_clock(command: Any) -> Any:
+    """Ask for the time by a script that reads the clock which goes back."""
+    data = b"".join(command) if isinstance(command, list | tuple) else bytes(command)
+    if _TIME not in data:
+        return command
+    text = f"return {_NOW}".encode()
+    return [data.replace(_TIME, b"*3\r\n$4\r\nEVAL\r\n$%d\r\n%s\r\n$1\r\n0\r\n" % (len(text), text))]
 
 
 @contextmanager
@@ -181,28 +244,32 @@ def gates() -> Iterator[None]:
     plain_wait = psycopg.Connection.wait
     plain_send = redis.connection.Connection.send_packed_command
     plain_build = index_package._build
+    others = cache(Index)  # its scripts read our clock
 
     def wait(self: Any, generator: Any, *args: Any, **options: Any) -> Any:
         actor = threading.current_thread()
         if not isinstance(actor, Actor) or actor.is_over:
             return plain_wait(self, generator, *args, **options)
         what = _describe_statement(generator)
-        if what in _LOCAL or (self.pgconn.pipeline_status and what != _PIPELINE_ENDS):
-            return plain_wait(self, generator, *args, **options)  # nothing is sent yet
+        if what in _LOCAL or (self.pgconn.pipeline_status and not actor.passes_into_pipeline(what)):
+            return plain_wait(self, generator, *args, **options)
+        if what == _PIPELINE_ENDS:
+            return actor.end_pipeline(self, lambda: plain_wait(self, generator, *args, **options))
         return actor.pass_postgresql(self, what, lambda: plain_wait(self, generator, *args, **options))
 
     def send(self: Any, command: Any, *args: Any, **options: Any) -> None:
         actor = threading.current_thread()
         names = _commands_of(command) if isinstance(actor, Actor) and not actor.is_over else []
         if not names or names[0] in ("SCRIPT", "HELLO", "CLIENT", "SELECT", "AUTH"):
-            plain_send(self, command, *args, **options)
+            plain_send(self, _with_our_clock(command), *args, **options)
             return
+        command = _with_our_clock(command)
         actor.pass_redis(self, "+".join(names), len(names), lambda: plain_send(self, command, *args, **options))
 
     def build(alias: str, prefix: str) -> Index:
         actor = threading.current_thread()
         if not isinstance(actor, Actor):
-            return plain_build(alias, prefix)
+            return others(alias, prefix)
         if (alias, prefix) not in actor.indexes:
             actor.indexes[alias, prefix] = Index(alias, prefix)
         return actor.indexes[alias, prefix]
@@ -210,9 +277,11 @@ def gates() -> Iterator[None]:
     psycopg.Connection.wait = wait
     redis.connection.Connection.send_packed_command = send
     index_package._build = build
+    scripts.source = source
     try:
         yield
     finally:
         psycopg.Connection.wait = plain_wait
         redis.connection.Connection.send_packed_command = plain_send
         index_package._build = plain_build
+        scripts.source = _plain_source

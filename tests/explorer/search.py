@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from queue_app.exceptions import TaskQueueError
-from tests.explorer.controller import Controller, Fault, Plan, Run, Step, Switch
-from tests.explorer.dependence import matters
-from tests.explorer.gates import BREAK, DIE, LOSE, POSTGRESQL
+from tests.explorer.controller import Controller, Fault, Plan, Run, Switch
+from tests.explorer.dependence import HELD, Step, first_dependent, may_hold
+from tests.explorer.gates import BREAK, CLOCK, DIE, LOSE
+from tests.explorer.monitor import READS_CLOCK
 from tests.explorer.transitions import EVERYWHERE, TRANSITIONS
 from tests.explorer.world import World
 
-FAULTS: Final = (DIE, LOSE, BREAK)
+FAULTS: Final = (DIE, LOSE, BREAK, CLOCK)
+
+#: A run, and the promises that it broke.
+type Judged = tuple[Run, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +82,6 @@ class Explorer:
 
     def __init__(self, world: World, control: Controller) -> None:
         self.world, self.control = world, control
-        self._inside: dict[tuple[str, str, int], set[int]] = {}
-        self._alone: dict[tuple[str, str, int], list[Step]] = {}
-        self._anywhere: dict[str, list[Step]] = {}
 
     def try_plan(self, meeting: Meeting, plan: Plan) -> tuple[Run, list[str]]:
         """Run one plan; return what happened and what it broke."""
@@ -110,91 +112,79 @@ class Explorer:
                 yield label, f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
     def explore(
-        self, meeting: Meeting, *, faults: bool = True, until: float | None = None
+        self, meeting: Meeting, *, faults: Collection[str] = FAULTS, until: float | None = None
     ) -> Iterator[tuple[int, Finding | None]]:
         """Try every plan of a meeting; yield after each (1, what it broke)."""
         seen: set[tuple[object, ...]] = set()
-        for plan in self.plans(meeting, faults=faults):
-            if until is not None and time.monotonic() > until:
-                return
-            run, problems = self.try_plan(meeting, plan)
+        for run, problems in self._runs(meeting, faults):
             finding = None
             shape = run.shape()
             if problems and shape not in seen:
-                finding = Finding(meeting, plan, problems, [str(step) for step in run.trace])
+                finding = Finding(meeting, run.plan, problems, [str(step) for step in run.trace])
             seen.add(shape)
             yield 1, finding
+            if until is not None and time.monotonic() > until:
+                return
 
-    def plans(self, meeting: Meeting, *, faults: bool) -> Iterator[Plan]:
-        """Yield plans, the simplest first. Steps are counted over all actors.
-
-        A turn passes on only before a step on which something of the other actor may depend (``dependence``).
-        """
-        numbers = range(len(meeting.names))
-        alone = [self._steps_alone(meeting, number) for number in numbers]
-        pairs = [(first, (first + 1) % len(alone)) for first in numbers]
-        places = {
-            first: list(self._switches(meeting, first, alone[first], self._steps_anywhere(meeting.names[second])))
-            for first, second in pairs
-        }
-        for first, _ in pairs:
-            yield Plan(first)
-        for first, _ in pairs:
-            yield from (Plan(first, (one,)) for one in places[first])
-        for first, second in pairs:
-            for one in places[first]:
-                begins = one.step + one.inside
-                yield from (Plan(first, (one, Switch(begins + two.step, two.inside))) for two in places[second])
+    def _runs(self, meeting: Meeting, faults: Collection[str]) -> Iterator[Judged]:
+        """Run the plans of a meeting, those with fewer changes of turn first."""
+        alone = [self.try_plan(meeting, Plan(first)) for first in range(len(meeting.names))]
+        yield from alone
+        once: list[tuple[Run, int]] = []
+        for run, _ in alone:
+            for judged, begin in self._preempted(meeting, run, 1):
+                once.append((judged[0], begin))
+                yield judged
+        for run, begin in once:
+            for judged, _ in self._preempted(meeting, run, begin):
+                yield judged
         if faults:
-            yield from self._faulty(pairs, alone, places)
+            yield from self._faulty(meeting, [run for run, _ in alone], once, faults)
+
+    def _preempted(self, meeting: Meeting, run: Run, begin: int) -> Iterator[tuple[Judged, int]]:
+        """Run a plan with one more change of turn, at each step from ``begin`` on where it makes a difference.
+
+        Yield each run, and from which step on a further change of turn makes a difference to it.
+
+        The turn passes on before the step ``delayed``. That does the same as passing on after it, if nothing that the
+        other actors do meanwhile depends on it. So the steps are tried from the last to the first, and what the others
+        do is known from the plan that was run before.
+        """
+        trace, meanwhile = run.trace, list[Step]()
+        for number in range(len(trace) - 1, begin - 1, -1):
+            delayed = trace[number]
+            if number + 1 == len(trace) or trace[number + 1].actor != delayed.actor:
+                meanwhile = _until(delayed.actor, trace[number + 1 :])
+            if run.plan.fault and run.plan.fault.step >= number or first_dependent(delayed, meanwhile) is None:
+                continue
+            for switch in (Switch(number), Switch(number, inside=True)):
+                if switch.inside and not may_hold(delayed):
+                    continue
+                plan = Plan(run.plan.first, (*run.plan.switches, switch), run.plan.fault)
+                other, problems = self.try_plan(meeting, plan)
+                if not _took_effect(other, run, switch, delayed.actor):
+                    yield (other, problems), len(other.trace)
+                    continue
+                done = _until(delayed.actor, other.trace[number + switch.inside :])
+                if not switch.inside:
+                    meanwhile = done
+                needed = first_dependent(delayed, done) if len(meeting.names) == 2 else 0
+                yield (other, problems), number + switch.inside + (needed or 0) + 1
 
     def _faulty(
-        self, pairs: list[tuple[int, int]], alone: list[list[Step]], places: dict[int, list[Switch]]
-    ) -> Iterator[Plan]:
-        for first, second in pairs:
-            yield from (Plan(first, (), Fault(step, kind)) for step in range(1, len(alone[first])) for kind in FAULTS)
-            for one in (each for each in places[first] if not each.inside):
-                for two in (each for each in places[second] if not each.inside):
-                    at = one.step + two.step
-                    yield from (Plan(first, (one,), Fault(at, kind)) for kind in (DIE, LOSE))
-
-    def _switches(self, meeting: Meeting, number: int, steps: list[Step], others: list[Step]) -> Iterator[Switch]:
-        """Yield where the turn of an actor may pass on, counted from its beginning."""
-        inside = self._inside[meeting.names[number], meeting.state, number]
-        for step in range(1, len(steps)):
-            if matters(steps[step], others):
-                yield Switch(step)
-                if step in inside:
-                    yield Switch(step, inside=True)
-
-    def _steps_anywhere(self, name: str) -> list[Step]:
-        """Return the steps that a transition may take: alone it may find nothing to do where after another it does."""
-        if name not in self._anywhere:
-            found = [self._steps_alone(Meeting((name,), state), 0) for state in TRANSITIONS[name].states]
-            self._anywhere[name] = list({(step.server, step.what): step for steps in found for step in steps}.values())
-        return self._anywhere[name]
-
-    def _steps_alone(self, meeting: Meeting, number: int) -> list[Step]:
-        """Return the steps that a transition takes alone, and learn inside which it can be held."""
-        name = meeting.names[number]
-        key = (name, meeting.state, number)
-        if key not in self._alone:
-            label = _labels(meeting.names)[number]
-            base = [step for step in self._run_alone(meeting, number, Plan(number)).trace if step.actor == label]
-            self._alone[key], self._inside[key] = base, set()
-            for step in range(1, len(base)):
-                if base[step].server == POSTGRESQL:
-                    run = self._run_alone(meeting, number, Plan(number, (Switch(step, inside=True),)))
-                    if any(each.note == "held" for each in run.trace):
-                        self._inside[key].add(step)
-        return self._alone[key]
-
-    def _run_alone(self, meeting: Meeting, number: int, plan: Plan) -> Run:
-        self.world.begin(meeting.state)
-        labels = _labels(meeting.names)
-        actions = {label: (lambda: None) for label in labels}
-        actions[labels[number]] = lambda: TRANSITIONS[meeting.names[number]].act(self.world, number)
-        return self.control.run(actions, plan)
+        self, meeting: Meeting, alone: list[Run], once: list[tuple[Run, int]], faults: Collection[str]
+    ) -> Iterator[Judged]:
+        """Let a fault meet each message: with no change of turn, after one, and before one."""
+        for run in alone:
+            for fault in _faults(run, 1, faults):
+                judged = self.try_plan(meeting, Plan(run.plan.first, (), fault))
+                yield judged
+                if fault.kind != DIE:
+                    for other, _ in self._preempted(meeting, judged[0], fault.step + 1):
+                        yield other
+        for run, begin in once:
+            for fault in _faults(run, begin, faults):
+                yield self.try_plan(meeting, Plan(run.plan.first, run.plan.switches, fault))
 
     def shrink(self, finding: Finding) -> Finding:
         """Return the finding with as few preemptions as still break a promise."""
@@ -207,6 +197,43 @@ class Explorer:
         return finding
 
 
+def _took_effect(run: Run, before: Run, switch: Switch, actor: str) -> bool:
+    """Whether the turn passed on where it should: not if no other actor could go on."""
+    if run.stuck or len(run.trace) <= switch.step or _told(run, switch.step) != _told(before, switch.step):
+        return False
+    step = run.trace[switch.step]
+    return step.actor == actor and step.note == HELD if switch.inside else step.actor != actor
+
+
+def _told(run: Run, count: int) -> list[tuple[str, str]]:
+    return [(step.actor, step.what) for step in run.trace[:count]]
+
+
+def _until(actor: str, steps: Sequence[Step]) -> list[Step]:
+    """Return the steps before the next one of an actor."""
+    return list(itertools.takewhile(lambda step: step.actor != actor, steps))
+
+
+def _faults(run: Run, begin: int, kinds: Collection[str]) -> Iterator[Fault]:
+    """Yield the faults that make a difference, from step ``begin`` on.
+
+    A process that dies after a step that changed nothing might as well have died before it. A lost answer of such a step
+    is a connection that broke before it. A clock that goes back is seen by the next script that reads it.
+    """
+    changed: dict[str, bool] = {}  # whether an actor's last step changed what stays
+    for number, step in enumerate(run.trace):
+        if number >= begin and step.server:
+            if DIE in kinds and changed.get(step.actor):
+                yield Fault(number, DIE)
+            if LOSE in kinds and step.lasting:
+                yield Fault(number, LOSE)
+            if BREAK in kinds:
+                yield Fault(number, BREAK)
+            if CLOCK in kinds and READS_CLOCK in step.touched.reads:
+                yield Fault(number, CLOCK)
+        changed[step.actor] = step.lasting
+
+
 def _labels(names: tuple[str, ...]) -> list[str]:
     return [name if names.count(name) == 1 else f"{name}-{number + 1}" for number, name in enumerate(names)]
 
@@ -215,7 +242,7 @@ def search(
     explorer: Explorer,
     wanted: list[Meeting],
     *,
-    faults: bool = True,
+    faults: Collection[str] = FAULTS,
     seconds: float | None = None,
     per_meeting: int = 1,
     report: Any = None,
