@@ -1,7 +1,8 @@
 """What a step read and wrote, and so which steps of two actors may change each other's outcome.
 
-Two steps that touch nothing in common can be swapped without a difference. PostgreSQL: the tables that a statement names;
-a commit writes what its transaction wrote. Valkey: the keys that a script really read and wrote, as MONITOR tells them.
+Two steps that touch nothing in common can be swapped without a difference. In PostgreSQL a statement touches the tables
+that it names, and a commit writes what its transaction wrote. In Valkey a script touches the keys that it really read
+and wrote, as MONITOR tells them.
 """
 
 from __future__ import annotations

@@ -19,17 +19,19 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import psycopg
 import redis
 from django.db import connections
 from psycopg.pq import TransactionStatus
 
-from queue_app.index import Index, scripts
+from queue_app.index import Index, calls, scripts
 from queue_app.index import index as index_package
+from queue_app.index.client import connect
 from queue_app.sql.database import connection
 
 GO, DIE, LOSE, BREAK, CLOCK = "go", "die", "lose", "break", "clock"
@@ -129,8 +131,7 @@ class Actor(threading.Thread):
         raw = connection().connection
         if self.error is not None or raw is None or raw.closed:  # an error may have been handled
             for each in self.indexes.values():
-                with suppress(Exception):  # it may be what broke
-                    each._notifier._pipeline.drop()  # or its connection would stay in the pool
+                each._client.connection_pool.disconnect()
             self.indexes.clear()
             connections.close_all()
 
@@ -223,10 +224,15 @@ def _describe_statement(generator: Any) -> str:
 def _commands_of(packed: Any) -> list[str]:
     """Return the commands in a message, scripts by their names."""
     data = b"".join(packed) if isinstance(packed, list | tuple) else bytes(packed)
-    found = []
-    for match in re.finditer(rb"\*\d+\r\n\$\d+\r\n([A-Za-z]+)\r\n(?:\$40\r\n([0-9a-f]{40}))?", data):
-        found.append(name_of_command(match[1].decode(), (match[2] or b"").decode()))
-    return found
+    found = re.finditer(rb"\*\d+\r\n\$\d+\r\n([A-Za-z]+)\r\n(?:\$40\r\n([0-9a-f]{40}))?", data)
+    return [name_of_command(match[1].decode(), (match[2] or b"").decode()) for match in found]
+
+
+def _connect_alone(alias: str) -> redis.Redis:
+    """Return a client with a pool of its own, as each process has it."""
+    shared = connect(alias).connection_pool
+    pool = redis.ConnectionPool(shared.connection_class, **shared.connection_kwargs)
+    return redis.Redis(connection_pool=pool)
 
 
 def _with_our_clock(command: Any) -> Any:
@@ -271,7 +277,8 @@ def gates() -> Iterator[None]:
         if not isinstance(actor, Actor):
             return others(alias, prefix)
         if (alias, prefix) not in actor.indexes:
-            actor.indexes[alias, prefix] = Index(alias, prefix)
+            with mock.patch.object(calls, "connect", _connect_alone):
+                actor.indexes[alias, prefix] = Index(alias, prefix)
         return actor.indexes[alias, prefix]
 
     psycopg.Connection.wait = wait

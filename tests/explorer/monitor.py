@@ -23,7 +23,7 @@ _PART: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 _TELLS_ONLY: Final = frozenset({"events", "counters", "wake", "tell"})
 _BESIDE: Final = frozenset({"SCRIPT", "HELLO", "CLIENT", "SELECT", "AUTH", "EVALSHA", "EVAL", "MULTI", "EXEC"})
 #: Commands that touch one member of a key.
-_ONE_MEMBER: Final = frozenset({"HGET", "HEXISTS", "SISMEMBER", "ZSCORE", "HDEL", "SADD", "SREM", "ZREM", "HSETNX"})
+_ONE_MEMBER: Final = frozenset({"HGET", "HEXISTS", "SISMEMBER", "ZSCORE", "HDEL", "SADD", "SREM", "ZREM"})
 _OWN_MEMBER: Final = {"HSET": (2, 2), "HMGET": (2, 1), "HINCRBY": (2, 3), "HINCRBYFLOAT": (2, 3)}
 
 
@@ -39,15 +39,7 @@ class Monitor:
         self._socket = self._connection._sock
         self._rest = b""
         self._marks = count()
-        self._commands: dict[str, tuple[bool, int, int, int]] = {
-            str(name).upper(): (
-                "readonly" in each["flags"],
-                each["first_key_pos"],
-                each["last_key_pos"],
-                each["step_count"],
-            )
-            for name, each in client.command().items()
-        }
+        self._commands = {str(name).upper(): each for name, each in client.command().items()}
         self.mark()
 
     def close(self) -> None:
@@ -105,7 +97,8 @@ class Monitor:
             yield name, Footprint(frozenset(reads), frozenset(writes))
 
     def _add(self, verb: str, rest: bytes, reads: set[Place], writes: set[Place]) -> None:
-        is_read, first, last, step = self._commands[verb]
+        about = self._commands[verb]
+        is_read, first, last = "readonly" in about["flags"], about["first_key_pos"], about["last_key_pos"]
         if not first:
             if verb in ("SCAN", "KEYS", "FLUSHALL", "FLUSHDB"):
                 (reads if is_read else writes).add(("*", ""))
@@ -114,7 +107,7 @@ class Monitor:
             parts = [part[1] for part, _ in zip(_PART.finditer(rest), range(1), strict=False)]
         else:
             parts = _PART.findall(rest)
-        keys = parts[first - 1 : (last if last > 0 else len(parts) + 1 + last) : step or 1]
+        keys = parts[first - 1 : (last if last > 0 else len(parts) + 1 + last) : about["step_count"] or 1]
         for key in keys:
             name = key.removeprefix(self._prefix).decode()
             if name.partition(":")[0] in _TELLS_ONLY:
@@ -126,7 +119,7 @@ class Monitor:
 
     def _members(self, verb: str, parts: list[bytes]) -> list[str]:
         if verb in _ONE_MEMBER:
-            return [repr(part) for part in parts[1:]] if verb not in ("HSETNX",) else [repr(parts[1])]
+            return [repr(part) for part in parts[1:]]
         if verb in _OWN_MEMBER:
             begin, step = _OWN_MEMBER[verb]
             return [repr(part) for part in parts[begin - 1 :: step]]

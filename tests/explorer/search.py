@@ -155,7 +155,7 @@ class Explorer:
             delayed = trace[number]
             if number + 1 == len(trace) or trace[number + 1].actor != delayed.actor:
                 meanwhile = _until(delayed.actor, trace[number + 1 :])
-            if run.plan.fault and run.plan.fault.step >= number or first_dependent(delayed, meanwhile) is None:
+            if first_dependent(delayed, meanwhile) is None:
                 continue
             for switch in (Switch(number), Switch(number, inside=True)):
                 if switch.inside and not may_hold(delayed):
@@ -217,8 +217,8 @@ def _until(actor: str, steps: Sequence[Step]) -> list[Step]:
 def _faults(run: Run, begin: int, kinds: Collection[str]) -> Iterator[Fault]:
     """Yield the faults that make a difference, from step ``begin`` on.
 
-    A process that dies after a step that changed nothing might as well have died before it. A lost answer of such a step
-    is a connection that broke before it. A clock that goes back is seen by the next script that reads it.
+    A process that dies after a step that changed nothing might as well have died before it. A lost answer of such a
+    step is a connection that broke before it. A clock that goes back is seen by the next script that reads it.
     """
     changed: dict[str, bool] = {}  # whether an actor's last step changed what stays
     for number, step in enumerate(run.trace):
