@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
+from django.conf import settings
+from django.test import override_settings
+
 from queue_app.index import get_index, notifier, scripts
+from queue_app.services import requests
 from queue_app.services.repair import reap
 from queue_app.sql import prepared
 from tests.explorer.controller import Controller, controller
@@ -22,6 +26,9 @@ def instrument(count: int = 3) -> Iterator[tuple[World, Controller]]:
         mock.patch.object(prepared, "PREPARE_AFTER", 10**9),
         # Each notification is sent by the actor, at once, and not by a thread later.
         mock.patch.object(notifier, "GATHER_SECONDS", 0.0),
+        # A consumer that stands still is taken for dead at once.
+        mock.patch.multiple(requests, IDLE_SECONDS=0.0, PAUSE_SECONDS=0.0),
+        override_settings(TASKQUEUE=settings.TASKQUEUE | {"REQUESTS": {"ENABLED": True}}),
         # Workers of the world are no processes of this machine.
         mock.patch.object(reap, "machine_identity", return_value=""),
         installed() as history,

@@ -14,12 +14,16 @@ from typing import Any, Final
 from queue_app.exceptions import TaskQueueError
 from tests.explorer.controller import Controller, Fault, Plan, Run, Switch
 from tests.explorer.dependence import HELD, Step, first_dependent, may_hold
+from tests.explorer.ends import digest
 from tests.explorer.gates import BREAK, CLOCK, DIE, LOSE
 from tests.explorer.monitor import READS_CLOCK
 from tests.explorer.transitions import EVERYWHERE, TRANSITIONS
 from tests.explorer.world import World
 
 FAULTS: Final = (DIE, LOSE, BREAK, CLOCK)
+
+#: Maximum number of messages of a meeting in which a fault is tried after a change of turn.
+LONGEST: Final = 45
 
 #: A run, and the promises that it broke.
 type Judged = tuple[Run, list[str]]
@@ -34,6 +38,29 @@ class Meeting:
 
     def __str__(self) -> str:
         return f"{' x '.join(self.names)} ({self.state})"
+
+
+#: Three at once, where the third makes a danger of what two leave behind. The turn passes to the next of them, so both
+#: directions are named.
+TRIPLES: Final = tuple(
+    (names, state)
+    for (first, second, third), state in (
+        (("reap", "claim", "complete"), "executing"),  # an attempt that lost its task, and its successor
+        (("give_back", "reconcile", "claim"), "executing"),  # a release that is late by a reconciliation
+        (("complete", "reconcile", "claim"), "executing"),  # a slot that two free
+        (("rebuild", "claim", "give_back"), "executing"),  # leases of two generations
+        (("claim", "cancel", "promote"), "queued"),  # a lane that a task has left, and rises in
+        (("replay", "purge", "reconcile"), "dead"),  # a letter that goes while its task comes back
+        (("claim", "claim", "edit_limit"), "queued"),  # the last place of a limit that is copied again
+        (("claim", "flush", "rebuild"), "queued"),  # a grant of an index that is gone
+        (("claim", "lose_leases", "reconcile"), "queued"),  # a grant of a lease that lost its stamp
+        (("claim", "recover", "reconcile"), "proposed"),  # two that abandon one lease
+        (("fail", "due", "claim"), "executing"),  # a retry that is due before its release
+        (("overdue", "complete", "claim"), "overdue"),  # two ends of one attempt
+        (("requests", "requests", "cancel"), "requested"),  # a request that two carry out
+    )
+    for names in ((first, second, third), (first, third, second))
+)
 
 
 @dataclass(slots=True)
@@ -73,8 +100,10 @@ def meetings() -> list[Meeting]:
             both = [state for state in TRANSITIONS[one].states if state in TRANSITIONS[other].states]
             if both == list(EVERYWHERE):  # neither is about the task
                 both = ["queued", "executing", "proposed"]
+            if "requests" not in (one, other):
+                both = [state for state in both if state != "requested"]
             found += [Meeting((one, other), state) for state in both]
-    return found
+    return found + [Meeting(names, state) for names, state in TRIPLES]
 
 
 class Explorer:
@@ -82,6 +111,7 @@ class Explorer:
 
     def __init__(self, world: World, control: Controller) -> None:
         self.world, self.control = world, control
+        self._fine: set[str] = set()  # ends from which everything comes right
 
     def try_plan(self, meeting: Meeting, plan: Plan) -> tuple[Run, list[str]]:
         """Run one plan; return what happened and what it broke."""
@@ -96,15 +126,28 @@ class Explorer:
         problems = [f"{label}: {problem}" for label, problem in self._errors(run)]
         if run.stuck:
             return run, [*problems, "all actors wait for each other"]
-        problems += world.broken_now()
-        if not run.faulted:
+        # A worker that could not register tries again.
+        damaged = _is_damaged(meeting, run) or run.faulted.startswith(("register", "change_profile"))
+        problems += world.broken_now(damaged=damaged)
+        if not run.faulted and not damaged:
             problems += world.without_slot()
         for label, name in zip(labels, meeting.names, strict=True):
             broken = TRANSITIONS[name].broken
             if broken and (label in run.values or label != run.faulted):
                 problems += broken(world, run.values.get(label), run.errors.get(label))
-        problems += world.settle()
-        return run, problems
+        return run, problems + self._settled()
+
+    def _settled(self) -> list[str]:
+        """Return what is wrong after everything has come to its end. An end that was seen is not judged again."""
+        if self.world.state == "requested":  # what a consumer group holds is not told
+            return list(self.world.settle())
+        end = f"{self.world.state} {digest([self.world.x, self.world.y])}"
+        if end in self._fine:
+            return []
+        problems = list(self.world.settle())
+        if not problems:
+            self._fine.add(end)
+        return problems
 
     def _errors(self, run: Run) -> Iterator[tuple[str, str]]:
         for label, error in run.errors.items():
@@ -116,7 +159,7 @@ class Explorer:
     ) -> Iterator[tuple[int, Finding | None]]:
         """Try every plan of a meeting; yield after each (1, what it broke)."""
         seen: set[tuple[object, ...]] = set()
-        for run, problems in self._runs(meeting, faults):
+        for run, problems in self.runs(meeting, faults):
             finding = None
             shape = run.shape()
             if problems and shape not in seen:
@@ -126,7 +169,7 @@ class Explorer:
             if until is not None and time.monotonic() > until:
                 return
 
-    def _runs(self, meeting: Meeting, faults: Collection[str]) -> Iterator[Judged]:
+    def runs(self, meeting: Meeting, faults: Collection[str]) -> Iterator[Judged]:
         """Run the plans of a meeting, those with fewer changes of turn first."""
         alone = [self.try_plan(meeting, Plan(first)) for first in range(len(meeting.names))]
         yield from alone
@@ -135,11 +178,11 @@ class Explorer:
             for judged, begin in self._preempted(meeting, run, 1):
                 once.append((judged[0], begin))
                 yield judged
+        if faults:
+            yield from self._faulty(meeting, [run for run, _ in alone], once, faults)
         for run, begin in once:
             for judged, _ in self._preempted(meeting, run, begin):
                 yield judged
-        if faults:
-            yield from self._faulty(meeting, [run for run, _ in alone], once, faults)
 
     def _preempted(self, meeting: Meeting, run: Run, begin: int) -> Iterator[tuple[Judged, int]]:
         """Run a plan with one more change of turn, at each step from ``begin`` on where it makes a difference.
@@ -174,16 +217,25 @@ class Explorer:
     def _faulty(
         self, meeting: Meeting, alone: list[Run], once: list[tuple[Run, int]], faults: Collection[str]
     ) -> Iterator[Judged]:
-        """Let a fault meet each message: with no change of turn, after one, and before one."""
+        """Let a fault meet each message: with no change of turn, before one, and after one.
+
+        After a change of turn only the actor is met that goes on then, or the message that waited for its turn, and
+        only in meetings of at most ``LONGEST`` messages.
+        """
         for run in alone:
             for fault in _faults(run, 1, faults):
                 judged = self.try_plan(meeting, Plan(run.plan.first, (), fault))
                 yield judged
-                if fault.kind != DIE:
+                if fault.kind in (LOSE, BREAK):
                     for other, _ in self._preempted(meeting, judged[0], fault.step + 1):
                         yield other
+        if len(meeting.names) == 2 and max(len(run.trace) for run in alone) > LONGEST:
+            return
+        kinds = set(faults) - ({BREAK, CLOCK} if len(meeting.names) == 2 else {BREAK})
         for run, begin in once:
-            for fault in _faults(run, begin, faults):
+            delayed = run.trace[run.plan.switches[-1].step :]
+            end = begin + len(_until(alone[run.plan.first].trace[0].actor, delayed)) + 1
+            for fault in itertools.takewhile(lambda each, end=end: each.step <= end, _faults(run, begin, kinds)):  # type: ignore[misc]
                 yield self.try_plan(meeting, Plan(run.plan.first, run.plan.switches, fault))
 
     def shrink(self, finding: Finding) -> Finding:
@@ -195,6 +247,17 @@ class Explorer:
             if problems:
                 return self.shrink(Finding(finding.meeting, fewer, problems, [str(step) for step in run.trace]))
         return finding
+
+
+def _is_damaged(meeting: Meeting, run: Run) -> bool:
+    """Whether keys were lost, and no reconciliation has begun since."""
+    lost = {name for name in meeting.names if TRANSITIONS[name].damages}
+    if not lost:
+        return False
+    actors = [step.actor for step in run.trace if step.server]
+    if "flush" in lost or "reconcile" not in actors or not lost & set(actors):
+        return True
+    return actors.index("reconcile") < max(number for number, actor in enumerate(actors) if actor in lost)
 
 
 def _took_effect(run: Run, before: Run, switch: Switch, actor: str) -> bool:
@@ -218,20 +281,25 @@ def _faults(run: Run, begin: int, kinds: Collection[str]) -> Iterator[Fault]:
     """Yield the faults that make a difference, from step ``begin`` on.
 
     A process that dies after a step that changed nothing might as well have died before it. A lost answer of such a
-    step is a connection that broke before it. A clock that goes back is seen by the next script that reads it.
+    step is a connection that broke before it. Between two steps that change something, a connection to a server breaks
+    once. A clock that goes back is seen by the next script that reads it.
     """
     changed: dict[str, bool] = {}  # whether an actor's last step changed what stays
+    broke = set[tuple[str, str]]()  # which connections have broken since
     for number, step in enumerate(run.trace):
         if number >= begin and step.server:
             if DIE in kinds and changed.get(step.actor):
                 yield Fault(number, DIE)
             if LOSE in kinds and step.lasting:
                 yield Fault(number, LOSE)
-            if BREAK in kinds:
+            if BREAK in kinds and (step.lasting or (step.actor, step.server) not in broke):
                 yield Fault(number, BREAK)
+                broke.add((step.actor, step.server))
             if CLOCK in kinds and READS_CLOCK in step.touched.reads:
                 yield Fault(number, CLOCK)
         changed[step.actor] = step.lasting
+        if step.lasting:
+            broke = {each for each in broke if each[0] != step.actor}
 
 
 def _labels(names: tuple[str, ...]) -> list[str]:

@@ -5,12 +5,14 @@ import secrets
 
 import pytest
 
+from queue_app.index import get_index
 from tests.explorer.controller import Fault, Plan, Switch
 from tests.explorer.gates import DIE
 from tests.explorer.instrument import instrument
 from tests.explorer.search import Explorer, Meeting, meetings, sample, search
 from tests.explorer.transitions import TRANSITIONS
 from tests.explorer.twins import find_twin
+from tests.support import index_state
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("rows")]
 SECONDS = 30.0
@@ -54,6 +56,40 @@ def test_an_actor_that_dies_leaves_nothing_that_is_not_repaired(explorer):
     run, problems = explorer.try_plan(Meeting(("complete",), "executing"), Plan(0, (), Fault(2, DIE)))
     assert run.faulted == "complete"
     assert not problems
+
+
+@pytest.mark.parametrize(
+    ("pair", "state"),
+    [
+        (("claim", "cancel"), "queued"),
+        (("complete", "give_back"), "executing"),
+        (("claim", "register"), "queued"),
+        (("due", "reprioritise"), "scheduled"),
+    ],
+)
+def test_a_schedule_that_is_left_out_ends_as_one_that_is_tried(explorer, monkeypatch, pair, state):
+    """Some of the changes of turn make no difference; all others are tried."""
+    ends: set[object] = set()
+    monkeypatch.setattr(explorer.world, "settle", lambda: ends.add(end_of(explorer.world)) or ())
+    meeting = Meeting(pair, state)
+    assert all(not problems for _, problems in explorer.runs(meeting, ()))
+    tried = set(ends)
+    for first in (0, 1):
+        steps = range(1, len(explorer.try_plan(meeting, Plan(first))[0].trace))
+        plans = [(Switch(one, inside),) for one in steps for inside in (False, True)]
+        plans += [(*plan, Switch(two)) for plan in plans for two in steps if two > plan[0].step]
+        for switches in plans:
+            explorer.try_plan(meeting, Plan(first, switches))
+    assert ends == tried
+
+
+def end_of(world):
+    """Return what became of the tasks, in the rows and in the index."""
+    events = tuple((world.name_of(each.task_id), each.before, each.after) for each in world.history.events())
+    state = index_state.read(get_index())
+    waiting = frozenset((world.name_of(task_id), lane) for lane, page in state.lanes.items() for task_id in page)
+    leased = frozenset(world.name_of(task_id) for task_id in state.leases)
+    return frozenset((name, tuple(each for each in events if each[0] == name)) for name in "xy"), waiting, leased
 
 
 @pytest.mark.parametrize("twin", ["cancel", "late-grant", "release-stamp", "row-first", "lock-order"])

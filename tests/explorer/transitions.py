@@ -12,6 +12,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import Throttling
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import InvalidTransition
+from queue_app.index import Profile, get_index
 from queue_app.models import Limit
 from queue_app.models.operation import OperationKind
 from queue_app.services.control.pause import pause, resume
@@ -29,14 +30,17 @@ from queue_app.services.repair import reap
 from queue_app.services.repair import workers as worker_services
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import Reconciler
+from queue_app.services.requests import consume
 from queue_app.services.upkeep.maintenance import purge_tasks
 from queue_app.services.upkeep.promote import make_due, promote
 from tests.explorer.world import KEY, STATES, World, new, row
 from tests.support.engine import done, failed
 
 EVERYWHERE: Final = tuple(state for state in STATES if state != "both")
+#: Of these, the ones in which the loss of keys is tried.
+LOSSES: Final = ("queued", "executing", "proposed", "scheduled", "dead")
 HELD: Final = ("executing", "overdue")
-PENDING: Final = ("queued", "executing", "proposed", "scheduled")
+PENDING: Final = ("queued", "executing", "proposed", "scheduled", "requested")
 TWO: Final = (*PENDING, "both")
 
 
@@ -51,6 +55,7 @@ class Transition:
     states: tuple[str, ...] = EVERYWHERE
     #: Yields the promises of an answer (or of a refusal) that do not hold once all actors have ended.
     broken: Broken | None = None
+    damages: bool = False  # it takes keys of the index away
 
 
 def _claim(world: World, number: int) -> list[Any]:
@@ -130,6 +135,25 @@ def _cancel_all(world: World, _number: int) -> int:
     return run_operations()
 
 
+def _replay_all(_world: World, _number: int) -> int:
+    start_operation(Action(kind=OperationKind.REPLAY), TaskFilter(queues=("default",)), by="ina")
+    return run_operations()
+
+
+def _change_profile(world: World, number: int) -> None:
+    hand = world.hands[1 + number]
+    worker_services.change_profile(hand.id, hand.profile, Profile.of((), ("a", "b"), ()))
+
+
+def _flush(_world: World, _number: int) -> None:
+    get_index()._client.flushdb()
+
+
+def _lose_leases(_world: World, _number: int) -> None:
+    index = get_index()
+    index._client.delete(index.keys.queue_leases("default"))
+
+
 def _register(world: World, number: int) -> None:
     hand = world.hands[1 + number]
     worker_services.register_in_index(hand.profile, hand.id)
@@ -151,12 +175,16 @@ TRANSITIONS: Final[dict[str, Transition]] = {
     "cancel": Transition(lambda world, _: cancel(world.x), PENDING, _cancel_broken),
     "cancel_many": Transition(lambda world, _: cancel_many([world.y, world.x]), TWO, _cancel_many_broken),
     "reprioritise": Transition(
-        lambda world, _: reprioritise(world.x, Band.HIGH), ("queued", "scheduled", "proposed"), _reprioritise_broken
+        lambda world, _: reprioritise(world.x, Band.HIGH),
+        ("queued", "scheduled", "proposed", "requested"),
+        _reprioritise_broken,
     ),
     "due": Transition(lambda _world, _number: make_due(), ("scheduled", "executing")),
     "run_now": Transition(lambda world, _: run_now(world.x), ("scheduled",)),
-    "promote": Transition(lambda _world, _number: promote(), ("queued", "executing")),
-    "expire": Transition(lambda _world, _number: expire_stale("default", 0.0), ("queued", "proposed", "scheduled")),
+    "promote": Transition(lambda _world, _number: promote(), ("queued", "executing", "requested")),
+    "expire": Transition(
+        lambda _world, _number: expire_stale("default", 0.0), ("queued", "proposed", "scheduled", "requested")
+    ),
     "reap": Transition(lambda world, _: reap.mark_dead(world.hands[0].id), ("executing", "proposed", "queued")),
     "overdue": Transition(lambda _world, _number: reap.reap_overdue(), ("overdue",)),
     "reconcile": Transition(_reconcile),
@@ -168,7 +196,7 @@ TRANSITIONS: Final[dict[str, Transition]] = {
     "edit_limit": Transition(_edit_limit),
     "enqueue": Transition(
         lambda _world, _number: enqueue(new(concurrency_key=KEY, user="ina", idempotency_key="k")),
-        ("queued", "executing"),
+        ("queued", "executing", "requested"),
     ),
     "enqueue_many": Transition(
         lambda _world, number: enqueue_many(
@@ -180,8 +208,13 @@ TRANSITIONS: Final[dict[str, Transition]] = {
         lambda _world, _number: enqueue(new(concurrency_key=KEY, user="ina"), outside=True), ("queued", "executing")
     ),
     "purge": Transition(_purge, ("dead", "cancelled")),
-    "operation": Transition(_cancel_all, ("queued", "executing", "scheduled")),
+    "operation": Transition(_cancel_all, ("queued", "executing", "scheduled", "requested")),
+    "replay_all": Transition(_replay_all, ("dead",)),
+    "requests": Transition(lambda _world, _number: consume(), ("requested",)),
     "register": Transition(_register, ("queued", "executing", "proposed")),
+    "change_profile": Transition(_change_profile, ("queued", "executing", "proposed")),
+    "flush": Transition(_flush, LOSSES, damages=True),
+    "lose_leases": Transition(_lose_leases, ("executing", "proposed"), damages=True),
     "deregister": Transition(
         lambda world, _: worker_services.deregister(world.hands[0].id, world.hands[0].profile, tasks_done=0),
         ("executing", "proposed"),

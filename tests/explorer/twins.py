@@ -11,12 +11,14 @@ from unittest import mock
 
 from django.db import transaction
 
-from queue_app.core.records import Lease
-from queue_app.index import Index, get_index
+from queue_app.core.records import Lease, NewTask
+from queue_app.index import Index, Request, get_index
+from queue_app.services import requests
 from queue_app.services.enqueue import store
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.services.lifecycle import finish as finish_service
 from queue_app.sql import claim, database, dead_letters, finish, snapshot, waiting
+from tests.explorer.gates import CLOCK, DIE
 from tests.explorer.search import Explorer, Finding, Meeting, search
 
 FENCE: Final = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s"
@@ -30,6 +32,7 @@ class Twin:
     without: str
     patch: Callable[[], AbstractContextManager[Any]]
     meetings: tuple[Meeting, ...]
+    faults: tuple[str, ...] = ()
 
 
 def _text(module: Any, name: str, old: str, new: str) -> AbstractContextManager[Any]:
@@ -100,6 +103,33 @@ def _unordered() -> AbstractContextManager[Any]:
         return claim._GIVE_BACK, [[task.id], [task.attempt], [task.worker_id]]
 
     return mock.patch.multiple(claim, give_back=give_back, once_more_after_deadlock=lambda action: action())
+
+
+def _by_the_clock() -> AbstractContextManager[Any]:
+    """Take the time of the server's clock for the present time of stamps."""
+
+    def now(index: Index) -> int:
+        seconds, microseconds = index._client.time()
+        return int(seconds) * 1_000_000 + int(microseconds)
+
+    return mock.patch.object(Index, "now", now)
+
+
+_plain_new_task = requests._new_task
+_plain_try = requests._try
+
+
+def _without_request_key(values: dict[str, Any]) -> NewTask:
+    return replace(_plain_new_task(values), idempotency_key=None)
+
+
+def _acknowledged_first() -> AbstractContextManager[Any]:
+    def acknowledge_and_try(request: Request) -> Any:
+        if (b"parameters", b"{") not in request.fields:  # that one goes to the quarantine
+            get_index().requests.acknowledge([request.id])
+        return _plain_try(request)
+
+    return mock.patch.object(requests, "_try", acknowledge_and_try)
 
 
 def _keys_as_they_come() -> AbstractContextManager[Any]:
@@ -186,6 +216,23 @@ TWINS: Final[dict[str, Twin]] = {
         _keys_as_they_come,
         _pairs("enqueue_many", "enqueue_many", states=("queued",)),
     ),
+    "clock": Twin(
+        "the fence of a lease that lost its stamp rises above all stamps, although Valkey's clock went back",
+        _by_the_clock,
+        _pairs("claim", "lose_leases", "reconcile", states=("queued",)),
+        (CLOCK,),
+    ),
+    "request-key": Twin(
+        "a request is its own idempotency key",
+        lambda: mock.patch.object(requests, "_new_task", _without_request_key),
+        _pairs("requests", "requests", states=("requested",)),
+    ),
+    "acknowledge-first": Twin(
+        "a request is acknowledged after its task was stored",
+        _acknowledged_first,
+        _pairs("requests", "cancel", states=("requested",)),
+        (DIE,),
+    ),
 }
 
 
@@ -201,7 +248,7 @@ def find_twin(explorer: Explorer, name: str) -> tuple[Finding | None, int, float
     began = time.monotonic()
     with broken(name):
         explorer = Explorer(explorer.world, explorer.control)  # that has not learnt the steps of the whole code
-        tally = search(explorer, list(TWINS[name].meetings), faults=(), seconds=60)
+        tally = search(explorer, list(TWINS[name].meetings), faults=TWINS[name].faults, seconds=60)
     return (tally.findings or [None])[0], tally.schedules, time.monotonic() - began
 
 

@@ -1,4 +1,4 @@
-"""What the actors meet on: two tasks of one concurrency key that is capped at one, three workers, and one index.
+"""What the actors meet on: two tasks of one concurrency key that is capped at one, five workers, and one index.
 
 ``World.begin`` makes it anew in a given state; ``World.settle`` lets everything happen that is due, as time would.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
+from unittest import mock
 
 from django.db import connection
 
@@ -16,6 +18,7 @@ from queue_app.core.records import ClaimedTask
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import TaskQueueError
 from queue_app.index import Profile, get_index
+from queue_app.index.requests import RequestStream
 from queue_app.models import DeadLetter, Limit, Queue, Task, Worker
 from queue_app.services.control.pause import resume
 from queue_app.services.control.queues import copy_limit
@@ -26,19 +29,24 @@ from queue_app.services.notify.index import breaker
 from queue_app.services.repair import reap, workers
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
+from queue_app.services.requests import backlog, consume
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import snapshot
 from tests.explorer.copies import FORGET, Copy
 from tests.support import index_state
+from tests.support.asking import TYPE, aside, ask
 from tests.support.engine import assert_index_agrees, done, failed, lane_in_index, new, put, row
 from tests.support.history import History
 from tests.support.rows import reset_rows
 from tests.support.scene import Hand
 
 KEY: Final = "customer:7"
-#: How the task ``x`` stands when the actors begin. ``y`` is queued behind it.
-STATES: Final = ("queued", "executing", "overdue", "proposed", "scheduled", "dead", "cancelled", "both")
+#: How the task ``x`` stands when the actors begin. ``y`` is queued behind it. ``requested``: another service asked for
+#: ``x`` in the request stream, by a request that its consumer did not acknowledge; two more requests wait there.
+STATES: Final = ("queued", "executing", "overdue", "proposed", "scheduled", "dead", "cancelled", "both", "requested")
 PAST: Final = timedelta(hours=1)
+#: The ids of the readable requests.
+REQUESTS: Final = ("request-x", "request-z")
 
 
 class World:
@@ -59,7 +67,7 @@ class World:
         if state not in self._copies:
             self._make(state)
             self._copies[state] = Copy.take(len(self._copies), (self.x, self.y, self.held, self.hands))
-        copy = self._copies[state]
+        self.state, copy = state, self._copies[state]
         copy.put_back()
         self.x, self.y, held, hands = copy.names
         self.held, self.hands = list(held), list(hands)
@@ -75,13 +83,16 @@ class World:
         limit = Limit.objects.create(scope="key", name="customer", max_concurrent=1)
         copy_limit(limit)
         index.flush()
-        self.hands = [self._worker(number) for number in range(4)]
+        self.hands = [self._worker(number) for number in range(5)]
         self.held = []
         if state == "both":  # executing, and no limit keeps them apart
             self.x, self.y = put(), put()
             self.held = claim(self.hands[0].profile, self.hands[0].id, 2)
             return
-        self._put_x(state)
+        if state == "requested":
+            self._ask()
+        else:
+            self._put_x(state)
         self.y = put(concurrency_key=KEY, user="ina")
 
     def _put_x(self, state: str) -> None:
@@ -103,8 +114,17 @@ class World:
         elif state == "proposed":
             get_index().claim(first.profile, first.id, 1)
 
+    def _ask(self) -> None:
+        ask(request_id=REQUESTS[0], user="ina", concurrency_key=KEY)
+        with mock.patch.object(RequestStream, "acknowledge"):
+            consume(limit=1)
+        get_index().flush()
+        self.x = Task.objects.values_list("id", flat=True).get()
+        ask(request_id=REQUESTS[1], user="ina", concurrency_key=KEY)
+        ask(request_id="unreadable", parameters="{")
+
     def _worker(self, number: int) -> Hand:
-        hand = Hand(uuid.UUID(int=number + 1), Profile.of((), ("a",), ()))
+        hand = Hand(uuid.UUID(int=number + 1), Profile.of((), ("a", TYPE), ()))
         identity = workers.WorkerIdentity(
             id=hand.id, name=f"worker-{number}", host="h", pid=1, process_identity="elsewhere", version=""
         )
@@ -124,9 +144,10 @@ class World:
 
     # -- judgement ------------------------------------------------------------------------------------
 
-    def broken_now(self) -> Iterator[str]:
-        """Yield what must never be, also while the index lags."""
-        if get_index().generation().state != "ready":
+    def broken_now(self, *, damaged: bool) -> Iterator[str]:
+        """Yield what must never be, also while the index lags; a damaged index waits for its repair."""
+        yield from self._over_cap()
+        if damaged or get_index().generation().state != "ready":
             return  # a rebuild died on the way: nothing is claimed before the next one
         try:
             # A rebuild forgets a worker that registers meanwhile, and leaves half of it: the worker registers again.
@@ -144,7 +165,6 @@ class World:
         for ref in snapshot.refs(list(lanes)):
             if lane_in_index(state, ref) not in lanes[ref.id]:
                 yield f"{self.name_of(ref.id)} stands in a lane that its row does not name"
-        yield from self._over_cap()
 
     def without_slot(self) -> Iterator[str]:
         """Yield which tasks execute without the slot that their row names: none, while nothing fails."""
@@ -152,13 +172,15 @@ class World:
             yield f"{self.name_of(task_id)} executes without its slot"
 
     def _over_cap(self) -> Iterator[str]:
-        capped = Task.objects.filter(concurrency_key=KEY).exists()
-        if capped and self._most_executing() > 1:
-            yield f"{self._most_executing()} tasks of a key that is capped at 1 executed at once"
+        if (most := self._most_executing()) > 1:
+            yield f"{most} tasks of a key that is capped at 1 executed at once"
 
     def _most_executing(self) -> int:
         running = worst = 0
+        capped = set(Task.objects.filter(concurrency_key=KEY).values_list("id", flat=True))
         for event in self.history.events():
+            if event.task_id not in capped:
+                continue
             running += (event.after == "executing") - (event.before == "executing")
             worst = max(worst, running)
         return worst
@@ -166,6 +188,7 @@ class World:
     def settle(self) -> Iterator[str]:
         """Let dead workers be reaped, the index be repaired, and every task run to its end; yield what is wrong."""
         breaker.reset()
+        self._claim_more()
         index = get_index()
         index._client.delete(f"{index.keys.prefix}:lock:rebuild")  # of a rebuild that died it lapses
         reconciler = Reconciler()
@@ -187,6 +210,23 @@ class World:
         if state.leases or state.waiting:
             yield f"{len(state.leases)} slots and {len(state.waiting)} entries are left"
         yield from self._over_cap()
+        if self.state == "requested":
+            yield from self._requests_broken()
+
+    def _requests_broken(self) -> Iterator[str]:
+        for key in REQUESTS:
+            if (count := Task.objects.filter(idempotency_key=key).count()) != 1:
+                yield f"request {key} has {count} tasks"
+        if len(aside(get_index())) != 1:
+            yield f"{len(aside(get_index()))} requests are quarantined, and one is unreadable"
+
+    def _claim_more(self) -> None:
+        """Claim on what the actors left behind, before anything is repaired: limits hold then, too."""
+        last, tasks = self.hands[-1], list[ClaimedTask]()
+        with suppress(TaskQueueError):
+            for _ in range(3):  # the first proposal may be refused
+                tasks += claim(last.profile, last.id, 1)
+        finish([done(task) for task in tasks])
 
     def _agreeing_index(self) -> index_state.IndexState | str:
         try:
@@ -204,6 +244,8 @@ class World:
         if rebuild_if_needed() or last.profile.id not in {profile for profile, _ in get_index().registered()}:
             get_index().register(last.profile, last.id)
         reconciler.run_once()
+        if self.state == "requested":
+            consume()
         if Task.objects.filter(status="scheduled").update(run_after=datetime.now(UTC) - PAST):
             make_due()
         for _ in range(6):
@@ -216,7 +258,7 @@ class World:
             finish([done(task) for task in tasks])
 
     def _is_done(self) -> bool:
-        return not Task.objects.exclude(status__in=TERMINAL).exists()
+        return not Task.objects.exclude(status__in=TERMINAL).exists() and not backlog().waiting
 
     def name_of(self, task_id: uuid.UUID) -> str:
         """Return x or y, or the id of another."""
