@@ -17,12 +17,13 @@ from typing import Any, Final
 from django.db import connection
 
 from queue_app.index import get_index
+from queue_app.index.requests import GROUP
 from tests.explorer.gates import CLOCK_KEY
 
 #: The tables by which transitions are decided; others only tell of them.
 _TABLES: Final = (
     "task", "worker", "queue", "limit", "runtimesettings", "prioritypolicy", "indexgeneration", "deadletter",
-    "operation",
+    "operation", "schedule", "scheduletick",
 )  # fmt: skip
 _ROWS: Final = " UNION ALL ".join(
     f"SELECT '{table}', to_jsonb(each)::text FROM queue_app_{table} AS each"  # noqa: S608 - names of tables
@@ -35,7 +36,17 @@ for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
   if kind == 'hash' then value = redis.call('HGETALL', key)
   elseif kind == 'set' then value = redis.call('SMEMBERS', key)
   elseif kind == 'zset' then value = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
-  elseif kind == 'string' then value = redis.call('GET', key) end
+  elseif kind == 'string' then value = redis.call('GET', key)
+  elseif kind == 'stream' and not string.find(key, ':events', 1, true) then
+    value = {}
+    for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
+      value[#value + 1] = entry[1] .. ' ' .. table.concat(entry[2], ' ')
+    end
+    local pending = redis.pcall('XPENDING', key, ARGV[3], '-', '+', 100)  -- an error when there is no group
+    for _, entry in ipairs(pending.err and {} or pending) do
+      value[#value + 1] = entry[1] .. ' taken ' .. entry[4]
+    end
+  end
   found[#found + 1] = { key, kind, value }
 end
 return { redis.call('GET', ARGV[2]), found }
@@ -52,7 +63,7 @@ def digest(known: Collection[uuid.UUID]) -> str:
         cursor.execute(_ROWS)
         rows = sorted((table, text) for table, text in cursor.fetchall())
     index = get_index()
-    clock, keys = index._client.eval(_KEYS, 0, index.keys.everything, CLOCK_KEY)
+    clock, keys = index._client.eval(_KEYS, 0, index.keys.everything, CLOCK_KEY, GROUP)
     told = sorted(_line(*each) for each in keys if not any(part in each[0] for part in _TELLS_ONLY))
     text = "\n".join([str(clock), *(f"{table} {row}" for table, row in rows), *told])
     names = {str(each) for each in known}

@@ -18,7 +18,7 @@ from tests.explorer.ends import digest
 from tests.explorer.gates import BREAK, CLOCK, DIE, LOSE
 from tests.explorer.monitor import READS_CLOCK
 from tests.explorer.transitions import EVERYWHERE, TRANSITIONS
-from tests.explorer.world import World
+from tests.explorer.world import OWN_STATES, World
 
 FAULTS: Final = (DIE, LOSE, BREAK, CLOCK)
 
@@ -100,8 +100,9 @@ def meetings() -> list[Meeting]:
             both = [state for state in TRANSITIONS[one].states if state in TRANSITIONS[other].states]
             if both == list(EVERYWHERE):  # neither is about the task
                 both = ["queued", "executing", "proposed"]
-            if "requests" not in (one, other):
-                both = [state for state in both if state != "requested"]
+            for name, state in OWN_STATES.items():
+                if name not in (one, other):
+                    both = [each for each in both if each != state]
             found += [Meeting((one, other), state) for state in both]
     return found + [Meeting(names, state) for names, state in TRIPLES]
 
@@ -139,8 +140,6 @@ class Explorer:
 
     def _settled(self) -> list[str]:
         """Return what is wrong after everything has come to its end. An end that was seen is not judged again."""
-        if self.world.state == "requested":  # what a consumer group holds is not told
-            return list(self.world.settle())
         end = f"{self.world.state} {digest([self.world.x, self.world.y])}"
         if end in self._fine:
             return []

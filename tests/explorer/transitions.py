@@ -33,14 +33,14 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.requests import consume
 from queue_app.services.upkeep.maintenance import purge_tasks
 from queue_app.services.upkeep.promote import make_due, promote
-from tests.explorer.world import KEY, STATES, World, new, row
+from tests.explorer.world import KEY, STATES, World, new, row, tick
 from tests.support.engine import done, failed
 
 EVERYWHERE: Final = tuple(state for state in STATES if state != "both")
 #: Of these, the ones in which the loss of keys is tried.
 LOSSES: Final = ("queued", "executing", "proposed", "scheduled", "dead")
 HELD: Final = ("executing", "overdue")
-PENDING: Final = ("queued", "executing", "proposed", "scheduled", "requested")
+PENDING: Final = ("queued", "executing", "proposed", "scheduled", "requested", "ticked")
 TWO: Final = (*PENDING, "both")
 
 
@@ -210,6 +210,7 @@ TRANSITIONS: Final[dict[str, Transition]] = {
     "purge": Transition(_purge, ("dead", "cancelled")),
     "operation": Transition(_cancel_all, ("queued", "executing", "scheduled", "requested")),
     "replay_all": Transition(_replay_all, ("dead",)),
+    "tick": Transition(lambda _world, _number: tick(2), ("ticked",)),
     "requests": Transition(lambda _world, _number: consume(), ("requested",)),
     "register": Transition(_register, ("queued", "executing", "proposed")),
     "change_profile": Transition(_change_profile, ("queued", "executing", "proposed")),

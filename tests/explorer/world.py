@@ -19,7 +19,8 @@ from queue_app.core.states import TERMINAL
 from queue_app.exceptions import TaskQueueError
 from queue_app.index import Profile, get_index
 from queue_app.index.requests import RequestStream
-from queue_app.models import DeadLetter, Limit, Queue, Task, Worker
+from queue_app.models import DeadLetter, Limit, Queue, ScheduleTick, Task, Worker
+from queue_app.models.schedule import Overlap
 from queue_app.services.control.pause import resume
 from queue_app.services.control.queues import copy_limit
 from queue_app.services.enqueue.store import forget_known_queues
@@ -30,6 +31,8 @@ from queue_app.services.repair import reap, workers
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
 from queue_app.services.requests import backlog, consume
+from queue_app.services.schedules.edit import create_schedule
+from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import snapshot
 from tests.explorer.copies import FORGET, Copy
@@ -41,10 +44,18 @@ from tests.support.rows import reset_rows
 from tests.support.scene import Hand
 
 KEY: Final = "customer:7"
+#: States that differ from others only for one transition.
+OWN_STATES: Final = {"requests": "requested", "tick": "ticked"}
 #: How the task ``x`` stands when the actors begin. ``y`` is queued behind it. ``requested``: another service asked for
 #: ``x`` in the request stream, by a request that its consumer did not acknowledge; two more requests wait there.
-STATES: Final = ("queued", "executing", "overdue", "proposed", "scheduled", "dead", "cancelled", "both", "requested")
+#: ``ticked``: a schedule enqueued ``x``, and its next tick cancels it.
+STATES: Final = (
+    *("queued", "executing", "overdue", "proposed", "scheduled", "dead", "cancelled", "both"),
+    *OWN_STATES.values(),
+)
 PAST: Final = timedelta(hours=1)
+#: When the schedule of the state ``ticked`` began.
+NOON: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 #: The ids of the readable requests.
 REQUESTS: Final = ("request-x", "request-z")
 
@@ -91,6 +102,12 @@ class World:
             return
         if state == "requested":
             self._ask()
+        elif state == "ticked":
+            options = {"task_type": TYPE, "every": 60, "concurrency_key": KEY, "user": "ina"}
+            create_schedule("minutely", {**options, "overlap": Overlap.CANCEL_PREVIOUS}, now=NOON)
+            tick(1)
+            get_index().flush()
+            self.x = Task.objects.values_list("id", flat=True).get()
         else:
             self._put_x(state)
         self.y = put(concurrency_key=KEY, user="ina")
@@ -212,6 +229,10 @@ class World:
         yield from self._over_cap()
         if self.state == "requested":
             yield from self._requests_broken()
+        if self.state == "ticked":
+            ticks = ScheduleTick.objects.filter(task_id__isnull=False).count()
+            if ticks != 2 or Task.objects.filter(task_type=TYPE).count() != 2:
+                yield "not each of the two ticks has one task"
 
     def _requests_broken(self) -> Iterator[str]:
         for key in REQUESTS:
@@ -246,6 +267,8 @@ class World:
         reconciler.run_once()
         if self.state == "requested":
             consume()
+        elif self.state == "ticked":
+            tick(2)
         if Task.objects.filter(status="scheduled").update(run_after=datetime.now(UTC) - PAST):
             make_due()
         for _ in range(6):
@@ -263,6 +286,11 @@ class World:
     def name_of(self, task_id: uuid.UUID) -> str:
         """Return x or y, or the id of another."""
         return {self.x: "x", self.y: "y"}.get(task_id, str(task_id))
+
+
+def tick(minute: int) -> int:
+    """Let schedules tick that are due then."""
+    return run_due(now=NOON + timedelta(minutes=minute))
 
 
 def _cancel(task_id: uuid.UUID) -> None:
