@@ -116,14 +116,9 @@ class Explorer:
 
     def try_plan(self, meeting: Meeting, plan: Plan) -> tuple[Run, list[str]]:
         """Run one plan; return what happened and what it broke."""
-        world = self.world
+        world, labels = self.world, _labels(meeting.names)
         world.begin(meeting.state)
-        labels = _labels(meeting.names)
-        actions = {
-            label: (lambda name=name, number=number: TRANSITIONS[name].act(world, number))
-            for number, (label, name) in enumerate(zip(labels, meeting.names, strict=True))
-        }
-        run = self.control.run(actions, plan)
+        run = self.run(meeting, plan)
         problems = [f"{label}: {problem}" for label, problem in self._errors(run)]
         if run.stuck:
             return run, [*problems, "all actors wait for each other"]
@@ -137,6 +132,14 @@ class Explorer:
             if broken and (label in run.values or label != run.faulted):
                 problems += broken(world, run.values.get(label), run.errors.get(label))
         return run, problems + self._settled()
+
+    def run(self, meeting: Meeting, plan: Plan) -> Run:
+        """Run one plan on the world as it is."""
+        actions = {
+            label: (lambda name=name, number=number: TRANSITIONS[name].act(self.world, number))
+            for number, (label, name) in enumerate(zip(_labels(meeting.names), meeting.names, strict=True))
+        }
+        return self.control.run(actions, plan)
 
     def _settled(self) -> list[str]:
         """Return what is wrong after everything has come to its end. An end that was seen is not judged again."""
