@@ -64,9 +64,7 @@ class Schema(AutoSchema):
             found = super()._get_request_body(direction)  # type: ignore[no-untyped-call]
         finally:
             self.method = method
-        if found and not shared(serializer).is_demanded:
-            found.pop("required", None)
-        return found
+        return found and found | {"required": shared(serializer).is_demanded}
 
     def _docstring(self) -> str:
         return inspect.getdoc(getattr(self.view, self.method.lower())) or ""
@@ -84,6 +82,8 @@ def own_endpoints(endpoints: list[Any], **_: Any) -> list[Any]:
 def _options(view: type[Any], method: str, endpoint: Endpoint) -> dict[str, Any]:
     request = endpoint.request_of(view, method)
     responses: dict[Any, Any] = {(endpoint.status, endpoint.media_type): endpoint.answer}
+    if endpoint.other_media_type:
+        responses[endpoint.status, endpoint.other_media_type] = endpoint.answer
     if endpoint.also is not None:
         status, answer = endpoint.also
         responses[status, endpoint.media_type] = answer

@@ -44,6 +44,7 @@ class Endpoint:
     example: Any = None
     problems: tuple[int, ...] = ()  # in addition to those that follow from method and address
     media_type: str = "application/json"
+    other_media_type: str = ""  # for the same answer in another format
     tag: str | None = None
 
     def tag_of(self, view: type[Any]) -> str:

@@ -81,7 +81,9 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
         example={"action": "reprioritise", "priority": "high", "filter": {"parameters": {"order_id": 42}}},
     ),
     (tasks.TaskCountView, "GET"): Endpoint(id="count_tasks", answer=record({"count": COUNT, "capped": FLAG})),
-    (tasks.TaskExportView, "GET"): Endpoint(id="export_tasks", answer=TEXT, media_type="application/x-ndjson"),
+    (tasks.TaskExportView, "GET"): Endpoint(
+        id="export_tasks", answer=TEXT, media_type="application/x-ndjson", other_media_type="text/csv",
+    ),
     (tasks.TaskView, "GET"): Endpoint(id="get_task", answer=ref("TaskDetail")),
     (tasks.TaskView, "DELETE"): Endpoint(
         id="cancel_task", answer=record({"task_id": UUID, "status": STATUS, "cancel_requested": FLAG}), problems=(409,),

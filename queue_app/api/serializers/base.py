@@ -70,7 +70,7 @@ class Field(serializers.Field[Any, Any, Any, Any]):
 class ListOf(Field):
     """A list of values of one field; in a query string, repeated or separated by commas."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by name
         self,
         child: Any,
         most: int,
@@ -78,10 +78,12 @@ class ListOf(Field):
         least: int = 0,
         code: str = "too_many",
         into: Callable[[list[Any]], Any] = list,
+        unique: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(self._items, {}, **options)
         self._child, self._most, self._least, self._code, self._into = child, most, least, code, into
+        self._unique = unique  # said by the schema; ``into`` checks it
 
     def bind(self, field_name: str, parent: Any) -> None:
         """Bind the field of the items too."""
@@ -128,7 +130,8 @@ class ListOf(Field):
     def schema(self) -> Schema:
         """Return the JSON Schema of the list."""
         bounds = ({"minItems": self._least} if self._least else {}) | {"maxItems": self._most}
-        return {"type": "array", "items": self._child.schema()} | bounds
+        unique = {"uniqueItems": True} if self._unique else {}
+        return {"type": "array", "items": self._child.schema()} | bounds | unique
 
 
 class OneOrSeveral(ListOf):

@@ -66,8 +66,10 @@ class Resumption(Body):
     """A task type, a key, or everything."""
 
     rules: ClassVar[Schema] = {
-        "if": {"properties": {"scope": {"const": pause.EVERYTHING}}},
-        "else": {"required": ["name"]},
+        "oneOf": [
+            {"properties": {"scope": {"const": pause.EVERYTHING}, "name": False}},
+            {"properties": {"scope": {"enum": [str(scope) for scope in SCOPES]}}, "required": ["name"]},
+        ]
     }
     scope = kinds.word([pause.EVERYTHING, *SCOPES], required=True)
     name = kinds.text(TYPE_LENGTH)
@@ -99,7 +101,7 @@ class AutoscaleQuery(Query):
 
     slots = kinds.whole(1, MAX_SLOTS, help_text="Number of slots of one worker.")
     seconds = kinds.whole(
-        1, MAX_SECONDS, default=TARGET_SECONDS, help_text="Time in which the tasks should be finished."
+        1, MAX_SECONDS, default=int(TARGET_SECONDS), help_text="Time in which the tasks should be finished."
     )
 
 

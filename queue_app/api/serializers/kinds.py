@@ -132,6 +132,8 @@ def whole(low: int, high: int, **options: Any) -> Field:
     """A whole number."""
 
     def check(value: Any, name: str) -> int:
+        if type(value) is float and value.is_integer():  # JSON Schema, too, counts 3.0 as an integer
+            value = int(value)
         if type(value) is not int:
             raise InvalidTaskData(name, f"{name} must be a whole number.", code="integer_expected")
         return _within(value, name, low, high)

@@ -179,7 +179,7 @@ def _once(running: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
 class Farewell(Body):
     """A worker that leaves."""
 
-    running = ListOf(Progress(), MAX_RUNNING, default=(), into=_once)
+    running = ListOf(Progress(), MAX_RUNNING, default=(), into=_once, unique=True)
     draining = kinds.flag(default=False)
     tasks_done = kinds.whole(0, 2**53, default=0)
 

@@ -99,7 +99,7 @@ def _edit[T: models.Model](
     except ValidationError as error:
         field, messages = next(iter(error.message_dict.items()))
         field = "" if field == "__all__" else field
-        raise InvalidTaskData(field, " ".join(messages), code="out_of_range") from None
+        raise InvalidTaskData(field, " ".join(messages)) from None
     row.save()
     audit.record("edit", type(row).__name__.lower(), [row.pk], by=by, via=audit.API, before=before, after=changes)
     return row

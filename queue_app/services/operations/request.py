@@ -56,7 +56,9 @@ class Action:
 
     def __post_init__(self) -> None:
         if (self.band is None) == (self.kind is OperationKind.REPRIORITISE):
-            raise InvalidTaskData("priority", "priority goes with reprioritise, and only with it.", code="required")
+            raise InvalidTaskData(
+                "priority", "priority goes with reprioritise, and only with it.", code="conflicting_fields"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,7 +163,7 @@ FIELDS = {
     "max_retries -5": ({"max_retries": -5}, "out_of_range"),
     "max_retries 10^9": ({"max_retries": 10**9}, "out_of_range"),
     "max_retries 1.5": ({"max_retries": 1.5}, "integer_expected"),
-    "max_retries 3.0": ({"max_retries": 3.0}, "integer_expected"),
+    "max_retries 3.5": ({"max_retries": 3.5}, "integer_expected"),
     "max_retries true": ({"max_retries": True}, "integer_expected"),
     "max_retries text": ({"max_retries": "5"}, "integer_expected"),
     "max_retries Arabic digit": ({"max_retries": "\u0665"}, "integer_expected"),

@@ -56,7 +56,7 @@ def test_only_staff_with_the_permission_edit(alice, staff):
         ({"max_concurrent": 1.5}, "integer_expected"),
         ({"max_retries": 101}, "out_of_range"),
         ({"expire_eagerly": None}, "boolean_expected"),
-        ({"expire_eagerly": True}, "out_of_range"),
+        ({"expire_eagerly": True}, "invalid"),
         ({"description": "\x00"}, "invalid_characters"),
         ({"timeout_seconds": 0}, "out_of_range"),
         ({"order": "random"}, "unknown_choice"),
