@@ -18,7 +18,6 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
-from django.views.decorators.clickjacking import xframe_options_sameorigin
 
 from queue_app import registry
 from queue_app.admin.columns import column, permission
@@ -250,7 +249,10 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         """Return the next ticks of a posted form, in words and as a list."""
         if not (self.has_add_permission(request) or self.has_change_permission(request)):
             raise PermissionDenied
-        return _same_origin(request, _preview(request.POST))
+        context = _preview(request.POST)
+        if request.headers.get("X-Requested-With") == "fetch":
+            return render(request, "admin/queue_app/schedule/includes/preview.html", context)
+        return self.own_page(request, "schedule/preview.html", _("The next ten ticks"), **context)
 
     @page("<path:object_id>/run/", "run")
     def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -342,8 +344,3 @@ def _preview(data: Mapping[str, Any]) -> dict[str, Any]:
     except InvalidTaskData as error:
         return {"problem": error.message}
     return {"words": recurrence.words, "coming": pages.coming(recurrence, timezone.now())}
-
-
-@xframe_options_sameorigin
-def _same_origin(request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
-    return render(request, "admin/queue_app/schedule/preview.html", context)

@@ -125,7 +125,9 @@
     let last = 0;
     const show = async () => {
       const mine = ++last;
-      const response = await fetch(preview.dataset.tqPreview, { method: 'POST', body: new FormData(form), credentials: 'same-origin' });
+      const response = await fetch(preview.dataset.tqPreview, {
+        method: 'POST', body: new FormData(form), credentials: 'same-origin', headers: { 'X-Requested-With': 'fetch' },
+      });
       if (response.ok && mine === last) {
         shown.innerHTML = await response.text();
         localise(shown);

@@ -1,0 +1,116 @@
+"""Staff work with schedules in a real browser."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from queue_app.models import PriorityPolicy, Queue, RuntimeSettings, Schedule, ScheduleTick
+from queue_app.services.enqueue.store import forget_known_queues
+from queue_app.services.schedules.edit import create_schedule
+from tests.workers import chores
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ECHO = "tests.workers.chores.echo"
+DESKTOP, PHONE = {"width": 1440, "height": 1000}, {"width": 390, "height": 844}
+
+
+@pytest.fixture
+def office():
+    """Fill the tables with schedules of a week in an office, and a day of ticks."""
+    forget_known_queues()
+    for band in range(5):
+        PriorityPolicy.objects.get_or_create(pk=band)
+    RuntimeSettings.objects.get_or_create(pk=1)
+    Queue.objects.get_or_create(pk="default")
+    User.objects.create_superuser("alice")
+    for name, when in {
+        "nightly report": {"cron": "0 3 * * *", "zone": "Europe/Berlin"},
+        "invoices": {"cron": "0 8 * * MON-FRI", "zone": "Europe/Berlin", "overlap": "skip"},
+        "newsletter": {"cron": "0 8 * * MON", "zone": "Europe/Berlin"},
+        "exchange rates": {"every": 900},
+        "month end": {"cron": "0 0 L * *", "jitter": 300},
+    }.items():
+        create_schedule(name, {"task_type": ECHO, "args": [1], "notes": f"The {name}.", **when})
+    rates = Schedule.objects.get(name="exchange rates")
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    for number in range(20):
+        outcome = "failed" if number in {4, 11} else "completed"
+        instant = now - timedelta(minutes=15 * number)
+        ScheduleTick.objects.create(
+            schedule=rates, instant=instant, kind="due", at=instant, late_seconds=0.012,
+            run_seconds=None if number == 7 else 1.5,
+            task_id=None if number == 7 else "019a2b00-0000-7000-8000-000000000000",
+            outcome=None if number == 7 else outcome,
+            reason="The schedule was paused by ada: the bank is down." if number == 7 else "",
+        )  # fmt: skip
+    return rates
+
+
+def test_the_list_the_page_and_the_week(visit, office, screenshots):
+    desk = visit(viewport=DESKTOP)
+    desk.log_in("alice")
+    desk.go("schedule/")
+    assert "last 20: 17 completed, 2 failed, 1 skipped" in desk.page.locator(".tq-strip").first.get_attribute(
+        "aria-label"
+    )
+    desk.page.screenshot(path=screenshots / "schedules.png")
+    desk.page.get_by_role("link", name="exchange rates").click()
+    desk.page.locator(".tq-coming").first.locator("li").nth(9).wait_for()
+    desk.page.screenshot(path=screenshots / "schedule.png", full_page=True)
+    desk.go("schedule/week/")
+    assert desk.page.get_by_text("At most 2 schedules tick at the same moment.").is_visible()
+    desk.page.screenshot(path=screenshots / "schedule-week.png", full_page=True)
+    assert desk.problems == []
+
+
+def test_the_preview_follows_what_one_types(visit, office, screenshots):
+    desk = visit(viewport=DESKTOP)
+    desk.log_in("alice")
+    desk.go("schedule/add/")
+    desk.page.fill("#id_cron", "*/15 8-18 * * MON-FRI")
+    desk.page.get_by_text("Every 15th minute from 08:00 through 18:59 on Monday through Friday").wait_for()
+    desk.page.fill("#id_cron", "0 0 30 2 *")
+    desk.page.get_by_text("never ticks").wait_for()
+    desk.page.fill("#id_cron", "0 7 * * *")
+    desk.page.get_by_text("At 07:00 every day").wait_for()
+    desk.page.screenshot(path=screenshots / "schedule-add.png", full_page=True)
+    desk.page.fill("#id_name", "morning")
+    desk.page.fill("#id_task_type", ECHO)
+    desk.page.fill("#id_args", "[1]")
+    desk.page.get_by_role("button", name="Save", exact=True).click()
+    desk.page.get_by_text("was added successfully").wait_for()
+    assert Schedule.objects.get(name="morning").cron == "0 7 * * *"
+    assert desk.problems == []
+
+
+def test_the_preview_without_javascript(visit, office):
+    desk = visit(viewport=DESKTOP, java_script_enabled=False)
+    desk.log_in("alice")
+    desk.go("schedule/add/")
+    desk.page.fill("#id_cron", "0 7 * * *")
+    with desk.page.context.expect_page() as opened:
+        desk.page.get_by_role("button", name="Show them").click()
+    opened.value.get_by_text("At 07:00 every day").wait_for()
+    assert desk.page.input_value("#id_cron") == "0 7 * * *"
+    assert desk.problems == []
+
+
+def test_on_a_phone_no_page_is_wider_than_the_screen(visit, office):
+    phone = visit(viewport=PHONE)
+    phone.log_in("alice")
+    for path in (
+        "schedule/",
+        f"schedule/{office.pk}/change/",
+        "schedule/add/",
+        "schedule/week/",
+        f"schedule/{office.pk}/backfill/",
+    ):
+        phone.go(path)
+        assert phone.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
+    assert phone.problems == []
+
+
+assert chores.echo  # registered by its import
