@@ -12,6 +12,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from queue_app.exceptions import IndexUnavailable
+from queue_app.workers.lifecycle import essential_thread
 from queue_app.workers.transport.base import Transport
 
 logger = logging.getLogger("taskqueue")
@@ -39,7 +40,7 @@ class Heartbeat:
         self._stop = threading.Event()
         self._is_failing = False
         self._supervisor = supervisor
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread = essential_thread(self._run, "heartbeat")
 
     def start(self) -> None:
         """Start the thread; the first heartbeat is due after one interval."""
@@ -97,7 +98,7 @@ class WakeListener:
         self._transport = transport
         self._on_wake = on_wake
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="wake-listener", daemon=True)
+        self._thread = essential_thread(self._run, "wake-listener")
 
     def start(self) -> None:
         """Start the thread."""

@@ -92,7 +92,9 @@ class Executor:
     def _prepare(self, held: ClaimedAttempt) -> _Call:
         """Find the function, decode its arguments, and tell listeners that the attempt starts."""
         claimed = held.task
-        task = registry.get(claimed.task_type)
+        task = registry.find(claimed.task_type) or registry.get(
+            claimed.task_type
+        )  # which raises and names similar ones
         args: list[Any] = json.loads(claimed.args)
         kwargs: dict[str, Any] = json.loads(claimed.parameters)
         check_arguments(task, args, kwargs)

@@ -1,5 +1,6 @@
 """A process of the runtime: its exit, signals, wake-ups, forks, and a dump of what runs."""
 
+import logging
 import math
 import os
 import signal
@@ -20,6 +21,8 @@ from django.db import connections
 from django.db.backends.signals import connection_created
 
 from queue_app.workers.context import ClaimedAttempt
+
+logger = logging.getLogger("taskqueue")
 
 #: The supervisor sends this to its children in place of a second SIGTERM. A service manager sends SIGTERM to every
 #: process of a group; together with the supervisor's own, a child would count two.
@@ -141,6 +144,25 @@ def leave_group_of_parent() -> None:
     close_stdin()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # drops one that came between fork and setpgid
+
+
+def essential_thread(target: Callable[[], object], name: str) -> threading.Thread:
+    """Return a thread without which the worker must not go on: an error of ``target`` ends the process.
+
+    Such an error is not a task's failure but that of the process: no memory, a recursion limit that a task has lowered.
+    The supervisor starts another process, and the tasks count as crashed.
+    """
+
+    def run() -> None:
+        try:
+            target()
+        except BaseException:  # noqa: BLE001 - whatever it is, the process cannot go on
+            try:
+                logger.critical("the thread %s failed; the process ends", name, exc_info=True)
+            finally:
+                os._exit(Exit.CRASHED)
+
+    return threading.Thread(target=run, name=name, daemon=True)
 
 
 def end_with_main_thread() -> None:

@@ -8,7 +8,7 @@ import threading
 from typing import Final
 
 from queue_app.workers.health import LoopHeartbeat
-from queue_app.workers.lifecycle import STDERR, Exit, Shutdown
+from queue_app.workers.lifecycle import STDERR, Exit, Shutdown, essential_thread
 
 logger = logging.getLogger("taskqueue")
 
@@ -31,7 +31,7 @@ class ProcessGuard:
         self._seconds = seconds
         self._shutdown = shutdown
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
+        self._thread = essential_thread(self._run, "guard")
 
     def __enter__(self) -> None:
         """Start to watch. Called in the main thread."""

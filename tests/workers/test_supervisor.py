@@ -117,6 +117,16 @@ def test_a_task_that_keeps_the_lock_of_python_costs_one_process(fleet, log):
     assert process.exit_code() == 0
 
 
+def test_a_process_whose_own_code_fails_is_replaced(fleet, log):
+    """A task has lowered the recursion limit, and the worker's threads cannot go on."""
+    poison = put(type_of(tasks.lower_limit), args=[log])
+    process = fleet.worker("--processes", "2", "--concurrency", "1", TASKQUEUE__RETRY__MAX_CRASHES="1")
+    eventually(lambda: status(poison) == Status.DEAD_LETTER, "it is given up")
+    ids = put_many(10, NOTE, args=["/dev/null", "after"])
+    eventually(lambda: {status(task_id) for task_id in ids} == {Status.COMPLETED}, "the others run")
+    eventually(lambda: len(process.children()) == 2, "it is replaced")
+
+
 def test_a_signal_drains_all(pair, gate):
     process, ids, pids = pair
     process.send(signal.SIGTERM)

@@ -22,6 +22,7 @@ from queue_app.registry import AnyTask
 from queue_app.workers import sessions
 from queue_app.workers.context import ClaimedAttempt, shields
 from queue_app.workers.executor import Executor
+from queue_app.workers.lifecycle import essential_thread
 from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import BacklogPool, release_connections
 
@@ -129,8 +130,9 @@ class _Loop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="event-loop", daemon=True)
+        self._thread = essential_thread(self._run, "event-loop")
         self._released_at = 0.0
+        self._stopping = False
         self._opened = 0  # sessions that this process had opened at the last check
         self._has_sessions = False
 
@@ -150,6 +152,7 @@ class _Loop:
 
     def stop(self) -> None:
         """End the event loop after the calls that were made before."""
+        self._stopping = True
         self.call(lambda: self._loop.call_soon(self._loop.stop))
         self._thread.join(timeout=BLOCKED_SECONDS)
 
@@ -168,8 +171,16 @@ class _Loop:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            while not self._stopping:
+                self._turn()
             self._loop.run_until_complete(sync_to_async(connections.close_all)())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
+
+    def _turn(self) -> None:
+        """Run the event loop until it is stopped, or until a task stops or breaks it."""
+        try:
+            self._loop.run_forever()
+        except BaseException:
+            logger.exception("a callback of a task broke the event loop, which goes on")

@@ -12,7 +12,6 @@ import os
 import selectors
 import signal
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -24,6 +23,7 @@ from queue_app.exceptions import Interruption
 from queue_app.results import earlier_attempts
 from queue_app.workers.context import ClaimedAttempt, History
 from queue_app.workers.executor import Executor
+from queue_app.workers.lifecycle import essential_thread
 from queue_app.workers.pools.base import BacklogPool
 from queue_app.workers.pools.fork_server import LEAVE_SECONDS, start_fork_server
 from queue_app.workers.pools.slot import Slot
@@ -61,7 +61,7 @@ class ProcessPool(BacklogPool):
         self._requested: deque[Slot] = deque()  # processes that the fork server has not yet reported
         self._selector = selectors.DefaultSelector()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="pool", daemon=True)
+        self._thread = essential_thread(self._run, "pool")
         self._fork_server: socket.socket
         self._fork_server_pid = 0
         self._partial_line = b""
@@ -180,8 +180,7 @@ class ProcessPool(BacklogPool):
                     if key.data is None:
                         self._read_fork_server()
                     elif key.data in self._slots:
-                        with suppress(BlockingIOError):
-                            self._read(key.data)
+                        self._read_or_kill(key.data)
                 self._watch_memory()
                 self._fill()
 
@@ -209,10 +208,22 @@ class ProcessPool(BacklogPool):
         """Handle the end of a process that this pool has not ended."""
         for slot in list(self._slots):
             if slot.pid == pid:
-                with suppress(BlockingIOError):  # a process that it started still has the connection open
+                with suppress(
+                    Exception
+                ):  # a process that it started still has the connection open, or it sent nonsense
                     while slot in self._slots and self._read(slot):
                         pass  # the messages that it sent before
                 self._report_death(slot, code)
+
+    def _read_or_kill(self, slot: Slot) -> None:
+        try:
+            self._read(slot)
+        except BlockingIOError:
+            pass
+        except Exception:
+            logger.exception("the process %d sent what is no message", slot.pid)
+            self._unregister(slot)
+            slot.kill(signal.SIGKILL, "a task wrote to its connection")
 
     def _read(self, slot: Slot) -> bool:
         """Handle the messages of a slot; return false if it hung up. The fork server then reports how it ended."""

@@ -12,6 +12,7 @@ from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
 from queue_app.workers.context import ClaimedAttempt, shields
 from queue_app.workers.executor import Executor
+from queue_app.workers.lifecycle import essential_thread
 from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import Pool, handles_interruption, prepare_slot, release_connections
 from queue_app.workers.sessions import watch_sessions
@@ -46,7 +47,7 @@ class ThreadPool(Pool):
             self._waiting.put(None)
 
     def _add_slot(self) -> None:
-        thread = threading.Thread(target=self._slot, name=f"slot-{len(self._threads) + 1}", daemon=True)
+        thread = essential_thread(self._slot, f"slot-{len(self._threads) + 1}")
         thread.start()
         self._threads.append(thread)
 

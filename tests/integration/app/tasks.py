@@ -2,9 +2,11 @@
 
 import asyncio
 import ctypes
+import inspect
 import logging
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -80,6 +82,13 @@ def end_once(log: str, how: str) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
     elif first:
         os._exit(0)
+
+
+@task
+def lower_limit(log: str) -> None:
+    """Leave hardly any stack to all threads of the process."""
+    write(log, str(os.getpid()))
+    sys.setrecursionlimit(len(inspect.stack(0)) + 12)
 
 
 @task

@@ -1,9 +1,12 @@
 """The async pool: bounded, in order; coroutines are cancelled where they await; a blocked loop is replaced."""
 
+import asyncio
+import sys
 import uuid
 
 import pytest
 
+from queue_app import task
 from queue_app.exceptions import TaskCancelled, TaskTimeout
 from queue_app.workers.executor import Executor
 from queue_app.workers.pools import asynchronous
@@ -84,3 +87,20 @@ def test_a_task_that_blocks_the_loop_is_abandoned_and_later_tasks_get_another_lo
     first._thread.join(30)
     assert not first._thread.is_alive()
     assert pool.take_outcomes() == []
+
+
+@task
+async def breaks_loop(how: str) -> None:
+    """Stop the event loop, or let a callback raise what ends it."""
+    loop = asyncio.get_running_loop()
+    if how == "stop":
+        loop.stop()
+    else:
+        loop.call_soon(sys.exit)
+    await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("how", ["stop", "exit"])
+def test_a_task_that_breaks_the_loop_costs_nothing(pool, how):
+    pool.submit([claimed(breaks_loop, how), claimed(chores.later, 4)])
+    assert {outcome.result for outcome in outcomes(pool, 2)} == {None, "8"}

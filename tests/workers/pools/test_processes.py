@@ -1,5 +1,6 @@
 """The process pool: runs in order, kills tasks that do not end, replaces processes that died or grew."""
 
+import gc
 import json
 import os
 import signal
@@ -18,8 +19,10 @@ from queue_app.workers.executor import Executor
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.pools.processes import ProcessPool
 from queue_app.workers.rlimits import ResourceLimits, parse_rlimit
+from queue_app.workers.wire import Reader
 from tests.integration.processes import eventually
 from tests.workers import chores
+from tests.workers.test_discovery import new_module
 from tests.workers.test_executor import claimed
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -146,6 +149,30 @@ def test_an_error_of_the_database_that_a_timeout_caused_is_only_its_cause(open_p
     failure = outcomes(pool, 1)[0].failure
     assert (failure.reason, failure.exception_class) == ("timeout", "queue_app.exceptions.TaskTimeout")
     assert "can't change 'autocommit' now" in failure.traceback
+
+
+@task
+def writes_to_the_worker() -> None:
+    """Write to the connection on which its process gets tasks."""
+    reader = next(item for item in gc.get_objects() if isinstance(item, Reader))
+    reader._source.sendall(b"\0\0\0\4junk")
+    time.sleep(600)
+
+
+def test_a_process_that_sends_no_message_is_killed(open_pool):
+    pool = open_pool()
+    pool.submit([claimed(writes_to_the_worker), claimed(chores.echo, 1)])
+    failed, after = outcomes(pool, 2)
+    assert "a task wrote to its connection" in failed.failure.message
+    assert after.result == "1"
+
+
+def test_a_type_that_the_worker_has_found_since_its_start(open_pool, monkeypatch):
+    source = "from queue_app import task\n@task\ndef greet():\n    return 'hello'\n"
+    new_module(monkeypatch, "taskqueue_project.demo.newer", source)
+    pool = open_pool()
+    pool.submit([claimed("taskqueue_project.demo.newer.greet")])
+    assert outcomes(pool, 1)[0].result == '"hello"'
 
 
 def test_a_process_that_dies_fails_its_task_and_is_replaced(open_pool, tmp_path):
