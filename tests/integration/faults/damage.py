@@ -10,18 +10,19 @@ from dataclasses import replace
 
 from django.db import connection
 
-from queue_app.core.states import Status
+from queue_app.core.states import TERMINAL, Status
 from queue_app.index import get_index
 from queue_app.index.keys import KINDS
 from queue_app.models import IndexGeneration, Limit, Queue, Task
 from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue_many
+from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild import rebuild
 from tests.integration.app import tasks
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import CAPS, HEARTBEAT, PATIENCE, Run
 from tests.integration.faults.starts import start
-from tests.integration.processes import ROOT, eventually
+from tests.integration.processes import ROOT
 from tests.support.damage import MANNERS, by_kind, dump, inflict
 
 #: Whoever damages these takes a limit away, until the next step of the reconciler copies it or gives leases back.
@@ -123,7 +124,7 @@ def _damage(run: Run, kinds: set[str]) -> float:
         IndexGeneration.objects.update(condemned=0, condemned_at=None)  # as if the last ten minutes had been quiet
         _load(run, WAITING)
         inflict(index, manner, by_kind(index).get(kind, []), old)
-        seconds, above = _until_done(run, time.monotonic())
+        seconds, above = _until_done(run, time.monotonic(), case=f"{kind} {manner}")
         over = max(over, above)
         if seconds > HEALED_SECONDS:
             run.broken.append(f"{kind} {manner}: everything was done only after {seconds:.1f} s")
@@ -132,7 +133,7 @@ def _damage(run: Run, kinds: set[str]) -> float:
     return over
 
 
-def _until_done(run: Run, since: float, left: int = 0) -> tuple[float, float]:
+def _until_done(run: Run, since: float, left: int = 0, case: str = "the start") -> tuple[float, float]:
     """Wait until no more tasks are left; return how long that took, and for how long a cap was exceeded on end."""
     names = {key: queue for key, queue, _ in run.order}
     above: dict[str, float] = {}
@@ -147,7 +148,9 @@ def _until_done(run: Run, since: float, left: int = 0) -> tuple[float, float]:
             else:
                 above.pop(name, None)
         time.sleep(0.02)
-    eventually(lambda: len(run.order) - run.ended() <= left, "everything ends", 1)
+    waiting = Task.objects.exclude(status__in=TERMINAL).first()
+    if len(run.order) - run.ended() > left:
+        raise AssertionError(f"after {case}, {waiting} does not end: {explain(waiting.id)}")
     return time.monotonic() - since, longest
 
 

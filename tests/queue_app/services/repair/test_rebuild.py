@@ -359,3 +359,25 @@ def test_a_senseless_number_in_the_index_does_not_count(engine):
     number = rebuild().generation
     engine.index._client.hset(engine.index.keys.generation, "number", 10**30)
     assert rebuild().generation == number + 1
+
+
+def test_a_rebuild_that_loses_redis_at_its_end_does_not_block_the_next_one(engine, full, monkeypatch):
+    """Its lock is still there; the process that has it goes on with it."""
+    plain = engine.index._call
+    lost = []
+
+    def losing(name, *args):
+        if lost or name == "finish_generation":
+            lost.append(name)
+            raise IndexUnavailable(f"{name}: gone")
+        return plain(name, *args)
+
+    monkeypatch.setattr(engine.index, "_call", losing)
+    with pytest.raises(IndexUnavailable):
+        rebuild()
+    monkeypatch.undo()
+    assert lost == ["finish_generation", "lock"]
+    assert engine.index._client.exists(engine.index.keys.lock("rebuild"))
+    assert rebuild_if_needed() is not None
+    assert not engine.index._client.exists(engine.index.keys.lock("rebuild"))
+    assert_index_agrees()
