@@ -114,9 +114,10 @@ def heal(floor) -> None:
     for _ in range(STEPS):
         floor.work(finish=0)
         breaker.reset()
-        floor.scheduler._index_back_at = 0.0
+        floor.scheduler._index_back_at = floor.scheduler._renew_at = 0.0
         tick(floor.scheduler)
         tick(floor.scheduler, "rebuild")
+    assert floor.scheduler.leads
 
 
 def finish_all(floor) -> None:

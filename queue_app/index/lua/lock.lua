@@ -4,7 +4,7 @@
 -- Returns  1 when the token holds the lock, else 0
 local key = KEYS[1] .. ':lock:' .. ARGV[1]
 local holder = redis.pcall('GET', key)
-if type(holder) == 'table' then  -- the key has another type
+if type(holder) == 'table' or redis.call('PTTL', key) == -1 then  -- no lock of ours: another type, or without expiry
   redis.call('DEL', key)
   holder = false
 end

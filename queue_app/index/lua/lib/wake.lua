@@ -156,7 +156,7 @@ local function watch_refills(profile, worker, is_idle)
   end
   for _, p in ipairs(profiles()) do
     local lasts = redis.call('PTTL', watch_key(p))
-    if lasts > left + 1000 then redis.call('DEL', watch_key(p)) end
+    if lasts == -1 or lasts > left + 1000 then redis.call('DEL', watch_key(p)) end
     if lasts < 0 or lasts > left + 1000 then wake_one(p) end
   end
   return wait
