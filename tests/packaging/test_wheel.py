@@ -173,6 +173,8 @@ class Stranger:
         """Do what each block says; what is typed in the shell goes into one session, as it is told to stay open."""
         session = []
         for block in page:
+            if block.language == "text":
+                continue  # what a command prints
             if block.mark == "run":
                 session.append(block)
                 continue

@@ -91,7 +91,8 @@ def test_a_failure_is_reported_once_when_it_is_final(hand, lines, caplog):
     levels = [record.levelno for record in caplog.records if record.name == "taskqueue"]
     assert levels == [logging.WARNING, logging.ERROR]
     warning, report = lines("taskqueue")
-    assert "stack" not in warning
+    assert "error" not in warning, "the exception is reported with the last failure only"
+    assert warning["stack"] == "Traceback ...", "the text of the traceback, without an exception"
     assert (report["error"], report["attempt"], report["status"]) == ("builtins.KeyError", 2, "dead_letter")
     assert [(found["event"], found["error_"]) for found in lines() if found["event"] == "Failed"] == [
         ("Failed", "builtins.ValueError")
