@@ -44,7 +44,7 @@ class Reloader:
                 logger.warning("%s has changed, but does not compile: %s", path, error)
                 return False
         if changed:
-            logger.info("%s has changed", ", ".join(map(str, changed)))
+            logger.info("%s has changed; the worker restarts", ", ".join(map(str, changed)))
         return bool(changed)
 
     def _run(self) -> None:

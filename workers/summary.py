@@ -20,9 +20,8 @@ class Summary:
     """Counts what was done, and logs the counts."""
 
     def __init__(self) -> None:
-        self.totals: Counter[str] = Counter()  # since the start
-        self._done: Counter[str] = Counter()  # since the last line
-        self._types: Counter[str] = Counter()
+        self._done: Counter[tuple[str, str]] = Counter()  # (what, task type), since the last line
+        self._before: Counter[str] = Counter()  # what, up to the last line
         self._since = self._next_at = time.monotonic()
 
     def add(self, what: str, count: int = 1, task_type: str = "") -> None:
@@ -30,10 +29,12 @@ class Summary:
         if not self._done:
             self._since = time.monotonic()
             self._next_at = max(self._next_at, self._since + FIRST_SECONDS)
-        self._done[what] += count
-        self.totals[what] += count
-        if task_type:
-            self._types[task_type] += count
+        self._done[what, task_type] += count
+
+    @property
+    def totals(self) -> Counter[str]:
+        """What was done since the start."""
+        return self._before + _sum(self._done, 0)
 
     def due_in(self) -> float | None:
         """Return the seconds until the next line; ``None`` if there is nothing to log."""
@@ -43,8 +44,10 @@ class Summary:
         """Log what was done since the last line, if it is time."""
         if self.due_in() != 0.0:
             return
-        done, types, now = self._done, self._types, time.monotonic()
-        self._done, self._types, self._next_at = Counter(), Counter(), now + SECONDS
+        now = time.monotonic()
+        done, types = _sum(self._done, 0), _sum(self._done, 1)
+        self._before += done
+        self._done, self._next_at = Counter(), now + SECONDS
         named = ", ".join(f"{name} {count}" for name, count in types.most_common(NAMED))
         more = f" and {len(types) - NAMED} more" if len(types) > NAMED else ""
         logger.info(
@@ -55,6 +58,15 @@ class Summary:
             f"; {running} running" if running else "",
             extra={ATTRIBUTE: {"event": "Done", **done, "running": running}},
         )
+
+
+def _sum(counts: Counter[tuple[str, str]], position: int) -> Counter[str]:
+    """Add up the counts by what was done (0) or by task type (1); leave out empty names."""
+    found: Counter[str] = Counter()
+    for key, count in counts.items():
+        if key[position]:
+            found[key[position]] += count
+    return found
 
 
 def counted(counts: Counter[str]) -> str:

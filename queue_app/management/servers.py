@@ -1,5 +1,6 @@
 """Check settings and servers before a command starts: errors are one line without secrets."""
 
+import io
 import logging
 import sys
 from argparse import ArgumentParser
@@ -54,6 +55,8 @@ class ServerCommand(BaseCommand):
 
     def print_log(self, options: dict[str, Any]) -> None:
         """Print what the process logs, unless the project's LOGGING has handlers for it."""
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)  # what tasks print appears at once, also in a container's log
         color = False if options["no_color"] else True if options["force_color"] else None
         console.install(sys.stderr, options["verbosity"], json=options["json"], color=color)
 

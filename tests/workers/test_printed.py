@@ -70,13 +70,15 @@ def test_verbosity(fleet, first_hour, option, shows):
 def test_a_worker_that_stops_says_what_it_finishes_and_what_it_gives_back(fleet, log, tmp_path):
     for name in "ab":
         put(HOLD, args=[log, name, str(tmp_path / "gate")])
-    worker = fleet.worker("--name", "w1", **DEFAULT)
+    worker = fleet.worker("--name", "w1", **DEFAULT, PYTHONUNBUFFERED="")
     eventually(lambda: len(lines(log)) == 2, "both tasks begin")
+    put(type_of(tasks.say), args=["now"])
+    eventually(lambda: "now\n" in worker.log, "what a task prints appears at once")
     worker.send(signal.SIGINT)
     eventually(lambda: "worker w1 finishes 2 tasks, 30 s at most; Ctrl-C or SIGTERM again" in worker.log, "it says so")
     worker.send(signal.SIGINT)
     assert worker.exit_code() == 5
-    assert f"worker w1 has stopped: no task has ended, 2 tasks given back ({HOLD} 2)" in worker.log
+    assert f"worker w1 has stopped: 1 completed, 2 tasks given back ({HOLD} 2)" in worker.log
 
 
 def test_the_lines_of_several_processes_have_their_numbers(fleet, first_hour):

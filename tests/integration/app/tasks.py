@@ -121,6 +121,12 @@ def complain(message: str) -> None:
 
 
 @task
+def say(text: str) -> None:
+    """Print."""
+    print(text)
+
+
+@task
 def discard(message: str) -> None:
     """Say that it is no use."""
     raise Discard(message)
