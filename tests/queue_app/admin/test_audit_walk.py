@@ -208,6 +208,9 @@ LOOKS = {
     "top": lambda _: ["--once"],
 }
 
+#: These only read, until Ctrl-C.
+FOLLOWS = {"tail"}
+
 
 def say(verb, *words):
     try:
