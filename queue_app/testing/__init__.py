@@ -8,5 +8,16 @@ A test needs only ``TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBac
 from queue_app.testing.asserts import assert_enqueued, assert_not_enqueued, drain, enqueued
 from queue_app.testing.clock import Clock, freeze
 from queue_app.testing.memory import MemoryBackend
+from queue_app.testing.schedules import assert_scheduled, run_schedules
 
-__all__ = ["Clock", "MemoryBackend", "assert_enqueued", "assert_not_enqueued", "drain", "enqueued", "freeze"]
+__all__ = [
+    "Clock",
+    "MemoryBackend",
+    "assert_enqueued",
+    "assert_not_enqueued",
+    "assert_scheduled",
+    "drain",
+    "enqueued",
+    "freeze",
+    "run_schedules",
+]

@@ -13,6 +13,7 @@ class Clock:
 
     def __init__(self, start: datetime) -> None:
         self.now = start
+        self.ticked_until = start  # schedules have ticked up to this time (``run_schedules``)
 
     def advance(self, by: float | timedelta) -> datetime:
         """Move forward by seconds or a timedelta; return the new time. Raises ``ValueError`` for going back."""

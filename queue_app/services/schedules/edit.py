@@ -13,7 +13,7 @@ from typing import Any, Final
 from django.db import IntegrityError
 
 from queue_app import registry
-from queue_app.core.priorities import Band
+from queue_app.core.priorities import Band, parse_band
 from queue_app.core.records import NewTask, TaskSpec
 from queue_app.core.signatures import check_arguments
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
@@ -100,8 +100,9 @@ def with_options(values: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(task_type, str):
         raise InvalidTaskData("task_type", "A schedule needs a task_type.", code="required")
     options = {name: given[name] for name in TASK_OPTIONS if name in given}
-    if isinstance(options.get("priority"), int):
-        options["priority"] = Band(options["priority"])
+    if options.get("priority") is not None:
+        given_band = options["priority"]
+        options["priority"] = Band(given_band) if type(given_band) is int else parse_band(given_band)
     spec = check_spec(NewTask(task_type=task_type, **options), registry.get(task_type))
     return given | options_of(spec)
 
