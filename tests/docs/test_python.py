@@ -16,7 +16,7 @@ from django.core.management import call_command
 from django.test import override_settings
 from django.utils.module_loading import import_string
 
-from queue_app import checks, registry
+from queue_app import checks, registry, schedules
 from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.notify import index
 from tests.docs.pages import MARKS, all_blocks, blocks, pages
@@ -43,6 +43,7 @@ def shop(request, tmp_path, monkeypatch):
     yield request.param
     for task_type in [name for name in registry._tasks if name.startswith("shop.")]:
         del registry._tasks[task_type]
+    schedules._declared.clear()
     for module in [name for name in sys.modules if name.split(".")[0] == "shop"]:
         del sys.modules[module]
 
