@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Final
 
 from django.utils import timezone
@@ -20,6 +21,9 @@ from queue_app.sql import doctor as rows
 
 #: Duration of a rebuild that is still normal.
 REBUILD_SECONDS: Final = 60.0
+#: Condemnations in a row that are reported, and for how long.
+CONDEMNED: Final = 3
+CONDEMNED_RECENTLY: Final = timedelta(minutes=10)
 #: Maximum number of rows that are counted for the comparison with the index.
 COMPARED: Final = 2_000_000
 #: Pause before a difference is counted again: tasks move between the two counts.
@@ -44,7 +48,15 @@ def check_index() -> Iterator[Finding]:
         return
     if stats.state == "ready" and row is not None and stats.generation == row.number and row.ready_at:
         age = (now - row.ready_at).total_seconds()
-        yield ok("index", f"generation {row.number}, ready for {age:,.0f} s")
+        if row.condemned >= CONDEMNED and row.condemned_at and now - row.condemned_at < CONDEMNED_RECENTLY:
+            message = (
+                f"it was condemned {row.condemned} times in a row and built anew, last because: {row.condemned_because}"
+            )
+            yield warn(
+                "index", message, "Find out what damages it: another program on this Redis and prefix, or eviction."
+            )
+        else:
+            yield ok("index", f"generation {row.number}, ready for {age:,.0f} s")
         return
     since = (now - row.started_at).total_seconds() if row is not None and row.started_at else None
     what = f"the index is {stats.state}"

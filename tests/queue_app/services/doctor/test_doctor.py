@@ -11,10 +11,12 @@ from django.utils import timezone
 
 from queue_app.index import get_index
 from queue_app.management.servers import report_eviction
-from queue_app.models import MaintenanceJob, Queue, RuntimeSettings, Task, Worker
+from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSettings, Task, Worker
 from queue_app.services import doctor
 from queue_app.services.control.pause import pause
 from queue_app.services.doctor import Finding, Level, servers, work
+from queue_app.services.generation import condemn
+from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.watchdog import Watchdog
 from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep.jobs import take_lead
@@ -271,6 +273,17 @@ def test_an_index_that_is_being_rebuilt(engine, monkeypatch):
     assert_finding(work.check_index, Level.WARN, "rebuilding, for 0 s now")
     monkeypatch.setattr(work, "REBUILD_SECONDS", -1.0)
     assert_finding(work.check_index, Level.FAIL, "rebuilding")
+
+
+def test_an_index_that_is_damaged_again_and_again(engine):
+    for _ in range(3):
+        assert_finding(work.check_index, Level.OK, "ready for")
+        assert condemn("a key has the wrong type")
+        IndexGeneration.objects.update(condemned_at=timezone.now() - timedelta(seconds=60))
+        rebuild()
+    assert_finding(work.check_index, Level.WARN, "condemned 3 times in a row and built anew, last because: a key has")
+    IndexGeneration.objects.update(condemned_at=timezone.now() - timedelta(minutes=11))
+    assert_finding(work.check_index, Level.OK, "ready for")
 
 
 def test_no_scheduler(engine):

@@ -9,6 +9,7 @@ from django.db import transaction
 from queue_app import signals
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import Generation
+from queue_app.index.keys import KINDS
 from queue_app.models import IndexGeneration, Queue, RuntimeSettings
 from queue_app.services.control.pause import pause
 from queue_app.services.control.queues import set_queue_limits
@@ -18,6 +19,7 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import claim as claim_rows
 from queue_app.sql import snapshot
 from queue_app.sql.database import atomic
+from tests.support.damage import by_kind, change_type
 from tests.support.engine import (
     Side,
     assert_index_agrees,
@@ -380,4 +382,15 @@ def test_a_rebuild_that_loses_redis_at_its_end_does_not_block_the_next_one(engin
     assert engine.index._client.exists(engine.index.keys.lock("rebuild"))
     assert rebuild_if_needed() is not None
     assert not engine.index._client.exists(engine.index.keys.lock("rebuild"))
+    assert_index_agrees()
+
+
+@pytest.mark.parametrize("kind", [kind for kind, each in KINDS.items() if each.is_kept])
+def test_a_rebuild_works_whatever_type_the_keys_have(engine, full, kind):
+    client = engine.index._client
+    keys = by_kind(engine.index).get(kind) or [f"{engine.index.keys.prefix}:{kind}x".encode()]
+    for key in keys:
+        change_type(client, key)
+    assert rebuild() is not None
+    assert engine.index.wrong_types(keys) == []
     assert_index_agrees()
