@@ -207,9 +207,11 @@ class ScheduleTick(models.Model):
         ordering: ClassVar = ["-instant"]
         indexes: ClassVar = [
             models.Index(fields=["task_id"], condition=Q(task_id__isnull=False), name="taskqueue_ticks_by_task"),
-            # services.schedules.history: ticks whose task may have ended
+            # services.schedules: ticks whose task may run, or may have ended
             models.Index(
-                fields=["id"], condition=Q(task_id__isnull=False, outcome__isnull=True), name="taskqueue_ticks_open"
+                fields=["schedule"],
+                condition=Q(task_id__isnull=False, outcome__isnull=True),
+                name="taskqueue_ticks_open",
             ),
             models.Index(fields=["at"], name="taskqueue_ticks_by_age"),  # services.schedules.history: purge
         ]

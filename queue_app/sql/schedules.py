@@ -9,16 +9,20 @@ from queue_app.core.states import PENDING
 from queue_app.models import ScheduleTick
 from queue_app.sql.database import alias, execute, fetch_all, fetch_value
 
-#: Newest ticks of a schedule whose tasks are looked at. Completed tasks are left out: they never run again.
-_LOOKED_AT: Final = 1000
+#: Newest ticks of a schedule whose ended tasks are looked at: staff may have let one of them run again.
+_LOOKED_AT: Final = 100
 
 _PENDING: Final = ", ".join(f"'{status}'" for status in sorted(PENDING))
 _LIVE: Final = f"""
 SELECT tick.schedule_id, t.id, t.status
 FROM unnest(%s::bigint[]) AS wanted (id) CROSS JOIN LATERAL (
     SELECT schedule_id, task_id FROM queue_app_scheduletick
-    WHERE schedule_id = wanted.id AND task_id IS NOT NULL AND outcome IS DISTINCT FROM 'completed'
-    ORDER BY instant DESC LIMIT {_LOOKED_AT}
+    WHERE schedule_id = wanted.id AND task_id IS NOT NULL AND outcome IS NULL
+    UNION
+    SELECT schedule_id, task_id FROM (
+        SELECT schedule_id, task_id, outcome FROM queue_app_scheduletick
+        WHERE schedule_id = wanted.id ORDER BY instant DESC LIMIT {_LOOKED_AT}
+    ) AS newest WHERE outcome IN ('cancelled', 'dead_letter', 'expired', 'failed')
 ) AS tick JOIN queue_app_task AS t ON t.id = tick.task_id
 WHERE t.status IN ({_PENDING}) ORDER BY t.id
 """

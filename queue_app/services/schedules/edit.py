@@ -159,6 +159,8 @@ def plan_ahead(schedule: Schedule, now: datetime) -> None:
     """Set the next tick after ``now``; raise ``InvalidTaskData`` if there is none."""
     schedule.next_instant = schedule.recurrence.after(now)
     schedule.due_at = next_look(schedule, schedule.next_instant)
+    if schedule.held_instant is not None:
+        schedule.due_at = now
     if schedule.next_instant is None:
         field = "instants" if schedule.instants else "ends_at"
         raise InvalidTaskData(

@@ -159,7 +159,8 @@ class _Turn:
 
     def _decide(self) -> datetime | None:
         schedule = self.schedule
-        if schedule.held_instant is not None and not self.live:
+        is_paused = schedule.paused and not (schedule.resume_at and schedule.resume_at <= self.now)
+        if schedule.held_instant is not None and not self.live and not is_paused:
             held, schedule.held_instant = schedule.held_instant, None
             self._enqueue(held, TickKind.DUE, "It waited until the task of an earlier tick had ended.")
         if schedule.next_instant is None:
@@ -171,7 +172,7 @@ class _Turn:
             policy_of(schedule),
             lambda instant: jitter_of(schedule.name, instant, schedule.jitter),
         )
-        if schedule.paused and not (schedule.resume_at and schedule.resume_at <= self.now):
+        if is_paused:
             self._pass_over(planned)
         else:
             self._run(planned)

@@ -1,21 +1,27 @@
 """Schedules tick: each tick once, in one transaction with its task."""
 
+import json
 import logging
+import re
 import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection, transaction
 
+from queue_app.core.ids import uuid7
 from queue_app.models import Queue, Schedule, ScheduleTick, Task, TaskPayload
 from queue_app.services.control.pause import pause_schedule, resume_schedule
+from queue_app.services.lifecycle.actions import retry_many
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.read.explain import explain
 from queue_app.services.schedules import tick
 from queue_app.services.schedules.edit import create_schedule, delete_schedule, update_schedule
+from queue_app.services.schedules.history import settle
 from queue_app.services.schedules.run import run_schedule
 from queue_app.services.schedules.tick import run_due
-from tests.support.engine import assert_index_agrees, at_once, done, rolled_back, take
+from queue_app.sql import schedules as rows
+from tests.support.engine import assert_index_agrees, at_once, done, failed, rolled_back, take
 from tests.workers import chores
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -203,6 +209,46 @@ def test_overlap_queue_one_lets_one_tick_wait(engine, worker):
     assert Task.objects.count() == 2
     run_due(now=minutes(4))
     assert history()[-1] == (4, "due", "Waits,")
+
+
+def test_a_tick_that_waits_survives_an_edit_and_a_pause(engine, worker):
+    every_minute(overlap="queue_one")
+    run_due(now=minutes(1))
+    run_due(now=minutes(2))
+    update_schedule("minutely", {"every": 3600}, now=minutes(2.5))
+    pause_schedule("minutely")
+    end(worker)
+    run_due(now=minutes(3))
+    assert history()[-1] == (2, "due", "Waits,")
+    resume_schedule("minutely")
+    run_due(now=minutes(4))
+    assert history() == [(1, "due", "task"), (2, "due", "task")]
+
+
+def test_a_task_that_staff_run_again_overlaps(engine, worker):
+    every_minute(overlap="skip")
+    run_due(now=minutes(1))
+    finish([failed(task, retriable=False) for task in take(worker)])
+    settle()
+    retry_many([Task.objects.get().id], by="ada")
+    run_due(now=minutes(2))
+    assert history()[-1] == (2, "due", "Skipped,")
+
+
+def test_the_look_for_overlaps_does_not_read_the_history(engine):
+    schedule = every_minute(overlap="skip")
+    done_long_ago = [
+        ScheduleTick(
+            schedule=schedule, instant=minutes(-number), kind="due", at=NOON, task_id=uuid7(), outcome="completed"
+        )
+        for number in range(1, 3000)
+    ]
+    ScheduleTick.objects.bulk_create(done_long_ago)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE queue_app_scheduletick")
+        cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + rows._LIVE, [[schedule.pk]])
+        plan = json.dumps(cursor.fetchone()[0])
+    assert max(map(int, re.findall(r'"Actual Rows": (\d+)', plan))) <= 100
 
 
 def test_overlap_cancel_previous(engine, worker):
