@@ -140,7 +140,7 @@ class Lookout:
     def _of_job(self, now: float, job: Turns) -> Iterator[Stall]:
         """Yield a job that fails again and again, or gets no turn."""
         idle = now - max(job.turned_at, self.began_at)
-        if _fails(job, now):
+        if self._fails(job, now):
             error = f"{type(job.error).__name__}: {' '.join(str(job.error).split())}"
             text = f"The scheduler's job {job.name} has failed {job.failures} times in a row: {error:.300}"
             yield Stall(StallKind.JOB, job.name, text)
@@ -149,6 +149,17 @@ class Lookout:
             text = f"The scheduler's job {job.name} {every}, and has had no turn for {idle:.0f} s."
             yield Stall(StallKind.JOB, job.name, text)
 
+    def _fails(self, job: Turns, now: float) -> bool:
+        """Whether a job has failed for long, for another reason than a server that is away.
+
+        While PostgreSQL is away there are no looks, so failures from before the watch began do not count.
+        """
+        if job.failing_since is None or job.failures < FEWEST_FAILURES or job.turned_at < self.began_at:
+            return False
+        if now - max(job.failing_since, self.began_at) < STALL_SECONDS:
+            return False
+        return not isinstance(job.error, IndexUnavailable) or is_refusal(job.error)
+
 
 def _of_upkeep(names: Iterable[str]) -> Iterator[Stall]:
     """Yield the upkeep jobs that not even the scheduler has run."""
@@ -156,13 +167,6 @@ def _of_upkeep(names: Iterable[str]) -> Iterator[Stall]:
         when = f"last succeeded at {moment(job.succeeded_at)}" if job.succeeded_at else "has never succeeded"
         error = f" Its last error: {job.error:.300}" if job.error else ""
         yield Stall(StallKind.JOB, job.name, f"The upkeep job {job.name} {when}.{error}")
-
-
-def _fails(job: Turns, now: float) -> bool:
-    """Whether a job has failed for long, for another reason than a server that does not answer."""
-    if job.failing_since is None or job.failures < FEWEST_FAILURES or now - job.failing_since < STALL_SECONDS:
-        return False
-    return not isinstance(job.error, IndexUnavailable) or is_refusal(job.error)
 
 
 def _index_is_away() -> bool:

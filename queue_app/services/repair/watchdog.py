@@ -24,6 +24,7 @@ from django.utils import timezone
 
 from queue_app import signals
 from queue_app.core.stall import STALL_SECONDS, Stall, StallKind
+from queue_app.index import is_refusal
 from queue_app.services.notify import events
 from queue_app.services.read import stalls as record
 from queue_app.services.repair.index_repair import IndexRepair
@@ -40,6 +41,8 @@ MAX_GAP_SECONDS: Final = 10.0
 WRITE_SECONDS: Final = 15.0
 #: Time for which stalls that another leader found count as present: this one has to find them again.
 INHERIT_SECONDS: Final = 2 * STALL_SECONDS
+#: Jobs whose unexpected errors come from what the index holds.
+READERS: Final = frozenset({"reconcile", "fallback"})
 #: Maximum length of the text about the steps against one stall; the end is kept.
 MAX_STEPS: Final = 500
 
@@ -134,7 +137,8 @@ def _continued(stall: Stall, before: Stall | None, began: str) -> Stall:
 
 
 def _is_of_index(stall: Stall, stuck: Mapping[str, Turns]) -> bool:
-    """Whether what the index holds may be the cause: a script refuses it, or its reply makes no sense."""
+    """Whether what the index holds may be the cause: Redis refuses it, or a job that reads it fails."""
     job = stuck.get(stall.subject) if stall.kind is StallKind.JOB else None
-    fails = job is not None and job.failing_since is not None and not isinstance(job.error, DatabaseError)
-    return stall.kind is StallKind.NOT_STARTED or fails
+    if job is None or job.error is None:
+        return stall.kind is StallKind.NOT_STARTED
+    return is_refusal(job.error) or (job.name in READERS and not isinstance(job.error, DatabaseError))

@@ -228,6 +228,7 @@ def failing(yard, error: Exception, **options) -> Job:
     """Return a job that fails at every look."""
 
     def fail():
+        job.turned_at = yard.now
         raise error
 
     job = Job("reconcile", 5.0, fail, **options)
@@ -235,11 +236,21 @@ def failing(yard, error: Exception, **options) -> Job:
     return job
 
 
+def test_failures_while_postgresql_was_away_are_no_stall(yard):
+    """A job of long intervals has had no turn since PostgreSQL is back."""
+    job = failing(yard, OperationalError("gone"))
+    job.run_once()
+    job.run_once()
+    yard.each_look = lambda: None
+    yard.wait(29)
+    assert yard.kinds == []
+
+
 def test_a_script_that_fails_again_and_again(yard, no_comparison):
     """WRONGTYPE at every turn of the reconciler: a new generation replaces the key."""
     get_index()._client.hset(key("queues"), "text", "1")
     job = failing(yard, ValueError("unused"))
-    job.action = lambda: list(get_index().lane_sizes())
+    job.action = lambda: setattr(job, "turned_at", yard.now) or list(get_index().lane_sizes())
     assert 10 <= yard.until(lambda: yard.kinds == ["job"]) <= 16
     assert "WRONGTYPE" in stalls.read().stalls[0].text
     assert levels() == {Level.FAIL}
@@ -254,6 +265,17 @@ def test_an_error_of_the_database_does_not_rebuild_the_index(yard):
     assert "has failed" in stalls.read().stalls[0].text
     assert "OperationalError: canceling statement due to lock timeout" in stalls.read().stalls[0].text
     assert snapshot.generation() == before
+
+
+@pytest.mark.parametrize(("name", "rebuilds"), [("reconcile", True), ("operations", False)])
+def test_an_unexpected_error_of_a_job(yard, no_comparison, name, rebuilds):
+    """What the reconciler cannot read comes from the index; a bug in another job has nothing to do with it."""
+    job = failing(yard, ValueError("bytes is not a 16-char string"))
+    job.name = name
+    before = snapshot.generation()
+    yard.wait(30)
+    assert "ValueError: bytes is not" in stalls.read().stalls[0].text
+    assert (snapshot.generation() > before) == rebuilds
 
 
 def test_redis_that_does_not_answer_is_no_stall_of_a_job(yard):
