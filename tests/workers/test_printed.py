@@ -6,8 +6,10 @@ import signal
 
 import pytest
 from django.conf import settings as project
+from django.utils import timezone
 
 from queue_app.exceptions import IndexUnavailable
+from queue_app.models import Task
 from queue_app.registry import type_of
 from queue_app.services.upkeep.jobs import resign, take_lead
 from tests.integration.app import tasks
@@ -98,7 +100,8 @@ def test_logging_of_the_project_wins(fleet, first_hour):
 
 
 def test_a_scheduler_says_whether_it_leads_and_what_it_does(fleet, engine):
-    put(type_of(tasks.add), args=[1, 2], delay=0.01)
+    put(type_of(tasks.add), args=[1, 2], delay=3600)
+    Task.objects.update(run_after=timezone.now())
     scheduler = fleet.scheduler(**DEFAULT)
     eventually(lambda: "done in" in scheduler.log, "its first summary")
     scheduler.send(signal.SIGTERM)

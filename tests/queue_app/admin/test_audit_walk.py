@@ -208,9 +208,6 @@ LOOKS = {
     "top": lambda _: ["--once"],
 }
 
-#: These only read, until Ctrl-C.
-FOLLOWS = {"tail"}
-
 
 def say(verb, *words):
     try:
