@@ -33,6 +33,7 @@ from queue_app.index import Index, calls, scripts
 from queue_app.index import index as index_package
 from queue_app.index.client import connect
 from queue_app.sql.database import connection
+from queue_app.sql.identity import database_identity
 
 GO, DIE, LOSE, BREAK, CLOCK = "go", "die", "lose", "break", "clock"
 POSTGRESQL, REDIS = "postgresql", "redis"
@@ -108,7 +109,7 @@ class Actor(threading.Thread):
     def run(self) -> None:
         while (action := self._actions.get()) is not None:
             try:
-                connection().ensure_connection()  # to connect is no step
+                database_identity()  # to connect, and to learn where to, is no step
                 self.is_over, self._dead, self._fate = False, False, GO
                 self._stop_at("", "begin")
                 self.value = action()

@@ -12,7 +12,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import Throttling
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import InvalidTransition
-from queue_app.index import Profile, get_index
+from queue_app.index import get_index
 from queue_app.models import Limit
 from queue_app.models.operation import OperationKind
 from queue_app.services.control.pause import pause, resume
@@ -33,7 +33,7 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.requests import consume
 from queue_app.services.upkeep.maintenance import purge_tasks
 from queue_app.services.upkeep.promote import make_due, promote
-from tests.explorer.world import KEY, STATES, World, new, row, tick
+from tests.explorer.world import CHANGED, KEY, STATES, World, new, row, tick
 from tests.support.engine import done, failed
 
 EVERYWHERE: Final = tuple(state for state in STATES if state != "both")
@@ -142,7 +142,7 @@ def _replay_all(_world: World, _number: int) -> int:
 
 def _change_profile(world: World, number: int) -> None:
     hand = world.hands[1 + number]
-    worker_services.change_profile(hand.id, hand.profile, Profile.of((), ("a", "b"), ()))
+    worker_services.change_profile(hand.id, hand.profile, CHANGED)
 
 
 def _flush(_world: World, _number: int) -> None:

@@ -54,6 +54,8 @@ STATES: Final = (
     *OWN_STATES.values(),
 )
 PAST: Final = timedelta(hours=1)
+#: What a worker serves after it has changed its profile.
+CHANGED: Final = Profile.of((), ("a", "b"), ())
 #: When the schedule of the state ``ticked`` began.
 NOON: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 #: The ids of the readable requests.
@@ -206,6 +208,8 @@ class World:
         """Let dead workers be reaped, the index be repaired, and every task run to its end; yield what is wrong."""
         breaker.reset()
         self._claim_more()
+        for worker_id in Worker.objects.filter(profile=CHANGED.id).values_list("id", flat=True):
+            workers.register_in_index(CHANGED, worker_id)  # again, as it does when a rebuild has forgotten it
         index = get_index()
         index._client.delete(f"{index.keys.prefix}:lock:rebuild")  # of a rebuild that died it lapses
         reconciler = Reconciler()
