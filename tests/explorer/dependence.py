@@ -60,7 +60,7 @@ class Step:
 
 _TABLE: Final = re.compile(r"\b(?:queue_app|django|auth)_\w+|\bpg_class\b")
 _CHANGES_TASK: Final = re.compile(r"\b(UPDATE|INSERT INTO|COPY) \"?queue_app_task\b")
-_WRITES: Final = re.compile(r"\b(?:UPDATE|INSERT INTO|DELETE FROM|COPY|TRUNCATE) (?:ONLY )?\"?(\w+)")
+_WRITES: Final = re.compile(r"\b(?:UPDATE|INSERT INTO|DELETE FROM|COPY|TRUNCATE) (?:ONLY )?\"?(?!SET\b)(\w+)")
 _LOCKS: Final = re.compile(r"\bFOR (?:NO KEY )?(?:UPDATE|SHARE|KEY SHARE)\b")
 _HARMLESS: Final = re.compile(
     r"^(SELECT|WITH|SAVEPOINT|RELEASE|ROLLBACK|SET|BEGIN|COMMIT|commit_gen|rollback_gen|exit_gen)\b"

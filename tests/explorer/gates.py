@@ -181,8 +181,7 @@ class Actor(threading.Thread):
         try:
             answer = wait()
         finally:
-            status = raw.pgconn.transaction_status
-            self.step.in_transaction = status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+            self.step.in_transaction = raw.pgconn.transaction_status != TransactionStatus.IDLE
         if self.loses:
             raw.pgconn.finish()
             raise psycopg.OperationalError("the connection broke before the answer arrived")
@@ -205,7 +204,7 @@ class Actor(threading.Thread):
             raise redis.ConnectionError("the connection broke before the answer arrived")
 
 
-_LOCAL = frozenset({"set_autocommit_gen", "enter_gen"})
+_LOCAL = frozenset({"set_autocommit_gen", "enter_gen", "copy_to", "copy_end"})  # nothing is sent, or the rest of a COPY
 _PIPELINE_ENDS = "exit_gen"
 _SAVEPOINT = re.compile(r'"s\d+_x\d+"')
 _read_response = redis.connection.Connection.read_response
@@ -215,7 +214,7 @@ def _describe_statement(generator: Any) -> str:
     """Return the text of a statement, or the name of the driver's step."""
     frame = getattr(generator, "gi_frame", None)
     values = frame.f_locals if frame is not None else {}
-    query = values.get("query") or values.get("command")
+    query = values.get("query") or values.get("command") or values.get("statement")
     if query is None:
         return getattr(generator, "__name__", "message").strip("_")
     text = query.decode() if isinstance(query, bytes) else str(query)
