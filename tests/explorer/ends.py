@@ -52,6 +52,8 @@ end
 return { redis.call('GET', ARGV[2]), found }
 """
 _TELLS_ONLY: Final = (b":events", b":counters", b":wake:", b":tell")
+#: Times of which it only counts that they are set; two of one statement may be equal or not.
+_ONLY_SET: Final = re.compile(r'"(finished_at|cancel_requested_at|updated_at)": "[^"]+"')
 _TIME: Final = re.compile(r"\b20\d\d-\d\d-\d\dT[\d:.]+(?:\+00:00|Z)?")
 _NUMBER: Final = re.compile(r"(?<![\w.-])\d{13,17}(?:\.\d+)?(?![\w.])")
 _ID: Final = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
@@ -66,6 +68,7 @@ def digest(known: Collection[uuid.UUID]) -> str:
     clock, keys = index._client.eval(_KEYS, 0, index.keys.everything, CLOCK_KEY, GROUP)
     told = sorted(_line(*each) for each in keys if not any(part in each[0] for part in _TELLS_ONLY))
     text = "\n".join([str(clock), *(f"{table} {row}" for table, row in rows), *told])
+    text = _ONLY_SET.sub(r'"\1": "set"', text)
     names = {str(each) for each in known}
     text = _ranked(text, _ID, lambda value: value in names or value.startswith("00000000-"))
     now = datetime.now(UTC).isoformat()
