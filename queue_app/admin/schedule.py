@@ -30,13 +30,14 @@ from queue_app.dashboard import labels
 from queue_app.dashboard import schedules as pages
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import InvalidTaskData
-from queue_app.models import Operation, Schedule
+from queue_app.models import MaintenanceJob, Operation, Schedule
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services.operations.backfill import preview_backfill, start_backfill
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE, Options
 from queue_app.services.schedules import edit
 from queue_app.services.schedules.history import failures_in_a_row, last_success, recent
 from queue_app.services.schedules.run import run_schedule
+from queue_app.services.upkeep.maintenance import JOBS
 from queue_app.sql.database import atomic
 
 PAYLOAD: Final = ("args", "parameters")
@@ -243,6 +244,14 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         """Offer the known task types, and the preview."""
         context |= {"task_types": registry.known_types(), "preview_url": self.url_of("preview")}
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the upkeep jobs below the schedules."""
+        jobs = MaintenanceJob.objects.filter(name__in=JOBS).order_by("name")
+        may_view = request.user.has_perm("queue_app.view_maintenancejob")
+        now = timezone.now()
+        context = {"jobs": [(job, job.succeeded_at and labels.ago(job.succeeded_at, now)) for job in jobs if may_view]}
+        return super().changelist_view(request, context | (extra_context or {}))
 
     @page("preview/", "preview")
     def preview_view(self, request: HttpRequest) -> HttpResponse:

@@ -6,10 +6,12 @@ keeps metrics of its own. The parts of a name are separated by colons and contai
 - ``event:NAME:QUEUE:BAND:STATUS:REASON``: number of such events;
 - ``wait:QUEUE:BAND:STATUS:N`` and ``run:…``: attempts whose time falls into bucket ``N``;
 - ``wait:QUEUE:BAND:STATUS:us`` and ``run:…``: the sum of these times, in µs;
+- ``tick:OUTCOME``, ``late:N``, ``late:us``: ticks of schedules, and how late their tasks were enqueued;
 - ``repair:KIND``, ``stall:KIND``, ``worker:dead``, ``retry:worker_died``: defined by the code that counts.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -22,6 +24,17 @@ BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 900.0, 3600
 WAIT: Final = "wait"
 RUN: Final = "run"
 SUM: Final = "us"
+TICK: Final = "tick"
+LATE: Final = "late"
+#: What may become of a tick.
+TICKS: Final = ("enqueued", "skipped", "refused")
+
+
+def lateness_of(seconds: Iterable[float]) -> dict[str, int]:
+    """Return the increments of the histogram of lateness."""
+    found = list(seconds)
+    counts = Counter(f"{LATE}:{bisect_left(BUCKETS, late)}" for late in found)
+    return counts | {f"{LATE}:{SUM}": int(sum(found) * 1_000_000)} if found else {}
 
 
 def times_of(ended: Iterable[tuple[Outcome, Status]]) -> dict[str, int]:

@@ -22,6 +22,8 @@ PENDING_NAME: Final = "pending"
 WAITING: Final = frozenset({Status.SCHEDULED, Status.QUEUED})
 PENDING: Final = WAITING | {Status.EXECUTING}
 TERMINAL: Final = frozenset(Status) - PENDING
+#: Ends without success that no person asked for.
+FAILURES: Final = frozenset({Status.FAILED, Status.DEAD_LETTER, Status.EXPIRED})
 
 _PREDICATES: Final = {
     Status.FAILED: "has failed",

@@ -1,4 +1,4 @@
-"""The current state of everything, for the overview. It costs O(queues + workers), never O(tasks).
+"""The current state of everything, for the overview. It costs O(queues + workers + schedules), never O(tasks).
 
 A snapshot of a queue describes the last full minute, and maintenance takes one a minute. On a fresh
 install, or after a quiet time, the snapshots would show ended tasks up to two minutes late. While
@@ -13,6 +13,7 @@ from typing import Final
 from django.utils import timezone
 
 from queue_app.core.priorities import Band
+from queue_app.core.schedule_health import MANY_FAILURES, OVERDUE_SECONDS
 from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.queues import BandRow, QueueRow
 from queue_app.exceptions import IndexUnavailable
@@ -23,6 +24,8 @@ from queue_app.models.worker import WorkerStatus
 from queue_app.services.read import stalls
 from queue_app.services.read.stalls import Watched
 from queue_app.sql import charts as rows
+from queue_app.sql import schedule_health
+from queue_app.sql.schedule_health import Failing, Overdue
 
 #: Seconds for which viewers share the state, the snapshots, and the counts of ended tasks.
 FRESH: Final = 1.5
@@ -57,6 +60,8 @@ class Live:
     slots: int  # of the active workers
     dead_letters: str  # open ones; "1000+" if counting stopped, empty for none
     watched: Watched  # what stands still, by the watchdog
+    overdue: list[Overdue]  # schedules that were due and have not run
+    failing: list[Failing]  # schedules whose tasks fail again and again
 
 
 def is_late(worker: Worker, now: datetime) -> bool:
@@ -94,6 +99,8 @@ def _read(_key: str) -> Live:
         late_workers=sum(is_late(worker, now) for worker in workers),
         slots=sum(worker.concurrency for worker in active),
         watched=stalls.read(),
+        overdue=schedule_health.overdue(OVERDUE_SECONDS),
+        failing=schedule_health.failing(MANY_FAILURES),
         dead_letters=f"{MAX_DEAD}+" if dead_letters >= MAX_DEAD else str(dead_letters or ""),
     )
 

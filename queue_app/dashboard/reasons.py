@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -12,6 +12,9 @@ from django.utils.translation import ngettext
 from queue_app.dashboard import labels
 from queue_app.dashboard.live import Live, current
 from queue_app.dashboard.queues import QueueRow
+
+#: Maximum number of late schedules, and of failing ones, that are named.
+NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ def overview_context(user: Any) -> dict[str, Any]:
         by_queue.setdefault(reason.queue, []).append(reason)
     return {
         "live": now,
-        "general": by_queue.pop("", []),
+        "general": by_queue.pop("", []) + (list(of_schedules(now)) if user.has_perm("queue_app.view_schedule") else []),
         "rows": [(row, by_queue.get(row.queue.name, [])) for row in now.queues],
         "may_view_workers": user.has_perm("queue_app.view_worker"),
         "may_view_tasks": user.has_perm("queue_app.view_task"),
@@ -92,6 +95,20 @@ def _general(live: Live) -> Iterator[Reason]:
             )
             % {"count": live.late_workers}
         )
+
+
+def of_schedules(live: Live) -> Iterator[Reason]:
+    """Yield which schedules have not run, or fail again and again."""
+    for late in live.overdue[:NAMED]:
+        text = _("The schedule %(name)s was due %(time)s ago and has not run since.")
+        yield Reason(text % {"name": late.name, "time": labels.age(late.seconds)}, severe=True)
+    for failing in live.failing[:NAMED]:
+        text = _("The schedule %(name)s has failed %(count)d times in a row.")
+        yield Reason(text % {"name": failing.name, "count": failing.failures}, severe=True)
+    more = len(live.overdue[NAMED:]) + len(live.failing[NAMED:])
+    if more:
+        text = ngettext("%(count)d more schedule is late or fails.", "%(count)d more schedules are late or fail.", more)
+        yield Reason(text % {"count": more}, severe=True)
 
 
 def of_queue(row: QueueRow, now: datetime) -> Iterator[Reason]:

@@ -1,7 +1,7 @@
 """Turn the values read from the servers into metrics: name, labels, value.
 
 Labels are bounded: bands, states and reasons are fixed sets, and queues beyond
-``METRICS.MAX_QUEUES`` share the label ``other``.
+``METRICS.MAX_QUEUES`` share the label ``other``, and so do failing schedules beyond that number.
 """
 
 from collections import Counter, defaultdict
@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from queue_app import conf
-from queue_app.core.counters import BUCKETS, RUN, SUM, WAIT
+from queue_app.core.counters import BUCKETS, LATE, RUN, SUM, TICK, TICKS, WAIT
 from queue_app.core.events import EventName
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED
@@ -140,6 +140,10 @@ def _of_index(index: IndexStats, parsed: _Parsed, queue_labels: dict[str, str]) 
     )  # fmt: skip
     yield _family("worker_heartbeat_failures_total", {(): counts.get("worker:dead", 0)})
     yield _family("stalls_total", {(kind,): counts.get(f"stall:{kind}", 0) for kind in StallKind})
+    yield _family("schedule_ticks_total", {(outcome,): counts.get(f"{TICK}:{outcome}", 0) for outcome in TICKS})
+    buckets = [counts.get(f"{LATE}:{place}", 0) for place in range(len(BOUNDS))]
+    late = Times(list(accumulate(buckets)), counts.get(f"{LATE}:{SUM}", 0) / 1_000_000)
+    yield _family("schedule_lateness_seconds", {(): late})
     yield _family("index_repairs_total", {(kind,): counts.get(f"repair:{kind}", 0) for kind in REPAIRS})
 
 
@@ -198,6 +202,11 @@ def _of_rows(rows: RowStats) -> Iterator[Family]:
     yield _family("index_generation", {(): rows.generation})
     if rows.rebuild_seconds is not None:
         yield _family("index_rebuild_seconds", {(): rows.rebuild_seconds})
+    yield _family("schedule_overdue_seconds", {(): rows.schedule_overdue})
+    most = conf.get().metrics.max_queues
+    failing = [(name if place < most else OTHER, count) for place, (name, count) in enumerate(rows.schedules_failing)]
+    # The first of those that share a label fails most.
+    yield _family("schedule_failures_in_a_row", {(label,): count for label, count in reversed(failing)})
     yield _family("maintenance_age_seconds", {(job,): age for job, age in rows.job_ages.items()})
 
 

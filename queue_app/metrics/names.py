@@ -59,6 +59,15 @@ ALL: Final = (
     Metric("scheduler_leader_age_seconds", GAUGE, (), "Time since the leading scheduler renewed its lock."),
     Metric("stalled", GAUGE, ("kind",), "Work that stands still although nothing forbids it to go on, now."),
     Metric("stalls_total", COUNTER, ("kind",), "Times that the scheduler found work standing still."),
+    Metric("schedule_ticks_total", COUNTER, ("outcome",), "Ticks of schedules: enqueued, skipped or refused."),
+    Metric("schedule_lateness_seconds", HISTOGRAM, (), "Time from a tick to the enqueue of its task."),
+    Metric("schedule_overdue_seconds", GAUGE, (), "Time since a schedule was due that has not run; 0: none."),
+    Metric(
+        "schedule_failures_in_a_row",
+        GAUGE,
+        ("schedule",),
+        "Newest ticks of a schedule whose tasks have failed; only of schedules that fail.",
+    ),
     Metric("maintenance_age_seconds", GAUGE, ("job",), "Time since the last success of an upkeep job."),
 )
 

@@ -610,7 +610,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-instant'],
-                'indexes': [models.Index(condition=models.Q(('task_id__isnull', False)), fields=['task_id'], name='taskqueue_ticks_by_task'), models.Index(condition=models.Q(('outcome__isnull', True), ('task_id__isnull', False)), fields=['schedule'], name='taskqueue_ticks_open'), models.Index(fields=['at'], name='taskqueue_ticks_by_age')],
+                'indexes': [models.Index(condition=models.Q(('task_id__isnull', False)), fields=['task_id'], name='taskqueue_ticks_by_task'), models.Index(condition=models.Q(('outcome__isnull', True), ('task_id__isnull', False)), fields=['schedule'], name='taskqueue_ticks_open'), models.Index(fields=['at'], name='taskqueue_ticks_by_age'), models.Index(condition=models.Q(('outcome__in', ['dead_letter', 'expired', 'failed'])), fields=['schedule'], name='taskqueue_ticks_failed')],
                 'constraints': [models.UniqueConstraint(fields=('schedule', 'instant'), name='taskqueue_tick_once'), models.CheckConstraint(condition=models.Q(('task_id__isnull', False), models.Q(('reason', ''), _negated=True), _connector='OR'), name='taskqueue_tick_task_or_reason')],
             },
         ),

@@ -13,6 +13,7 @@ from django.db.models import F, Q
 from django.utils.dateparse import parse_datetime
 
 from queue_app.core.recurrence import Recurrence
+from queue_app.core.states import FAILURES
 from queue_app.models.columns import (
     CONCURRENCY_KEY_LENGTH,
     MAX_WEIGHT,
@@ -214,6 +215,8 @@ class ScheduleTick(models.Model):
                 name="taskqueue_ticks_open",
             ),
             models.Index(fields=["at"], name="taskqueue_ticks_by_age"),  # services.schedules.history: purge
+            # sql.schedule_health: schedules of which some tick has failed
+            models.Index(fields=["schedule"], condition=Q(outcome__in=sorted(FAILURES)), name="taskqueue_ticks_failed"),
         ]
         constraints: ClassVar = [
             # services.schedules.tick: every tick once; also serves the history of a schedule

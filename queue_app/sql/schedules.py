@@ -30,12 +30,12 @@ WHERE t.status IN ({_PENDING}) ORDER BY t.id
 # A tick that was recorded without a task may get one later: one that waited, or by a backfill.
 _RECORD: Final = """
 INSERT INTO queue_app_scheduletick AS tick
-    (schedule_id, instant, kind, at, late_seconds, task_id, reason, first_instant, count)
+    (schedule_id, instant, kind, at, late_seconds, task_id, reason, first_instant, count, outcome)
 SELECT * FROM unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::timestamptz[], %s::float8[], %s::uuid[],
-    %s::text[], %s::timestamptz[], %s::int[])
+    %s::text[], %s::timestamptz[], %s::int[], %s::text[])
 ON CONFLICT (schedule_id, instant) DO UPDATE
     SET kind = EXCLUDED.kind, at = EXCLUDED.at, late_seconds = EXCLUDED.late_seconds, task_id = EXCLUDED.task_id,
-        reason = EXCLUDED.reason
+        reason = EXCLUDED.reason, outcome = NULL
     WHERE tick.task_id IS NULL AND EXCLUDED.task_id IS NOT NULL
 RETURNING schedule_id, instant
 """
@@ -80,6 +80,7 @@ class NewTick(NamedTuple):
     reason: str = ""
     first_instant: datetime | None = None
     number: int = 1  # of consecutive ticks that it stands for
+    outcome: str | None = None  # "failed" if the task was refused
 
 
 def are_installed() -> bool:
@@ -111,10 +112,11 @@ def extend(tick: NewTick) -> bool:
 
 
 def give_up(ticks: Iterable[tuple[int, datetime, str]]) -> None:
-    """Take the task from ticks that were recorded with one, and write the reason."""
+    """Take the task from ticks that were recorded with one, write the reason, and count them as failed."""
     for schedule_id, instant, reason in ticks:
         execute(
-            "UPDATE queue_app_scheduletick SET task_id = NULL, reason = %s WHERE schedule_id = %s AND instant = %s",
+            "UPDATE queue_app_scheduletick SET task_id = NULL, outcome = 'failed', reason = %s"
+            " WHERE schedule_id = %s AND instant = %s",
             [reason, schedule_id, instant],
         )
 

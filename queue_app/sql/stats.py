@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from queue_app.core.stall import LOOK_IS_OLD, WATCHDOG
+from queue_app.sql import schedule_health
 from queue_app.sql.database import fetch_all, fetch_value
+from queue_app.sql.schedule_health import Failing
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class RowStats:
     job_ages: dict[str, float]  # upkeep job -> seconds since its last success
     stalled: dict[str, int]  # kind -> stalls that the watchdog found at its last look
     looks: bool  # whether the watchdog has looked lately
+    schedule_overdue: float  # seconds since the schedule was due that waits longest; 0: none waits
+    schedules_failing: list[Failing]  # those that fail most first
     generation: int
     rebuild_seconds: float | None  # duration of the last rebuild, or of the current one so far
     rebuilding: bool
@@ -36,6 +40,7 @@ def read() -> RowStats:
     )
     ages = {name: max(0.0, age) for name, age, _ in jobs}
     look_age = ages.pop(WATCHDOG, math.inf)
+    overdue = schedule_health.overdue(0)
     generation = fetch_all(
         "SELECT number, EXTRACT(EPOCH FROM COALESCE(ready_at, clock_timestamp()) - started_at)::float8,"
         " ready_at IS NULL FROM queue_app_indexgeneration WHERE id = 1"
@@ -48,6 +53,8 @@ def read() -> RowStats:
         job_ages=ages,
         stalled=Counter(kind for _, _, kinds in jobs for kind in kinds),
         looks=look_age <= LOOK_IS_OLD,
+        schedule_overdue=overdue[0].seconds if overdue else 0.0,
+        schedules_failing=schedule_health.failing(1),
         generation=int(number),
         rebuild_seconds=seconds,
         rebuilding=bool(rebuilding),

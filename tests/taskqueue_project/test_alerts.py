@@ -33,6 +33,8 @@ HEALTHY = {
     "index_ready": "1x240",
     'stalled{kind="not_started"}': "0x240",
     'stalls_total{kind="not_started"}': "0x80 1x160",
+    "schedule_overdue_seconds": "45x240",
+    'schedule_failures_in_a_row{schedule="nightly"}': "2x240",
     'maintenance_age_seconds{job="promote"}': "60x240",
     'maintenance_age_seconds{job="purge"}': "100x240",
 }
@@ -66,11 +68,17 @@ FAULTS = {
         90,
         30,
     ),
-    "TaskQueueNoScheduler": ({"scheduler_leading": since(20, "1", "0")}, 90, 30),
+    "TaskQueueNoScheduler": (
+        {"scheduler_leading": since(20, "1", "0"), "schedule_overdue_seconds": since(20, "45", "900")},
+        90,
+        30,
+    ),
     "TaskQueueIndexNotReady": ({"index_ready": since(20, "1", "0")}, 150, 90),
     "TaskQueueStalled": ({'stalled{kind="not_started"}': since(20, "0", "1")}, 90, 30),
     "TaskQueueStallsAgain": ({'stalls_total{kind="not_started"}': "0x79 4x160"}, 120, 30),
     "TaskQueueMaintenanceOverdue": ({'maintenance_age_seconds{job="promote"}': since(20, "60", "400")}, 90, 30),
+    "TaskQueueScheduleOverdue": ({"schedule_overdue_seconds": since(20, "45", "61")}, 90, 30),
+    "TaskQueueScheduleFails": ({'schedule_failures_in_a_row{schedule="nightly"}': since(20, "2", "3")}, 90, 30),
     "TaskQueueNotConsumed": ({'queue_active{queue="mail"}': since(20, "3", "0")}, 660, 570),
 }
 #: Conditions that resemble a fault but fire no alert, at the end of the hour.

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from queue_app.core.states import Status
+from queue_app.core.states import FAILURES, Status
 from queue_app.models import Schedule, ScheduleTick, Task
 from queue_app.sql import schedules as rows
 from queue_app.sql.database import alias
+from queue_app.sql.schedule_health import RECENT
 
 #: Ticks of one statement.
 BATCH: Final = 5000
-#: Ticks that are shown beside a schedule, and counted for its state.
-RECENT: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class RecentTick:
     @property
     def has_failed(self) -> bool:
         """Whether its task ended without success."""
-        return self.status in {Status.FAILED, Status.DEAD_LETTER, Status.EXPIRED}
+        return self.status in FAILURES
 
 
 def settle(*, limit: int = BATCH) -> int:

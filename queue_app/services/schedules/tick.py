@@ -10,7 +10,8 @@ queued rows like any other: the reconciler pushes what the index was not told.
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -18,15 +19,18 @@ from typing import Final
 from django.db import DataError, IntegrityError
 
 from queue_app.core.catch_up import Plan, Policy, plan
+from queue_app.core.counters import TICK, lateness_of
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask, TaskRow
 from queue_app.core.recurrence import jitter_of
+from queue_app.core.states import Status
 from queue_app.exceptions import TaskQueueError
 from queue_app.models import Schedule
 from queue_app.models.schedule import CatchUp, Overlap, TickKind
 from queue_app.services.enqueue.store import store_many
 from queue_app.services.enqueue.validate import check_task
 from queue_app.services.lifecycle.actions import cancel_many
+from queue_app.services.notify import events
 from queue_app.sql import schedules as rows
 from queue_app.sql.database import alias, atomic, clock
 from queue_app.sql.schedules import NewTick
@@ -61,12 +65,26 @@ def run_due(*, now: datetime | None = None, limit: int = BATCH) -> int:
         for turn in turns:
             turn.decide()
         cancel_many([task_id for turn in turns for task_id in turn.cancelled])
-        store([tick for turn in turns for tick in turn.ticks], {task.id: task for t in turns for task in t.tasks})
+        ticks = [tick for turn in turns for tick in turn.ticks]
+        refused = store(ticks, {task.id: task for turn in turns for task in turn.tasks})
         for turn in turns:
             if turn.paused is not None and not rows.extend(turn.paused):
                 rows.record([turn.paused])
         rows.move_on([turn.position for turn in turns])
+    held = {(turn.schedule.pk, turn.schedule.held_instant) for turn in turns}
+    ticks += [turn.paused for turn in turns if turn.paused]
+    events.count(_counts([tick for tick in ticks if (tick.schedule_id, tick.instant) not in held], refused))
     return len(due)
+
+
+def _counts(ticks: Sequence[NewTick], refused: Collection[uuid.UUID]) -> dict[str, int]:
+    """Return the increments of the counters for ticks; ``refused`` are tasks that could not be stored."""
+    enqueued = [tick.late_seconds for tick in ticks if tick.task_id and tick.task_id not in refused]
+    found = Counter({"enqueued": len(enqueued), "refused": len(refused)})
+    for tick in ticks:
+        if not tick.task_id:
+            found["refused" if tick.outcome else "skipped"] += tick.number
+    return {f"{TICK}:{outcome}": count for outcome, count in found.items() if count} | lateness_of(enqueued)
 
 
 def store(ticks: Sequence[NewTick], tasks: dict[uuid.UUID, TaskRow]) -> dict[uuid.UUID, str]:
@@ -239,7 +257,8 @@ class _Turn:
         try:
             task = task_of(self.schedule, instant)
         except TaskQueueError as error:
-            self.ticks.append(self._tick(instant, kind, reason=f"The task was refused: {error}"))
+            tick = self._tick(instant, kind, reason=f"The task was refused: {error}")
+            self.ticks.append(tick._replace(outcome=Status.FAILED.value))
             return
         self.tasks.append(task)
         self.live = [*self.live, (task.id, "queued")]

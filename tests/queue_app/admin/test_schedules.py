@@ -1,14 +1,16 @@
 """The pages of schedules."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 
-from queue_app.models import AuditEntry, Operation, Schedule, ScheduleTick, Task
+from queue_app.models import AuditEntry, MaintenanceJob, Operation, Schedule, ScheduleTick, Task
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.tick import run_due
+from queue_app.services.upkeep.maintenance import run_overdue
 from tests.support.factories import StaffFactory
 from tests.workers import chores
 
@@ -120,6 +122,15 @@ def test_three_failures_in_a_row_are_said(admin, schedule):
         run_due(now=NOON + timedelta(minutes=minute))
     ScheduleTick.objects.update(outcome="failed")
     assert "It has failed 3 times in a row." in text(admin.get(url("change", schedule.pk)))
+
+
+def test_the_list_shows_the_upkeep_jobs_too(schedule):
+    run_overdue("purge", every=True)
+    MaintenanceJob.objects.create(name="watchdog", succeeded_at=NOON)  # no upkeep
+    page = text(log_in(*ALL, "view_maintenancejob").get(url("changelist")))
+    assert re.search('<th scope="row">purge</th><td><time [^>]*>(just now|[0-9]+ s ago)</time>', page)
+    assert "watchdog" not in page
+    assert "Upkeep jobs" not in text(log_in(*ALL).get(url("changelist")))
 
 
 def test_run_now(admin, schedule):

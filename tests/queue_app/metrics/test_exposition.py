@@ -1,19 +1,22 @@
 """What the metrics say after things happened, and when a server does not answer."""
 
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from django.utils import timezone
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from queue_app.core.counters import TICKS
 from queue_app.core.priorities import Band
 from queue_app.core.stall import Stall, StallKind
 from queue_app.metrics.collector import QueueCollector
 from queue_app.metrics.exposition import families
 from queue_app.metrics.names import ALL, BY_NAME
 from queue_app.metrics.text import render
-from queue_app.models import Task
+from queue_app.models import Schedule, Task
+from queue_app.registry import type_of
 from queue_app.services.control.pause import pause
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.lifecycle.finish import finish
@@ -22,10 +25,15 @@ from queue_app.services.read import stalls
 from queue_app.services.read.metrics import Metrics, collect
 from queue_app.services.repair.reap import reap
 from queue_app.services.repair.workers import WorkerIdentity, register
+from queue_app.services.schedules.edit import create_schedule
+from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import promote
 from queue_app.services.upkeep.promote import make_due
 from tests.support.engine import done, failed, put, put_many, silent, take
+from tests.workers import chores
+
+ECHO = type_of(chores.echo)
 
 
 class Scrape:
@@ -57,6 +65,7 @@ def test_every_metric_is_shown_with_its_own_labels_from_the_beginning(engine):
     finish([done(task) for task in take(engine.worker())])
     take_lead("me", 15)
     promote()
+    failing_schedule()
     scrape = Scrape()
     assert scrape.names() == {metric.name for metric in ALL}
     for family in scrape.families:
@@ -196,6 +205,52 @@ def test_a_project_can_register_the_collector_with_its_own_registry(engine):
     assert registry.get_sample_value("up", {"component": "redis"}) == 1
     assert registry.get_sample_value("task_state_total", {"state": "completed"}) == 1
     assert registry.get_sample_value("task_duration_seconds_count", of_queue(status="completed")) == 1
+
+
+def failing_schedule(name="nightly", failures=1):
+    """Make a schedule whose newest ticks have failed."""
+    now = timezone.now()
+    schedule = create_schedule(name, {"task_type": ECHO, "args": [1], "every": 3600}, now=now)
+    for hour in range(failures):
+        schedule.ticks.create(instant=now + timedelta(hours=hour), at=now, task_id=uuid4(), outcome="failed")
+    return name
+
+
+def test_ticks_of_schedules_and_how_late_they_were(engine):
+    start = timezone.now() - timedelta(minutes=2)
+    create_schedule("often", {"task_type": ECHO, "args": [1], "every": 60, "overlap": "skip"}, now=start)
+    create_schedule("broken", {"task_type": ECHO, "args": [1], "every": 60}, now=start)
+    Schedule.objects.filter(name="broken").update(queue="no such name!")
+    first = Schedule.objects.get(name="often").next_instant
+    run_due(now=first + timedelta(seconds=2))
+    run_due(now=first + timedelta(seconds=62))
+    engine.index.flush()
+    scrape = Scrape()
+    assert {outcome: scrape("schedule_ticks_total", outcome=outcome) for outcome in TICKS} == {
+        "enqueued": 1, "skipped": 1, "refused": 2,
+    }  # fmt: skip
+    assert scrape("schedule_lateness_seconds_bucket", le="1.0") == 0
+    assert scrape("schedule_lateness_seconds_bucket", le="5.0") == scrape("schedule_lateness_seconds_count") == 1
+    assert scrape("schedule_lateness_seconds_sum") == pytest.approx(2, abs=0.1)
+    assert scrape("schedule_failures_in_a_row", schedule="broken") == 2, "a refused task is a failure"
+    assert scrape("schedule_failures_in_a_row", schedule="often") is None
+
+
+def test_a_schedule_that_has_not_run(engine):
+    schedule = create_schedule("late", {"task_type": ECHO, "args": [1], "every": 3600}, now=timezone.now())
+    assert Scrape()("schedule_overdue_seconds") == 0
+    Schedule.objects.filter(pk=schedule.pk).update(due_at=timezone.now() - timedelta(minutes=5))
+    assert Scrape()("schedule_overdue_seconds") == pytest.approx(300, abs=60)
+
+
+def test_failing_schedules_beyond_the_limit_are_shown_together(engine, settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "METRICS": {"MAX_QUEUES": 1}}
+    for failures in (1, 2, 3):
+        failing_schedule(f"s{failures}", failures)
+    scrape = Scrape()
+    assert scrape("schedule_failures_in_a_row", schedule="s3") == 3
+    assert scrape("schedule_failures_in_a_row", schedule="other") == 2
+    assert scrape("schedule_failures_in_a_row", schedule="s1") is None
 
 
 def test_work_that_stands_still(engine):

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from django.db import connection
@@ -11,19 +12,25 @@ from django.utils import timezone
 
 from queue_app.index import get_index
 from queue_app.management.servers import report_eviction
-from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSettings, Task, Worker
+from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSettings, Schedule, Task, Worker
+from queue_app.registry import type_of
 from queue_app.services import doctor
-from queue_app.services.control.pause import pause
-from queue_app.services.doctor import Finding, Level, servers, work
+from queue_app.services.control.pause import pause, pause_schedule, resume_schedule
+from queue_app.services.doctor import Finding, Level, schedules, servers, work
 from queue_app.services.generation import condemn
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.watchdog import Watchdog
 from queue_app.services.repair.workers import WorkerIdentity, register
+from queue_app.services.schedules.edit import create_schedule
+from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import run_overdue
 from queue_app.sql import doctor as rows
 from tests.support.engine import flush, put, put_many, take
 from tests.support.factories import DeadLetterFactory
+from tests.workers import chores
+
+ECHO = type_of(chores.echo)
 
 
 def only(findings) -> Finding:
@@ -300,6 +307,37 @@ def test_overdue_maintenance(engine):
     assert_finding(work.check_maintenance, Level.WARN, "promote 3,6")
     MaintenanceJob.objects.filter(name="promote").update(error="ValueError: no")
     assert_finding(work.check_maintenance, Level.FAIL, "promote: ValueError: no")
+
+
+def test_schedules_that_are_late_or_fail(engine):
+    assert_finding(schedules.check_schedules, Level.OK, "0 tick")
+    now = timezone.now()
+    for name in ("nightly", "hourly"):
+        create_schedule(name, {"task_type": ECHO, "args": [1], "every": 60}, now=now - timedelta(minutes=30))
+    later = now + timedelta(hours=1)
+    Schedule.objects.filter(name="hourly").update(due_at=later, next_instant=later)
+    assert_finding(schedules.check_schedules, Level.FAIL, "1 due and not run: nightly for 1,7")
+    # A scheduler that cannot let it tick puts it off.
+    Schedule.objects.filter(name="nightly").update(due_at=now + timedelta(minutes=1))
+    assert_finding(schedules.check_schedules, Level.FAIL, "nightly")
+    run_due(now=now + timedelta(minutes=1))
+    assert_finding(schedules.check_schedules, Level.OK, "2 tick")
+
+
+def test_a_schedule_fails_until_it_succeeds_or_is_paused(engine):
+    now = timezone.now()
+    schedule = create_schedule("nightly", {"task_type": ECHO, "args": [1], "every": 3600}, now=now)
+    for hour, outcome in enumerate(["failed", "completed", "failed", "dead_letter", "expired"]):
+        assert_finding(schedules.check_schedules, Level.OK, "1 tick")
+        schedule.ticks.create(instant=now + timedelta(hours=hour), at=now, task_id=uuid4(), outcome=outcome)
+    schedule.ticks.create(instant=now + timedelta(hours=5), at=now, reason="Skipped, because the earlier one runs.")
+    schedule.ticks.create(instant=now + timedelta(hours=6), at=now, task_id=uuid4())  # still runs
+    assert_finding(schedules.check_schedules, Level.WARN, "1 failed 3 times in a row or more: nightly (3 times)")
+    pause_schedule("nightly")
+    assert_finding(schedules.check_schedules, Level.OK, "1 tick")
+    resume_schedule("nightly")
+    schedule.ticks.filter(outcome=None).update(outcome="completed", task_id=uuid4())
+    assert_finding(schedules.check_schedules, Level.OK, "1 tick")
 
 
 def test_workers_that_are_missing_silent_or_dead(engine):

@@ -1,0 +1,57 @@
+"""Find schedules that have not run although they were due, and those whose tasks fail again and again."""
+
+from typing import Final, NamedTuple
+
+from queue_app.core.states import FAILURES
+from queue_app.sql.database import fetch_all
+
+#: Newest ticks of a schedule among which its failures in a row are counted.
+RECENT: Final = 20
+
+# A schedule at which a scheduler has looked in vain is put off: then only the instant tells how late it is.
+_OVERDUE: Final = """
+SELECT name, EXTRACT(EPOCH FROM statement_timestamp() - since)::float8 FROM (
+    SELECT name, LEAST(due_at, next_instant + make_interval(secs => jitter)) AS since
+    FROM queue_app_schedule WHERE due_at IS NOT NULL
+) AS due WHERE since < statement_timestamp() - make_interval(secs => %s) ORDER BY since
+"""
+_FAILED: Final = f"outcome IN ({', '.join(f"'{status}'" for status in sorted(FAILURES))})"
+# The index of failed ticks names the few schedules whose newest ticks are read.
+_FAILING: Final = f"""
+SELECT s.name, streak.failures
+FROM (SELECT DISTINCT schedule_id FROM queue_app_scheduletick WHERE {_FAILED}) AS suspect
+JOIN queue_app_schedule AS s ON s.id = suspect.schedule_id
+CROSS JOIN LATERAL (
+    SELECT count(*)::int AS failures FROM (
+        SELECT outcome, count(*) FILTER (WHERE outcome = 'completed') OVER (ORDER BY instant DESC) AS completed FROM (
+            SELECT instant, outcome FROM queue_app_scheduletick
+            WHERE schedule_id = s.id ORDER BY instant DESC LIMIT {RECENT}
+        ) AS newest
+    ) AS tick WHERE completed = 0 AND {_FAILED}
+) AS streak
+WHERE s.due_at IS NOT NULL AND NOT s.paused AND streak.failures >= %s ORDER BY streak.failures DESC, s.name
+"""
+
+
+class Overdue(NamedTuple):
+    """A schedule that no scheduler has handled although it was due, and since when, in seconds."""
+
+    name: str
+    seconds: float
+
+
+class Failing(NamedTuple):
+    """A schedule, and how many of its newest ticks have failed one after the other."""
+
+    name: str
+    failures: int
+
+
+def overdue(seconds: float) -> list[Overdue]:
+    """Return the schedules that have been due for longer, the longest first."""
+    return [Overdue(*row) for row in fetch_all(_OVERDUE, [seconds])]
+
+
+def failing(least: int) -> list[Failing]:
+    """Return the schedules with at least ``least`` failures in a row, as far as the upkeep has copied the outcomes."""
+    return [Failing(*row) for row in fetch_all(_FAILING, [least])]
