@@ -72,12 +72,12 @@ def change_values(client: redis.Redis, key: bytes) -> None:
         case "string":
             client.set(key, b"-1")
         case "zset":
-            members = client.zrange(key, 0, -1)
-            client.zadd(key, {member: ABSURD[at % len(ABSURD)] for at, member in enumerate(members)})
+            if members := client.zrange(key, 0, -1):
+                client.zadd(key, {member: ABSURD[at % len(ABSURD)] for at, member in enumerate(members)})
         case "hash":
             values = (b"\xff junk", b"-1", b"1e300", b"")
-            fields = client.hkeys(key)
-            client.hset(key, mapping={field: values[at % len(values)] for at, field in enumerate(fields)})
+            if fields := client.hkeys(key):
+                client.hset(key, mapping={field: values[at % len(values)] for at, field in enumerate(fields)})
         case _:
             add_junk(client, key)
 
@@ -86,11 +86,14 @@ def halve(client: redis.Redis, key: bytes) -> None:
     """Remove every other member, the first one too."""
     match client.type(key).decode():
         case "set":
-            client.srem(key, *sorted(client.smembers(key))[::2])
+            if members := sorted(client.smembers(key))[::2]:
+                client.srem(key, *members)
         case "zset":
-            client.zrem(key, *client.zrange(key, 0, -1)[::2])
+            if members := client.zrange(key, 0, -1)[::2]:
+                client.zrem(key, *members)
         case "hash":
-            client.hdel(key, *sorted(client.hkeys(key))[::2])
+            if fields := sorted(client.hkeys(key))[::2]:
+                client.hdel(key, *fields)
         case "stream":
             client.xdel(key, *[entry for entry, _ in client.xrange(key)][::2])
         case "list":
