@@ -6,6 +6,7 @@ The scheduler's own comparison of index and rows is switched off, so each damage
 from __future__ import annotations
 
 import signal
+import sys
 import time
 import uuid
 from dataclasses import replace
@@ -44,7 +45,8 @@ def work_stands_still(run: Run) -> None:
         noticed = time.monotonic() - began
         eventually(lambda: run.ended() == len(run.order), f"the watchdog ends it: {damage.__name__}", PATIENCE)
         seconds = time.monotonic() - began
-        print(f"{damage.__name__}: noticed after {noticed:.1f} s, all done after {seconds:.1f} s", flush=True)
+        said = f"{damage.__name__}: noticed after {noticed:.1f} s, all done after {seconds:.1f} s"
+        print(said, file=sys.stderr, flush=True)
         eventually(lambda: levels() == {Level.OK}, "the doctor is green again", PATIENCE)
         name = "longest standstill until the watchdog ended it (s)"
         run.measured[name] = max(run.measured.get(name, 0.0), seconds)
