@@ -149,7 +149,7 @@ class Caller:
     def __init__(self, port: int, secret: str) -> None:
         self._port, self._secret = port, secret
         self._newest = ""
-        body = json.dumps({"task_type": registry.type_of(noop), "parameters": {"order_id": 42}}).encode()
+        body = json.dumps({"task_type": registry.type_of(noop), "parameters": {"number": 42}}).encode()
         self._submission = self._request("POST /api/v1/tasks", body)
         self._insert = self._request("POST /bench/insert", body)
 

@@ -24,7 +24,7 @@ from queue_app.services.enqueue.validate import (
     MAX_TIMEOUT_SECONDS,
     check_capabilities,
 )
-from queue_app.services.operations.request import MAX_LIMIT, MAX_RATE, MIN_RATE, Action, Options
+from queue_app.services.operations.request import MAX_LIMIT, MAX_RATE, MIN_RATE, STATES, Action, Options
 from queue_app.services.read.task_filter import TIMES, TaskFilter, seeks_hidden
 
 MAX_TASKS: Final = 1000
@@ -33,6 +33,7 @@ PAGE_SIZE: Final = 50
 MAX_PAGE_SIZE: Final = 200
 MAX_WAIT: Final = 60
 FORMATS: Final = ("ndjson", "csv")
+ACTIONS: Final = tuple(kind.value for kind in STATES)
 STATUS_NAMES: Final = (PENDING_NAME, *(status.value for status in Status))
 #: Header that may carry the idempotency key instead of the body.
 KEY_HEADER: Final = "Idempotency-Key"
@@ -310,8 +311,8 @@ class TaskSelection(Selection):
     """An action on many tasks."""
 
     action = Field(
-        lambda value, field: OperationKind(kinds.choice(list(OperationKind), "unknown_action")(value, field)),
-        {"type": "string", "enum": [kind.value for kind in OperationKind]},
+        lambda value, field: OperationKind(kinds.choice(ACTIONS, "unknown_action")(value, field)),
+        {"type": "string", "enum": list(ACTIONS)},
         required=True,
     )
     priority = kinds.band(help_text="For reprioritise, and only for it.")

@@ -37,8 +37,8 @@ MAX_STOP_AFTER_FAILURES: Final = 1000
 MIN_RATE: Final = 0.001
 MAX_RATE: Final = 10_000
 MAX_LIMIT: Final = 2**31 - 1
-#: The status that a task must have.
-_STATES: Final[dict[OperationKind, tuple[str, ...]]] = {
+#: The actions on tasks, and the status that a task must have.
+STATES: Final[dict[OperationKind, tuple[str, ...]]] = {
     OperationKind.CANCEL: (PENDING_NAME,),
     OperationKind.REPRIORITISE: (Status.SCHEDULED, Status.QUEUED),
     OperationKind.REPLAY: (Status.DEAD_LETTER,),
@@ -167,7 +167,7 @@ def _find(operations: QuerySet[Operation], operation_id: uuid.UUID) -> Operation
 
 def applicable(action: Action, wanted: TaskFilter) -> TaskQuerySet:
     """Return the tasks of a filter to which an action applies now."""
-    tasks = matching(wanted).in_status(*_STATES[action.kind])
+    tasks = matching(wanted).in_status(*STATES[action.kind])
     return tasks if action.band is None else tasks.exclude(priority=action.band)
 
 

@@ -81,13 +81,14 @@ def register(token: WorkerToken, wanted: Registration) -> Worker:
         raise OutOfScope(
             f"The token does not allow the capabilities {', '.join(beyond)}.", code="capability_not_allowed"
         )
-    if Worker.objects.filter(name=wanted.name, status__in=LIVING).exclude(token_id=token.id).exists():
+    host = f"token {token.name}"  # the same for the old and the new secret of a rotated token
+    if Worker.objects.filter(name=wanted.name, status__in=LIVING).exclude(host=host).exists():
         raise WorkerNameTaken(f"Another living worker is called {wanted.name!r}; give this one its own name.")
     worker_id = uuid.uuid4()
     identity = WorkerIdentity(
         id=worker_id,
         name=wanted.name,
-        host=f"token {token.name}",
+        host=host,
         pid=0,
         process_identity="remote",
         version=wanted.version,

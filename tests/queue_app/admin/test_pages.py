@@ -4,6 +4,10 @@ import uuid
 from datetime import timedelta
 
 import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.test import RequestFactory
 from django.urls import reverse
 from django.utils import timezone
 
@@ -303,3 +307,19 @@ def test_the_page_works_if_the_task_module_cannot_be_imported(staff, make_task, 
     monkeypatch.setattr("queue_app.registry.get", broken)
     task = make_task(args=["positional"])
     assert "positional" in text_of(staff.get(url(Task, "change", task.pk)))
+
+
+@pytest.mark.parametrize("model", sorted(apps.get_app_config("queue_app").get_models(), key=lambda one: one.__name__))
+def test_a_nul_in_any_filter_is_answered_with_a_message(admin_client, model):
+    """PostgreSQL refuses to compare it; Django would answer with a server error."""
+    if model not in admin.site._registry:
+        return
+    page = admin.site._registry[model]
+    request = RequestFactory().get("/")
+    request.user = User.objects.get(username="admin")
+    filters = [getattr(item, "parameter_name", item) for item in page.get_list_filter(request)]
+    names = {"q", "o", "p", "fingerprint", "user", "operation_id", *map(str, filters)}
+    address = reverse(f"admin:queue_app_{model._meta.model_name}_changelist")
+    for name in names:
+        answer = admin_client.get(address, {name: "\x00"})
+        assert answer.status_code in {302, 403}, (name, answer.status_code)
