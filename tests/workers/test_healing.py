@@ -11,7 +11,7 @@ from queue_app.index.keys import KINDS
 from queue_app.models import Limit, Queue, RuntimeSettings, Task
 from queue_app.services.notify.index import breaker
 from tests.support.damage import MANNERS, by_kind, dump, inflict, restore
-from tests.support.engine import put, put_many
+from tests.support.engine import assert_index_agrees, put, put_many
 from tests.workers.stage import ECHO, QUICK, SLOW, StillWorker, tick
 
 #: Steps of the reconciler within which the index is whole again; one comes every 5 s.
@@ -149,6 +149,8 @@ def test_a_damaged_key(floor, kind, manner):
     floor.load()  # and it goes on as before
     finish_all(floor)
     assert by_kind(floor.index).keys() & SLOTS == set(), "no task waits and no slot is taken"
+    if kind in {"settings", "queue:", "limit:", "limits", "limited", "weights:"}:
+        assert_index_agrees()  # limits are copied again, down to each field
     assert floor.index.wrong_types(floor.keys()) == []
 
 

@@ -22,7 +22,12 @@ local has_rate = after.interval or after.delay
 local is_gated = after.per_user or (exists and (kind == 't' or kind == 'k'))
 local known = kind == 'a' or redis.call('SISMEMBER', kind == 'q' and LIMITED or LIMITS, kind == 'q' and name or g) == 1
 local changed = known ~= exists and (exists and next(after) ~= nil or known)
--- Parts of the copy that something else than this script removed.
+-- Parts of the copy that something else than this script removed or added.
+local own = { since = true, gated = true, rows_ahead = true, promote_2 = true, promote_3 = true, promote_4 = true }
+for _, field in ipairs(fields) do own[field] = true end
+for _, field in ipairs(redis.call('HKEYS', key)) do
+  if not own[field] then redis.call('HDEL', key, field) end
+end
 if since and since > now_us() then since = nil end
 if known and has_rate and not since then changed = true end
 if known and is_gated and redis.call('HEXISTS', SETTINGS, 'gated') == 0 then changed = true end
