@@ -11,6 +11,11 @@ import time
 import uuid
 from collections.abc import Iterable
 
+from queue_app.exceptions import InvalidTaskData
+
+#: An id as a ``UUID``, or as the text in which results, the API and logs give it.
+type Id = uuid.UUID | str
+
 _COUNTER_BITS = 42
 _POOL_BYTES = 1280
 _COUNTER_MAX = (1 << _COUNTER_BITS) - 1
@@ -82,6 +87,18 @@ def uuid7() -> uuid.UUID:
 def uuid7s(count: int) -> list[uuid.UUID]:
     """Return ``count`` new ids, in order."""
     return _generator.take(count)
+
+
+def parse_id(given: Id) -> uuid.UUID:
+    """Return an id that a caller gave; raise ``InvalidTaskData`` for what is no UUID."""
+    if isinstance(given, uuid.UUID):
+        return given
+    try:
+        return uuid.UUID(given)
+    except (ValueError, TypeError, AttributeError):
+        raise InvalidTaskData(
+            "id", f"{given!r:.100} is not an id; give a UUID, or its text.", code="invalid_id"
+        ) from None
 
 
 def as_digits(ids: Iterable[uuid.UUID]) -> list[str]:

@@ -1,6 +1,7 @@
 """Change single tasks on request: cancel, reprioritise, run now, retry, run again.
 
 Each action on many tasks skips the tasks that it does not apply to; each action on one task raises instead.
+Ids may be texts, such as ``result.id``.
 
 A cancelled task that waits ends at once. A running one is asked to stop: the index wakes its worker, which reads the
 request from the rows, as it does with every heartbeat. The task then ends as cancelled, even if the attempt succeeds.
@@ -16,8 +17,9 @@ from typing import Any
 
 from queue_app import registry
 from queue_app.core.events import EventName, occasion_of
+from queue_app.core.ids import Id, parse_id
 from queue_app.core.masking import unmask
-from queue_app.core.priorities import Band
+from queue_app.core.priorities import Band, parse_band
 from queue_app.core.records import Enqueued, NewTask, TaskRef
 from queue_app.core.states import Status, predicate
 from queue_app.displayed_payload import displayed_payload
@@ -37,20 +39,21 @@ from queue_app.sql.database import atomic, fetch_all, once_more_after_deadlock
 RETRIABLE = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED, Status.DEAD_LETTER})
 
 
-def cancel(task_id: uuid.UUID) -> Status:
+def cancel(task_id: Id) -> Status:
     """Cancel one task; return its new status: cancelled, or executing when its worker was asked to stop.
 
     Raises ``TaskNotFound``, and ``InvalidTransition`` when the task has already ended.
     """
-    changed = cancel_many([task_id])
+    found = parse_id(task_id)
+    changed = cancel_many([found])
     if not changed:
-        raise _refusal(task_id, "it can no longer be cancelled")
-    return changed[task_id]
+        raise _refusal(found, "it can no longer be cancelled")
+    return changed[found]
 
 
-def cancel_many(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Status]:
+def cancel_many(ids: Sequence[Id]) -> dict[uuid.UUID, Status]:
     """Cancel the pending tasks among ``ids``; return the new status of each."""
-    cancelled = waiting.cancel(ids)
+    cancelled = waiting.cancel([parse_id(given) for given in ids])
     queued = [task for before, _, task in cancelled if before is Status.QUEUED]
     if queued:
         on_commit(Index.remove, "remove", queued)
@@ -65,31 +68,31 @@ def cancel_many(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Status]:
     }
 
 
-def reprioritise(task_id: uuid.UUID, band: Band) -> None:
-    """Move one waiting task to ``band``, in its order; raise ``TaskNotFound``, or ``InvalidTransition``."""
+def reprioritise(task_id: Id, band: Band | str) -> None:
+    """Move one waiting task to a band or its name, in its order; raise ``TaskNotFound`` or ``InvalidTransition``."""
     if not reprioritise_many([task_id], band):
         raise _refusal(task_id, "only waiting tasks have a priority to change")
 
 
-def reprioritise_many(ids: Sequence[uuid.UUID], band: Band) -> set[uuid.UUID]:
+def reprioritise_many(ids: Sequence[Id], band: Band | str) -> set[uuid.UUID]:
     """Move the waiting tasks among ``ids`` to ``band``; return their ids."""
-    changed = waiting.reprioritise(ids, band)
+    changed = waiting.reprioritise([parse_id(given) for given in ids], parse_band(band))
     push_on_commit([task.entry for status, task in changed if status is Status.QUEUED])
     return {task.id for _, task in changed}
 
 
-def run_now(task_id: uuid.UUID) -> None:
+def run_now(task_id: Id) -> None:
     """Queue a scheduled task now; raise ``TaskNotFound``, or ``InvalidTransition`` when it is not scheduled."""
     if not run_now_many([task_id]):
         raise _refusal(task_id, "only scheduled tasks can be run early")
 
 
-def run_now_many(ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+def run_now_many(ids: Sequence[Id]) -> set[uuid.UUID]:
     """Queue the scheduled tasks among ``ids``; return their ids."""
-    return _queue_again(waiting.run_now(ids))
+    return _queue_again(waiting.run_now([parse_id(given) for given in ids]))
 
 
-def retry(task_id: uuid.UUID, *, by: str = "") -> None:
+def retry(task_id: Id, *, by: str = "") -> None:
     """Queue a task that ended without success again, with a fresh retry budget.
 
     The attempt number, which fences, goes on rising, and the errors of earlier attempts stay.
@@ -100,29 +103,31 @@ def retry(task_id: uuid.UUID, *, by: str = "") -> None:
         raise _refusal(task_id, "only tasks that ended without success can be tried again")
 
 
-def retry_many(ids: Sequence[uuid.UUID], *, by: str = "") -> set[uuid.UUID]:
+def retry_many(ids: Sequence[Id], *, by: str = "") -> set[uuid.UUID]:
     """Queue the tasks among ``ids`` that ended without success again; return their ids."""
+    found = [parse_id(given) for given in ids]
 
     def retry_all() -> set[uuid.UUID]:
         with atomic():
-            open_letters = DeadLetter.objects.open().filter(task_id__in=list(ids)).order_by("id").select_for_update()
+            open_letters = DeadLetter.objects.open().filter(task_id__in=found).order_by("id").select_for_update()
             letters = list(open_letters.values_list("id", flat=True))  # locked before tasks, as by every replay
-            fetch_all(*lock_rows(ids))
+            fetch_all(*lock_rows(found))
             replayed = replay_open(letters, by=by)
-            return {task.id for _, task in replayed} | _queue_again(waiting.requeue(ids))
+            return {task.id for _, task in replayed} | _queue_again(waiting.requeue(found))
 
     return once_more_after_deadlock(retry_all)
 
 
-def run_again(task_id: uuid.UUID, *, parameters: dict[str, Any] | None = None) -> Enqueued:
+def run_again(task_id: Id, *, parameters: dict[str, Any] | None = None) -> Enqueued:
     """Enqueue a copy of a task, with ``parameters`` if given.
 
     ``parameters`` may be edited from the displayed, masked ones: a value that is still masked keeps its true value.
 
     Raises ``TaskNotFound``, and ``InvalidTaskData`` for parameters that must not be stored.
     """
-    task = Task.objects.filter(pk=task_id).first()
-    payload = TaskPayload.objects.filter(pk=task_id).first()
+    found = parse_id(task_id)
+    task = Task.objects.filter(pk=found).first()
+    payload = TaskPayload.objects.filter(pk=found).first()
     if task is None or payload is None:
         raise TaskNotFound(f"There is no task {task_id}.")
     unmasked = payload.parameters
@@ -153,9 +158,9 @@ def _queue_again(tasks: list[TaskRef]) -> set[uuid.UUID]:
     return {task.id for task in tasks}
 
 
-def _refusal(task_id: uuid.UUID, why: str) -> TaskNotFound | InvalidTransition:
-    found = statuses([task_id])
-    if task_id not in found:
+def _refusal(task_id: Id, why: str) -> TaskNotFound | InvalidTransition:
+    found = parse_id(task_id)
+    status = statuses([found]).get(found)
+    if status is None:
         return TaskNotFound(f"There is no task {task_id}.")
-    status = found[task_id]
     return InvalidTransition(f"The task {predicate(status)}; {why}.", status=status)

@@ -12,6 +12,7 @@ import uuid
 from typing import Any
 
 from queue_app import signals
+from queue_app.core.ids import Id, parse_id
 from queue_app.core.masking import same, unmask
 from queue_app.core.records import TaskRef
 from queue_app.displayed_payload import displayed_payload
@@ -30,7 +31,7 @@ BATCH = 500
 MAX_AT_ONCE = 10_000
 
 
-def replay(dead_letter_id: uuid.UUID, *, by: str, parameters: dict[str, Any] | None = None) -> TaskRef:
+def replay(dead_letter_id: Id, *, by: str, parameters: dict[str, Any] | None = None) -> TaskRef:
     """Queue the task of a dead letter again; return the task with its place.
 
     ``parameters`` replace those of the task. They may be edited from the displayed, masked ones: a value
@@ -38,13 +39,14 @@ def replay(dead_letter_id: uuid.UUID, *, by: str, parameters: dict[str, Any] | N
     the dead letter was replayed or discarded before or its task was purged, and ``InvalidTaskData`` for
     parameters that must not be stored.
     """
+    found = parse_id(dead_letter_id)
     with atomic():
-        text = None if parameters is None else _edited(dead_letter_id, parameters)
-        moved = replay_open([dead_letter_id], by=by)
+        text = None if parameters is None else _edited(found, parameters)
+        moved = replay_open([found], by=by)
         if not moved:
-            raise refusal(dead_letter_id, "replayed")
+            raise refusal(found, "replayed")
         if text is not None:
-            rows.edit_parameters(dead_letter_id, text)
+            rows.edit_parameters(found, text)
     return moved[0][1]
 
 
@@ -75,10 +77,11 @@ def _edited(dead_letter_id: uuid.UUID, parameters: dict[str, Any]) -> str | None
     return None if same(unmasked, stored) else check_parameters(unmasked)
 
 
-def discard(dead_letter_id: uuid.UUID, *, by: str, reason: str = "") -> None:
+def discard(dead_letter_id: Id, *, by: str, reason: str = "") -> None:
     """Close a dead letter for good; raise ``DeadLetterNotFound``, or ``InvalidTransition`` when it is closed."""
-    if not discard_open([dead_letter_id], by=by, reason=reason):
-        raise refusal(dead_letter_id, "discarded")
+    found = parse_id(dead_letter_id)
+    if not discard_open([found], by=by, reason=reason):
+        raise refusal(found, "discarded")
 
 
 def discard_open(ids: list[uuid.UUID], *, by: str, reason: str = "") -> list[uuid.UUID]:

@@ -5,7 +5,6 @@ hold the slots, and which workers are alive. A claim by an idle, able worker ski
 it (``Explanation.blocking``); a test checks this. The answer describes one moment, and nothing is written.
 """
 
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from django.db.models import Sum
 from django.utils import timezone
 
 from queue_app.core.explanation import Explanation, Reason
+from queue_app.core.ids import Id, parse_id
 from queue_app.core.limit_values import Scope
 from queue_app.core.records import TaskRef
 from queue_app.core.stall import StallKind
@@ -46,13 +46,13 @@ _SUBJECTS: Final = {
 type Paused = Queue | Limit | RuntimeSettings
 
 
-def explain(task_id: uuid.UUID, visible: TaskQuerySet | None = None) -> Explanation:
+def explain(task_id: Id, visible: TaskQuerySet | None = None) -> Explanation:
     """Return all reasons why a task is not running, the most decisive first; raise ``TaskNotFound``.
 
     With ``visible``, the answer names only these tasks, and neither people nor workers.
     """
     tasks = Task.objects.using(alias()).all() if visible is None else visible
-    return explain_task(get_task(tasks, task_id), visible)
+    return explain_task(get_task(tasks, parse_id(task_id)), visible)
 
 
 def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation:

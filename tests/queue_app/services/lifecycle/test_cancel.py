@@ -7,7 +7,7 @@ import pytest
 from django.db import transaction
 
 from queue_app.core.states import Status
-from queue_app.exceptions import InvalidTransition, TaskNotFound
+from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskNotFound
 from queue_app.services.lifecycle.actions import cancel, cancel_many
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.reconcile import Reconciler
@@ -23,6 +23,23 @@ def test_a_queued_task_ends_and_leaves_the_index(engine, history):
     assert row(task_id).finished_at is not None
     assert_index_agrees()
     assert take(engine.worker()) == []
+
+
+def test_the_id_of_a_result_is_a_text(engine):
+    first, second = put_many(2)
+    assert cancel(str(first)) is Status.CANCELLED
+    assert cancel_many([str(second)]) == {second: Status.CANCELLED}
+    with pytest.raises(InvalidTransition, match="cancelled"):
+        cancel(str(first))
+    unknown = str(uuid.uuid4())
+    with pytest.raises(TaskNotFound, match=unknown):
+        cancel(unknown)
+
+
+@pytest.mark.parametrize("given", ["first", "", 7, None])
+def test_what_is_no_id_is_refused_by_name(given):
+    with pytest.raises(InvalidTaskData, match=f"{given!r} is not an id; give a UUID"):
+        cancel(given)
 
 
 def test_a_scheduled_task_ends(engine, history):

@@ -35,6 +35,14 @@ from tests.support.engine import (
 )
 
 
+def test_ids_may_be_texts(engine, hand):
+    first, second = make_dead_letters(hand, 2)
+    assert replay(str(first.id), by="ann").id == first.task_id
+    discard(str(second.id), by="ann")
+    with pytest.raises(InvalidTransition, match="replayed"):
+        replay(str(first.id), by="ann")
+
+
 def test_the_task_is_queued_again_with_a_fresh_budget(engine, hand, history):
     letter = make_dead_letter(hand, max_retries=1)
     before = row(letter.task_id)

@@ -7,7 +7,7 @@ import pytest
 from django.db import transaction
 
 from queue_app.core.priorities import Band
-from queue_app.exceptions import InvalidTransition, TaskNotFound
+from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskNotFound
 from queue_app.services.lifecycle.actions import reprioritise, reprioritise_many
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.promote import make_due
@@ -29,6 +29,16 @@ def test_within_a_band_the_time_of_queueing_counts(engine):
     reprioritise_many([old, new], Band.NORMAL)
     assert_index_agrees()
     assert take_ids(engine.worker(), 2) == [old, new]
+
+
+def test_id_and_band_may_be_texts(engine):
+    first, second = put_many(2)
+    reprioritise(str(second), "high")
+    assert row(second).priority == Band.HIGH
+    assert reprioritise_many([str(first)], "low") == {first}
+    assert row(first).priority == Band.LOW
+    with pytest.raises(InvalidTaskData, match="'urgent' is not a priority; use one of critical, high"):
+        reprioritise(first, "urgent")
 
 
 def test_a_scheduled_task_takes_its_band_along(engine):
