@@ -49,7 +49,7 @@ type Paused = Queue | Limit | RuntimeSettings
 def explain(task_id: Id, visible: TaskQuerySet | None = None) -> Explanation:
     """Return all reasons why a task is not running, the most decisive first; raise ``TaskNotFound``.
 
-    With ``visible``, the answer names only these tasks, and neither people nor workers.
+    With ``visible``, the answer names only these tasks, and neither people, the reasons that they gave, nor workers.
     """
     tasks = Task.objects.using(alias()).all() if visible is None else visible
     return explain_task(get_task(tasks, parse_id(task_id)), visible)
@@ -201,11 +201,11 @@ def _pauses(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
         if row is None or not row.paused:
             continue
         by = f" by {row.paused_by}" if row.paused_by and visible is None else ""
-        why = f": {row.paused_reason.rstrip('.')}." if row.paused_reason else "."
+        why = f": {row.paused_reason.rstrip('.')}." if row.paused_reason and visible is None else "."
         until = f" It resumes by itself {_time(row.resume_at)}." if row.resume_at else ""
-        details = {"scope": scope, "name": name, "since": row.paused_at, "reason": row.paused_reason}
+        details = {"scope": scope, "name": name, "since": row.paused_at}
         if visible is None:
-            details["by"] = row.paused_by
+            details |= {"by": row.paused_by, "reason": row.paused_reason}
         text = f"{_SUBJECTS[scope].format(name)} was paused{by} {_time(row.paused_at)}{why}{until}"
         yield Reason("paused", text, until=row.resume_at, details=details)
 

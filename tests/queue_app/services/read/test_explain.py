@@ -140,6 +140,8 @@ def test_a_pause_names_person_reason_and_end(engine):
     assert "The queue default was paused by ada" in queue.text
     assert "The bank is down. It resumes by itself" in queue.text
     assert (queue.until, explanation.next_start) == (until, None)
+    owner = explain(task_id, Task.objects.all())
+    assert not any("reason" in reason.details or "The bank" in reason.text for reason in owner.reasons)
     resume_everything()
     resume("default")
     assert blocked(task_id) == "paused paused"
