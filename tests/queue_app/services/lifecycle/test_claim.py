@@ -129,13 +129,21 @@ def test_a_cap_holds_among_claimers_at_once(engine, history):
     set_queue_limits("default", max_concurrent=3)
     put_many(40)
     hands = [engine.worker() for _ in range(4)]
+    all_have_claimed = threading.Barrier(len(hands), timeout=60)
+    at_first = []
 
     def work(hand):
+        batch = take(hand, 2)
+        at_first.extend(batch)
+        all_have_claimed.wait()  # or each could finish before the next one claims, and the cap would not be reached
         for _ in range(30):
-            if batch := take(hand, 2):
+            if batch:
                 finish([done(task) for task in batch])
+            batch = take(hand, 2)
+        finish([done(task) for task in batch])
 
     at_once([lambda h=hand: work(h) for hand in hands])
+    assert len(at_first) == 3
     assert history.most_executing() == 3
     assert_index_agrees()
 
