@@ -203,10 +203,10 @@ class ErrorBackoff:
         same = type(error).__name__ if isinstance(error, IndexUnavailable | DatabaseError) else text
         if same == self._last:
             return
-        self._last = same
         if isinstance(error, IndexUnavailable):
             logger.warning("%s; trying again", text.rstrip("."))
         elif isinstance(error, DatabaseError):
             logger.warning("PostgreSQL failed: %s; trying again", text.rstrip("."))
         else:
             logger.error("worker %s failed; trying again", self._worker_name, exc_info=error)
+        self._last = same  # after the log: where a handler of the project fails, the next try logs again

@@ -1,14 +1,18 @@
 """A worker whose servers fail, and how it recovers."""
 
+import logging
+
+import pytest
 import redis
 from django.db import DataError, OperationalError
 
 from queue_app import signals
 from queue_app.core.states import Status
+from queue_app.exceptions import UnknownProfile
 from queue_app.index import calls, client, get_index
 from queue_app.models import Task, TaskAttempt, TaskResult
 from queue_app.services.lifecycle import claim as claim_service
-from queue_app.workers.loop import RETRY_SECONDS
+from queue_app.workers.loop import RETRY_SECONDS, ErrorBackoff
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, status
 from tests.workers.stage import ECHO, QUICK, SLOW, away, statuses, teach
 
@@ -30,6 +34,26 @@ def test_outcomes_are_kept_until_they_are_written(hire, monkeypatch, warnings_lo
     assert caplog.messages[-1] == f"worker {worker.options.name} works again"
     assert TaskResult.objects.get(task_id=task_id).value == 5
     assert len(worker._in_flight) == 0
+
+
+def test_an_error_that_a_log_handler_lost_is_logged_when_it_comes_again(caplog):
+    class Broken(logging.Handler):
+        def emit(self, record):
+            raise OSError("no space left on device")
+
+    def register():
+        raise ValueError("no such profile")
+
+    backoff, broken, logger = ErrorBackoff("w"), Broken(), logging.getLogger("taskqueue")
+    logger.addHandler(broken)
+    try:
+        with pytest.raises(OSError, match="no space left"):
+            backoff.recover(UnknownProfile("gone"), register, register)
+    finally:
+        logger.removeHandler(broken)
+    caplog.clear()
+    backoff.recover(UnknownProfile("gone"), register, register)
+    assert caplog.messages == ["worker w failed; trying again"]
 
 
 def test_it_pauses_before_it_tries_again(hire, monkeypatch):
