@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import select
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -194,6 +195,9 @@ class HttpTransport(Transport):
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if connection is not None and _is_closed_by_server(connection):
+            self._drop()
+            connection = None
         if connection is None:
             kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
             connection = self._local.connection = kind(self._host, self._port, timeout=timeout)
@@ -206,6 +210,15 @@ class HttpTransport(Transport):
         connection = self._local.__dict__.pop("connection", None)
         if connection is not None:
             connection.close()
+
+
+def _is_closed_by_server(connection: http.client.HTTPConnection) -> bool:
+    """Whether the server ended an idle connection, as servers do after seconds; nothing else can be read then."""
+    if connection.sock is None:
+        return False
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _problem(data: bytes) -> tuple[str, str]:

@@ -1,8 +1,11 @@
 """The reports of a remote worker: split into requests that the server accepts; one refusal does not stop the others."""
 
 import json
+import socket
+import threading
 import uuid
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from django.utils import timezone
@@ -83,3 +86,39 @@ def test_long_logs_of_many_attempts_go_in_several_requests(server):
     server.record_progress(notes)
     assert sum(len(body["running"]) for body in server.bodies) == 64
     assert max(len(json.dumps(body)) for body in server.bodies) <= MAX_BODY + 1000
+
+
+class Hasty(BaseHTTPRequestHandler):
+    """Keeps a connection open after its answer, and closes it if no request follows at once."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = 0.05
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.callers.append(self.client_address)
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def finish(self):
+        super().finish()
+        self.request.shutdown(socket.SHUT_RDWR)
+        self.server.closed.set()
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_connection_that_the_server_closed_is_not_used_again():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hasty) as server:
+        server.callers, server.closed = [], threading.Event()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        worker = HttpTransport(f"http://127.0.0.1:{server.server_port}", "tqw_x")
+        assert worker._post("/a", {}) == {}
+        assert server.closed.wait(60)
+        assert worker._post("/b", {}) == {}
+        worker._drop()
+        server.shutdown()
+    assert len(set(server.callers)) == 2
