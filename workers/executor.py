@@ -120,7 +120,7 @@ class Executor:
 
     async def _acomplete(self, held: ClaimedAttempt, call: _Call) -> str | None:
         """Do the same as ``_complete`` for a coroutine function."""
-        may_block = call.seen is not None and has_receivers(task_finished, logging.INFO)
+        may_block = call.seen is not None and has_receivers(task_finished, logging.ERROR)
         try:
             with interruption_first(held):
                 text = result_text(await call.task.func(*call.args, **call.kwargs))
@@ -135,7 +135,7 @@ class Executor:
     def _notify_failed(self, held: ClaimedAttempt, call: _Call, error: BaseException) -> None:
         if call.seen is not None:
             set_failed(call.seen, describe(error), held.row_time(time.monotonic()))
-            _send(task_finished, call.task, call.seen)
+            _send(task_finished, call.task, call.seen, level=logging.ERROR)
 
     def _notify_completed(self, held: ClaimedAttempt, call: _Call, text: str | None) -> None:
         if call.seen is not None:
@@ -155,11 +155,13 @@ class _Call(NamedTuple):
 
 
 def _wants_result(task: AnyTask) -> bool:
-    return task.takes_context or has_receivers(task_started, logging.INFO) or has_receivers(task_finished, logging.INFO)
+    return (
+        task.takes_context or has_receivers(task_started, logging.INFO) or has_receivers(task_finished, logging.ERROR)
+    )
 
 
-def _send(signal: Signal, task: AnyTask, result: AnyResult | None) -> None:
-    if result is not None and has_receivers(signal, logging.INFO):
+def _send(signal: Signal, task: AnyTask, result: AnyResult | None, *, level: int = logging.INFO) -> None:
+    if result is not None and has_receivers(signal, level):
         # robust: an error of a listener must not change the outcome
         signal.send_robust(type(task.get_backend()), task_result=result)
 

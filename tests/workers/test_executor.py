@@ -254,6 +254,15 @@ def test_djangos_own_log_counts_as_a_listener_once_it_has_a_level(run, caplog):
     assert [record.name for record in caplog.records] == ["django.tasks"] * 2
 
 
+def test_a_failure_is_in_djangos_own_log_if_that_has_only_errors(run, caplog):
+    caplog.set_level(logging.ERROR, "django.tasks")
+    run(chores.echo, 1)
+    assert caplog.records == []
+    run(chores.raises, "value")
+    [record] = caplog.records
+    assert (record.name, record.levelname, record.exc_info[0]) == ("django.tasks", "ERROR", ValueError)
+
+
 def test_async_functions_run(run):
     assert run(chores.later, 21).result == "42"
 
