@@ -53,6 +53,10 @@ class LoopHeartbeat:
         return time.monotonic() - at if at else None
 
 
+class PortUnavailable(Exception):
+    """The server for health checks cannot listen on its port."""
+
+
 class HealthMonitor:
     """Checks loop heartbeats; answers ``/livez``, and notifies systemd from a thread of its own."""
 
@@ -65,9 +69,9 @@ class HealthMonitor:
         self._every = min(CHECK_SECONDS, int(watchdog) / 2e6) if watchdog.isdigit() and int(watchdog) else CHECK_SECONDS
 
     def start(self) -> None:
-        """Start the threads that the options and the environment ask for. Raises ``OSError`` for a port in use."""
+        """Start the threads that the options and the environment ask for. Raises ``PortUnavailable``."""
         if self._port is not None:
-            listener = socket.create_server(("", self._port))
+            listener = _listener(self._port)
             threading.Thread(target=self._serve, args=(listener,), name="livez", daemon=True).start()
         if os.environ.get("NOTIFY_SOCKET"):
             threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
@@ -106,6 +110,13 @@ class HealthMonitor:
         else:
             status, body = "503 Service Unavailable", b'{"status":"not ok"}'
         return _REPLY.format(status=status, size=len(body)).encode() + body
+
+
+def _listener(port: int) -> socket.socket:
+    try:
+        return socket.create_server(("", port))
+    except OSError as error:
+        raise PortUnavailable(f"port {port} cannot be used: {error.strerror}") from None
 
 
 def notify_systemd(state: str) -> None:

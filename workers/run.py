@@ -16,7 +16,7 @@ from queue_app.workers.worker import Worker
 def run_workers(
     options: WorkerOptions, transport: Transport, processes: int, *, health_port: int | None, reload: bool
 ) -> Exit:
-    """Run one worker in this process, or several under a supervisor. Raises ``OSError`` for a port in use."""
+    """Run one worker in this process, or several under a supervisor. Raises ``PortUnavailable``."""
     runner: Worker | Supervisor
     if processes == 1:
         runner = Worker(options, transport)

@@ -30,7 +30,7 @@ class Command(ServerCommand):
 
     def handle(self, **options: Any) -> None:
         """Run until a signal stops the loop."""
-        from queue_app.workers.health import HealthMonitor  # noqa: PLC0415 - see the import rules
+        from queue_app.workers.health import HealthMonitor, PortUnavailable  # noqa: PLC0415 - see the import rules
         from queue_app.workers.options import default_name, release  # noqa: PLC0415
         from queue_app.workers.scheduler import STALE_SECONDS, Scheduler  # noqa: PLC0415 - see the import rules
 
@@ -49,7 +49,6 @@ class Command(ServerCommand):
         scheduler = Scheduler(with_maintenance=options["with_maintenance"])
         try:
             HealthMonitor([scheduler.loop_heartbeat], STALE_SECONDS, port).start()
-        except OSError as error:
-            message = f"--health-port: port {port} cannot be used: {error.strerror}"
-            raise CommandError(message, returncode=2) from None
+        except PortUnavailable as error:
+            raise CommandError(f"--health-port: {error}", returncode=2) from None
         scheduler.run()

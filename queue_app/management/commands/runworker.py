@@ -67,7 +67,8 @@ class Command(ServerCommand):
 
     def handle(self, **options: Any) -> None:
         """Run until a signal; exit with the worker's code."""
-        from queue_app.workers.options import WorkerOptions, check_processes, default_name, release  # noqa: PLC0415 - see the import rules
+        from queue_app.workers.health import PortUnavailable  # noqa: PLC0415 - see the import rules
+        from queue_app.workers.options import WorkerOptions, check_processes, default_name, release  # noqa: PLC0415
         from queue_app.workers.rlimits import ResourceLimits, parse_rlimit  # noqa: PLC0415
         from queue_app.workers.run import run_workers  # noqa: PLC0415
 
@@ -116,9 +117,8 @@ class Command(ServerCommand):
             report_eviction()
         try:
             code = run_workers(worker_options, transport, processes, health_port=port, reload=options["reload"])
-        except OSError as error:
-            message = f"--health-port: port {port} cannot be used: {error.strerror}"
-            raise CommandError(message, returncode=EXIT_USAGE) from None
+        except PortUnavailable as error:
+            raise CommandError(f"--health-port: {error}", returncode=EXIT_USAGE) from None
         if code:  # not sys.exit(): a task that still runs must not keep the process
             sys.stdout.flush()
             sys.stderr.flush()

@@ -1,5 +1,7 @@
 """Commands refuse to start with one line and without secrets."""
 
+import socket
+
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, ProgrammingError, connection, connections
@@ -205,3 +207,21 @@ def test_a_port_that_no_server_can_have_is_refused():
     code, message = refused("runworker", "--health-port", "99999999")
     assert code == 2
     assert message == "--health-port is 99999999; give a port from 1 to 65535."
+
+
+@pytest.mark.parametrize("command", ["runworker", "runscheduler"])
+def test_a_port_in_use_is_refused(db, command):
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, message = refused(command, "--health-port", str(port))
+    assert code == 2
+    assert message.startswith(f"--health-port: port {port} cannot be used: Address already in use")
+
+
+def test_another_error_of_the_system_is_not_the_ports(db, monkeypatch):
+    def no_files(self):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("queue_app.workers.worker.Worker.run", no_files)
+    with pytest.raises(OSError, match="Too many open files"):
+        call_command("runworker", verbosity=0)
