@@ -107,5 +107,6 @@ def _options(view: type[Any], method: str, endpoint: Endpoint) -> dict[str, Any]
 
 ApiView.schema = Schema()
 for (_view, _method), _endpoint in ENDPOINTS.items():
-    _name = _method.lower()
-    setattr(_view, _name, extend_schema(**_options(_view, _method, _endpoint))(getattr(_view, _name)))
+    _function = getattr(_view, _method.lower())
+    _function.kwargs = {"schema": Schema}  # else ``extend_schema`` builds on the project's DEFAULT_SCHEMA_CLASS
+    setattr(_view, _method.lower(), extend_schema(**_options(_view, _method, _endpoint))(_function))

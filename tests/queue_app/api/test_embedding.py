@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from queue_app.api.views.docs import document
+
 PROGRAM = """
 import base64, json, os, sys, types
 
@@ -114,3 +116,43 @@ def test_works_with_queue_app_and_the_framework_alone(process_env, settings, app
     assert refused[:2] == [403, problem]
     assert own == "the stranger's own"
     assert scheme.startswith("Bearer")
+
+
+SCHEMA_PROGRAM = """
+import os
+
+import dj_database_url, django
+from django.conf import settings
+
+settings.configure(
+    SECRET_KEY="x" * 50,
+    ALLOWED_HOSTS=["testserver"],
+    ROOT_URLCONF="queue_app.urls",
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "rest_framework", "queue_app"],
+    DATABASES={"default": dj_database_url.parse(os.environ["DATABASE_URL"])},
+    CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["REDIS_URL"]}},
+    TASKS={"default": {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": []}},
+    USE_TZ=True,
+)
+django.setup()
+
+from django.test import Client
+
+answer = Client().get("/api/schema")
+print(answer.status_code, answer.content.decode())
+"""
+
+
+def test_the_document_needs_no_setting_of_the_framework(process_env):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCHEMA_PROGRAM],
+        env=process_env | {"DJANGO_SETTINGS_MODULE": ""},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    status, _, text = done.stdout.partition(" ")
+    assert status == "200", text
+    assert json.loads(text) == json.loads(json.dumps(document()))
