@@ -32,7 +32,9 @@ def columns(model: type[models.Model], names: Iterable[str]) -> dict[str, Any]:
     return {name: kinds.column(model, name) for name in names}
 
 
-class _Edit(Body):
+class Edit(Body):
+    """A change of at least one field."""
+
     rules: ClassVar[Schema] = {"minProperties": 1}
     read_only_names = _SET_BY_THE_QUEUE
 
@@ -46,8 +48,8 @@ class _LimitEdit(Body):
     read_only_names = ("id", "scope", *representation.PAUSE.names, "updated_at")
 
 
-QueueEdit: Final[type[Body]] = type("QueueEdit", (_Edit,), columns(Queue, QUEUE_FIELDS))
-PolicyEdit: Final[type[Body]] = type("PolicyEdit", (_Edit,), columns(PriorityPolicy, POLICY_FIELDS))
+QueueEdit: Final[type[Body]] = type("QueueEdit", (Edit,), columns(Queue, QUEUE_FIELDS))
+PolicyEdit: Final[type[Body]] = type("PolicyEdit", (Edit,), columns(PriorityPolicy, POLICY_FIELDS))
 LimitEdit: Final[type[Body]] = type(
     "LimitEdit", (_LimitEdit,), {"read_only_names": (*_LimitEdit.read_only_names, "name"), **columns(Limit, PACE)}
 )

@@ -1,15 +1,14 @@
 """What requests about schedules may hold."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from queue_app.api import representation
 from queue_app.api.serializers import kinds
-from queue_app.api.serializers.base import Body, Field, ListOf, Query, Schema
-from queue_app.api.serializers.control import QueuePause, columns
+from queue_app.api.serializers.base import Body, Field, ListOf, Query
+from queue_app.api.serializers.control import Edit, QueuePause, columns
 from queue_app.api.serializers.tasks import MAX_PAGE_SIZE, PAGE_SIZE
 from queue_app.core.recurrence import MAX_INSTANTS
-from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Schedule
 from queue_app.models.columns import (
     CONCURRENCY_KEY_LENGTH,
@@ -52,18 +51,9 @@ _FIELDS: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-class _Edit(Body):
-    rules: ClassVar[Schema] = {"minProperties": 1}
-
-    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
-        """Demand a change."""
-        if not values:
-            yield InvalidTaskData("body", "Name at least one field to change.", code="body_required")
-
-
 ScheduleEdit: Final[type[Body]] = type(
     "ScheduleEdit",
-    (_Edit,),
+    (Edit,),
     {**_FIELDS, "read_only_names": (*_OF_THE_SCHEDULER, "name"), "task_type": kinds.text(TYPE_LENGTH)},
 )
 NewSchedule: Final[type[Body]] = type(
