@@ -27,6 +27,7 @@ class DataDirectory:
         # Search permission for others: if this process is root, PostgreSQL runs as another user.
         self.root.mkdir(mode=0o711, parents=True, exist_ok=True)
         self.logs.mkdir(exist_ok=True)
+        self.logs.chmod(0o700)  # log lines may hold users' data
 
     @property
     def logs(self) -> Path:

@@ -71,6 +71,7 @@ def main() -> int:
     parser.add_argument("prepared", type=Path)
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
+    os.umask(0o077)  # logs and beat's file are the user's own
 
     # Not fork: this process has a thread, and a forked child could inherit a lock that it holds.
     multiprocessing.set_start_method("forkserver")

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from getpass import getpass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from taskqueue_project.quickstart import ExitCode, QuickstartError, session
+from taskqueue_project.quickstart.prepare import PASSWORD_VARIABLE
 from taskqueue_project.quickstart.running import data_path
 from taskqueue_project.terminal import terminal
 
@@ -33,7 +35,11 @@ class Command(BaseCommand):
         add("--input", metavar="DIR", help="folder for the demo to index (default: this repository)")
         add("--data", metavar="DIR", help="folder of the servers' data and the logs (default: .taskqueue)")
         add("--port", type=int, help="port of the web process (default: a free one, kept for later starts)")
-        add("--admin-password", metavar="PASSWORD", help="password for the staff user admin")
+        add(
+            "--admin-password",
+            action="store_true",
+            help=f"ask for a password for the staff user admin; without a terminal, set {PASSWORD_VARIABLE}",
+        )
         add("--verbose", action="store_true", help="also show the logs of all processes here")
 
     def handle(self, *_: Any, **options: Any) -> None:
@@ -46,7 +52,7 @@ class Command(BaseCommand):
             demo=not options["no_demo"],
             exit=options["exit"],
             port=options["port"],
-            admin_password=options["admin_password"],
+            admin_password=_password(ask=options["admin_password"]),
             verbose=options["verbose"],
         )
         try:
@@ -54,6 +60,17 @@ class Command(BaseCommand):
         except QuickstartError as error:
             raise CommandError(str(error), returncode=error.code) from None
         sys.exit(code)
+
+
+def _password(*, ask: bool) -> str | None:
+    """Return the wanted password of the staff user. It is no argument, because all users see the list of processes."""
+    given = os.environ.pop(PASSWORD_VARIABLE, None)  # not for the processes that this one starts
+    if not ask:
+        return given
+    if not sys.stdin.isatty():
+        message = f"--admin-password asks on a terminal, and there is none; set {PASSWORD_VARIABLE} instead."
+        raise CommandError(message, returncode=ExitCode.USAGE)
+    return getpass("Password for the staff user admin: ") or None
 
 
 def _from_caller(path: str) -> Path:

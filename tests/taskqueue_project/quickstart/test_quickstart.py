@@ -123,17 +123,32 @@ def test_the_demo_passes_and_a_second_start_reuses_everything(quickstart, docume
     assert seconds < 15, "the documentation promises a start in 5 s on an idle machine"
 
 
-def test_a_given_admin_password_and_nothing_outlives_a_killed_quickstart(quickstart):
-    process = quickstart("--no-demo", "--admin-password", "correct horse battery")
+def test_a_given_admin_password_and_nothing_outlives_a_killed_quickstart(quickstart, shared_folder):
+    process = quickstart("--no-demo", QUICKSTART_ADMIN_PASSWORD="correct horse battery")
     output = read_until(process, "Serving.")
     assert "Site administration" in log_in(output, "correct horse battery")
     assert "correct horse" not in output
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) > 5
+    for each in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            assert "correct horse" not in " ".join([*each.cmdline(), *each.environ().values()])
+    data = shared_folder / "data"
+    assert data.joinpath("logs").stat().st_mode & 0o777 == 0o700
+    written = [*data.glob("logs/web*.log"), *data.glob("logs/system.log"), *data.glob("celerybeat-schedule*")]
+    assert len(written) >= 2
+    assert [path for path in written if path.stat().st_mode & 0o077] == []
     process.kill()
     process.wait()
     _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
+
+
+def test_without_a_terminal_a_password_is_not_asked_for(quickstart):
+    process = quickstart("--admin-password")
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 2
+    assert "there is none; set QUICKSTART_ADMIN_PASSWORD instead." in output
 
 
 def test_a_folder_that_is_missing_is_refused_before_anything_starts(quickstart, shared_folder):
