@@ -1,6 +1,16 @@
 """The Django application."""
 
 from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
+
+try:
+    import psycopg  # noqa: F401 - Django would take psycopg2 instead, and the first statement would fail
+except ImportError as error:
+    reason = str(error).partition("\n")[0].rstrip(".")
+    raise ImproperlyConfigured(
+        f"The task queue needs psycopg 3, which cannot be imported ({reason}); psycopg2 does not replace it."
+        ' Install it: python -m pip install "psycopg[binary]".'
+    ) from None
 
 
 class QueueAppConfig(AppConfig):

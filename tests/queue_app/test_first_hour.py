@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import subprocess
+import sys
 import uuid
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -261,4 +263,30 @@ def test_the_backend_is_missing_in_tasks(settings, capsys):
     call_command("check")
     assert "(queue_app.W003) No entry of TASKS uses the task queue, so enqueue() stores nothing in it." in (
         capsys.readouterr().err
+    )
+
+
+WITHOUT_PSYCOPG = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "psycopg":
+            raise ImportError("no pq wrapper available.\\nAttempts made:\\n- libpq library not found")
+
+sys.meta_path.insert(0, Missing())
+
+import django
+from django.conf import settings
+
+settings.configure(INSTALLED_APPS=["queue_app"])
+django.setup()
+"""
+
+
+def test_psycopg2_alone_is_not_enough():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_PSYCOPG], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        "django.core.exceptions.ImproperlyConfigured: The task queue needs psycopg 3, which cannot be imported (no pq"
+        ' wrapper available); psycopg2 does not replace it. Install it: python -m pip install "psycopg[binary]".'
     )
