@@ -6,7 +6,8 @@ from django.db import connection
 from django.test import override_settings
 from psycopg import IsolationLevel
 
-from queue_app import checks
+from queue_app import checks, registry
+from tests.workers import chores
 
 
 def ids(messages) -> list[str]:
@@ -135,7 +136,7 @@ def test_the_index_needs_django_redis(settings, alias, cache, found):
 
 
 def test_a_schedule_that_cannot_tick_is_reported_where_it_is_declared(settings):
-    declared = {"nightly": {"task": "tests.workers.chores.echo", "args": [1], "cron": "0 0 30 2 *"}}
+    declared = {"nightly": {"task": registry.type_of(chores.echo), "args": [1], "cron": "0 0 30 2 *"}}
     with override_settings(TASKQUEUE=settings.TASKQUEUE | {"SCHEDULES": declared}):
         (found,) = run_checks(tags=["taskqueue"])
     assert found.id == "queue_app.E013"
