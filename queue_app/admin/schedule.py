@@ -32,6 +32,8 @@ from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import MaintenanceJob, Operation, Schedule
 from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.models.columns import NAME_LENGTH
+from queue_app.services.enqueue.validate import check_text
 from queue_app.services.operations.backfill import preview_backfill, start_backfill
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE, Options
 from queue_app.services.schedules import edit
@@ -79,6 +81,8 @@ class ScheduleForm(ReasonForm):
         given = {name: values[name] for name in edit.FIELDS if name in values}
         now = edit.from_json(edit.values_of(self.instance)) if self.instance.pk else {}
         try:
+            if "name" in values:
+                check_text(values["name"], "name", NAME_LENGTH)
             for name in PAYLOAD if self.instance.pk else ():
                 if name in given:
                     given[name] = unmask(given[name], self.shown[name], now[name], name)

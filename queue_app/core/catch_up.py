@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final, NamedTuple
@@ -40,16 +40,19 @@ class Plan(NamedTuple):
     next_instant: datetime | None
 
 
-def plan(
+def plan(  # noqa: PLR0913 - the last one by name
     recurrence: Recurrence,
     first: datetime,
     now: datetime,
     policy: Policy,
     delay: Callable[[datetime], timedelta] = lambda _instant: timedelta(),
+    *,
+    recorded: Collection[datetime] = (),
 ) -> Plan:
     """Divide the ticks that are due ``now``, from ``first`` on; ``delay`` is the jitter of a tick.
 
-    A policy with the limit 0 still runs the newest tick if it is not late.
+    A policy with the limit 0 still runs the newest tick if it is not late. Ticks that are ``recorded`` already count,
+    but are left out.
     """
     instants = _due_from(recurrence, first, now)
     due: list[datetime] = []
@@ -66,8 +69,9 @@ def plan(
     run = [instant for instant in due[len(due) - wanted :] if wanted and now - instant <= policy.window]
     if not is_late and not run:  # the newest is on time, whatever the window
         run = due[-1:]
-    skipped = due[: len(due) - len(run)]
-    missed = Missed(min(first, skipped[0]), skipped[-1], len(skipped)) if skipped else None
+    skipped = [instant for instant in due[: len(due) - len(run)] if instant not in recorded]
+    run = [instant for instant in run if instant not in recorded]
+    missed = Missed(skipped[0], skipped[-1], len(skipped)) if skipped else None
     return Plan(missed, run, is_late, following)
 
 

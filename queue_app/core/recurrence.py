@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import dropwhile
+from itertools import dropwhile, islice, pairwise
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from queue_app.core.parsing import EARLIEST, LATEST
 from queue_app.exceptions import InvalidTaskData
 
 MAX_INSTANTS: Final = 1000
@@ -54,6 +56,10 @@ class Recurrence:
         if [bool(self.cron), self.every is not None, bool(self.instants)].count(True) != 1:
             raise InvalidTaskData("cron", "Give one of cron, every (seconds) or instants.", code="required")
         _check_zone(self.zone)
+        for field in ("anchor", "starts_at", "ends_at"):
+            _check_range(field, getattr(self, field))
+        for instant in self.instants:
+            _check_range("instants", instant)
         if self.starts_at and self.ends_at and self.ends_at <= self.starts_at:
             raise InvalidTaskData("ends_at", "ends_at must be after starts_at.", code="out_of_range")
         if self.anchor is not None and self.every is None:
@@ -76,17 +82,26 @@ class Recurrence:
         """Yield the instants after ``moment``, in UTC."""
         if self.starts_at is not None:
             moment = max(moment, self.starts_at - timedelta(microseconds=1))
-        for instant in self._unbounded(moment.astimezone(UTC)):
-            if self.ends_at is not None and instant >= self.ends_at:
-                return
-            yield instant
+        with suppress(OverflowError):  # the year 9999 ends
+            for instant in self._unbounded(moment.astimezone(UTC)):
+                if self.ends_at is not None and instant >= self.ends_at:
+                    return
+                yield instant
 
     def _unbounded(self, moment: datetime) -> Iterator[datetime]:
         if self.cron:
             return _cron_after(self.cron, self.zone, moment)
         if self.every is not None:
             return _interval_after(self.every, self.anchor or _EPOCH, moment)
-        return (instant.astimezone(UTC) for instant in sorted(self.instants) if instant > moment)
+        return (instant.astimezone(UTC) for instant in sorted(set(self.instants)) if instant > moment)
+
+    @property
+    def shortest_gap(self) -> float:
+        """Seconds between the two ticks that are closest; of a cron expression, among 1000 ticks."""
+        if self.every is not None:
+            return self.every
+        instants = islice(replace(self, starts_at=None, ends_at=None).instants_after(_EPOCH), MAX_INSTANTS)
+        return min(((after - before).total_seconds() for before, after in pairwise(instants)), default=math.inf)
 
     @property
     def words(self) -> str:
@@ -107,6 +122,12 @@ def jitter_of(name: str, instant: datetime, longest: float) -> timedelta:
         return timedelta()
     digest = blake2b(f"{name}@{instant.isoformat()}".encode(), digest_size=8).digest()
     return timedelta(seconds=longest * int.from_bytes(digest) / 2**64)
+
+
+def _check_range(field: str, value: datetime | None) -> None:
+    if value is not None and not EARLIEST <= value <= LATEST:
+        message = f"{field} must lie between {EARLIEST:%Y-%m-%d} and {LATEST:%Y-%m-%d} in UTC."
+        raise InvalidTaskData(field, message, code="date_out_of_range")
 
 
 def _check_zone(zone: str) -> None:

@@ -35,9 +35,18 @@ SELECT * FROM unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::timestampt
     %s::text[], %s::timestamptz[], %s::int[], %s::text[])
 ON CONFLICT (schedule_id, instant) DO UPDATE
     SET kind = EXCLUDED.kind, at = EXCLUDED.at, late_seconds = EXCLUDED.late_seconds, task_id = EXCLUDED.task_id,
-        reason = EXCLUDED.reason, outcome = NULL
+        reason = CASE WHEN tick.count = 1 THEN EXCLUDED.reason ELSE
+            format('%%s The ticks before it: %%s', EXCLUDED.reason, tick.reason) END, outcome = NULL
     WHERE tick.task_id IS NULL AND EXCLUDED.task_id IS NOT NULL
 RETURNING schedule_id, instant
+"""
+
+# A backfill may be ahead of the ticks.
+_RECORDED_AHEAD: Final = """
+SELECT tick.schedule_id, tick.instant
+FROM queue_app_schedule AS s JOIN queue_app_scheduletick AS tick
+    ON tick.schedule_id = s.id AND tick.instant >= s.next_instant
+WHERE s.id = ANY(%s)
 """
 
 _EXTEND: Final = """
@@ -94,6 +103,14 @@ def live_tasks(schedule_ids: Sequence[int]) -> dict[int, list[tuple[uuid.UUID, s
     if schedule_ids:
         for schedule_id, task_id, status in fetch_all(_LIVE, [list(schedule_ids)]):
             found.setdefault(schedule_id, []).append((task_id, status))
+    return found
+
+
+def recorded_ahead(schedule_ids: Sequence[int]) -> dict[int, set[datetime]]:
+    """Return {schedule: its instants from the next one on that are recorded already}."""
+    found: dict[int, set[datetime]] = {}
+    for schedule_id, instant in fetch_all(_RECORDED_AHEAD, [list(schedule_ids)]):
+        found.setdefault(schedule_id, set()).add(instant)
     return found
 
 

@@ -32,6 +32,7 @@ from queue_app.services.schedules.edit import (
     values_of,
     with_options,
 )
+from queue_app.services.schedules.tick import finish_due
 from queue_app.sql.database import alias, atomic, clock
 
 #: Name of the row that knows the versions of the declarations.
@@ -111,8 +112,11 @@ def _apply(row: Schedule, declaration: Declaration, now: datetime) -> bool:
     row.declaration = wanted
     if row.paused and row.paused_by == BY:
         row.paused, row.paused_at, row.paused_by, row.paused_reason, row.resume_at = False, None, "", "", None
+    is_moved = not is_new and any(after[name] != before[name] for name in WHEN)
+    if is_moved:
+        finish_due(row, now)
     set_values(row, from_json(after))
-    if is_new or any(after[name] != before[name] for name in WHEN):
+    if is_new or is_moved:
         plan_ahead(row, now)
     save(row, is_new=is_new)
     return True

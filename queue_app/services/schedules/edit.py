@@ -19,11 +19,12 @@ from queue_app.core.signatures import check_arguments
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import Schedule
 from queue_app.models.columns import NAME_LENGTH
+from queue_app.models.schedule import MAX_JITTER
 from queue_app.registry import AnyTask
 from queue_app.services.control.limits import translated_errors
 from queue_app.services.control.pause import lock_schedule
 from queue_app.services.enqueue.validate import check_aware, check_spec, check_text
-from queue_app.services.schedules.tick import next_look, task_of
+from queue_app.services.schedules.tick import finish_due, next_look, task_of
 from queue_app.sql.database import alias, atomic, clock
 
 #: Options of the task; what is not given is that of the registered task when the schedule is made.
@@ -61,9 +62,13 @@ def update_schedule(
         schedule = lock_schedule(name)
         if version is not None and version_of(schedule) != version:
             raise ChangedMeanwhile("The schedule was changed by someone else; read it again and repeat your change.")
-        set_values(schedule, changes)
         if any(field in changes for field in WHEN):
-            plan_ahead(schedule, now or clock())
+            now = now or clock()
+            finish_due(schedule, now)
+            set_values(schedule, changes)
+            plan_ahead(schedule, now)
+        else:
+            set_values(schedule, changes)
         save(schedule)
     return schedule
 
@@ -74,8 +79,10 @@ def give_back(name: str, *, now: datetime | None = None) -> Schedule:
         schedule = lock_schedule(name)
         if schedule.declaration is None:
             raise InvalidTaskData("name", "This schedule is not declared in the code, so there is nothing to undo.")
+        now = now or clock()
+        finish_due(schedule, now)
         set_values(schedule, from_json(schedule.declaration))
-        plan_ahead(schedule, now or clock())
+        plan_ahead(schedule, now)
         save(schedule)
     return schedule
 
@@ -121,6 +128,11 @@ def set_values(schedule: Schedule, values: Mapping[str, Any]) -> None:
             check_aware(value, field)
         setattr(schedule, field, [each.isoformat() for each in times(value or [])] if field == "instants" else value)
     schedule.recurrence.check()
+    _check_jitter(schedule)
+    if type(schedule.notes) is str and any("\ud800" <= each <= "\udfff" for each in schedule.notes):
+        raise InvalidTaskData("notes", "notes contains half a character.", code="invalid_characters")
+    if type(schedule.args) not in (list, tuple):
+        raise InvalidTaskData("args", "args must be a list.", code="list_expected")
     if not isinstance(schedule.parameters, dict):
         raise InvalidTaskData("parameters", "parameters must be an object with string keys.", code="object_expected")
     task = registry.get(schedule.task_type)
@@ -213,6 +225,15 @@ def overridden(schedule: Schedule) -> list[str]:
     declared = schedule.declaration or {}
     now = values_of(schedule)
     return [name for name in FIELDS if name in declared and declared[name] != now[name]]
+
+
+def _check_jitter(schedule: Schedule) -> None:
+    """Refuse a jitter by which a tick could come after the next one, which would wait for it and count as missed."""
+    if schedule.jitter and type(schedule.jitter) in (int, float):
+        longest = min(schedule.recurrence.shortest_gap, MAX_JITTER)
+        if schedule.jitter > longest:
+            message = f"jitter must be at most {longest:g}, and never more than the seconds between two ticks."
+            raise InvalidTaskData("jitter", message, code="out_of_range")
 
 
 def _check_signature(task: AnyTask, schedule: Schedule) -> None:

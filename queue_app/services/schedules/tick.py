@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from django.db import DataError, IntegrityError
@@ -32,7 +33,7 @@ from queue_app.services.enqueue.validate import check_task
 from queue_app.services.lifecycle.actions import cancel_many
 from queue_app.services.notify import events
 from queue_app.sql import schedules as rows
-from queue_app.sql.database import alias, atomic, clock
+from queue_app.sql.database import alias, atomic, clock, connection
 from queue_app.sql.schedules import NewTick
 
 #: Schedules of one transaction.
@@ -60,21 +61,39 @@ def run_due(*, now: datetime | None = None, limit: int = BATCH) -> int:
         due = list(waiting.filter(due_at__lte=now).order_by("due_at")[:limit])
         if not due:
             return 0
-        live = rows.live_tasks([schedule.pk for schedule in due if schedule.overlap != Overlap.ALLOW])
-        turns = [_Turn(schedule, now, live.get(schedule.pk, [])) for schedule in due]
-        for turn in turns:
-            turn.decide()
-        cancel_many([task_id for turn in turns for task_id in turn.cancelled])
-        ticks = [tick for turn in turns for tick in turn.ticks]
-        refused = store(ticks, {task.id: task for turn in turns for task in turn.tasks})
-        for turn in turns:
-            if turn.paused is not None and not rows.extend(turn.paused):
-                rows.record([turn.paused])
-        rows.move_on([turn.position for turn in turns])
+        counts = _handle(due, now)
+    events.count(counts)
+    return len(due)
+
+
+def finish_due(schedule: Schedule, now: datetime) -> None:
+    """Handle the ticks up to ``now`` of a locked schedule, whose times are about to change.
+
+    By the new times they would be lost. Jitter does not put them off any longer.
+    """
+    jitter, schedule.jitter = schedule.jitter, 0.0
+    counts = _handle([schedule], now)
+    schedule.jitter = jitter
+    connection().on_commit(partial(events.count, counts), robust=True)
+
+
+def _handle(due: Sequence[Schedule], now: datetime) -> dict[str, int]:
+    """Handle locked schedules in the caller's transaction; return the increments of the counters."""
+    live = rows.live_tasks([schedule.pk for schedule in due if schedule.overlap != Overlap.ALLOW])
+    recorded = rows.recorded_ahead([schedule.pk for schedule in due])
+    turns = [_Turn(each, now, live.get(each.pk, []), recorded.get(each.pk, set())) for each in due]
+    for turn in turns:
+        turn.decide()
+    cancel_many([task_id for turn in turns for task_id in turn.cancelled])
+    ticks = [tick for turn in turns for tick in turn.ticks]
+    refused = store(ticks, {task.id: task for turn in turns for task in turn.tasks})
+    for turn in turns:
+        if turn.paused is not None and not rows.extend(turn.paused):
+            rows.record([turn.paused])
+    rows.move_on([turn.position for turn in turns])
     held = {(turn.schedule.pk, turn.schedule.held_instant) for turn in turns}
     ticks += [turn.paused for turn in turns if turn.paused]
-    events.count(_counts([tick for tick in ticks if (tick.schedule_id, tick.instant) not in held], refused))
-    return len(due)
+    return _counts([tick for tick in ticks if (tick.schedule_id, tick.instant) not in held], refused)
 
 
 def _counts(ticks: Sequence[NewTick], refused: Collection[uuid.UUID]) -> dict[str, int]:
@@ -154,6 +173,7 @@ class _Turn:
     schedule: Schedule
     now: datetime
     live: Live
+    recorded: set[datetime]  # instants that were handled before their time, by a backfill
     ticks: list[NewTick] = field(default_factory=list)
     tasks: list[TaskRow] = field(default_factory=list)
     cancelled: list[uuid.UUID] = field(default_factory=list)
@@ -163,12 +183,14 @@ class _Turn:
     def decide(self) -> None:
         """Decide; an error of one schedule must not stop the others."""
         schedule = self.schedule
+        held = schedule.held_instant
         try:
             next_instant = self._decide()
         except Exception:  # noqa: BLE001 - logged; the other schedules go on
             _log.exception("the schedule %s cannot tick; the next try is in %s s", schedule, AFTER_ERROR.seconds)
             self.ticks, self.tasks, self.cancelled, self.paused = [], [], [], None
-            self.position = (schedule.pk, schedule.next_instant, schedule.held_instant, self.now + AFTER_ERROR)
+            schedule.held_instant = held
+            self.position = (schedule.pk, schedule.next_instant, held, self.now + AFTER_ERROR)
             return
         look = next_look(schedule, next_instant)
         if schedule.held_instant is not None:
@@ -189,6 +211,7 @@ class _Turn:
             self.now,
             policy_of(schedule),
             lambda instant: jitter_of(schedule.name, instant, schedule.jitter),
+            recorded=self.recorded,
         )
         if is_paused:
             self._pass_over(planned)

@@ -74,6 +74,11 @@ def test_add(admin):
         ({"cron": "", "instants": '["2020-01-01T00:00:00Z"]'}, "in the past"),
         ({"cron": "", "instants": '["tomorrow"]'}, "must be a list of times"),
         ({"name": ""}, "This field is required"),
+        ({"name": "a\u202eb"}, "invisible characters"),
+        ({"args": "0.5"}, "args must be a list"),
+        ({"jitter": "1e308"}, "jitter must be at most"),
+        ({"starts_at_0": "9999-12-31", "starts_at_1": "10:00"}, "must lie between"),
+        ({"cron": "", "instants": '["9999-12-31T23:59:59-14:00"]'}, "must lie between"),
     ],
 )
 def test_a_mistake_is_shown_in_the_form(admin, changes, says):

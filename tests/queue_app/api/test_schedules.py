@@ -119,6 +119,7 @@ def test_ticks_by_pages(admin, engine):
         ({"starts_at": "2030-01-02T00:00:00Z", "ends_at": "2030-01-01T00:00:00Z"}, {"ends_at": "out_of_range"}),
         ({"overlap": "sometimes"}, {"overlap": "unknown_choice"}),
         ({"jitter": -1}, {"jitter": "out_of_range"}),
+        ({"notes": "\ud800"}, {"notes": "invalid_characters"}),
         ({"priority": "urgent"}, {"priority": "unknown_priority"}),
         ({"nmae": "x"}, {"nmae": "unknown_field"}),
         ({"next_instant": None}, {"next_instant": "read_only_field"}),
