@@ -15,7 +15,7 @@ from queue_app.exceptions import InvalidTransition
 from queue_app.index import get_index
 from queue_app.models import Limit
 from queue_app.models.operation import OperationKind
-from queue_app.services.control.pause import pause, resume
+from queue_app.services.control.pause import pause, pause_schedule, resume
 from queue_app.services.control.queues import copy_limit
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.enqueue.store import enqueue, enqueue_many
@@ -31,6 +31,8 @@ from queue_app.services.repair import workers as worker_services
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.requests import consume
+from queue_app.services.schedules.edit import update_schedule
+from queue_app.services.schedules.run import run_schedule
 from queue_app.services.upkeep.maintenance import purge_tasks
 from queue_app.services.upkeep.promote import make_due, promote
 from tests.explorer.world import CHANGED, KEY, STATES, World, new, row, tick
@@ -211,6 +213,9 @@ TRANSITIONS: Final[dict[str, Transition]] = {
     "operation": Transition(_cancel_all, ("queued", "executing", "scheduled", "requested")),
     "replay_all": Transition(_replay_all, ("dead",)),
     "tick": Transition(lambda _world, _number: tick(2), ("ticked",)),
+    "run_schedule": Transition(lambda _world, _number: run_schedule("minutely"), ("ticked",)),
+    "edit_schedule": Transition(lambda _world, _number: update_schedule("minutely", {"max_retries": 7}), ("ticked",)),
+    "pause_schedule": Transition(lambda _world, _number: pause_schedule("minutely"), ("ticked",)),
     "requests": Transition(lambda _world, _number: consume(), ("requested",)),
     "register": Transition(_register, ("queued", "executing", "proposed")),
     "change_profile": Transition(_change_profile, ("queued", "executing", "proposed")),

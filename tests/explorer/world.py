@@ -19,7 +19,7 @@ from queue_app.core.states import TERMINAL
 from queue_app.exceptions import TaskQueueError
 from queue_app.index import Profile, get_index
 from queue_app.index.requests import RequestStream
-from queue_app.models import DeadLetter, Limit, Queue, ScheduleTick, Task, Worker
+from queue_app.models import DeadLetter, Limit, Queue, Schedule, ScheduleTick, Task, Worker
 from queue_app.models.schedule import Overlap
 from queue_app.services.control.pause import resume
 from queue_app.services.control.queues import copy_limit
@@ -234,9 +234,17 @@ class World:
         if self.state == "requested":
             yield from self._requests_broken()
         if self.state == "ticked":
-            ticks = ScheduleTick.objects.filter(task_id__isnull=False).count()
-            if ticks != 2 or Task.objects.filter(task_type=TYPE).count() != 2:
-                yield "not each of the two ticks has one task"
+            yield from self._ticks_broken()
+
+    def _ticks_broken(self) -> Iterator[str]:
+        ticks = dict(ScheduleTick.objects.exclude(kind="manual").values_list("instant", "task_id"))
+        if set(ticks) != {NOON + timedelta(minutes=minute) for minute in (1, 2)}:
+            yield "not each of the two ticks is recorded"
+        if not (all(ticks.values()) or Schedule.objects.get().paused):
+            yield "a tick has no task although the schedule is not paused"
+        tasks = ScheduleTick.objects.filter(task_id__isnull=False).values_list("task_id", flat=True)
+        if sorted(tasks) != sorted(Task.objects.filter(task_type=TYPE).values_list("id", flat=True)):
+            yield "the ticks and the tasks differ"
 
     def _requests_broken(self) -> Iterator[str]:
         for key in REQUESTS:
