@@ -57,9 +57,9 @@ class Recurrence:
             raise InvalidTaskData("cron", "Give one of cron, every (seconds) or instants.", code="required")
         _check_zone(self.zone)
         for field in ("anchor", "starts_at", "ends_at"):
-            _check_range(field, getattr(self, field))
+            check_range(field, getattr(self, field))
         for instant in self.instants:
-            _check_range("instants", instant)
+            check_range("instants", instant)
         if self.starts_at and self.ends_at and self.ends_at <= self.starts_at:
             raise InvalidTaskData("ends_at", "ends_at must be after starts_at.", code="out_of_range")
         if self.anchor is not None and self.every is None:
@@ -124,7 +124,8 @@ def jitter_of(name: str, instant: datetime, longest: float) -> timedelta:
     return timedelta(seconds=longest * int.from_bytes(digest) / 2**64)
 
 
-def _check_range(field: str, value: datetime | None) -> None:
+def check_range(field: str, value: datetime | None) -> None:
+    """Raise ``InvalidTaskData`` for a time at the ends of the calendar, near which sums overflow."""
     if value is not None and not EARLIEST <= value <= LATEST:
         message = f"{field} must lie between {EARLIEST:%Y-%m-%d} and {LATEST:%Y-%m-%d} in UTC."
         raise InvalidTaskData(field, message, code="date_out_of_range")

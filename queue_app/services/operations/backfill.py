@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from itertools import islice, takewhile
 from typing import Final
 
-from queue_app.core.recurrence import Recurrence
+from queue_app.core.recurrence import Recurrence, check_range
 from queue_app.exceptions import InvalidTaskData, ScheduleNotFound
 from queue_app.models import Operation, Schedule, ScheduleTick
 from queue_app.models.audit_entry import REASON_LENGTH
@@ -34,6 +34,8 @@ def preview_backfill(schedule: Schedule, start: datetime, end: datetime) -> list
     check_aware(start, "start")
     if check_aware(end, "end") <= start:
         raise InvalidTaskData("end", "end must be after start.", code="out_of_range")
+    check_range("start", start)
+    check_range("end", end)
     instants = list(islice(_instants(schedule.recurrence, start, end), MAX_INSTANTS + 1))
     if len(instants) > MAX_INSTANTS:
         message = f"One backfill makes at most {MAX_INSTANTS} tasks, and this range has more; choose a shorter one."

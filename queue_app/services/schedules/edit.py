@@ -129,8 +129,8 @@ def set_values(schedule: Schedule, values: Mapping[str, Any]) -> None:
         setattr(schedule, field, [each.isoformat() for each in times(value or [])] if field == "instants" else value)
     schedule.recurrence.check()
     _check_jitter(schedule)
-    if type(schedule.notes) is str and any("\ud800" <= each <= "\udfff" for each in schedule.notes):
-        raise InvalidTaskData("notes", "notes contains half a character.", code="invalid_characters")
+    if type(schedule.notes) is str and any(each == "\0" or "\ud800" <= each <= "\udfff" for each in schedule.notes):
+        raise InvalidTaskData("notes", "notes contains characters that cannot be stored.", code="invalid_characters")
     if type(schedule.args) not in (list, tuple):
         raise InvalidTaskData("args", "args must be a list.", code="list_expected")
     if not isinstance(schedule.parameters, dict):
@@ -231,7 +231,7 @@ def _check_jitter(schedule: Schedule) -> None:
     """Refuse a jitter by which a tick could come after the next one, which would wait for it and count as missed."""
     if schedule.jitter and type(schedule.jitter) in (int, float):
         longest = min(schedule.recurrence.shortest_gap, MAX_JITTER)
-        if schedule.jitter > longest:
+        if not schedule.jitter <= longest:  # not a number, too
             message = f"jitter must be at most {longest:g}, and never more than the seconds between two ticks."
             raise InvalidTaskData("jitter", message, code="out_of_range")
 

@@ -82,7 +82,9 @@ def test_delete():
         (("add", "a", ECHO, "--param", "value=1", "--cron", "0 0 31 2 *"), 2, "never ticks"),
         (("add", "a", ECHO, "--param", "value=1", "--at", "2020-01-01T00:00Z"), 2, "in the past"),
         (("add", "nightly", ECHO, "--param", "value=1", "--every", "60"), 2, "already exists"),
+        (("add", "a", ECHO, "--param", "value=1", "--every", "60", "--jitter", "nan"), 2, "jitter must be at most"),
         (("backfill", "nightly"), 2, "needs --from and --to"),
+        (("backfill", "nightly", "--from", "0001-01-01T00:00Z", "--to", "9999-12-31T00:00Z"), 2, "must lie between"),
     ],
 )
 def test_a_mistake_is_one_line(words, code, says):
