@@ -233,16 +233,19 @@ def test_a_user_has_a_hundred_pending_tasks_by_default(alice, bob, plain_type):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_explain_shows_owners_the_reason_and_staff_the_user(alice, bob, staff, stored):
+def test_explain_shows_owners_that_it_is_paused_and_staff_by_whom_and_why(alice, bob, staff, stored):
     task = stored()
     path = f"/api/v1/tasks/{task.pk}/explain"
     pause("default", by="root", reason="Stock-taking.")
     told = alice.get(path).data
     assert (told["task_id"], told["status"], told["blocked"]) == (str(task.pk), "queued", True)
     paused = next(reason for reason in told["reasons"] if reason["code"] == "paused")
-    assert "Stock-taking." in paused["text"]
+    assert "The queue default was paused" in paused["text"]
+    assert "Stock-taking." not in str(told)
     assert "root" not in str(told)
-    assert "paused by root" in str(staff("view_task").get(path).data)
+    shown = str(staff("view_task").get(path).data)
+    assert "paused by root" in shown
+    assert "Stock-taking." in shown
     assert bob.get(path).data["code"] == "task_not_found"
     assert alice.get("/api/v1/tasks/nothing/explain").data["code"] == "task_not_found"
     assert alice.get(f"/api/v1/tasks/{stored(status='completed').pk}/explain").data["reasons"][0]["code"] == "finished"
