@@ -148,6 +148,8 @@ class Results(Body):
 class Report(Body):
     """One result, or many in ``results``."""
 
+    is_demanded = True  # an empty body is neither
+
     def run_validation(self, data: Any = None) -> Any:
         """Return the results."""
         if isinstance(data, dict) and "results" in data:
