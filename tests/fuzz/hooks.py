@@ -10,6 +10,9 @@ from schemathesis.openapi.checks import MissingHeaderNotRejected, RejectedPositi
 MEANING = {
     "unknown_task_type",
     "unknown_queue",
+    "unknown_zone",
+    "invalid_cron",
+    "too_many",  # in a query string: a comma in a value separates two
     "wrong_arguments",
     "conflicting_fields",
     "reversed_range",
