@@ -48,8 +48,8 @@ def test_no_difference_is_found(address, which, tmp_path):
     report = tmp_path / "report.txt"
     program = Path(sys.executable).with_name("st")
     command = [
-        program, "run", f"{address}/api/schema", "--checks", "all", "--phases", PHASES, "-n", EXAMPLES, "--continue-on-failure",
-        "--seed", "20260101", "--generation-database", "none", "-w", "2", "--no-color",
+        program, "run", f"{address}/api/schema", "--checks", "all", "--phases", PHASES, "-n", EXAMPLES,
+        "--continue-on-failure", "--seed", "20260101", "--generation-database", "none", "-w", "2", "--no-color",
         "-H", f"Authorization: Bearer {secret}", *which,
     ]  # fmt: skip
     with report.open("w") as file:
