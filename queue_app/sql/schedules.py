@@ -9,7 +9,7 @@ from queue_app.core.states import PENDING
 from queue_app.models import ScheduleTick
 from queue_app.sql.database import alias, execute, fetch_all, fetch_value
 
-#: Newest ticks of a schedule whose ended tasks are looked at: staff may have let one of them run again.
+#: Newest ticks of a schedule whose ended tasks are looked at: ``settle`` and ``reopen`` may have met.
 _LOOKED_AT: Final = 100
 
 _PENDING: Final = ", ".join(f"'{status}'" for status in sorted(PENDING))
@@ -136,6 +136,12 @@ def give_up(ticks: Iterable[tuple[int, datetime, str]]) -> None:
             " WHERE schedule_id = %s AND instant = %s",
             [reason, schedule_id, instant],
         )
+
+
+def reopen(task_ids: Sequence[uuid.UUID]) -> None:
+    """Let the ticks of tasks that are queued again count as open."""
+    sql = "UPDATE queue_app_scheduletick SET outcome = NULL, run_seconds = NULL WHERE task_id = ANY(%s)"
+    execute(f"{sql} AND outcome IS NOT NULL", [list(task_ids)])
 
 
 def move_on(rows: Sequence[tuple[int, datetime | None, datetime | None, datetime | None]]) -> None:

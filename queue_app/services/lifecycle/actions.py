@@ -31,7 +31,7 @@ from queue_app.services.enqueue.validate import check_parameters
 from queue_app.services.lifecycle.replay import replay_open
 from queue_app.services.notify import events
 from queue_app.services.notify.index import on_commit, push_on_commit
-from queue_app.sql import waiting
+from queue_app.sql import schedules, waiting
 from queue_app.sql.claim import lock_rows, statuses
 from queue_app.sql.database import atomic, fetch_all, once_more_after_deadlock
 
@@ -155,6 +155,8 @@ def run_again(task_id: Id, *, parameters: dict[str, Any] | None = None) -> Enque
 
 def _queue_again(tasks: list[TaskRef]) -> set[uuid.UUID]:
     push_on_commit([task.entry for task in tasks], events=events.of_queued_again(tasks))
+    if tasks:
+        schedules.reopen([task.id for task in tasks])
     return {task.id for task in tasks}
 
 

@@ -24,6 +24,7 @@ from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit, send_on_commit
 from queue_app.services.read.dead_letters import DeadLetterFilter, matching, refusal
 from queue_app.sql import dead_letters as rows
+from queue_app.sql import schedules
 from queue_app.sql.database import atomic
 
 BATCH = 500
@@ -57,6 +58,8 @@ def replay_open(
     with atomic():
         moved = rows.replay(ids, by[:USER_LENGTH], operation_id)
         push_on_commit([task.entry for _, task in moved], events=events.of_queued_again(task for _, task in moved))
+        if moved:
+            schedules.reopen([task.id for _, task in moved])
     if moved:
         send_on_commit(signals.dead_letters_replayed, count=len(moved), by=by, operation_id=operation_id)
     return moved

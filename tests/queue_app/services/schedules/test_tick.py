@@ -235,6 +235,20 @@ def test_a_task_that_staff_run_again_overlaps(engine, worker):
     assert history()[-1] == (2, "due", "Skipped,")
 
 
+def test_an_old_task_that_staff_run_again_overlaps(engine, worker):
+    schedule = every_minute(overlap="skip")
+    run_due(now=minutes(1))
+    finish([failed(task, retriable=False) for task in take(worker)])
+    settle()
+    later = {"schedule": schedule, "kind": "due", "at": NOON, "outcome": "completed"}
+    ScheduleTick.objects.bulk_create(
+        ScheduleTick(instant=minutes(2 + number / 1000), task_id=uuid7(), **later) for number in range(200)
+    )
+    retry_many([Task.objects.get().id], by="ada")
+    run_due(now=minutes(3))
+    assert history()[-1] == (3, "due", "Skipped,")
+
+
 def test_the_look_for_overlaps_does_not_read_the_history(engine):
     schedule = every_minute(overlap="skip")
     done_long_ago = [
