@@ -189,7 +189,7 @@ def read(index: Index) -> IndexState:  # noqa: C901, PLR0912, PLR0915 - one case
                 state.short[name] = {member.decode(): int(free) for member, free in page}
             case "reservations":
                 state.reservations = _texts(page)
-            case "watch":
+            case "watch" if page is not None:  # else it has expired meanwhile
                 state.watchers[name] = page.decode()
             case "idle":
                 state.idle[name] = {member.decode() for member, _ in page}
