@@ -8,7 +8,7 @@ from typing import Final
 STALL_SECONDS: Final = 10.0
 #: Name of the job whose row holds the stalls.
 WATCHDOG: Final = "watchdog"
-#: Age in seconds of the last look from which on nobody looks. The watchdog looks every second, and writes every 15 s.
+#: Age in seconds of the last look after which no watchdog counts as running. It looks each second and writes each 15 s.
 LOOK_IS_OLD: Final = 60.0
 
 

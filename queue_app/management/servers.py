@@ -70,7 +70,7 @@ def add_log_options(parser: ArgumentParser) -> None:
 
 
 def report_eviction() -> None:
-    """Log an error if the server may drop parts of the index: nobody notices it later, and limits are exceeded."""
+    """Log an error if the server may drop parts of the index: limits would be exceeded without a sign."""
     try:
         found = eviction(server_facts(get_index()))
     except IndexUnavailable:  # a moment later the process says so itself

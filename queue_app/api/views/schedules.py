@@ -47,8 +47,8 @@ class ScheduleListView(ApiView):
     def post(self, request: Request) -> Response:
         """Make a schedule.
 
-        It ticks by ``cron``, ``every`` so many seconds, or at ``instants``. What is left out of the options of the task
-        is that of the registered task.
+        It ticks by ``cron``, at an interval of ``every`` seconds, or at ``instants``. Options of the task that are left
+        out are those of the registered task.
         """
         require_staff(request, "queue_app.add_schedule")
         values = self.read_body(request)

@@ -5,13 +5,14 @@ who asks for these tasks wants each of them.
 """
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
 from typing import Final
 
+from queue_app.core.records import TaskRow
 from queue_app.core.recurrence import Recurrence, check_range
-from queue_app.exceptions import InvalidTaskData, ScheduleNotFound
+from queue_app.exceptions import InvalidTaskData, ScheduleNotFound, TaskQueueError
 from queue_app.models import Operation, Schedule, ScheduleTick
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import USER_LENGTH
@@ -40,9 +41,7 @@ def preview_backfill(schedule: Schedule, start: datetime, end: datetime) -> list
     if len(instants) > MAX_INSTANTS:
         message = f"One backfill makes at most {MAX_INSTANTS} tasks, and this range has more; choose a shorter one."
         raise InvalidTaskData("end", message, code="out_of_range", limit=MAX_INSTANTS)
-    ticks = ScheduleTick.objects.using(alias()).filter(schedule_id=schedule.pk, task_id__isnull=False)
-    filled = set(ticks.filter(instant__gte=start, instant__lt=end).values_list("instant", flat=True))
-    return [instant for instant in instants if instant not in filled]
+    return _unfilled(schedule, start, end, instants)
 
 
 def start_backfill(  # noqa: PLR0913 - by name
@@ -78,7 +77,8 @@ def next_instants(operation: Operation, count: int) -> list[tuple[uuid.UUID, dat
     start, end = (datetime.fromisoformat(operation.filter[name]) for name in ("start", "end"))
     if operation.after_died_at is not None:
         start = operation.after_died_at + timedelta(microseconds=1)
-    left = preview_backfill(schedule, start, end) if start < end else []
+    # Without the checks of the request: an edit may have made the schedule denser meanwhile.
+    left = _unfilled(schedule, start, end, islice(_instants(schedule.recurrence, start, end), MAX_INSTANTS))
     return [(uuid.UUID(int=0), instant) for instant in left[:count]]
 
 
@@ -88,13 +88,26 @@ def fill(operation: Operation, instants: Sequence[datetime]) -> list[uuid.UUID]:
     if schedule is None:
         return []
     now = clock()
-    tasks = {instant: task_of(schedule, instant) for instant in instants}
-    reason = f"Backfilled by {operation.by}." if operation.by else "Backfilled."
-    ticks = [
-        NewTick(schedule.pk, instant, TickKind.BACKFILL, now, 0.0, task.id, reason) for instant, task in tasks.items()
-    ]
-    refused = store(ticks, {task.id: task for task in tasks.values()})
-    return [task.id for task in tasks.values() if task.id not in refused]
+    why = f"Backfilled by {operation.by}." if operation.by else "Backfilled."
+    tasks: list[TaskRow] = []
+    ticks: list[NewTick] = []
+    for instant in instants:
+        try:
+            task = task_of(schedule, instant)
+        except TaskQueueError as error:  # a limit of the project may be lower by now
+            reason = f"The task was refused: {error}"
+            ticks.append(NewTick(schedule.pk, instant, TickKind.BACKFILL, now, reason=reason))
+        else:
+            tasks.append(task)
+            ticks.append(NewTick(schedule.pk, instant, TickKind.BACKFILL, now, 0.0, task.id, why))
+    refused = store(ticks, {task.id: task for task in tasks})
+    return [task.id for task in tasks if task.id not in refused]
+
+
+def _unfilled(schedule: Schedule, start: datetime, end: datetime, instants: Iterable[datetime]) -> list[datetime]:
+    ticks = ScheduleTick.objects.using(alias()).filter(schedule_id=schedule.pk, task_id__isnull=False)
+    filled = set(ticks.filter(instant__gte=start, instant__lt=end).values_list("instant", flat=True))
+    return [instant for instant in instants if instant not in filled]
 
 
 def _instants(recurrence: Recurrence, start: datetime, end: datetime) -> Iterator[datetime]:

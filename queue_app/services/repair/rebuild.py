@@ -60,7 +60,7 @@ def rebuild(*, adopt: bool = False) -> Rebuilt | None:
     """Rebuild the index; return ``None`` when another process is rebuilding it, or the index was lost meanwhile.
 
     A process that loses the lock stops before it deletes anything. If two rebuilds run at once, the later
-    generation wins. Raises ``IndexOfAnotherDatabase``, unless it shall ``adopt`` such an index.
+    generation wins. Raises ``IndexOfAnotherDatabase``, unless the caller wants to ``adopt`` such an index.
     """
     started = time.monotonic()
     index = get_index()

@@ -85,6 +85,16 @@ def test_a_pace_and_a_cancel():
     assert Task.objects.count() == 1
 
 
+def test_a_backfill_ends_although_an_edit_made_the_schedule_dense_or_its_task_is_refused():
+    """Otherwise it would fail for ever, and the watchdog would take the index for the cause."""
+    operation = start_backfill("minutely", minutes(0), minutes(6 * 60), by="ada")
+    Schedule.objects.update(every=1, task_type="")
+    run_operations()
+    operation.refresh_from_db()
+    assert operation.changed == 0
+    assert "The task was refused" in ScheduleTick.objects.latest("instant").reason
+
+
 def test_the_schedule_is_gone():
     operation = backfill(0, 5)
     delete_schedule("minutely")
