@@ -44,6 +44,7 @@ class Generation(NamedTuple):
 
     number: int
     state: str
+    owner: str = ""  # identity of the database to which the index belongs; empty: of none, or not asked for
 
 
 class Index(Leases):
@@ -277,8 +278,8 @@ class Index(Leases):
 
     def generation(self) -> Generation:
         """Return the generation that the index carries."""
-        number, state = self._call("generation")
-        return Generation(int(number), text(state))
+        number, state, owner = self._call("generation")
+        return Generation(int(number), text(state), text(owner))
 
     def begin_generation(
         self, number: int, token: str = "", copy_limits: Callable[[], object] | None = None, database: str = ""
@@ -316,10 +317,6 @@ class Index(Leases):
                 if doomed and not self._call("wipe", number, *doomed):
                     return False
         return True
-
-    def owner(self) -> str:
-        """Return the identity of the database to which the index belongs; empty while it belongs to none."""
-        return text(self._call("owner"))
 
     def disown(self) -> None:
         """Let the index belong to no database."""

@@ -75,8 +75,8 @@ class IndexHealth(NamedTuple):
 
 def index_health(index: Index) -> IndexHealth:
     """Return the health of the index, at a cost that does not grow with it. Raises ``IndexUnavailable``."""
-    number, state = index.generation()
-    return IndexHealth(number, state, has_leader(index))
+    found = index.generation()
+    return IndexHealth(found.number, found.state, has_leader(index))
 
 
 def has_leader(index: Index) -> bool:

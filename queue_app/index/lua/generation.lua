@@ -1,13 +1,16 @@
--- Returns the generation that the index carries.
+-- Returns the generation that the index carries, and the identity of the database to which it belongs.
 --
--- Returns  {number, state}: 'ready', 'rebuilding', or 'missing' (also when it is unreadable, or of another server run)
+-- Returns  {number, state, owner}; state: 'ready', 'rebuilding', or 'missing' (also when it is unreadable, or of another
+--          server run); owner: '' while it belongs to no database
 --
 -- The leading scheduler asks twice a second. So the time is recorded here: should the clock step back, `now_us` goes on from it.
 --! include keys
-local generation = redis.pcall('HMGET', GENERATION, 'number', 'run_id', 'state', 'stamp')
-if generation.err or not string.match(generation[1] or '', '^%d+$') or generation[2] ~= server_run() then
-  return { '0', 'missing' }
+local generation = redis.pcall('HMGET', GENERATION, 'number', 'run_id', 'state', 'stamp', 'database')
+if generation.err then return { '0', 'missing', '' } end
+local owner = generation[5] and is_identity(generation[5]) and generation[5] or ''
+if not string.match(generation[1] or '', '^%d+$') or generation[2] ~= server_run() then
+  return { '0', 'missing', owner }
 end
 local now = now_us()
 if now > within(generation[4], now + FAR_US) then redis.pcall('HSET', GENERATION, 'stamp', whole(now)) end
-return { generation[1], generation[3] }
+return { generation[1], generation[3], owner }

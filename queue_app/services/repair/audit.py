@@ -24,11 +24,11 @@ class Audit:
 
     def step(self, index: Index) -> None:
         """Look at the next part; raise ``IndexDamaged`` if it is wrong."""
-        (number, state), profiles = index.profiles()
-        if state != "ready":
+        generation, profiles = index.profiles()
+        if generation.state != "ready":
             profiles = {}
-        known = self.known & set(profiles) if number == self.generation else set()
-        self.generation, self.known = number, set(profiles)
+        known = self.known & set(profiles) if generation.number == self.generation else set()
+        self.generation, self.known = generation.number, set(profiles)
         for profile, is_intact in profiles.items():
             if not is_intact:
                 raise IndexDamaged(f"The profile {profile!r} is incomplete.")

@@ -10,16 +10,16 @@ ADVICE = (
 )
 
 
-def is_foreign() -> bool:
-    """Whether the index belongs to another database than this one."""
-    return get_index().owner() not in {"", database_identity()}
+def is_foreign(owner: str) -> bool:
+    """Whether an index with this owner belongs to another database than this one."""
+    return owner not in {"", database_identity()}
 
 
 def check_owner() -> None:
     """Raise ``IndexOfAnotherDatabase`` if the index belongs to another database."""
     index = get_index()
-    owner, own = index.owner(), database_identity()
-    if owner not in {"", own}:
+    owner, own = index.generation().owner, database_identity()
+    if is_foreign(owner):
         raise IndexOfAnotherDatabase(
             f"The index {index.keys.prefix} in Redis at {server_url(index.alias)} belongs to {_text(owner)}, not to"
             f" {_text(own)}. {ADVICE}"

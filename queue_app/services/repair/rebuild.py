@@ -46,13 +46,13 @@ class Rebuilt:
 def is_needed(generation: int) -> bool:
     """Whether the index is not ready or not of this generation, which the rows had a moment ago."""
     found = get_index().generation()
-    return found.state != "ready" or found.number != generation or is_foreign()
+    return found.state != "ready" or found.number != generation or is_foreign(found.owner)
 
 
 def rebuild_if_needed() -> Rebuilt | None:
     """Rebuild the index unless it is ready and of the rows' generation; ``None`` when nothing was done."""
     found = get_index().generation()  # read before the rows, or a rebuild that ends in between would look stale
-    is_ready = found.state == "ready" and found.number == snapshot.generation() and not is_foreign()
+    is_ready = found.state == "ready" and found.number == snapshot.generation() and not is_foreign(found.owner)
     return None if is_ready else rebuild()
 
 

@@ -30,11 +30,11 @@ def dump(engine):
 
 
 def test_a_rebuild_binds_the_index(engine):
-    assert engine.index.owner() == database_identity()
+    assert engine.index.generation().owner == database_identity()
     flush(engine)
-    assert engine.index.owner() == ""
+    assert engine.index.generation().owner == ""
     rebuild()
-    assert engine.index.owner() == database_identity()
+    assert engine.index.generation().owner == database_identity()
 
 
 def test_another_project_changes_nothing_in_the_index(engine):
@@ -64,14 +64,14 @@ def test_the_check_before_the_rebuild_may_be_too_early(engine):
     number = snapshot.raise_generation()
     bind(engine)
     assert not engine.index.begin_generation(number, database=database_identity())
-    assert engine.index.owner() == OTHER
+    assert engine.index.generation().owner == OTHER
 
 
 def test_a_database_that_replaced_another_takes_its_index_over(engine):
     put()
     bind(engine)
     call_command("taskqueue", "rebuild", "--adopt", stdout=io.StringIO())
-    assert engine.index.owner() == database_identity()
+    assert engine.index.generation().owner == database_identity()
     assert_index_agrees()
 
 
@@ -79,7 +79,7 @@ def test_a_database_that_replaced_another_takes_its_index_over(engine):
 def test_a_damaged_owner_binds_nothing(engine, junk):
     bind(engine, database=junk)
     assert rebuild() is not None
-    assert engine.index.owner() == database_identity()
+    assert engine.index.generation().owner == database_identity()
 
 
 @pytest.mark.parametrize("command", ["runworker", "runscheduler"])

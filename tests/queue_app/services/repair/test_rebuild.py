@@ -19,6 +19,7 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import claim as claim_rows
 from queue_app.sql import snapshot
 from queue_app.sql.database import atomic
+from queue_app.sql.identity import database_identity
 from tests.support.damage import by_kind, change_type
 from tests.support.engine import (
     Side,
@@ -58,7 +59,7 @@ def full(engine):
 def test_nothing_to_do(engine):
     before = engine.index.generation()
     assert rebuild_if_needed() is None
-    assert engine.index.generation() == before == Generation(snapshot.generation(), "ready")
+    assert engine.index.generation() == before == Generation(snapshot.generation(), "ready", database_identity())
 
 
 def test_after_the_loss_of_everything(engine, full):
@@ -173,7 +174,7 @@ def test_only_one_rebuilds_at_a_time(engine):
     at_once([rebuild_if_needed for _ in range(4)])
     rebuild_if_needed()
     assert_index_agrees()
-    assert engine.index.generation() == Generation(snapshot.generation(), "ready")
+    assert engine.index.generation() == Generation(snapshot.generation(), "ready", database_identity())
 
 
 # -- a rebuild that dies -----------------------------------------------------------------------
@@ -213,7 +214,7 @@ def test_a_rebuild_that_dies_leaves_an_index_that_refuses_claims(engine, full, m
     monkeypatch.undo()
     if (step, when) != ("finish_generation", "after"):
         assert rebuild_if_needed() is not None
-    assert engine.index.generation() == Generation(snapshot.generation(), "ready")
+    assert engine.index.generation() == Generation(snapshot.generation(), "ready", database_identity())
     assert_index_agrees()
 
 
