@@ -217,6 +217,14 @@ class StaleLease(TaskQueueError, code="stale_lease"):
         self.status = status
 
 
+class StepsChanged(TaskQueueError, code="steps_changed"):
+    """The task's code calls other steps than an earlier attempt stored."""
+
+
+class StepRefused(TaskQueueError, code="step_refused"):
+    """A step was called where it cannot be stored."""
+
+
 class TaskControl(Exception):
     """Base of exceptions with which task code decides how its attempt ends."""
 
@@ -285,6 +293,21 @@ class TaskTimeout(Interruption):
 
 class TaskCancelled(Interruption):
     """The task was cancelled while it ran."""
+
+
+class AttemptLost(Interruption):
+    """The task was taken from the attempt, so its step was not stored; another attempt runs it."""
+
+
+class Suspended(BaseException):
+    """The attempt ends, and the task goes on later: ``seconds`` from now.
+
+    It is not an ``Exception``, so ``except Exception`` in a task does not catch it.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__("suspended")
+        self.seconds = seconds
 
 
 class WorkerDied(TaskControl):

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from queue_app.core import trace
 from queue_app.core.records import ClaimedTask, TaskRow
-from queue_app.exceptions import Snooze, Throttle
+from queue_app.exceptions import Snooze, Suspended, Throttle
 
 SYSTEM: Final = "taskqueue"
 _NOTHING: Final[AbstractContextManager[None]] = nullcontext()
@@ -123,7 +123,7 @@ def _attributes_of(task: ClaimedTask) -> dict[str, str | int | float]:
 
 def _record_error(api: Any, span: Any, error: BaseException) -> None:
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    if isinstance(error, (Snooze, Throttle)):  # a delay, no failure
+    if isinstance(error, (Snooze, Suspended, Throttle)):  # a delay, no failure
         span.set_attribute("taskqueue.put_off", type(error).__name__)
         return
     span.set_attribute("error.type", kind)

@@ -119,7 +119,7 @@ class Claimer:
         self._last_granted = now = time.monotonic()
         if not self._pool.unstarted:  # otherwise the tasks in the pool have waited since then
             self._last_progress = now
-        held = [ClaimedAttempt(task, now, self._transport.earlier_attempts) for task in tasks]
+        held = [ClaimedAttempt(task, now, self._transport) for task in tasks]
         self._in_flight.add(held)
         ahead = _beyond(held, free)
         is_heavy = any(task.weight > 1 for task in tasks)  # a waiting heavy task could exceed the free slots

@@ -8,15 +8,19 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from django.tasks.base import TaskContext, TaskError
 
 from queue_app.core import trace
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome
-from queue_app.exceptions import Interruption, TaskCancelled
+from queue_app.core.steps import Step
+from queue_app.exceptions import Interruption, StepRefused, TaskCancelled
 from queue_app.results import earlier_attempts
+from queue_app.services.lifecycle import steps as step_service
+from queue_app.workers.steps import AttemptSteps
 
 if TYPE_CHECKING:
     _TaskContext = TaskContext[..., Any]  # generic in the stubs only
@@ -30,8 +34,33 @@ MAX_EXTENSION: Final = 365 * 86_400.0
 #: Guards ``ClaimedAttempt.shielded`` of all attempts. Shields are rare and entered quickly, so one lock is enough.
 shields = threading.Lock()
 
-#: Returns the errors and the worker ids of a task's earlier attempts.
-type History = Callable[[uuid.UUID], tuple[list[TaskError], list[str]]]
+
+class AttemptStore(Protocol):
+    """What running attempts read and write; every transport offers it."""
+
+    def earlier_attempts(self, task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
+        """Return the errors and the worker ids of a task's earlier attempts."""
+
+    def stored_steps(self, task_id: uuid.UUID) -> list[Step]:
+        """Return the steps that attempts of the task have stored, in order."""
+
+    def record_step(self, task: ClaimedTask, step: Step) -> None:
+        """Store a step durably; raise ``AttemptLost`` if the attempt no longer holds the task."""
+
+    def atomic_step(self, task: ClaimedTask, run: Callable[[], Step]) -> Step:
+        """Run a step and store it in one transaction; raise ``AttemptLost`` as ``record_step`` does."""
+
+
+class LocalStore:
+    """Reads and writes the rows in this process."""
+
+    earlier_attempts = staticmethod(earlier_attempts)
+    stored_steps = staticmethod(step_service.stored_steps)
+    record_step = staticmethod(step_service.record_step)
+    atomic_step = staticmethod(step_service.atomic_step)
+
+
+LOCAL_STORE: Final = LocalStore()
 
 
 class ProgressSink:
@@ -56,12 +85,13 @@ class ClaimedAttempt:
 
     task: ClaimedTask
     claimed_at: float
-    history: History = field(default=earlier_attempts, repr=False)
+    store: AttemptStore = field(default=LOCAL_STORE, repr=False)
     extended: float = 0.0  # seconds beyond the timeout of the claim
     interruption: type[Interruption] | None = None  # why the attempt was asked to end
     interrupted_at: float = 0.0  # monotonic
     asked_at: float = 0.0  # monotonic; later than ``interrupted_at`` if it was asked again
     shielded: int = 0  # depth of the shields that the attempt is inside of
+    steps: AttemptSteps | None = field(default=None, repr=False)  # made by the first step
 
     @property
     def key(self) -> AttemptKey:
@@ -80,6 +110,41 @@ class ClaimedAttempt:
     def timeout(self) -> float:
         """Maximum run time of the attempt in seconds, with its extensions."""
         return self.task.timeout + self.extended
+
+
+@contextmanager
+def shield(held: ClaimedAttempt | None) -> Iterator[None]:
+    """Delay an interruption of the attempt to the end of the block."""
+    if held is None:
+        yield
+        return
+    with shields:
+        held.shielded += 1
+    try:
+        yield
+    finally:
+        with shields:
+            held.shielded -= 1
+            delayed = held.interruption if not held.shielded else None
+    if delayed is not None:
+        raise delayed
+
+
+class _HeldSteps:
+    """The stored steps of the task of one attempt; an interruption waits until a step is stored."""
+
+    def __init__(self, held: ClaimedAttempt) -> None:
+        self._held = held
+
+    def load(self) -> list[Step]:
+        return self._held.store.stored_steps(self._held.task.id)
+
+    def record(self, step: Step) -> None:
+        with shield(self._held):
+            self._held.store.record_step(self._held.task, step)
+
+    def run_atomic(self, run: Callable[[], Step]) -> Step:
+        return self._held.store.atomic_step(self._held.task, run)
 
 
 def record_interruption(held: ClaimedAttempt, interruption: type[Interruption]) -> None:
@@ -140,17 +205,35 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
         Inside the block, ``cancelled`` tells whether the task was cancelled. If the block runs for too long
         after the timeout, the worker abandons the attempt anyway.
         """
+        with shield(self.held):
+            yield
+
+    def step(self, name: str, function: Callable[..., Any], *args: Any, atomic: bool = False, **kwargs: Any) -> Any:
+        """Call a function once per task and store its result; a later attempt gets the stored result.
+
+        The result must be JSON, and is returned as JSON stores it. If the worker dies after the function and before
+        the result is stored, the next attempt calls the function again. With ``atomic``, what the function writes to
+        the database of the tasks and the result are one transaction, so it has happened exactly once. A step that
+        raises stores nothing. In a coroutine, await it; the function may be a coroutine function.
+
+        Raises ``StepsChanged`` unless each attempt calls the same steps in the same order, and ``StepRefused`` inside a
+        transaction.
+        """
+        return self._steps().step(name, function, partial(function, *args, **kwargs), atomic=atomic)
+
+    def sleep(self, duration: float | timedelta | datetime) -> Any:
+        """End the attempt and go on after ``duration`` (or at an aware time) in a new one, which repeats no step.
+
+        It counts no failure, and a sleeping task holds no slot. In a coroutine, await it. A sleep is a step: the time
+        is stored. Code before it that is no step runs again.
+        """
+        return self._steps().sleep(duration)
+
+    def _steps(self) -> AttemptSteps:
         held = self.held
         if held is None:
-            yield
-            return
-        with shields:
-            held.shielded += 1
-        try:
-            yield
-        finally:
-            with shields:
-                held.shielded -= 1
-                delayed = held.interruption if not held.shielded else None
-        if delayed is not None:
-            raise delayed
+            raise StepRefused("This context belongs to no attempt of the queue, so it can store no steps.")
+        if held.steps is None:
+            is_first = held.task.attempt == 1  # nothing can be stored
+            held.steps = AttemptSteps(_HeldSteps(held), lambda: held.row_time(time.monotonic()), is_first=is_first)
+        return held.steps

@@ -22,7 +22,7 @@ from queue_app import registry, tracing
 from queue_app.backend import has_receivers
 from queue_app.core.records import Outcome
 from queue_app.core.signatures import check_arguments
-from queue_app.exceptions import Snooze, Throttle
+from queue_app.exceptions import Snooze, Suspended, Throttle
 from queue_app.registry import AnyTask
 from queue_app.services.enqueue.validate import result_text
 from queue_app.tasks import AnyResult
@@ -109,8 +109,8 @@ class Executor:
         """Call the function; return its result as JSON text, ``None`` for null."""
         try:
             with interruption_first(held):
-                text = result_text(function())
-        except (Snooze, Throttle):  # the task will run again later; it has not ended
+                text = _end(held, function())
+        except (Snooze, Suspended, Throttle):  # the task will run again later; it has not ended
             raise
         except BaseException as error:
             self._notify_failed(held, call, error)
@@ -123,8 +123,8 @@ class Executor:
         may_block = call.seen is not None and has_receivers(task_finished, logging.ERROR)
         try:
             with interruption_first(held):
-                text = result_text(await call.task.func(*call.args, **call.kwargs))
-        except (Snooze, Throttle, GeneratorExit):
+                text = _end(held, await call.task.func(*call.args, **call.kwargs))
+        except (Snooze, Suspended, Throttle, GeneratorExit):
             raise
         except BaseException as error:
             await _call_in_thread_if(may_block, self._notify_failed, held, call, error)
@@ -152,6 +152,13 @@ class _Call(NamedTuple):
     args: list[Any]
     kwargs: dict[str, Any]
     seen: AnyResult | None
+
+
+def _end(held: ClaimedAttempt, result: Any) -> str | None:
+    """Return a function's result as JSON text, unless its steps say that it has not ended."""
+    if held.steps is not None:
+        held.steps.check_end()
+    return result_text(result)
 
 
 def _wants_result(task: AnyTask) -> bool:

@@ -55,7 +55,7 @@ class WorkerLoop:
 
     def _make_pool(self) -> Pool:
         executor = Executor(self.id, self._reports)
-        return make_pool(self.options, executor, self._wakeup.set, self._transport.earlier_attempts)
+        return make_pool(self.options, executor, self._wakeup.set, self._transport)
 
     @property
     def profile(self) -> Profile:

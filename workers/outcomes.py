@@ -17,7 +17,7 @@ from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 
 from queue_app import registry
 from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, UNMASKED_FACTOR, Outcome, TaskFailure, Throttling
-from queue_app.exceptions import Discard, Retry, Snooze, TaskCancelled, TaskTimeout, Throttle, WrongArguments
+from queue_app.exceptions import Discard, Retry, Snooze, Suspended, TaskCancelled, TaskTimeout, Throttle, WrongArguments
 from queue_app.registry import AnyTask
 from queue_app.tasks import AnyResult, next_try
 from queue_app.workers.context import ClaimedAttempt
@@ -41,7 +41,7 @@ def visible_result(
     workers: list[str] = []
     if claimed.failures:
         with suppress(Exception):  # without a database, or on an event loop, the attempt runs without its history
-            errors, workers = held.history(claimed.id)
+            errors, workers = held.store.earlier_attempts(claimed.id)
     return TaskResult(
         task=task,
         id=str(claimed.id),
@@ -67,7 +67,7 @@ def set_failed(result: AnyResult, failure: TaskFailure, finished_at: Any) -> Non
 
 def ended(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
     """Return the outcome of an attempt that raised ``error``: a failure, or a request to run again later."""
-    if isinstance(error, Snooze):
+    if isinstance(error, Snooze | Suspended):
         return held.outcome(began, snooze=error.seconds)
     if isinstance(error, Throttle):
         if error.scope != "key" or held.task.concurrency_key:

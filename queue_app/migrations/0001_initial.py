@@ -541,6 +541,25 @@ class Migration(migrations.Migration):
             model_name='tasklog',
             constraint=models.UniqueConstraint(fields=('task', 'attempt'), name='taskqueue_log_once'),
         ),
+        migrations.CreateModel(
+            name='StepResult',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(max_length=200)),
+                ('position', models.IntegerField()),
+                ('kind', models.CharField(choices=[('step', 'step'), ('sleep', 'sleep'), ('signal', 'signal'), ('timeout', 'timeout')], max_length=10)),
+                ('attempt', models.IntegerField()),
+                ('value', models.JSONField(blank=True, null=True)),
+                ('signal', models.CharField(blank=True, default='', max_length=100)),
+                ('until', models.DateTimeField(blank=True, null=True)),
+                ('stored_at', models.DateTimeField()),
+                ('done_at', models.DateTimeField(blank=True, null=True)),
+                ('task', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='steps', to='queue_app.task')),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('task', 'name'), name='taskqueue_step_once')],
+            },
+        ),
         migrations.RunSQL(VACUUM, migrations.RunSQL.noop, hints={"model_name": "task"}),
         migrations.CreateModel(
             name='Schedule',

@@ -11,6 +11,7 @@ from queue_app.models.policy import PriorityPolicy as PriorityPolicy
 from queue_app.models.policy import RuntimeSettings as RuntimeSettings
 from queue_app.models.queue import Queue as Queue
 from queue_app.models.queue_stats import QueueStats as QueueStats
+from queue_app.models.running import StepResult as StepResult
 from queue_app.models.running import TaskLog as TaskLog
 from queue_app.models.running import TaskProgress as TaskProgress
 from queue_app.models.saved_view import SavedView as SavedView

@@ -1,13 +1,15 @@
-"""Progress and log lines of running attempts.
+"""Progress, log lines and steps of attempts, in tables of their own, like parameters and results.
 
-They have tables of their own, like parameters and results, and are written without waiting for
-the disk: losing a line with the server does no harm.
+Progress and log lines are written without waiting for the disk: losing a line with the server does no harm. Steps are
+written durably.
 """
 
 from typing import ClassVar
 
 from django.db import models
 
+from queue_app.core.steps import STEP_NAME_LENGTH, StepKind
+from queue_app.models.columns import NAME_LENGTH
 from queue_app.models.task import Task
 
 
@@ -40,3 +42,24 @@ class TaskLog(models.Model):
 
     def __str__(self) -> str:
         return f"log of {self.task_id}, attempt {self.attempt}"
+
+
+class StepResult(models.Model):
+    """A step of a task: its result, which later attempts get instead of running it again."""
+
+    task = models.ForeignKey(Task, on_delete=models.CASCADE, db_constraint=False, related_name="steps", db_index=False)
+    name = models.CharField(max_length=STEP_NAME_LENGTH)
+    position = models.IntegerField()  # 1 for the first step
+    kind = models.CharField(max_length=10, choices=[(kind.value, kind.value) for kind in StepKind])
+    attempt = models.IntegerField()  # that stored it
+    value = models.JSONField(null=True, blank=True)
+    signal = models.CharField(max_length=NAME_LENGTH, blank=True, default="")
+    until = models.DateTimeField(null=True, blank=True)  # end of a sleep, or of the time to wait for the signal
+    stored_at = models.DateTimeField()
+    done_at = models.DateTimeField(null=True, blank=True)  # null: the task waits for the signal
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["task", "name"], name="taskqueue_step_once")]
+
+    def __str__(self) -> str:
+        return f"step {self.name} of {self.task_id}"

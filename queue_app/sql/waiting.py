@@ -42,10 +42,17 @@ UPDATE queue_app_task AS t SET priority = %s WHERE t.id = ANY(%s) AND t.status I
 RETURNING t.status, {REF}
 """
 
+# A task that sleeps wakes up: its sleep is over.
 _RUN_NOW: Final = f"""
-UPDATE queue_app_task AS t SET status = 'queued', queued_at = clock_timestamp()
-WHERE t.id = ANY(%s) AND t.status = 'scheduled'
-RETURNING {REF}
+WITH woken AS (
+    UPDATE queue_app_task AS t SET status = 'queued', queued_at = clock_timestamp()
+    WHERE t.id = ANY(%s) AND t.status = 'scheduled'
+    RETURNING t.*
+), sleeps AS (
+    UPDATE queue_app_stepresult AS step SET until = statement_timestamp() FROM woken
+    WHERE step.task_id = woken.id AND step.kind = 'sleep' AND step.until > statement_timestamp()
+)
+SELECT {REF} FROM woken AS t
 """
 
 # A task with an open dead letter is replayed instead. After its record was discarded or has expired, it returns here.

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from django.db import connections
 
-from queue_app.workers.context import History
+from queue_app.workers.context import AttemptStore
 from queue_app.workers.pools.slot_process import SIGNALS, ignore_signals, run_slot
 from queue_app.workers.rlimits import ResourceLimits
 
@@ -31,7 +31,7 @@ logger = logging.getLogger("taskqueue")
 LEAVE_SECONDS = 1.0
 
 
-def start_fork_server(limits: ResourceLimits, history: History) -> tuple[int, socket.socket]:
+def start_fork_server(limits: ResourceLimits, store: AttemptStore) -> tuple[int, socket.socket]:
     """Fork the fork server; return its pid and the socket for requests."""
     ours, theirs = socket.socketpair()
     connections.close_all()
@@ -40,7 +40,7 @@ def start_fork_server(limits: ResourceLimits, history: History) -> tuple[int, so
         pid = os.fork()
     if pid == 0:
         ours.close()
-        _exit_after(lambda: _ForkServer(theirs, limits, history).run())
+        _exit_after(lambda: _ForkServer(theirs, limits, store).run())
     theirs.close()
     return pid, ours
 
@@ -57,10 +57,10 @@ def _exit_after(function: Callable[[], None]) -> NoReturn:
 
 
 class _ForkServer:
-    def __init__(self, worker: socket.socket, limits: ResourceLimits, history: History) -> None:
+    def __init__(self, worker: socket.socket, limits: ResourceLimits, store: AttemptStore) -> None:
         self._worker = worker
         self._limits = limits
-        self._history = history
+        self._store = store
         self._slots: set[int] = set()
 
     def run(self) -> None:
@@ -105,7 +105,7 @@ class _ForkServer:
             self._worker.close()
             slot = socket.socket(fileno=descriptors[0])
             # In an empty context, as a thread: attempts get copies, and would share objects such as decimal's context.
-            _exit_after(lambda: Context().run(run_slot, slot, self._limits, self._history))
+            _exit_after(lambda: Context().run(run_slot, slot, self._limits, self._store))
         os.close(descriptors[0])
         self._slots.add(pid)
         self._report({"started": pid})

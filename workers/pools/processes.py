@@ -20,8 +20,7 @@ from typing import Any, NoReturn
 
 from queue_app.core.records import TaskFailure
 from queue_app.exceptions import Interruption
-from queue_app.results import earlier_attempts
-from queue_app.workers.context import ClaimedAttempt, History
+from queue_app.workers.context import LOCAL_STORE, AttemptStore, ClaimedAttempt
 from queue_app.workers.executor import Executor
 from queue_app.workers.lifecycle import essential_thread
 from queue_app.workers.pools.base import BacklogPool
@@ -51,12 +50,12 @@ class ProcessPool(BacklogPool):
         executor: Executor,
         on_outcome: Callable[[], None],
         limits: ResourceLimits,
-        history: History = earlier_attempts,
+        store: AttemptStore = LOCAL_STORE,
     ) -> None:
         super().__init__(slots, executor, on_outcome)
         self._reports = executor.reports
         self._limits = limits
-        self._history = history
+        self._store = store
         self._slots: set[Slot] = set()
         self._requested: deque[Slot] = deque()  # processes that the fork server has not yet reported
         self._selector = selectors.DefaultSelector()
@@ -70,7 +69,7 @@ class ProcessPool(BacklogPool):
 
     def start(self) -> None:
         """Start the fork server and request all slots; the worker must have no threads yet."""
-        self._fork_server_pid, self._fork_server = start_fork_server(self._limits, self._history)
+        self._fork_server_pid, self._fork_server = start_fork_server(self._limits, self._store)
         self._selector.register(self._fork_server, selectors.EVENT_READ)
         for _ in range(self.slots):
             self._request_slot()

@@ -19,7 +19,7 @@ from django.db import connections
 from queue_app.exceptions import IndexUnavailable, Interruption, TaskCancelled, TaskTimeout
 from queue_app.index import get_index
 from queue_app.workers import capture
-from queue_app.workers.context import ClaimedAttempt, History, ProgressSink, record_interruption
+from queue_app.workers.context import AttemptStore, ClaimedAttempt, ProgressSink, record_interruption
 from queue_app.workers.executor import Executor
 from queue_app.workers.lifecycle import close_stdin
 from queue_app.workers.outcomes import failed
@@ -62,7 +62,7 @@ class _SocketReports(ProgressSink):
         send(self._worker, {"log": line})
 
 
-def run_slot(worker: socket.socket, limits: ResourceLimits, history: History) -> None:
+def run_slot(worker: socket.socket, limits: ResourceLimits, store: AttemptStore) -> None:
     """Run the attempts that the worker sends, until it hangs up or this process has reached a limit."""
     _die_with_parent()
     close_stdin()
@@ -88,7 +88,7 @@ def run_slot(worker: socket.socket, limits: ResourceLimits, history: History) ->
     reader, served, last = Reader(worker), 0, False
     while not last and (messages := reader.receive()) is not None:
         for message in messages:
-            held = ClaimedAttempt(task_of(message["task"]), time.monotonic(), history)
+            held = ClaimedAttempt(task_of(message["task"]), time.monotonic(), store)
             outcome = _attempt(executor, held, current)
             served += 1
             last = served == limits.max_tasks or _is_near_memory_limit(limits)

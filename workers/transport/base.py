@@ -7,6 +7,8 @@ from typing import Protocol
 from django.tasks.base import TaskError
 
 from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
+from queue_app.core.steps import Step
+from queue_app.exceptions import StepRefused
 from queue_app.index import Profile
 from queue_app.services.repair.workers import WorkerIdentity
 
@@ -98,6 +100,21 @@ class Transport(Protocol):
     def earlier_attempts(self, task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
         """Return the errors and the worker ids of a task's earlier attempts."""
         return [], []
+
+    def stored_steps(self, task_id: uuid.UUID) -> list[Step]:
+        """Return the steps that attempts of the task have stored, in order."""
+        return []
+
+    def record_step(self, task: ClaimedTask, step: Step) -> None:
+        """Store a step durably; raise ``AttemptLost`` if the attempt no longer holds the task."""
+        raise StepRefused("This worker has no access to the database, where steps are stored.")
+
+    def atomic_step(self, task: ClaimedTask, run: Callable[[], Step]) -> Step:
+        """Run a step and store it in one transaction; raise ``AttemptLost`` as ``record_step`` does."""
+        raise StepRefused(
+            "An atomic step needs the database, which this worker reaches only over HTTP. Run the task on a worker with"
+            " access to the database, or call the step without atomic=True."
+        )
 
     def make_due(self) -> int:
         """Queue scheduled tasks whose time has come; return their number."""

@@ -1,14 +1,14 @@
 """The transport of a worker that has access to PostgreSQL and Redis."""
 
-from queue_app import results
 from queue_app.services.lifecycle import claim as claims
 from queue_app.services.lifecycle import finish as outcomes
 from queue_app.services.repair import reap, rebuild, workers
 from queue_app.services.upkeep import jobs, promote
 from queue_app.sql import workers as worker_rows
+from queue_app.workers.context import LocalStore
 
 
-class DirectTransport:
+class DirectTransport(LocalStore):
     """Calls the services of the queue in this process."""
 
     register = staticmethod(workers.register)
@@ -27,7 +27,6 @@ class DirectTransport:
     give_back_unacknowledged = staticmethod(claims.recover)
     give_back_forgotten = staticmethod(claims.give_back_unacknowledged)
     record_progress = staticmethod(outcomes.record_progress)
-    earlier_attempts = staticmethod(results.earlier_attempts)
     is_led = staticmethod(jobs.is_led)
     make_due = staticmethod(promote.make_due)
     wake_idle_workers = staticmethod(jobs.wake_idle_workers)

@@ -1,0 +1,111 @@
+"""Tasks with steps, for the tests of steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from queue_app import task
+from queue_app.models import Queue
+
+calls: list[str] = []
+#: Called inside steps, by their name: to fail, or to let something else happen meanwhile.
+during: dict[str, Callable[[], object]] = {}
+#: Name of the step -> what it is called now.
+renamed: dict[str, str] = {}
+
+
+def work(name: str, result: Any = None) -> Any:
+    """Remember the call."""
+    calls.append(name)
+    during.get(name, lambda: None)()
+    return name if result is None else result
+
+
+def store(name: str) -> str:
+    """Write a row, and remember the call."""
+    Queue.objects.create(name=name)
+    return work(name)
+
+
+async def awork(name: str) -> str:
+    """Do the same as ``work`` in a coroutine."""
+    await asyncio.sleep(0)
+    return work(name)
+
+
+@task(takes_context=True, max_retries=5, retry_delay=1)
+def order(context, names: list[str], *, atomic: bool = False) -> list[Any]:
+    """Run steps in order; ``after`` is called between the last step and the end."""
+    found = [context.step(renamed.get(n, n), store if atomic else work, n, atomic=atomic) for n in names]
+    work("end")
+    return found
+
+
+@task(takes_context=True)
+def shapes(context) -> list[Any]:
+    """Return results as the task gets them: from its first attempt, or as stored."""
+    found = [context.step("tuple", work, "tuple", (1, (2,))), context.step("none", calls.append, "none")]
+    during.get("shapes", lambda: None)()
+    return found
+
+
+@task(takes_context=True)
+def naps(context) -> str:
+    """Sleep between two steps."""
+    context.step("before", work, "before")
+    context.sleep(timedelta(days=3))
+    context.sleep(60)
+    return context.step("after", work, "after")
+
+
+@task(takes_context=True)
+def deaf(context) -> str:
+    """Swallow everything, and go on."""
+    for _ in range(2):
+        with suppress(BaseException):
+            context.sleep(3600)
+    return work("end")
+
+
+@task(takes_context=True)
+def wrapped(context) -> None:
+    """Call a step inside a transaction."""
+    with transaction.atomic():
+        context.step("inside", work, "inside")
+
+
+@task(takes_context=True)
+def plain(context) -> int:
+    """Use the context without steps."""
+    work("plain")
+    return context.attempt
+
+
+@task(takes_context=True, max_retries=5, retry_delay=1)
+async def coroutine(context, *, nap: bool = False) -> list[Any]:
+    """Run steps of both kinds, and two at once."""
+    found = [await context.step("one", awork, "one"), await context.step("two", work, "two")]
+    found += await asyncio.gather(context.step("left", awork, "left"), context.step("right", awork, "right"))
+    if nap:
+        await context.sleep(timezone.now() + timedelta(hours=1))
+    work("end")
+    return found
+
+
+@task(takes_context=True)
+async def bad_atomic(context) -> None:
+    """Ask for a transaction in a coroutine."""
+    await context.step("one", awork, "one", atomic=True)
+
+
+@task(takes_context=True)
+def unstorable(context) -> None:
+    """Return what JSON cannot hold."""
+    context.step("set", work, "set", {1})

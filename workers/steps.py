@@ -1,0 +1,172 @@
+"""The steps of one attempt: run what no earlier attempt has stored, and return what is stored.
+
+Code of a task calls its steps in the same order in every attempt. So a step has a position, and a stored step at that
+position with another name shows that the code has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Protocol
+
+from asgiref.sync import sync_to_async
+
+from queue_app.core import steps
+from queue_app.core.steps import STEP_NAME_LENGTH, Step, StepKind
+from queue_app.exceptions import MAX_DEFER_SECONDS, InvalidTaskData, StepRefused, StepsChanged, Suspended
+from queue_app.services.enqueue.validate import check_aware, check_text, result_text
+
+
+class StepStore(Protocol):
+    """Where the steps of one attempt are kept."""
+
+    def load(self) -> list[Step]:
+        """Return the stored steps in order."""
+
+    def record(self, step: Step) -> None:
+        """Store a step; raise ``AttemptLost`` if the attempt has lost its task."""
+
+    def run_atomic(self, run: Callable[[], Step]) -> Step:
+        """Run and store a step in one transaction; raise ``AttemptLost`` as ``record`` does."""
+
+
+class AttemptSteps:
+    """The steps that one attempt has called, and those that are stored.
+
+    ``now`` returns the time by the clock that wakes sleeping tasks. Nothing is read or written before the first step.
+    """
+
+    def __init__(self, store: StepStore, now: Callable[[], datetime], *, is_first: bool) -> None:
+        self._store = store
+        self._now = now
+        self._stored: dict[int, Step] | None = {} if is_first else None  # by position; None: not read yet
+        self._positions: dict[str, int] = {}  # of stored steps, by name
+        self._called: set[str] = set()
+        self._unnamed: Counter[str] = Counter()
+        self._suspended: Suspended | None = None
+
+    def step(self, name: str, function: Callable[..., Any], call: Callable[[], Any], *, atomic: bool) -> Any:
+        """Return the stored result of a step, or run it; inside an event loop, return an awaitable of that."""
+        if not callable(function):
+            raise TypeError(f"The step {name!r} needs a function and its arguments, not {function!r:.60}.")
+        is_coroutine = inspect.iscoroutinefunction(function)
+        if atomic and is_coroutine:
+            raise StepRefused(
+                f"The step {name!r} cannot be atomic: Django has no transactions in coroutines. Give it a plain"
+                " function."
+            )
+        place = self._next(name)
+        if not _in_event_loop():
+            return self._run(place, name, call, atomic=atomic)
+        if not is_coroutine:
+            return sync_to_async(self._run)(place, name, call, atomic=atomic)
+        return self._arun(place, name, call)
+
+    def sleep(self, duration: float | timedelta | datetime) -> Any:
+        """Suspend the attempt until the time, unless it has come; inside an event loop, return an awaitable of that."""
+        until = duration if isinstance(duration, datetime) else self._now() + _positive(duration)
+        check_aware(until, "until")
+        name = self._numbered("sleep")
+        suspend = partial(self._sleep, self._next(name), name, until)
+        return sync_to_async(suspend)() if _in_event_loop() else suspend()
+
+    def check_end(self) -> None:
+        """Check how the task's function returned: suspend again if it caught that, and miss no stored step."""
+        if self._suspended is not None:
+            raise self._suspended
+        beyond = [place for place in self._stored or () if place > len(self._called)]
+        if self._stored and beyond:
+            raise StepsChanged(steps.changed(min(beyond), self._stored[min(beyond)].name, None))
+
+    def _run(self, place: int, name: str, call: Callable[[], Any], *, atomic: bool) -> Any:
+        found = self._find(place, name)
+        if found is None and atomic:
+            found = self._store.run_atomic(lambda: _result(place, name, call()))
+        elif found is None:
+            found = _result(place, name, call())
+            self._store.record(found)
+        return _value(found)
+
+    async def _arun(self, place: int, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        found = await sync_to_async(self._find)(place, name) if self._stored is None else self._find(place, name)
+        if found is None:
+            found = _result(place, name, await call())
+            await sync_to_async(self._store.record)(found)
+        return _value(found)
+
+    def _sleep(self, place: int, name: str, until: datetime) -> None:
+        found = self._find(place, name)
+        if found is None:
+            found = Step(place, name, StepKind.SLEEP, until=until)
+            self._store.record(found)
+        left = ((found.until or until) - self._now()).total_seconds()
+        if left > 0:
+            self._suspend(Suspended(left))
+
+    def _suspend(self, suspension: Suspended) -> None:
+        self._suspended = suspension
+        raise suspension
+
+    def _next(self, name: str) -> int:
+        """Return the position of the step that is called now."""
+        if self._suspended is not None:  # the task caught it
+            raise self._suspended
+        check_text(name, "name", STEP_NAME_LENGTH)
+        if name in self._called:
+            raise StepsChanged(steps.repeated(name))
+        self._called.add(name)
+        return len(self._called)
+
+    def _numbered(self, name: str) -> str:
+        """Return a name for a step that the task does not name."""
+        self._unnamed[name] += 1
+        return name if self._unnamed[name] == 1 else f"{name} {self._unnamed[name]}"
+
+    def _find(self, place: int, name: str) -> Step | None:
+        """Return the stored step; raise ``StepsChanged`` if the position or the name belongs to another one."""
+        if self._stored is None:
+            self._stored = {step.position: step for step in self._store.load()}
+            self._positions = {step.name: step.position for step in self._stored.values()}
+        found = self._stored.get(place)
+        if found is not None and found.name != name:
+            raise StepsChanged(steps.changed(place, found.name, name))
+        if found is None and name in self._positions:
+            raise StepsChanged(steps.moved(name, self._positions[name], place))
+        return found
+
+
+def _result(place: int, name: str, value: Any) -> Step:
+    if inspect.isawaitable(value):
+        raise StepRefused(
+            f"The function of the step {name!r} returned an awaitable; give the step a coroutine function."
+        )
+    try:
+        return Step(place, name, StepKind.STEP, result_text(value))
+    except InvalidTaskData as error:
+        raise type(error)("result", f"The result of the step {name!r} cannot be stored: {error}") from error
+
+
+def _value(step: Step) -> Any:
+    """Return the result as a later attempt gets it: a tuple is a list in every attempt."""
+    return None if step.value is None else json.loads(step.value)
+
+
+def _positive(duration: float | timedelta) -> timedelta:
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+    if not 0 <= seconds <= MAX_DEFER_SECONDS:  # false for NaN too
+        raise ValueError(f"A task can sleep for 0 to {MAX_DEFER_SECONDS:.0f} seconds, not {duration!r}.")
+    return timedelta(seconds=seconds)
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
