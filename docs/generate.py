@@ -26,16 +26,27 @@ BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)",
 
 #: Source of each transition; `None` marks an allowed transition that nothing makes.
 MADE_BY = {
-    "scheduled": {"queued": "the scheduler, at its time; or staff, earlier", "cancelled": "cancel"},
+    "blocked": {
+        "queued": "the end of the last task that it waits for; a signal; or the resume of its workflow",
+        "scheduled": "the same, when its time lies ahead",
+        "cancelled": "cancel, of the task or of its workflow; or nothing will end what it waits for",
+    },
+    "scheduled": {
+        "queued": "the scheduler, at its time; or staff, earlier",
+        "cancelled": "cancel",
+        "blocked": "pause of its workflow",
+    },
     "queued": {
         "executing": "claim",
         "cancelled": "cancel",
         "expired": "expiry, if the queue allows it",
         "scheduled": None,
+        "blocked": "pause of its workflow",
     },
     "executing": {
         "scheduled": "finish: the function raised, and a retry is left; it raised `Snooze`;"
         " or reap: its worker died again",
+        "blocked": "finish: the function waits for a signal",
         "queued": "give back, by a worker that drains; or reap: its worker died for the first time",
         "completed": "finish: the function returned",
         "failed": "finish: the function raised `Discard`",
@@ -49,6 +60,7 @@ MADE_BY = {
 }
 
 MEANS = {
+    "blocked": "It waits for other tasks of its workflow, or for a signal.",
     "scheduled": "It waits for its time: `run_after`, or the end of the wait before a retry.",
     "queued": "It waits for a worker.",
     "executing": "A worker has claimed it.",

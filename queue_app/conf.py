@@ -121,7 +121,7 @@ class ApiSettings:
 class AdmissionSettings:
     """Limits of submissions by API and request stream, unless a row sets other ones."""
 
-    max_pending_per_user: int = 100  # scheduled, queued or executing tasks of one user
+    max_pending_per_user: int = 100  # pending tasks of one user
     lock_seconds: float = 10.0  # longest wait of a submission for earlier ones of the same queue or user
 
 

@@ -7,6 +7,7 @@ from typing import Final
 class Status(StrEnum):
     """The state of a task; the values are stored in rows and shown in all interfaces."""
 
+    BLOCKED = "blocked"
     SCHEDULED = "scheduled"
     QUEUED = "queued"
     EXECUTING = "executing"
@@ -19,7 +20,7 @@ class Status(StrEnum):
 
 #: Name for all pending states, which filters accept beside the states.
 PENDING_NAME: Final = "pending"
-WAITING: Final = frozenset({Status.SCHEDULED, Status.QUEUED})
+WAITING: Final = frozenset({Status.BLOCKED, Status.SCHEDULED, Status.QUEUED})
 PENDING: Final = WAITING | {Status.EXECUTING}
 TERMINAL: Final = frozenset(Status) - PENDING
 #: Ends without success that no person asked for.
@@ -39,8 +40,17 @@ def predicate(status: str) -> str:
 
 #: State -> states that may follow it. Tests enforce this table by a trigger in PostgreSQL.
 TRANSITIONS: Final[dict[Status, frozenset[Status]]] = {
-    Status.SCHEDULED: frozenset({Status.QUEUED, Status.CANCELLED}),
-    Status.QUEUED: frozenset({Status.EXECUTING, Status.CANCELLED, Status.EXPIRED, Status.SCHEDULED}),
+    Status.BLOCKED: frozenset({Status.QUEUED, Status.SCHEDULED, Status.CANCELLED}),
+    Status.SCHEDULED: frozenset({Status.QUEUED, Status.CANCELLED, Status.BLOCKED}),
+    Status.QUEUED: frozenset(
+        {
+            Status.EXECUTING,
+            Status.CANCELLED,
+            Status.EXPIRED,
+            Status.SCHEDULED,
+            Status.BLOCKED,  # its workflow was paused, or a retry found that it must wait
+        }
+    ),
     Status.EXECUTING: frozenset(
         {
             Status.COMPLETED,
@@ -49,6 +59,7 @@ TRANSITIONS: Final[dict[Status, frozenset[Status]]] = {
             Status.DEAD_LETTER,
             Status.SCHEDULED,  # a retry
             Status.QUEUED,  # given back, or its worker died
+            Status.BLOCKED,  # its function waits for a signal
         }
     ),
     Status.DEAD_LETTER: frozenset({Status.QUEUED}),  # a replay

@@ -47,7 +47,7 @@ class Migration(migrations.Migration):
                 ('id', models.UUIDField(editable=False, primary_key=True, serialize=False)),
                 ('task_type', models.CharField(max_length=255)),
                 ('queue', models.CharField(max_length=100)),
-                ('status', models.CharField(choices=[('scheduled', 'scheduled'), ('queued', 'queued'), ('executing', 'executing'), ('completed', 'completed'), ('failed', 'failed'), ('cancelled', 'cancelled'), ('dead_letter', 'dead letter'), ('expired', 'expired')], max_length=12)),
+                ('status', models.CharField(choices=[('blocked', 'blocked'), ('scheduled', 'scheduled'), ('queued', 'queued'), ('executing', 'executing'), ('completed', 'completed'), ('failed', 'failed'), ('cancelled', 'cancelled'), ('dead_letter', 'dead letter'), ('expired', 'expired')], max_length=12)),
                 ('priority', models.SmallIntegerField(choices=[(0, 'critical'), (1, 'high'), (2, 'normal'), (3, 'low'), (4, 'background')])),
                 ('capabilities', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=100), blank=True, default=list)),
                 ('user', models.CharField(blank=True, default='', max_length=150)),
@@ -69,6 +69,7 @@ class Migration(migrations.Migration):
                 ('leased_at', models.BigIntegerField(blank=True, null=True)),
                 ('cancel_requested_at', models.DateTimeField(blank=True, null=True)),
                 ('idempotency_key', models.CharField(blank=True, max_length=64, null=True)),
+                ('workflow_id', models.UUIDField(blank=True, null=True)),
             ],
             options={
                 'permissions': [('cancel_task', 'Can cancel tasks'), ('reprioritise_task', 'Can change the priority of waiting tasks'), ('retry_task', 'Can run tasks now, again, or again with other parameters'), ('view_payload', 'Can view parameters, results and errors of tasks')],
@@ -337,7 +338,7 @@ class Migration(migrations.Migration):
                 ('fair_weights', models.JSONField(blank=True, db_default=models.Value({}, models.JSONField()), default=dict, help_text='Weights in a fair queue, such as {"alice": 2}. All others have the weight 1.')),
                 ('max_concurrent_per_user', models.PositiveIntegerField(blank=True, help_text='Maximum number of tasks of one user that run at the same time. Empty: no limit.', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000000)])),
                 ('max_length', models.PositiveIntegerField(blank=True, help_text='Maximum number of waiting tasks. Empty: the value of the runtime settings for tasks from the API and the request stream, no limit for tasks from code.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
-                ('max_pending_per_user', models.PositiveIntegerField(blank=True, help_text='Maximum number of scheduled, queued and executing tasks of one user. Empty: the value of the runtime settings.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
+                ('max_pending_per_user', models.PositiveIntegerField(blank=True, help_text='Maximum number of pending tasks of one user. Empty: the value of the runtime settings.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
                 ('max_retries', models.PositiveSmallIntegerField(blank=True, help_text='Retries of a task that sets none itself. Empty: by the policy of the band.', null=True, validators=[django.core.validators.MaxValueValidator(100)])),
                 ('timeout_seconds', models.FloatField(blank=True, help_text='Timeout in seconds of a task that sets none itself. Empty: by the policy of the band.', null=True, validators=[django.core.validators.MinValueValidator(0.001)])),
                 ('stale_after_seconds', models.FloatField(blank=True, help_text='Seconds after which a queued task may expire. Empty: never; in a full queue with a max length of its own, after an hour.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
@@ -389,7 +390,7 @@ class Migration(migrations.Migration):
                 ('resume_at', models.DateTimeField(blank=True, help_text='Time at which the pause ends. Empty: it ends when staff resume it.', null=True)),
                 ('id', models.SmallIntegerField(default=1, editable=False, primary_key=True, serialize=False)),
                 ('max_length', models.PositiveIntegerField(db_default=10000, default=10000, help_text='Maximum number of waiting tasks in a queue that has no value of its own. It applies to tasks from the API and the request stream, not to tasks from code.', validators=[django.core.validators.MinValueValidator(1)])),
-                ('max_pending_per_user', models.PositiveIntegerField(blank=True, help_text='Maximum number of scheduled, queued and executing tasks of one user, if the queue has no value of its own. Empty: as in the settings of the project.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
+                ('max_pending_per_user', models.PositiveIntegerField(blank=True, help_text='Maximum number of pending tasks of one user, if the queue has no value of its own. Empty: as in the settings of the project.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
                 ('updated_at', models.DateTimeField(auto_now=True)),
             ],
             options={
@@ -439,6 +440,71 @@ class Migration(migrations.Migration):
                 ('value', models.JSONField()),
             ],
         ),
+        migrations.CreateModel(
+            name='Workflow',
+            fields=[
+                ('id', models.UUIDField(editable=False, primary_key=True, serialize=False)),
+                ('name', models.CharField(max_length=200)),
+                ('user', models.CharField(blank=True, default='', max_length=150)),
+                ('state', models.CharField(choices=[('running', 'running'), ('compensating', 'compensating'), ('completed', 'completed'), ('failed', 'failed'), ('cancelled', 'cancelled'), ('compensated', 'compensated')], default='running', max_length=12)),
+                ('on_failure', models.CharField(choices=[('hold', 'hold'), ('cancel', 'cancel'), ('continue', 'continue')], default='hold', max_length=8)),
+                ('nodes', models.IntegerField(default=0)),
+                ('created_at', models.DateTimeField()),
+                ('deadline', models.DateTimeField(blank=True, null=True)),
+                ('held_at', models.DateTimeField(blank=True, null=True)),
+                ('finished_at', models.DateTimeField(blank=True, null=True)),
+                ('cancel_requested_at', models.DateTimeField(blank=True, null=True)),
+                ('cancel_reason', models.CharField(blank=True, default='', max_length=200)),
+                ('max_concurrent', models.PositiveIntegerField(blank=True, help_text='Maximum number of its tasks that are queued or run at the same time.', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000000)])),
+                ('paused', models.BooleanField(default=False)),
+                ('paused_reason', models.CharField(blank=True, default='', max_length=200)),
+                ('paused_by', models.CharField(blank=True, default='', max_length=150)),
+                ('paused_at', models.DateTimeField(blank=True, null=True)),
+            ],
+            options={
+                'ordering': ['-id'],
+                'permissions': [('steer_workflow', 'Can cancel, pause, resume, retry and reprioritise workflows')],
+                'indexes': [models.Index(condition=models.Q(('finished_at__isnull', True)), fields=['id'], name='taskqueue_open_workflows'), models.Index(condition=models.Q(('deadline__isnull', False), ('finished_at__isnull', True)), fields=['deadline'], name='taskqueue_flow_deadline'), models.Index(condition=models.Q(('finished_at__isnull', False)), fields=['finished_at'], name='taskqueue_ended_workflows'), models.Index(condition=models.Q(('user', ''), _negated=True), fields=['user', '-id'], name='taskqueue_flows_of_user')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('max_concurrent__isnull', True), ('max_concurrent__gte', 1), _connector='OR'), name='taskqueue_workflow_cap'), models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', True), ('state__in', ['running', 'compensating'])), models.Q(('finished_at__isnull', False), models.Q(('state__in', ['running', 'compensating']), _negated=True)), _connector='OR'), name='taskqueue_workflow_end')],
+            },
+        ),
+        migrations.CreateModel(
+            name='TaskDependency',
+            fields=[
+                ('pk', models.CompositePrimaryKey('after', 'before', blank=True, editable=False, primary_key=True, serialize=False)),
+                ('after', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='dependencies', to='queue_app.task')),
+                ('before', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='dependants', to='queue_app.task')),
+                ('condition', models.CharField(choices=[('hold', 'hold'), ('cancel', 'cancel'), ('continue', 'continue'), ('failure', 'failure')], default='hold', max_length=8)),
+                ('shard', models.SmallIntegerField(default=0)),
+                ('met', models.BooleanField(default=False)),
+            ],
+            options={
+                'verbose_name_plural': 'task dependencies',
+                'indexes': [models.Index(fields=['before'], name='taskqueue_dependants')],
+            },
+        ),
+        migrations.CreateModel(
+            name='TaskGate',
+            fields=[
+                ('pk', models.CompositePrimaryKey('task', 'shard', blank=True, editable=False, primary_key=True, serialize=False)),
+                ('task', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='gates', to='queue_app.task')),
+                ('shard', models.SmallIntegerField(default=0)),
+                ('remaining', models.IntegerField()),
+            ],
+        ),
+        migrations.CreateModel(
+            name='WorkflowNode',
+            fields=[
+                ('task', models.OneToOneField(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='node', serialize=False, to='queue_app.task')),
+                ('name', models.CharField(blank=True, default='', max_length=100)),
+                ('compensation', models.JSONField(blank=True, null=True)),
+                ('compensates', models.UUIDField(blank=True, null=True)),
+                ('added_by', models.UUIDField(blank=True, null=True)),
+            ],
+            options={
+                'indexes': [models.Index(condition=models.Q(('added_by__isnull', False)), fields=['added_by'], name='taskqueue_added_nodes')],
+            },
+        ),
         migrations.AddIndex(
             model_name='task',
             index=models.Index(condition=models.Q(('status', 'scheduled')), fields=['run_after'], name='taskqueue_due'),
@@ -446,6 +512,14 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='task',
             index=models.Index(condition=models.Q(('status', 'queued')), fields=['queued_at', 'id'], name='taskqueue_waiting'),
+        ),
+        migrations.AddIndex(
+            model_name='task',
+            index=models.Index(condition=models.Q(('status', 'blocked')), fields=['id'], name='taskqueue_blocked'),
+        ),
+        migrations.AddIndex(
+            model_name='task',
+            index=models.Index(condition=models.Q(('workflow_id__isnull', False)), fields=['workflow_id', 'status', 'queued_at'], name='taskqueue_of_workflow'),
         ),
         migrations.AddIndex(
             model_name='task',
@@ -485,7 +559,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='task',
-            index=models.Index(condition=models.Q(('status__in', ['scheduled', 'queued', 'executing']), models.Q(('user', ''), _negated=True)), fields=['user', 'queue'], name='taskqueue_user_pending'),
+            index=models.Index(condition=models.Q(('status__in', ['blocked', 'scheduled', 'queued', 'executing']), models.Q(('user', ''), _negated=True)), fields=['user', 'queue'], name='taskqueue_user_pending'),
         ),
         migrations.AddConstraint(
             model_name='task',
@@ -493,7 +567,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='task',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', True), models.Q(models.Q(('queued_at__isnull', False), ('status', 'queued')), models.Q(('run_after__isnull', False), ('status', 'scheduled')), models.Q(('attempt__gte', 1), ('deadline__isnull', False), ('queued_at__isnull', False), ('started_at__isnull', False), ('status', 'executing'), ('worker_id__isnull', False)), _connector='OR')), models.Q(('finished_at__isnull', False), ('status__regex', '^(cancelled|completed|dead_letter|expired|failed)$')), _connector='OR'), name='taskqueue_lifecycle'),
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', True), models.Q(models.Q(('queued_at__isnull', False), ('status', 'queued')), ('status', 'blocked'), models.Q(('run_after__isnull', False), ('status', 'scheduled')), models.Q(('attempt__gte', 1), ('deadline__isnull', False), ('queued_at__isnull', False), ('started_at__isnull', False), ('status', 'executing'), ('worker_id__isnull', False)), _connector='OR')), models.Q(('finished_at__isnull', False), ('status__regex', '^(cancelled|completed|dead_letter|expired|failed)$')), _connector='OR'), name='taskqueue_lifecycle'),
         ),
         migrations.AddConstraint(
             model_name='task',
@@ -623,7 +697,7 @@ class Migration(migrations.Migration):
                 ('reason', models.TextField(blank=True, default='')),
                 ('first_instant', models.DateTimeField(blank=True, null=True)),
                 ('count', models.PositiveIntegerField(default=1)),
-                ('outcome', models.CharField(blank=True, choices=[('scheduled', 'scheduled'), ('queued', 'queued'), ('executing', 'executing'), ('completed', 'completed'), ('failed', 'failed'), ('cancelled', 'cancelled'), ('dead_letter', 'dead letter'), ('expired', 'expired')], max_length=12, null=True)),
+                ('outcome', models.CharField(blank=True, choices=[('blocked', 'blocked'), ('scheduled', 'scheduled'), ('queued', 'queued'), ('executing', 'executing'), ('completed', 'completed'), ('failed', 'failed'), ('cancelled', 'cancelled'), ('dead_letter', 'dead letter'), ('expired', 'expired')], max_length=12, null=True)),
                 ('run_seconds', models.FloatField(blank=True, null=True)),
                 ('schedule', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='ticks', to='queue_app.schedule')),
             ],

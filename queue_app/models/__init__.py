@@ -23,3 +23,7 @@ from queue_app.models.task import TaskPayload as TaskPayload
 from queue_app.models.task import TaskResult as TaskResult
 from queue_app.models.token import WorkerToken as WorkerToken
 from queue_app.models.worker import Worker as Worker
+from queue_app.models.workflow import TaskDependency as TaskDependency
+from queue_app.models.workflow import TaskGate as TaskGate
+from queue_app.models.workflow import Workflow as Workflow
+from queue_app.models.workflow import WorkflowNode as WorkflowNode

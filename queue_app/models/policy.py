@@ -65,7 +65,7 @@ class RuntimeSettings(Capped, Pausable):
         " the API and the request stream, not to tasks from code.",
     )
     max_pending_per_user = optional_count(
-        "Maximum number of scheduled, queued and executing tasks of one user, if the queue has no value of"
+        "Maximum number of pending tasks of one user, if the queue has no value of"
         " its own. Empty: as in the settings of the project.",
         most=None,
     )

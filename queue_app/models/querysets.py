@@ -36,7 +36,7 @@ class TaskQuerySet(models.QuerySet[Any]):
         return self._any_of(expand_statuses(names))
 
     def pending(self) -> Self:
-        """Keep scheduled, queued and executing tasks."""
+        """Keep blocked, scheduled, queued and executing tasks."""
         return self._any_of(PENDING)
 
     def ended(self) -> Self:

@@ -109,8 +109,7 @@ class Queue(Capped, Paced, Pausable):
         most=None,
     )
     max_pending_per_user = optional_count(
-        "Maximum number of scheduled, queued and executing tasks of one user. Empty: the value of the runtime"
-        " settings.",
+        "Maximum number of pending tasks of one user. Empty: the value of the runtime settings.",
         most=None,
     )
     max_retries = models.PositiveSmallIntegerField(

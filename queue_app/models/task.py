@@ -29,6 +29,7 @@ from queue_app.models.querysets import TaskQuerySet
 
 #: Terminal states without a result; sorted, because migrations compare the list.
 UNSUCCESSFUL = sorted(TERMINAL - {Status.COMPLETED})
+_PENDING = [Status.BLOCKED, Status.SCHEDULED, Status.QUEUED, Status.EXECUTING]  # migrations compare the list
 #: Terminal states. PostgreSQL would build an array from a list in every statement, even if no task has ended.
 _TERMINAL_PATTERN = f"^({'|'.join(sorted(TERMINAL))})$"
 #: Expected number of different values in 32 pages; the bloom filter then takes 120 bytes.
@@ -63,6 +64,7 @@ class Task(models.Model):
     leased_at = models.BigIntegerField(null=True, blank=True)  # stamp of its last lease in the index (µs)
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
     idempotency_key = models.CharField(max_length=KEY_LENGTH, null=True, blank=True)  # noqa: DJ001 - null: no key, so the unique index skips it
+    workflow_id = models.UUIDField(null=True, blank=True)  # null: in no workflow
 
     objects: ClassVar[TaskQuerySet] = TaskQuerySet.as_manager()  # type: ignore[assignment]
 
@@ -72,6 +74,15 @@ class Task(models.Model):
             models.Index(fields=["run_after"], condition=Q(status=Status.SCHEDULED), name="taskqueue_due"),
             # services.reconcile and rebuild: queued rows by age, in pages
             models.Index(fields=["queued_at", "id"], condition=Q(status=Status.QUEUED), name="taskqueue_waiting"),
+            # lists of blocked tasks, and the sweep that looks for forgotten ones
+            models.Index(fields=["id"], condition=Q(status=Status.BLOCKED), name="taskqueue_blocked"),
+            # services.workflows: the tasks of a workflow by state. A blocked one with queued_at waits for nothing but a
+            # pause of the workflow, or its cap
+            models.Index(
+                fields=["workflow_id", "status", "queued_at"],
+                condition=Q(workflow_id__isnull=False),
+                name="taskqueue_of_workflow",
+            ),
             # services.reap, rebuild (leases) and the worker page: running tasks of a worker
             models.Index(fields=["worker_id"], condition=Q(status=Status.EXECUTING), name="taskqueue_executing"),
             # services.purge (successes) and statistics: tasks by their end
@@ -114,7 +125,7 @@ class Task(models.Model):
             ),
             models.Index(
                 fields=["user", "queue"],
-                condition=Q(status__in=[Status.SCHEDULED, Status.QUEUED, Status.EXECUTING]) & ~Q(user=""),
+                condition=Q(status__in=_PENDING) & ~Q(user=""),
                 name="taskqueue_user_pending",
             ),
         ]
@@ -132,6 +143,7 @@ class Task(models.Model):
                     Q(finished_at__isnull=True)
                     & (
                         Q(status=Status.QUEUED, queued_at__isnull=False)
+                        | Q(status=Status.BLOCKED)
                         | Q(status=Status.SCHEDULED, run_after__isnull=False)
                         | Q(
                             status=Status.EXECUTING,

@@ -70,7 +70,7 @@ def _pending(user: str, most: str, queue: str = "") -> str:
     scope = "t.queue NOT IN (SELECT name FROM queue_app_queue WHERE max_pending_per_user IS NOT NULL)"
     return _up_to(
         most,
-        f"""t."user" = {user} AND t."user" <> '' AND t.status IN ('scheduled', 'queued', 'executing')"""
+        f"""t."user" = {user} AND t."user" <> '' AND t.status IN ('blocked', 'scheduled', 'queued', 'executing')"""
         f" AND {f't.queue = {queue}' if queue else scope}",
     )
 

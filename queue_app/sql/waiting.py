@@ -26,19 +26,19 @@ FROM placed WHERE t.id = placed.id AND t.status = 'scheduled'
 RETURNING {REF}
 """
 
-# Queued and scheduled tasks end here; the worker of an executing task is asked to stop it.
+# Waiting tasks end here; the worker of an executing task is asked to stop it.
 _CANCEL: Final = f"""
 UPDATE queue_app_task AS t
 SET status = CASE WHEN t.status = 'executing' THEN t.status ELSE 'cancelled' END,
     finished_at = CASE WHEN t.status = 'executing' THEN NULL ELSE clock_timestamp() END,
     cancel_requested_at = COALESCE(t.cancel_requested_at, clock_timestamp())
-WHERE t.id = ANY(%s) AND t.status IN ('scheduled', 'queued', 'executing')
+WHERE t.id = ANY(%s) AND t.status IN ('blocked', 'scheduled', 'queued', 'executing')
 RETURNING CASE WHEN t.status = 'executing' THEN t.status WHEN t.queued_at IS NULL THEN 'scheduled' ELSE 'queued' END,
     t.worker_id, {REF}
 """
 
 _REPRIORITISE: Final = f"""
-UPDATE queue_app_task AS t SET priority = %s WHERE t.id = ANY(%s) AND t.status IN ('scheduled', 'queued')
+UPDATE queue_app_task AS t SET priority = %s WHERE t.id = ANY(%s) AND t.status IN ('blocked', 'scheduled', 'queued')
 RETURNING t.status, {REF}
 """
 

@@ -40,7 +40,7 @@ MAX_LIMIT: Final = 2**31 - 1
 #: The actions on tasks, and the status that a task must have.
 STATES: Final[dict[OperationKind, tuple[str, ...]]] = {
     OperationKind.CANCEL: (PENDING_NAME,),
-    OperationKind.REPRIORITISE: (Status.SCHEDULED, Status.QUEUED),
+    OperationKind.REPRIORITISE: (Status.BLOCKED, Status.SCHEDULED, Status.QUEUED),
     OperationKind.REPLAY: (Status.DEAD_LETTER,),
     OperationKind.RETRY: tuple(sorted(RETRIABLE)),
     OperationKind.RUN_NOW: (Status.SCHEDULED,),

@@ -63,6 +63,8 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
         reasons = [Reason("finished", text, details={"status": status.value, "finished_at": task.finished_at})]
     elif status is Status.EXECUTING:
         reasons = [_executing(task, visible)]
+    elif status is Status.BLOCKED:
+        reasons = [Reason("blocked", "It waits for other tasks of its workflow, or for a signal.")]
     elif status is Status.SCHEDULED:
         reasons = [_waits_until(task), *_pauses(task, visible), *_without_scheduler("It is not queued at its time")]
     else:

@@ -17,7 +17,7 @@ from django.db.models import Count, Max
 from queue_app import conf
 from queue_app.conf import RetentionSettings
 from queue_app.core.priorities import Band
-from queue_app.core.states import WAITING
+from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.models import Queue, QueueStats, Task
 from queue_app.services.enqueue.admission import expire_eager
@@ -188,8 +188,8 @@ def take_snapshot(at: datetime) -> int:
     counts = upkeep.count_transitions(since, at)
     times = upkeep.percentiles(since, at)
     # A scheduled task has no ``queued_at``; in this form the index of waiting tasks answers without reading the rows.
-    waiting = Task.objects.in_status(*WAITING).filter(queued_at=None).values_list("queue").annotate(tasks=Count("*"))
-    scheduled: dict[str, int] = dict(waiting)
+    waiting = Task.objects.in_status(Status.SCHEDULED, Status.QUEUED).filter(queued_at=None)
+    scheduled: dict[str, int] = dict(waiting.values_list("queue").annotate(tasks=Count("*")))
     rows: list[QueueStats] = []
     for queue in Queue.objects.all():
         row = QueueStats(

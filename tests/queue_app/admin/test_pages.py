@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from queue_app.core.priorities import Band
-from queue_app.core.states import Status
+from queue_app.core.states import WAITING, Status
 from queue_app.models import (
     DeadLetter,
     IndexGeneration,
@@ -24,7 +24,7 @@ from queue_app.models import (
     Worker,
 )
 from queue_app.services import cancel, pause
-from tests.support.factories import DeadLetterFactory, QueueStatsFactory
+from tests.support.factories import DeadLetterFactory, QueueStatsFactory, move
 
 MODELS = [Task, Queue, Worker, DeadLetter, QueueStats, IndexGeneration, PriorityPolicy, RuntimeSettings]
 
@@ -54,13 +54,15 @@ def test_task_page_in_every_state(state, staff, make_task, run_task, end_task):
     task = make_task(run_after=timezone.now() + timedelta(hours=1) if state is Status.SCHEDULED else None)
     if state is Status.EXECUTING:
         task = run_task(task)
-    elif state not in (Status.SCHEDULED, Status.QUEUED):
+    elif state is Status.BLOCKED:
+        task = move(task, state, queued_at=None)
+    elif state not in WAITING:
         task = end_task(task, state, error="no luck" if state in (Status.FAILED, Status.DEAD_LETTER) else None)
     page = text_of(staff.get(url(Task, "change", task.pk)))
     assert f"tq-status-{state}" in page
-    assert ("Cancel task" in page) == (state in (Status.SCHEDULED, Status.QUEUED))
+    assert ("Cancel task" in page) == (state in WAITING)
     assert ("Ask to stop" in page) == (state is Status.EXECUTING)
-    assert ("Change priority" in page) == (state in (Status.SCHEDULED, Status.QUEUED))
+    assert ("Change priority" in page) == (state in WAITING)
     assert f"tq-status-{state}" in text_of(staff.get(url(Task, "changelist"), {"status": state}))
 
 

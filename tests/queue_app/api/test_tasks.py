@@ -45,8 +45,8 @@ class TestList:
         [
             ("", {*Status}),
             ("status=queued", {"queued"}),
-            ("status=pending", {"scheduled", "queued", "executing"}),
-            ("status=pending&status=failed", {"scheduled", "queued", "executing", "failed"}),
+            ("status=pending", {"blocked", "scheduled", "queued", "executing"}),
+            ("status=pending&status=failed", {"blocked", "scheduled", "queued", "executing", "failed"}),
             ("status=completed,dead_letter", {"completed", "dead_letter"}),
         ],
     )

@@ -6,9 +6,10 @@ from queue_app.core.states import PENDING, TERMINAL, TRANSITIONS, WAITING, Statu
 from queue_app.models.querysets import expand_statuses
 
 ALLOWED = """
-scheduled   -> queued cancelled
-queued      -> executing cancelled expired scheduled
-executing   -> completed failed cancelled dead_letter scheduled queued
+blocked     -> queued scheduled cancelled
+scheduled   -> queued cancelled blocked
+queued      -> executing cancelled expired scheduled blocked
+executing   -> completed failed cancelled dead_letter scheduled queued blocked
 dead_letter -> queued
 completed   ->
 failed      -> queued
@@ -29,8 +30,8 @@ def test_every_state_has_its_row():
 
 
 def test_groups():
-    assert " ".join(sorted(WAITING)) == "queued scheduled"
-    assert " ".join(sorted(PENDING)) == "executing queued scheduled"
+    assert " ".join(sorted(WAITING)) == "blocked queued scheduled"
+    assert " ".join(sorted(PENDING)) == "blocked executing queued scheduled"
     assert " ".join(sorted(TERMINAL)) == "cancelled completed dead_letter expired failed"
 
 
@@ -41,7 +42,7 @@ def test_ended_tasks_return_only_to_the_queue_and_completed_tasks_never():
 
 @pytest.mark.parametrize("state", sorted(Status))
 def test_every_state_can_be_reached(state):
-    starts = {Status.SCHEDULED, Status.QUEUED}
+    starts = {Status.BLOCKED, Status.SCHEDULED, Status.QUEUED}
     assert state in starts or any(state in after for after in TRANSITIONS.values())
 
 
@@ -66,6 +67,6 @@ def test_other_names_are_refused(name):
 
 def test_sentences_about_a_state():
     assert {predicate(state) for state in Status} == {
-        "is scheduled", "is queued", "is executing", "is completed", "has failed", "is cancelled", "is a dead letter",
-        "has expired",
+        "is blocked", "is scheduled", "is queued", "is executing", "is completed", "has failed", "is cancelled",
+        "is a dead letter", "has expired",
     }  # fmt: skip

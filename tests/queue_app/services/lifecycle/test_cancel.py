@@ -5,15 +5,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import transaction
+from django.tasks.base import TaskResultStatus
 
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskNotFound
+from queue_app.models import Task
+from queue_app.results import load_result
 from queue_app.services.lifecycle.actions import cancel, cancel_many
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.read.explain import explain
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import claim as claim_rows
 from queue_app.sql import snapshot
 from tests.support.engine import assert_index_agrees, at_once, done, index_away, put, put_many, rolled_back, row, take
+from tests.support.factories import TaskFactory
 
 
 def test_a_queued_task_ends_and_leaves_the_index(engine, history):
@@ -46,6 +51,20 @@ def test_a_scheduled_task_ends(engine, history):
     task_id = put(run_after=datetime.now(UTC) + timedelta(hours=1))
     assert cancel(task_id) is Status.CANCELLED
     assert history.states(task_id) == "scheduled cancelled"
+
+
+def test_a_blocked_task_is_pending_and_ready_stays_out_of_the_index_and_can_be_cancelled(engine, history):
+    task_id = TaskFactory(status=Status.BLOCKED).id
+    assert list(Task.objects.in_status("pending").values_list("id", flat=True)) == [task_id]
+    result = load_result(task_id, "default")
+    assert result is not None
+    assert result.status is TaskResultStatus.READY
+    Reconciler().run_once()
+    assert_index_agrees()
+    assert take(engine.worker()) == []
+    assert [reason.code for reason in explain(task_id).reasons] == ["blocked"]
+    assert cancel(task_id) is Status.CANCELLED
+    assert history.states(task_id) == "blocked cancelled"
 
 
 def test_an_executing_task_is_asked_to_stop(engine, history):
