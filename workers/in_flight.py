@@ -43,6 +43,11 @@ class InFlight:
         return len(self._held)
 
     @property
+    def ids(self) -> list[uuid.UUID]:
+        """The tasks that the worker holds."""
+        return [task_id for task_id, _ in self._held]
+
+    @property
     def slots(self) -> int:
         """Number of slots that the held tasks take."""
         return sum(item.task.weight for item in self._held.values())
@@ -125,8 +130,8 @@ class InFlight:
 
     def give_back_unacknowledged(self, worker_id: uuid.UUID) -> None:
         """Return to the queue the tasks that PostgreSQL assigns to this worker but that the worker does not hold."""
-        self._transport.give_back_unacknowledged(worker_id, [task_id for task_id, _ in self._held])
+        self._transport.give_back_unacknowledged(worker_id, self.ids)
 
     def give_back_forgotten(self, worker_id: uuid.UUID) -> None:
         """The same, if no claim lacks its answer."""
-        self._transport.give_back_forgotten(worker_id, [task_id for task_id, _ in self._held])
+        self._transport.give_back_forgotten(worker_id, self.ids)

@@ -113,7 +113,7 @@ class WorkerLoop:
         cancelled: set[uuid.UUID] = set()
         if self._check_cancelled and self._pool.running():
             self._check_cancelled = False
-            cancelled = self._transport.cancel_requests(self.id)
+            cancelled = self._transport.cancel_requests(self.id, self._in_flight.ids)
         for outcome in enforce(self._pool, cancelled):
             self._in_flight.record(outcome)
 

@@ -16,11 +16,12 @@ import uuid
 from django.db import connections
 
 from queue_app import conf
+from queue_app.core.rests import Rests
 from queue_app.exceptions import IndexUnavailable
 from queue_app.services import requests
 from queue_app.services.control.pause import resume_due
 from queue_app.services.operations.advance import run_operations
-from queue_app.services.repair.reap import Reaper, reap_overdue
+from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
@@ -75,7 +76,8 @@ class Scheduler:
         self._declare = Job("declarations", settings.maintenance_seconds, synchronise)
         self._wakeup = Wakeup()
         self.loop_heartbeat = LoopHeartbeat()
-        reconciler, reaper, watchdog = Reconciler(), Reaper(), Watchdog()
+        self._rests = Rests(settings.reap_seconds)
+        reconciler, reaper, watchdog = Reconciler(), Reaper(self._rests), Watchdog()
         self._upkeep = [
             Job("maintenance", settings.maintenance_seconds, self._maintain),
             Job("purge", settings.maintenance_seconds, self._purge),
@@ -100,7 +102,13 @@ class Scheduler:
             ),
             Job("requests", settings.due_seconds, requests.consume, needs_index=True),
             Job("reap", settings.reap_seconds, reaper.run_once, asks=reaper.QUESTIONS, is_wanted=reaper.is_wanted),
-            Job("overdue", settings.reap_seconds, reap_overdue, asks=("overdue",)),
+            Job(
+                "overdue",
+                settings.reap_seconds,
+                reaper.fail_overdue,
+                asks=("overdue",),
+                is_wanted=lambda answers: answers["overdue"] is not False,
+            ),
             Job("resume", settings.reap_seconds, resume_due, asks=("pauses",)),
             Job("operations", settings.reap_seconds, run_operations, asks=("operations",)),
             Job("reconcile", settings.reconcile_seconds, reconciler.run_once, needs_index=True),
@@ -163,7 +171,7 @@ class Scheduler:
 
     def _find_pending_work(self) -> None:
         if self._questions:
-            self._answers = pending_work(self._questions)
+            self._answers = pending_work(self._questions, self._rests)
 
     def _rebuild(self) -> None:
         rebuild_if_needed()
@@ -175,7 +183,7 @@ class Scheduler:
     def _make_all_due(self) -> bool:
         """Queue due tasks for up to ``DUE_SECONDS``; return whether there may be more."""
         until = time.monotonic() + DUE_SECONDS
-        while queued := make_due():
+        while queued := make_due(recent="due" in self._rests):
             self._summary.add("due tasks queued", queued)
             if queued < DUE_BATCH:
                 break

@@ -5,6 +5,7 @@ Django imports the app in every process and for every command, and most of them 
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -25,4 +26,11 @@ else:
 
     redis = _Lazy("redis")
 
-__all__ = ["redis"]
+
+def is_loaded() -> bool:
+    """Whether the client library has been imported, so that its first use takes no time."""
+    spec = getattr(sys.modules.get("redis"), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)
+
+
+__all__ = ["is_loaded", "redis"]

@@ -66,6 +66,12 @@ class Leases(Calls):
         pairs = [pair for pair in zip(reply[1::2], reply[2::2], strict=True) if is_id(pair[0])]
         return [Lease(uuid.UUID(bytes=task_id), queue.decode(), int(reply[0])) for task_id, queue in pairs]
 
+    def leased(self, cursor: int) -> tuple[int, list[uuid.UUID]]:
+        """Return (where to continue, 0 at the end; about ``BATCH`` tasks that hold a lease)."""
+        with translated("leases", self.alias):
+            cursor, page = self._client.hscan(self.keys.leases, cursor, count=BATCH)
+        return cursor, [uuid.UUID(bytes=task_id) for task_id in cast("dict[bytes, bytes]", page) if is_id(task_id)]
+
     def leases(self, queue: str) -> Iterator[Lease]:
         """Yield the leases of a queue, in pages."""
         cursor = 0

@@ -1,6 +1,8 @@
 """End the attempts of dead workers, and find tasks that are long past their deadline."""
 
-from typing import Final
+import uuid
+from collections.abc import Sequence
+from typing import Any, Final
 
 from queue_app.core.fingerprint import fingerprint
 from queue_app.core.records import ClaimedTask, Returned
@@ -18,7 +20,7 @@ WITH lost AS (
         task.crashes + 1 >= %(max_crashes)s AS hopeless,
         task.crashes > 0 AS suspect
     FROM queue_app_task AS task LEFT JOIN queue_app_worker AS worker ON worker.id = task.worker_id
-    WHERE task.status = 'executing' AND (worker.id IS NULL OR worker.status IN ('dead', 'stopped'))
+    WHERE {{which}} AND (worker.id IS NULL OR worker.status IN ('dead', 'stopped'))
     LIMIT %(limit)s FOR UPDATE OF task SKIP LOCKED
 ), fates AS (
     SELECT *,
@@ -55,13 +57,21 @@ SELECT {RETURNED} FROM done AS t
 WORKER_DIED: Final = "queue_app.exceptions.WorkerDied"
 _MESSAGE: Final = "The worker died, or was out of reach for too long, while it had the task."
 
+_EXECUTING: Final = "task.status = 'executing'"
+# The `|| ''` hides the partial index of executing tasks from the planner.
+_EXECUTING_AMONG: Final = "task.id = ANY(%(among)s) AND task.status || '' = 'executing'"
+
 #: Condition for executing tasks whose deadline passed longer ago than the parameter (s).
 OVERDUE: Final = "t.status = 'executing' AND t.deadline < statement_timestamp() - make_interval(secs => %s)"
 
 
-def reap_orphans(limit: int, *, max_crashes: int, dead_letter_seconds: float) -> list[Returned]:
-    """End the attempts of dead workers; return their tasks."""
+def reap_orphans(
+    limit: int, *, max_crashes: int, dead_letter_seconds: float, among: Sequence[uuid.UUID] | None = None
+) -> list[Returned]:
+    """End the attempts of dead workers, of all or of the tasks ``among``; return their tasks."""
+    which = _EXECUTING if among is None else _EXECUTING_AMONG
     params = {
+        "among": among,
         "limit": limit,
         "max_crashes": max_crashes,
         "retention": dead_letter_seconds,
@@ -69,17 +79,25 @@ def reap_orphans(limit: int, *, max_crashes: int, dead_letter_seconds: float) ->
         "message": _MESSAGE,
         "fingerprint": fingerprint(WORKER_DIED, _MESSAGE),
     }
-    return returned(fetch_all(_ORPHANS, params))
+    return returned(fetch_all(_ORPHANS.replace("{which}", which), params))
 
 
-def overdue(grace_seconds: float, index_now: int, limit: int) -> list[ClaimedTask]:
+def overdue(
+    grace_seconds: float, index_now: int, limit: int, among: Sequence[uuid.UUID] | None = None
+) -> list[ClaimedTask]:
     """Return executing tasks so far past their deadline that their worker must be stuck, without payloads.
+
+    Looks at all of them, or at the tasks ``among``.
 
     The index's clock, by which they were leased, must agree (µs): PostgreSQL's clock may have stepped ahead.
     """
+    params: list[Any] = [grace_seconds, index_now, grace_seconds, limit]
+    overdue = OVERDUE
+    if among is not None:
+        overdue = "t.id = ANY(%s) AND " + OVERDUE.replace("t.status", "t.status || ''")
+        params.insert(0, list(among))
     sql = (
-        f"SELECT {CLAIMED_WITHOUT_PAYLOAD} FROM queue_app_task AS t WHERE {OVERDUE}"
+        f"SELECT {CLAIMED_WITHOUT_PAYLOAD} FROM queue_app_task AS t WHERE {overdue}"
         " AND %s - COALESCE(t.leased_at, 0) > 1e6 * (EXTRACT(EPOCH FROM t.deadline - t.started_at) + %s) LIMIT %s"
     )
-    rows = fetch_all(sql, [grace_seconds, index_now, grace_seconds, limit])
-    return [ClaimedTask.from_row(row) for row in rows]
+    return [ClaimedTask.from_row(row) for row in fetch_all(sql, params)]

@@ -12,6 +12,8 @@ from queue_app.sql.columns import REF
 from queue_app.sql.comparison import Cursor
 from queue_app.sql.database import fetch_all
 
+#: Condition for scheduled tasks whose time has come within the last minute, or comes later.
+RECENTLY: Final = "run_after > statement_timestamp() - interval '1 minute'"
 # Tasks that become due together are queued in the order of their times, 8 µs apart: the resolution of a score.
 _DUE: Final = f"""
 WITH due AS (
@@ -25,6 +27,7 @@ UPDATE queue_app_task AS t SET status = 'queued', queued_at = placed.queued_at
 FROM placed WHERE t.id = placed.id AND t.status = 'scheduled'
 RETURNING {REF}
 """
+_DUE_RECENTLY: Final = _DUE.replace("ORDER BY run_after LIMIT", f"AND {RECENTLY} ORDER BY run_after LIMIT")
 
 # Waiting tasks end here; the worker of an executing task is asked to stop it.
 _CANCEL: Final = f"""
@@ -86,9 +89,9 @@ RETURNING {REF}
 _BEGINNING: Final = ("-infinity", uuid.UUID(int=0))
 
 
-def make_due(limit: int) -> list[TaskRef]:
-    """Queue at most ``limit`` scheduled tasks whose time has come, earliest first."""
-    return sorted(_refs(_DUE, [limit]), key=lambda ref: ref.queued_at)
+def make_due(limit: int, *, recent: bool = False) -> list[TaskRef]:
+    """Queue at most ``limit`` scheduled tasks whose time has come, or has come ``recent``ly, earliest first."""
+    return sorted(_refs(_DUE_RECENTLY if recent else _DUE, [limit]), key=lambda ref: ref.queued_at)
 
 
 def cancel(ids: Sequence[uuid.UUID]) -> list[tuple[Status, uuid.UUID | None, TaskRef]]:

@@ -1,8 +1,8 @@
 """Rows of workers: heartbeat, drain, stop, and the death of a silent worker."""
 
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 
 from queue_app.sql.database import execute, fetch_all, fetch_value
 
@@ -88,13 +88,15 @@ def ended(worker_ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
     return {row[0] for row in fetch_all(sql, [list(worker_ids)])}
 
 
-def cancel_requests(worker_id: uuid.UUID) -> set[uuid.UUID]:
-    """Return the tasks that the worker was asked to cancel."""
-    sql = (
-        "SELECT id FROM queue_app_task"
-        " WHERE worker_id = %s AND status = 'executing' AND cancel_requested_at IS NOT NULL"
-    )
-    return {row[0] for row in fetch_all(sql, [worker_id])}
+def cancel_requests(worker_id: uuid.UUID, tasks: Collection[uuid.UUID] | None = None) -> set[uuid.UUID]:
+    """Return the tasks that the worker was asked to cancel, of those that it says it holds or of all."""
+    params: list[Any] = [worker_id]
+    which = "status = 'executing'"
+    if tasks is not None:  # by id, as in sql.reap
+        which = "status || '' = 'executing' AND id = ANY(%s)"
+        params.append(list(tasks))
+    sql = f"SELECT id FROM queue_app_task WHERE worker_id = %s AND {which} AND cancel_requested_at IS NOT NULL"
+    return {row[0] for row in fetch_all(sql, params)}
 
 
 def live() -> list[uuid.UUID]:

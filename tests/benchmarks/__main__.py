@@ -50,6 +50,7 @@ def main() -> int:
         "indexes",
         "admin",
         "schedules",
+        "snapshot",
     )
     parser = argparse.ArgumentParser(prog="./dev bench")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(names)}; default: all")

@@ -184,7 +184,8 @@ def test_the_answers_are_the_same_however_the_statements_go(scene, monkeypatch, 
     me = process_identity(os.getpid())
     enlist(scene, me, os.getpid())
     said = dict.fromkeys(("orphans", "pauses", "operations"), False)
-    said |= {"due": True, "overdue": True, "generation": snapshot.generation(), "neighbours": [f"{os.getpid()} {me}"]}
+    said |= {"due": True, "recently_due": True, "overdue": True, "generation": snapshot.generation()}
+    said["neighbours"] = [f"{os.getpid()} {me}"]
     said["schedules"] = None
     said["heartbeats"] = workers.heartbeats()
     said |= {"startable": False, "late": None, "overrun": None, "upkeep": []}

@@ -1,7 +1,7 @@
 """What the worker runtime asks of the queue."""
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from django.tasks.base import TaskError
@@ -60,8 +60,8 @@ class Transport(Protocol):
     def change_profile(self, worker_id: uuid.UUID, before: Profile, after: Profile) -> None:
         """Register a running worker under another profile."""
 
-    def cancel_requests(self, worker_id: uuid.UUID) -> set[uuid.UUID]:
-        """Return the worker's running tasks that a caller has cancelled."""
+    def cancel_requests(self, worker_id: uuid.UUID, tasks: Collection[uuid.UUID]) -> set[uuid.UUID]:
+        """Return the tasks among ``tasks`` that the worker runs and a caller has cancelled."""
 
     def claim(
         self,

@@ -5,7 +5,7 @@ import json
 import select
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
 from http import HTTPStatus
 from typing import Any, Final
@@ -115,7 +115,7 @@ class HttpTransport(Transport):
     def change_profile(self, worker_id: uuid.UUID, before: Profile, after: Profile) -> None:
         self._call(worker_id, "heartbeat", self._state | {"task_types": list(after.task_types)})
 
-    def cancel_requests(self, worker_id: uuid.UUID) -> set[uuid.UUID]:
+    def cancel_requests(self, worker_id: uuid.UUID, tasks: Collection[uuid.UUID]) -> set[uuid.UUID]:
         return set(self._cancelled)
 
     def claim(

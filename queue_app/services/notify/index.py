@@ -5,7 +5,10 @@ reconciler repairs the index from them. So a failed notification is logged, not 
 this process sends notifications for a few seconds; otherwise each caller would wait for a server that does not answer.
 """
 
+import os
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Concatenate
@@ -18,7 +21,7 @@ from queue_app import conf, signals, transition_log
 from queue_app.core.events import Run
 from queue_app.core.records import Entry
 from queue_app.exceptions import IndexDamaged, IndexUnavailable
-from queue_app.index import Index, get_index
+from queue_app.index import Index, get_index, is_loaded
 from queue_app.services.generation import condemn
 from queue_app.sql.database import alias, connection
 
@@ -29,6 +32,8 @@ type OnLocated = Callable[[int | None], object]
 HOLD_BACK_SECONDS = 2.0
 #: The pause is at least this multiple of the time that the failure took, so callers wait at most 1/5 of the time.
 HOLD_BACK_FACTOR = 4
+#: Maximum time for which notifications wait for the thread that imports the client library of Redis.
+PATIENCE_SECONDS = 2.0
 #: Maximum number of notifications that wait until a caller turns autocommit on again.
 MAX_MANUAL_HOOKS = 1000
 
@@ -71,6 +76,48 @@ def notify_index[**P, R](
         breaker.trip(time.monotonic() - began)
         signals.index_unreachable.send(None, operation=name, error=error)
         return None
+
+
+class FirstNotifications:
+    """Sends the first notifications of a process by a thread, which imports the client library of Redis.
+
+    The import takes a tenth of a second or more, for which no caller should wait. The interpreter waits for the thread
+    before it exits, and ``fork`` waits for it too: a child could not complete an import of its parent's thread.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Sequence[Entry], Sequence[Run]]] = deque()
+        self._thread: threading.Thread | None = None
+        self._since = 0.0  # monotonic
+        os.register_at_fork(before=self._finish)
+
+    def notify(self, entries: Sequence[Entry], events: Sequence[Run]) -> None:
+        """Notify the index; by the thread, if the library has not been imported yet."""
+        if is_loaded() or breaker.is_open:
+            notify_index(Index.notify, "push", entries, events)
+            return
+        self._waiting.append((entries, events))
+        if self._thread is None:
+            self._since = time.monotonic()
+            self._thread = threading.Thread(target=self._send, name="taskqueue-first-notifications")
+            self._thread.start()
+        elif is_loaded() or not self._thread.is_alive() or time.monotonic() > self._since + PATIENCE_SECONDS:
+            self._send()  # the thread may have ended a moment ago; and some servers run no threads of Python
+
+    def _send(self) -> None:
+        while self._waiting:
+            try:
+                entries, events = self._waiting.popleft()
+            except IndexError:  # another thread took it
+                return
+            notify_index(Index.notify, "push", entries, events)
+
+    def _finish(self) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(PATIENCE_SECONDS)
+
+
+first = FirstNotifications()
 
 
 def on_commit[**P](
@@ -119,7 +166,7 @@ class PushOnCommit:
         if self.on_located and len(self.entries) == 1:
             self.on_located(notify_index(Index.notify_and_locate, "push", self.entries[0], self.events))
         else:
-            notify_index(Index.notify, "push", self.entries, self.events)
+            first.notify(self.entries, self.events)
 
 
 def push_on_commit(

@@ -32,7 +32,7 @@ NO_TURN_SECONDS: Final = 30.0
 
 #: The statement that finds startable tasks reads all waiting ones. It rests for 20 times as long as it took.
 PAUSE_FACTOR: Final = 20.0
-LONGEST_PAUSE: Final = 60.0
+LONGEST_PAUSE: Final = 300.0
 
 type Key = tuple[Any, ...]
 
@@ -72,10 +72,10 @@ class Lookout:
 
     def look(self, now: float, answers: Answers, jobs: Iterable[Turns]) -> list[Stall]:
         """Return what stands still at ``now`` (monotonic)."""
-        jobs = list(jobs)
+        jobs, startable = list(jobs), answers["startable"]
         self._seen = set()
         found = [
-            *(self._all_not_started(now) if answers["startable"] else ()),
+            *self._all_not_started(now, startable=startable),
             *self._late(now, answers, {job.name for job in jobs if job.has_more}),
             *(stall for job in jobs for stall in self._of_job(now, job)),
         ]
@@ -91,9 +91,14 @@ class Lookout:
             sight = self._sights[key] = Sight(value, now)
         return sight
 
-    def _all_not_started(self, now: float) -> list[Stall]:
-        """Return the queues in which work stands still; as of the last statement, if that took long and is recent."""
-        if now < self._next_statement_at:
+    def _all_not_started(self, now: float, *, startable: bool | None) -> list[Stall]:
+        """Return the queues in which work stands still.
+
+        This is what the last statement found, if that took long and is recent, or if the question rests.
+        """
+        if startable is False:
+            self._last_found = []
+        elif startable is None or now < self._next_statement_at:
             self._seen.update(key for key in self._sights if key[0] is StallKind.NOT_STARTED)
         else:
             began = time.monotonic()

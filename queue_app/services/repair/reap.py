@@ -6,6 +6,10 @@ the heartbeat that it saw; so no step of PostgreSQL's clock makes a worker dead.
 or whose row is gone, are requeued too. Crashes are counted apart from failures; a task with too many
 becomes a dead letter (``crash_loop``).
 
+While an old snapshot makes the looks at all executing rows slow, these rest (``core.rests``). Meanwhile the reaper
+looks at the rows of tasks that hold a lease, about 500 in each turn, and at all of them when a worker died. The
+reconciler gives executing rows the leases that they lack.
+
 Crash points: before the commit nothing has happened, and the next tick repeats it. Between the rows
 and the index, the reconciler ends the leases and pushes the tasks.
 """
@@ -13,7 +17,7 @@ and the index, the reconciler ends the leases and pushes the tasks.
 import math
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
 from typing import ClassVar
@@ -21,6 +25,7 @@ from typing import ClassVar
 from queue_app import conf, signals
 from queue_app.core.process import machine_identity, process_identity
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
+from queue_app.core.rests import Rests
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
@@ -44,9 +49,15 @@ def reap(silent: Mapping[uuid.UUID, str] = MappingProxyType({})) -> int:
 
     ``silent``: workers that were silent for their whole budget, each with the last heartbeat that it sent.
     """
-    _announce(workers.mark_silent_dead(silent))
-    mark_dead_locally()
+    _declare_dead(silent)
     return reap_orphans()
+
+
+def _declare_dead(silent: Mapping[uuid.UUID, str]) -> int:
+    """Declare silent workers and those without a process dead; return how many."""
+    dead = workers.mark_silent_dead(silent)
+    _announce(dead)
+    return len(dead) + mark_dead_locally()
 
 
 class Reaper:
@@ -54,7 +65,9 @@ class Reaper:
 
     QUESTIONS: ClassVar = ("heartbeats", "neighbours", "orphans")
 
-    def __init__(self) -> None:
+    def __init__(self, rests: Rests | None = None) -> None:
+        self._rests = rests or Rests(conf.get().scheduler.reap_seconds)
+        self._cursors = {"orphans": 0, "overdue": 0}  # where to continue among the leases
         self._looked_at = -math.inf  # monotonic
         self._silence: dict[str, tuple[str, float]] = {}  # worker -> its last heartbeat, seconds since without another
         self._silent: dict[uuid.UUID, str] | None = None  # as the answers of this turn say
@@ -63,12 +76,34 @@ class Reaper:
         """Call ``reap`` with the workers that have been silent for their whole budget."""
         silent = self._silent if self._silent is not None else self._look(workers.heartbeats())
         self._silent = None
-        return reap(silent)
+        if "orphans" not in self._rests:
+            return reap(silent)
+        died = _declare_dead(silent)
+        return sum(reap_orphans(ids) for ids in self._leased("orphans", everything=died > 0))
 
     def is_wanted(self, answers: Answers) -> bool:
-        """Whether the answers name something to reap; counts as a look."""
+        """Whether the answers name something to reap, or must be found without them; counts as a look."""
         self._silent = self._look(answers["heartbeats"])
-        return bool(self._silent) or answers["orphans"] or any(map(_is_gone, answers["neighbours"]))
+        orphans = answers["orphans"] is not False
+        return bool(self._silent) or orphans or any(map(_is_gone, answers["neighbours"]))
+
+    def fail_overdue(self) -> int:
+        """Call ``reap_overdue``."""
+        if "overdue" not in self._rests:
+            return reap_overdue()
+        return sum(reap_overdue(ids) for ids in self._leased("overdue"))
+
+    def _leased(self, look: str, *, everything: bool = False) -> Iterator[list[uuid.UUID]]:
+        """Yield the next tasks that hold a lease, or all of them; none while the index is away."""
+        more = True
+        while more:
+            try:
+                self._cursors[look], ids = get_index().leased(self._cursors[look])
+            except IndexUnavailable:
+                return
+            if ids:
+                yield ids
+            more = everything and self._cursors[look] != 0
 
     def _look(self, heartbeats: Iterable[str]) -> dict[uuid.UUID, str]:
         """Compare heartbeats with those of the last look; return the silent workers, each with its last heartbeat."""
@@ -89,11 +124,14 @@ class Reaper:
         return dict(islice(silent.items(), BATCH))
 
 
-def reap_orphans() -> int:
-    """End at most ``BATCH`` attempts of workers that are gone; return how many it ended."""
+def reap_orphans(among: Sequence[uuid.UUID] | None = None) -> int:
+    """End at most ``BATCH`` attempts of workers that are gone, of all or of the tasks ``among``; return how many."""
     settings = conf.get()
     reaped = rows.reap_orphans(
-        BATCH, max_crashes=settings.retry.max_crashes, dead_letter_seconds=settings.retention.dead_letter_seconds
+        BATCH,
+        max_crashes=settings.retry.max_crashes,
+        dead_letter_seconds=settings.retention.dead_letter_seconds,
+        among=among,
     )
     if reaped:
         return_to_index(reaped)
@@ -106,8 +144,8 @@ def reap_orphans() -> int:
     return len(reaped)
 
 
-def reap_overdue() -> int:
-    """Fail tasks of workers that live but are stuck; return how many.
+def reap_overdue(among: Sequence[uuid.UUID] | None = None) -> int:
+    """Fail tasks of workers that live but are stuck, of all or of the tasks ``among``; return how many.
 
     The worker enforces deadlines itself; the reaper waits ``SCHEDULER.OVERDUE_SECONDS`` longer. Two clocks must agree,
     so that a step of one of them ends no attempt. While the index is away there is only one: then nothing is overdue.
@@ -116,7 +154,7 @@ def reap_overdue() -> int:
         index_now = get_index().now()
     except IndexUnavailable:
         return 0
-    tasks = rows.overdue(conf.get().scheduler.overdue_seconds, index_now, BATCH)
+    tasks = rows.overdue(conf.get().scheduler.overdue_seconds, index_now, BATCH, among)
     return len(finish([_timed_out(task) for task in tasks])) if tasks else 0
 
 

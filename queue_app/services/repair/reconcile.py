@@ -7,13 +7,15 @@ Each step is bounded, and cheap when nothing is wrong:
 - all queued tasks are compared in the same way, page by page, once in ``FULL_PASS_SECONDS``;
 - leases that no executing row names are ended: at once if the row was granted under the lease and has ended since;
   else if two consecutive steps find the lease, so that claims under way are left alone;
-- executing rows without their lease, or with part of it, get it back, so that limits hold;
+- executing rows without their lease, or with part of it, get it back, so that limits hold; the look at all executing
+  rows rests after it took long (``core.rests``), as does the full pass, but not for longer than ``FULL_PASS_SECONDS``;
 - a sweep removes entries of rows that are no longer queued, from lanes with more entries than queued rows;
 - workers whose rows have ended are retired;
 - profiles and heads are audited. Nothing but damage from outside makes them wrong, and a new generation replaces them.
 """
 
 import math
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable
@@ -21,6 +23,7 @@ from dataclasses import dataclass, field
 
 from queue_app import conf, signals
 from queue_app.core.records import PackedLane
+from queue_app.core.rests import FACTOR, Rests
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexDamaged
 from queue_app.index import Index, Lease, get_index
@@ -99,6 +102,9 @@ class Reconciler:
     key_cursor: int = 0
     wrong: list[str] = field(default_factory=list)  # keys of the wrong type that the last step met
     audit: Audit = field(default_factory=Audit)
+    rests: Rests = field(default_factory=lambda: Rests(conf.get().scheduler.reconcile_seconds))
+    pass_began_at: float = -math.inf  # monotonic
+    pass_seconds: float = 0.0  # what the pages of the full pass have cost
     repaired: Counter[str] = field(default_factory=Counter)
 
     def run_once(self) -> dict[str, int]:
@@ -111,7 +117,7 @@ class Reconciler:
             "limits": copy_limits(),  # first, so that they hold for what is pushed next
             "missing": _repair(index, comparison.packed_recent(RECENT_SECONDS, RECENT_ROWS)) + self._roll_on(index),
             "leases_ended": self._end_leases(index) + self._look_through(index),
-            "leases_restored": _restore_leases(index),
+            "leases_restored": self._restore_leases(index),
             "entries_ended": self.sweep.step(index),
             "workers_retired": _retire_ended_workers(index),
         }
@@ -128,6 +134,9 @@ class Reconciler:
     def _roll_on(self, index: Index) -> int:
         """Compare as many pages as a full pass within ``FULL_PASS_SECONDS`` needs."""
         settings = conf.get().scheduler
+        wait = min(FACTOR * self.pass_seconds, settings.full_pass_seconds)
+        if self.cursor is None and settings.reconcile_seconds < wait > time.monotonic() - self.pass_began_at:
+            return 0
         total = max(self.total, snapshot.queued_estimate())
         share = total * settings.reconcile_seconds / settings.full_pass_seconds
         missing = 0
@@ -139,7 +148,11 @@ class Reconciler:
 
     def next_page(self, index: Index) -> int:
         """Compare the next page of the full pass; return how many tasks were missing or misplaced."""
+        began = time.monotonic()
+        if self.cursor is None:
+            self.pass_began_at, self.pass_seconds = began, 0.0
         page = comparison.packed_page(self.cursor, PAGE)
+        self.pass_seconds += time.monotonic() - began
         self.compared += page.size
         self.sweep.count(page.lanes)
         self.cursor = page.end
@@ -172,6 +185,20 @@ class Reconciler:
             index.push(snapshot.refs([lease.id for lease in ended]))  # one may be queued again since
         return len(ended) + len(abandoned)
 
+    def _restore_leases(self, index: Index) -> int:
+        """Restore leases of executing rows that are missing or incomplete in the index; return how many.
+
+        Reads the rows again after the index: a restored lease of a task that ended in between would block a slot until
+        the next step.
+        """
+        if "leases" in self.rests:
+            return 0
+        began = time.monotonic()
+        executing = snapshot.executing()
+        self.rests.begin("leases", time.monotonic() - began)
+        missing = index.missing_leases(executing)
+        return index.restore_leases(snapshot.executing(missing)) if missing else 0
+
     def _look_through(self, index: Index) -> int:
         """Look at the next part of the keys; return how many members without a lease were removed from gates."""
         self.key_cursor, removed, self.wrong = index.look_through(self.key_cursor)
@@ -182,16 +209,6 @@ def _repair(index: Index, page: comparison.Page) -> int:
     """Push the missing and misplaced tasks of the page that are still queued when read again; return how many."""
     differing = index.misplaced(page.lanes)
     return index.push(snapshot.refs(differing)) if differing else 0
-
-
-def _restore_leases(index: Index) -> int:
-    """Restore leases of executing rows that are missing or incomplete in the index; return how many.
-
-    Reads the rows again after the index: a restored lease of a task that ended in between would block a slot until the
-    next step.
-    """
-    missing = index.missing_leases(snapshot.executing())
-    return index.restore_leases(snapshot.executing(missing)) if missing else 0
 
 
 def _retire_ended_workers(index: Index) -> int:

@@ -198,8 +198,8 @@ def heartbeat(  # noqa: PLR0913 - what a worker reports, by keyword
     mine = {(task.id, task.attempt) for task in rows.held_by(worker_id, attempts)}
     record_progress([report for report in reports if (report.task_id, report.attempt) in mine])
     lost = [report.task_id for report in reports if (report.task_id, report.attempt) not in mine]
-    cancel, drain = sorted(worker_rows.cancel_requests(worker_id)), worker_rows.is_asked_to_drain(worker_id)
-    return HeartbeatReply(cancel, lost, drain, _unserved(worker))
+    cancel = sorted(worker_rows.cancel_requests(worker_id, [report.task_id for report in reports] or None))
+    return HeartbeatReply(cancel, lost, worker_rows.is_asked_to_drain(worker_id), _unserved(worker))
 
 
 def change_task_types(token: WorkerToken, worker_id: uuid.UUID, task_types: Sequence[str]) -> None:

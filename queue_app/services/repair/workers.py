@@ -56,8 +56,8 @@ def register(
         | {"concurrency": concurrency, "started_at": now, "heartbeat_seconds": heartbeat_seconds, "token_id": token_id},
     )
     notify_index(Index.register, "register", profile, identity.id)
-    mark_dead_locally()  # a worker that replaces a dead one on this machine requeues its tasks at once
-    reap_orphans()
+    if mark_dead_locally():  # a worker that replaces a dead one on this machine requeues its tasks at once
+        reap_orphans()
 
 
 def heartbeat(worker_id: uuid.UUID, *, draining: bool, tasks_done: int, free_slots: int = 0) -> bool:

@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 
 from queue_app import conf
 from queue_app.core.process import machine_identity
+from queue_app.core.rests import Rests
 from queue_app.core.stall import STALL_SECONDS
 from queue_app.index import get_index
 from queue_app.index.server import has_leader
@@ -97,9 +98,16 @@ def wake_idle_workers() -> int:
     return get_index().wake_idle()
 
 
-def pending_work(questions: Iterable[str]) -> Answers:
-    """Answer questions of ``sql.pending_work`` in one round trip. Raises database errors."""
+def pending_work(questions: Iterable[str], rests: Rests | None = None) -> Answers:
+    """Answer questions of ``sql.pending_work`` in one round trip. Raises database errors.
+
+    A question that took long and found nothing rests, and its answer is ``None`` meanwhile. Only tasks that became due
+    a moment ago are found at once even then.
+    """
     settings, names = conf.get(), set(questions)
+    resting = {name for name in names if rests and name in rests}
+    if "due" in resting:
+        names.add("recently_due")
     params: dict[str, Any] = {
         "overdue": settings.scheduler.overdue_seconds,
         "late": STALL_SECONDS,
@@ -108,4 +116,8 @@ def pending_work(questions: Iterable[str]) -> Answers:
     }
     if "neighbours" in names:
         params["neighbours"] = machine_identity() or None  # an unknown machine has no neighbours
-    return rows.pending_work(names, params)
+    answers, took = rows.pending_work(names - resting, params)
+    for name, seconds in took.items():
+        if rests and (not answers[name] or name == "startable"):  # which stays true for as long as tasks wait
+            rests.begin(name, seconds)
+    return dict.fromkeys(resting) | answers | ({"due": answers["recently_due"]} if "due" in resting else {})

@@ -151,13 +151,13 @@ def _load(value: list[str]) -> Cursor:
     return datetime.fromisoformat(value[0]), uuid.UUID(value[1])
 
 
-def make_due(*, limit: int = DUE_BATCH) -> int:
-    """Queue at most ``limit`` tasks that are due, earliest first; return how many.
+def make_due(*, limit: int = DUE_BATCH, recent: bool = False) -> int:
+    """Queue at most ``limit`` tasks that are due, or became due ``recent``ly, earliest first; return how many.
 
     Safe to run twice at once: rows that another process has locked are skipped. After a crash between row and
     index the reconciler pushes the queued tasks.
     """
-    tasks = waiting.make_due(limit)
+    tasks = waiting.make_due(limit, recent=recent)
     if tasks:
         notify_index(Index.push, "push", tasks)
         if transition_log.enabled():

@@ -63,6 +63,7 @@ def test_plans_made_for_empty_tables_suit_full_ones(db, prelude, statement, type
 #: The only index that each question may read in these tables.
 PLANS = {
     "due": r"Index (Only )?Scan using taskqueue_due on queue_app_task\b",
+    "recently_due": r"Index (Only )?Scan using taskqueue_due on queue_app_task\b[\s\S]*Index Cond: \(run_after > ",
     "heartbeats": "(using|on) taskqueue_live_workers",
     "schedules": "(using|on) taskqueue_schedules_due",
     "neighbours": "(using|on) taskqueue_live_workers",

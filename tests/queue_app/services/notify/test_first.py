@@ -1,0 +1,93 @@
+"""The first notifications of a process: a thread imports the client library, and the caller goes on."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from queue_app.services.notify import index as module
+from queue_app.services.notify.index import FirstNotifications
+from tests.support.engine import put, take_ids
+
+
+@pytest.fixture
+def fresh(monkeypatch) -> Iterator[FirstNotifications]:
+    """A process that has not imported the library; the import begins when ``go`` is set."""
+    found = FirstNotifications()
+    found.go = threading.Event()
+    loaded = threading.Event()
+    plain = module.notify_index
+
+    def after_the_import(*args):
+        if not loaded.is_set():
+            assert found.go.wait(10)
+            loaded.set()
+        return plain(*args)
+
+    monkeypatch.setattr(module, "first", found)
+    monkeypatch.setattr(module, "is_loaded", loaded.is_set)
+    monkeypatch.setattr(module, "notify_index", after_the_import)
+    yield found
+    found.go.set()
+    found._finish()
+
+
+def test_an_enqueue_does_not_wait_for_the_import(engine, fresh):
+    hand = engine.worker("a")
+    ids = [put(), put()]
+    assert take_ids(hand, 2) == []
+    fresh.go.set()
+    fresh._finish()
+    assert take_ids(hand, 2) == ids
+    last = put()
+    assert take_ids(hand) == [last], "this one needs no thread"
+
+
+def test_without_threads_a_later_notification_sends_those_that_wait(engine, fresh, monkeypatch):
+    monkeypatch.setattr(threading.Thread, "start", lambda self: None)
+    hand = engine.worker("a")
+    fresh.go.set()
+    ids = [put(), put()]
+    assert take_ids(hand, 2) == ids
+
+
+def test_an_import_that_hangs_holds_notifications_up_for_a_while_only(engine, fresh, monkeypatch):
+    hand, first = engine.worker("a"), put()
+    fresh._since -= module.PATIENCE_SECONDS
+    threading.Timer(0.1, fresh.go.set).start()
+    second = put()
+    fresh._finish()
+    assert sorted(take_ids(hand, 2)) == sorted([first, second])
+
+
+FORK = """
+import os, sys, time
+import django
+django.setup()
+from queue_app.services.notify.index import first
+assert "redis" not in sys.modules
+began = time.perf_counter()
+first.notify((), ())
+took = time.perf_counter() - began
+if os.fork() == 0:
+    import redis
+    redis.Redis
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 7, "the child could not import the library"
+assert "redis" in sys.modules, "fork waited for the thread"
+print(took)
+"""
+
+
+def test_a_process_that_forks_after_its_first_notification_leaves_its_child_whole():
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "taskqueue_project.settings.test"}
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < (time.perf_counter() - began) / 4, "the caller waited for the import"

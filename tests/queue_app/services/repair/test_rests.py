@@ -1,0 +1,189 @@
+"""While the looks at all executing rows rest, as under an old snapshot, the reaper goes by the leases of the index."""
+
+import uuid
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from queue_app.core.rests import Rests
+from queue_app.models import Task, Worker
+from queue_app.services.repair import reap as module
+from queue_app.services.repair.reap import Reaper
+from queue_app.services.repair.reconcile import Reconciler
+from queue_app.services.repair.workers import WorkerIdentity, register
+from queue_app.services.upkeep.jobs import pending_work
+from queue_app.sql import pending_work as rows
+from queue_app.workers.scheduler import Scheduler
+from tests.support.engine import assert_index_agrees, flush, index_away, put, put_many, silent, status, take
+from tests.support.leases import release
+from tests.support.scene import Hand
+
+
+@pytest.fixture
+def clock():
+    return [1000.0]
+
+
+@pytest.fixture
+def rests(clock):
+    """Looks at all executing rows took a minute each, so they rest for 100 minutes."""
+    found = Rests(1.0, lambda: clock[0])
+    for look in ("due", "orphans", "overdue"):
+        found.begin(look, 60.0)
+    return found
+
+
+@pytest.fixture
+def statements(monkeypatch):
+    """Let a look at all executing rows fail the test."""
+
+    def refuse(name):
+        plain = getattr(module.rows, name)
+
+        def among_only(*args, **kwargs):
+            assert kwargs.get("among", args[-1]) is not None, f"{name} of all executing rows"
+            return plain(*args, **kwargs)
+
+        monkeypatch.setattr(module.rows, name, among_only)
+
+    refuse("reap_orphans")
+    refuse("overdue")
+
+
+def enlist(scene) -> Hand:
+    hand = scene.worker("a")
+    identity = WorkerIdentity(id=hand.id, name="w", host="h", pid=1, process_identity="p", version="1")
+    register(identity, hand.profile, concurrency=2, heartbeat_seconds=10)
+    return hand
+
+
+def test_orphans_are_found_among_the_leases(engine, rests, statements):
+    [lost, kept] = put_many(2)
+    hand, other = enlist(engine), enlist(engine)
+    take(hand), take(other)
+    Worker.objects.filter(pk=hand.id).update(status="dead")
+    assert Reaper(rests).run_once() == 1
+    assert (status(lost), status(kept)) == ("queued", "executing")
+    assert_index_agrees()
+
+
+def test_all_leases_are_looked_at_when_a_worker_dies(engine, rests, statements, monkeypatch):
+    """Even if one turn otherwise looks at a part of them."""
+    monkeypatch.setattr("queue_app.index.leases.BATCH", 10)
+    put_many(700)
+    hand = enlist(engine)
+    for _ in range(7):
+        take(hand, 100)
+    reaper = Reaper(rests)
+    reaper._silent = silent(hand)
+    assert reaper.run_once() == 700
+    assert_index_agrees()
+
+
+def test_stuck_tasks_are_found_among_the_leases(engine, rests, statements):
+    [stuck, _] = put_many(2)
+    take(enlist(engine), 2)
+    hour = timedelta(hours=1)
+    Task.objects.filter(pk=stuck).update(
+        started_at=timezone.now() - 2 * hour, deadline=timezone.now() - hour, leased_at=1
+    )
+    assert Reaper(rests).fail_overdue() == 1
+    assert status(stuck) == "scheduled"
+    assert Reaper(rests).fail_overdue() == 0
+
+
+def test_nothing_is_looked_at_while_the_index_is_away(engine, rests, statements):
+    put_many(1)
+    take(enlist(engine))
+    with index_away():
+        assert Reaper(rests).fail_overdue() == 0
+
+
+def test_after_the_rest_all_executing_rows_are_looked_at(engine, rests, clock):
+    """So an executing row that no index knows is found too."""
+    [task_id] = put_many(1)
+    take(enlist(engine))
+    Task.objects.update(worker_id=uuid.uuid4())
+    release(engine.index, [(task_id, "default")])
+    reaper = Reaper(rests)
+    assert reaper.run_once() == 0
+    clock[0] += 6000
+    assert reaper.run_once() == 1
+    assert status(task_id) == "queued"
+
+
+def test_a_lost_lease_is_restored_after_the_rest_and_then_leads_to_the_row(engine, rests, statements, clock):
+    [task_id] = put_many(1)
+    take(enlist(engine))
+    Task.objects.update(worker_id=uuid.uuid4())
+    release(engine.index, [(task_id, "default")])
+    reconciler = Reconciler(rests=Rests(5.0, lambda: clock[0]))
+    reconciler.rests.begin("leases", 1.0)
+    assert reconciler.run_once()["leases_restored"] == 0
+    assert Reaper(rests).run_once() == 0
+    clock[0] += 100
+    assert reconciler.run_once()["leases_restored"] == 1
+    assert Reaper(rests).run_once() == 1
+    assert status(task_id) == "queued"
+
+
+def test_a_rebuild_reads_all_executing_rows_whatever_rests(engine, rests, statements):
+    [task_id] = put_many(1)
+    take(enlist(engine))
+    Task.objects.update(worker_id=uuid.uuid4())
+    flush(engine)
+    Scheduler()._rebuild()
+    assert Reaper(rests).run_once() == 1
+    assert status(task_id) == "queued"
+
+
+def test_the_full_pass_rests_after_its_pages_took_long(engine):
+    put_many(3)
+    reconciler = Reconciler()
+    reconciler.run_once()
+    reconciler.pass_seconds = 1.0  # so the next pass begins 100 s after this one began
+    client, lane = engine.index._client, f"{engine.index.keys.prefix}:lane:default\x1fa\x1f"
+    Task.objects.update(queued_at=timezone.now() - timedelta(hours=1))  # out of the recent window
+    reconciler.pass_began_at -= 99
+    client.delete(lane)
+    assert reconciler.run_once()["missing"] == 0
+    reconciler.pass_began_at -= 1
+    assert reconciler.run_once()["missing"] == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "rest"), [(False, True), (True, False), (None, True)], ids=["nothing", "something", "no time"]
+)
+def test_a_question_that_took_long_and_found_nothing_rests(engine, clock, monkeypatch, answer, rest):
+    asked = []
+
+    def slow(names, params):
+        asked.append(sorted(names))
+        return dict.fromkeys(names, answer), dict.fromkeys(names & rows.TIMED, 0.5)
+
+    monkeypatch.setattr("queue_app.services.upkeep.jobs.rows.pending_work", slow)
+    rests = Rests(1.0, lambda: clock[0])
+    first = pending_work({"orphans", "pauses"}, rests)
+    second = pending_work({"orphans", "pauses"}, rests)
+    assert first == {"orphans": answer, "pauses": answer}
+    assert second == {"orphans": None if rest else answer, "pauses": answer}
+    clock[0] += 50
+    pending_work({"orphans", "pauses"}, rests)
+    assert asked == [["orphans", "pauses"], ["pauses"] if rest else ["orphans", "pauses"], ["orphans", "pauses"]]
+
+
+def test_tasks_that_have_just_become_due_are_queued_while_the_look_at_all_rests(engine):
+    """One that should have been due for longer, as after a late commit, waits for the look at all."""
+    recent, old = put(run_after=timezone.now() + timedelta(hours=1)), put(run_after=timezone.now() + timedelta(hours=1))
+    Task.objects.filter(pk=recent).update(run_after=timezone.now() - timedelta(seconds=5))
+    Task.objects.filter(pk=old).update(run_after=timezone.now() - timedelta(minutes=5))
+    scheduler = Scheduler()
+    scheduler._rests.begin("due", 60.0)
+    scheduler.run_once()
+    assert (status(recent), status(old)) == ("queued", "scheduled")
+    scheduler._rests._until.clear()
+    for job in scheduler.jobs:
+        job.due_at = 0.0
+    scheduler.run_once()
+    assert status(old) == "queued"
