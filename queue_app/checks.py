@@ -283,6 +283,28 @@ def entry_problems(alias: str, options: Mapping[str, Any], queues: Any) -> list[
 
 
 @register("taskqueue")
+def check_probes(**_: Any) -> list[CheckMessage]:
+    """Report probes of adaptive limits that cannot be imported (E014)."""
+    problems: list[CheckMessage] = []
+    for name, path in conf.load()[0].probes.items():
+        try:
+            found = import_string(path)
+        except (ImportError, AttributeError, ValueError) as error:
+            found, why = None, f" ({error})"
+        else:
+            why = ""
+        if not callable(found):
+            problems.append(
+                Error(
+                    f"TASKQUEUE PROBES[{name!r}] is {path!r}, which is no function{why}.",
+                    hint="Name a function without arguments that returns a load, 1 for a full one, by its dotted path.",
+                    id="queue_app.E014",
+                )
+            )
+    return problems
+
+
+@register("taskqueue")
 def check_schedules(**_: Any) -> list[CheckMessage]:
     """Report schedules that the code declares with invalid values (E013)."""
     from queue_app.schedules import declared  # noqa: PLC0415 - it imports the project's tasks

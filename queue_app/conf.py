@@ -18,6 +18,11 @@ from django.core.signals import setting_changed
 from queue_app.core.payload import PayloadLimits
 from queue_app.core.setting_values import Problem, build, merge_environment
 
+#: The probes that every project has: dotted paths by name.
+PROBES = {
+    "cpu": "queue_app.services.control.probes.host_cpu",
+    "postgresql": "queue_app.services.control.probes.postgresql_active",
+}
 NEEDS_USE_TZ = "The task queue needs USE_TZ = True: without it, Django returns times that have no time zone."
 
 
@@ -146,6 +151,12 @@ class TaskQueueSettings:
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     schedules: dict[str, Any] = field(default_factory=dict)  # schedules by name, as `@schedule` declares them
+    probes: dict[str, str] = field(default_factory=dict)  # more functions that adaptive limits may ask, by name
+
+    @property
+    def all_probes(self) -> dict[str, str]:
+        """The dotted paths of the probes by name, with the ready-made ones."""
+        return PROBES | self.probes
 
 
 @cache

@@ -19,6 +19,7 @@ from queue_app import conf
 from queue_app.core.rests import Rests
 from queue_app.exceptions import IndexUnavailable
 from queue_app.services import requests
+from queue_app.services.control.adapt import STEP_SECONDS, adapt_limits
 from queue_app.services.control.pause import resume_due
 from queue_app.services.operations.advance import run_operations
 from queue_app.services.repair.reap import Reaper
@@ -110,6 +111,7 @@ class Scheduler:
                 is_wanted=lambda answers: answers["overdue"] is not False,
             ),
             Job("resume", settings.reap_seconds, resume_due, asks=("pauses",)),
+            Job("adapt", STEP_SECONDS, adapt_limits, asks=("adaptive",)),
             Job("operations", settings.reap_seconds, run_operations, asks=("operations",)),
             Job("reconcile", settings.reconcile_seconds, reconciler.run_once, needs_index=True),
             Job("fallback", settings.fallback_seconds, wake_idle_workers, needs_index=True),

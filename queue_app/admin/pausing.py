@@ -17,11 +17,14 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.mixins import QueueAppAdmin, page
 from queue_app.dashboard import labels
+from queue_app.dashboard.adaptive import adaptive_context
 from queue_app.exceptions import InvalidTaskData, InvalidTransition
 from queue_app.models import Limit, Queue, RuntimeSettings, Schedule
 from queue_app.services.control.pause import BY_KIND, EVERYTHING
 
 REASON_LENGTH = 200  # the length of paused_reason
+ADAPTIVE = ("adaptive", "min_concurrent", "varies_by", "probe")
+ADAPTIVE_FIELDSET: Any = (_lazy("Adaptive"), {"fields": (ADAPTIVE[:2], ADAPTIVE[2:]), "classes": ("collapse",)})
 LIMITS_NOTE = _lazy("A change applies from the next claim on.")
 #: (seconds after which the scheduler resumes it, label).
 LENGTHS = (
@@ -159,14 +162,19 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
 
     def page_context(self, request: HttpRequest, found: M) -> dict[str, Any]:
         """Return the state and the buttons."""
-        return super().page_context(request, found) | {
-            "state": self.state(found),
-            "is_paused": found.paused,
-            "may_pause": self.has_pause_permission(request),
-            "toggle_url": self.url_of("resume" if found.paused else "pause", quote(found.pk)),
-            "lengths": LENGTHS,
-            "reason_length": REASON_LENGTH,
-        }
+        adaptive = {} if isinstance(found, Schedule) else adaptive_context(found)
+        return (
+            super().page_context(request, found)
+            | adaptive
+            | {
+                "state": self.state(found),
+                "is_paused": found.paused,
+                "may_pause": self.has_pause_permission(request),
+                "toggle_url": self.url_of("resume" if found.paused else "pause", quote(found.pk)),
+                "lengths": LENGTHS,
+                "reason_length": REASON_LENGTH,
+            }
+        )
 
 
 def _posted(request: HttpRequest) -> PauseForm:

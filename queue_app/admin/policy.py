@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from queue_app.admin.columns import column, time_column
 from queue_app.admin.forms import ReasonForm
 from queue_app.admin.mixins import FixedRowsAdmin, SingletonAdmin
-from queue_app.admin.pausing import LIMITS_NOTE, PausingAdmin
+from queue_app.admin.pausing import ADAPTIVE, ADAPTIVE_FIELDSET, LIMITS_NOTE, PausingAdmin
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import rises
 from queue_app.dashboard import labels
@@ -63,6 +63,7 @@ class LimitAdmin(PausingAdmin[Limit]):
                 "description": LIMITS_NOTE,
             },
         ),
+        ADAPTIVE_FIELDSET,
         (None, {"fields": ("reason",)}),
     )
     fixed_fields = ("scope", "name")
@@ -81,7 +82,7 @@ class RuntimeSettingsAdmin(PausingAdmin[RuntimeSettings], SingletonAdmin[Runtime
     """The limits over all queues, and the pause of everything."""
 
     actions = None
-    fields = ("max_concurrent", "max_length", "max_pending_per_user", "updated", "reason")
+    fields = ("max_concurrent", *ADAPTIVE, "max_length", "max_pending_per_user", "updated", "reason")
     form = ReasonForm
     pause_permission = "queue_app.pause_queue"  # staff who may pause each queue may pause all
     readonly_fields = ("updated",)

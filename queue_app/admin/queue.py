@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from queue_app.admin.columns import column
 from queue_app.admin.forms import ReasonForm
 from queue_app.admin.mixins import page
-from queue_app.admin.pausing import LIMITS_NOTE, PausingAdmin
+from queue_app.admin.pausing import ADAPTIVE_FIELDSET, LIMITS_NOTE, PausingAdmin
 from queue_app.core.states import PENDING
 from queue_app.dashboard import charts, labels
 from queue_app.dashboard.queues import oldest_seconds, summaries
@@ -48,6 +48,7 @@ class QueueAdmin(PausingAdmin[Queue]):
                 "description": LIMITS_NOTE,
             },
         ),
+        ADAPTIVE_FIELDSET,
         (_lazy("Order"), {"fields": ("order", "fair_by", "fair_weights")}),
         (_lazy("Attempts"), {"fields": (("max_retries", "timeout_seconds"),)}),
         (_lazy("Expiry"), {"fields": (("stale_after_seconds", "expire_eagerly"),)}),

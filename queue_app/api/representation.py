@@ -43,14 +43,16 @@ summary: Final = Shape(
     "cancel_requested_at", task_id="id", priority="band.label", effective_priority="effective_band.label",
 )  # fmt: skip
 SUMMARY_FIELDS: Final = summary.names
-queue: Final = Shape("name", "paused", "resume_at", "paused_at", "paused_by", "paused_reason", *QUEUE_FIELDS)
+queue: Final = Shape(
+    "name", "paused", "resume_at", "paused_at", "paused_by", "paused_reason", "current_concurrent", *QUEUE_FIELDS
+)
 worker: Final = Shape(
     "worker_id", "name", "status", "queues", "capabilities", "concurrency", "host", "pid", "version", "started_at",
     "last_heartbeat_at", "stopped_at", "tasks_done", worker_id="id",
 )  # fmt: skip
 POLICY: Final = Shape("priority", *POLICY_FIELDS)
 PAUSE: Final = Shape("paused", "paused_at", "paused_by", "paused_reason", "resume_at")
-limit: Final = Shape("id", "scope", "name", *PACE, *PAUSE.names)
+limit: Final = Shape("id", "scope", "name", "current_concurrent", *PACE, *PAUSE.names)
 ATTEMPT: Final = Shape("attempt", "worker_id", "started_at", "finished_at", "exception_class")
 OPTIONS: Final = Shape("timeout", "max_retries", "retry_delay")
 PROGRESS: Final = Shape("attempt", "fraction", "message", "updated_at")

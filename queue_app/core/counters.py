@@ -7,6 +7,7 @@ keeps metrics of its own. The parts of a name are separated by colons and contai
 - ``wait:QUEUE:BAND:STATUS:N`` and ``run:…``: attempts whose time falls into bucket ``N``;
 - ``wait:QUEUE:BAND:STATUS:us`` and ``run:…``: the sum of these times, in µs;
 - ``tick:OUTCOME``, ``late:N``, ``late:us``: ticks of schedules, and how late their tasks were enqueued;
+- ``adapted``: changes of adaptive limits;
 - ``repair:KIND``, ``stall:KIND``, ``worker:dead``, ``retry:worker_died``: defined by the code that counts.
 """
 
@@ -26,6 +27,7 @@ RUN: Final = "run"
 SUM: Final = "us"
 TICK: Final = "tick"
 LATE: Final = "late"
+ADAPTED: Final = "adapted"
 #: What may become of a tick.
 TICKS: Final = ("enqueued", "skipped", "refused")
 

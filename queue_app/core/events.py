@@ -30,6 +30,7 @@ class EventName(StrEnum):
     DEAD_LETTERED = "DeadLettered"
     REQUEUED = "Requeued"  # the attempt was given back, its worker died, or the task was replayed
     EXPIRED = "Expired"
+    LIMIT_ADAPTED = "LimitAdapted"  # about no task: the value of an adaptive limit changed
 
 
 class Occasion(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 #: The gate of the runtime settings, which every start passes.
 EVERYTHING: Final = "a"
@@ -25,6 +25,18 @@ class Scope(StrEnum):
 def gate_of(scope: Scope | str, name: str) -> str:
     """Return the name of a gate in the index."""
     return f"{Scope(scope).value[0]}:{name}"
+
+
+class Gate(NamedTuple):
+    """A gate with a row: ``scope`` is everything, queue, type or key."""
+
+    scope: str
+    name: str = ""
+
+    @property
+    def index_name(self) -> str:
+        """The name in the index."""
+        return gate_of(self.scope, self.name) if self.name else EVERYTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,6 +100,10 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         return _read_switch(value)
     if hint is int or hint is float:
         return _read_number(hint, value, _MINIMUM.get(name, 1 if hint is int else 0.01))
+    if hint == dict[str, str]:
+        if isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values()):
+            return dict(value)
+        raise ValueError('Use a dict of dotted paths such as {"search": "shop.probes.search_load"}.')
     if typing.get_origin(hint) is dict:
         if isinstance(value, Mapping) and all(isinstance(each, Mapping) for each in value.values()):
             return dict(value)

@@ -81,10 +81,10 @@ def _general(live: Live) -> Iterator[Reason]:
     settings = live.settings
     if getattr(settings, "paused", False):
         yield Reason(_paused(_("Everything"), settings), severe=True)
-    if settings.max_concurrent is not None and live.active >= settings.max_concurrent and live.depth:
+    if settings.cap is not None and live.active >= settings.cap and live.depth:
         yield Reason(
             _("The limit over all queues is reached: %(active)d of %(cap)d tasks are running.")
-            % {"active": live.active, "cap": settings.max_concurrent}
+            % {"active": live.active, "cap": settings.cap}
         )
     if live.late_workers:
         yield Reason(
@@ -120,10 +120,10 @@ def of_queue(row: QueueRow, now: datetime) -> Iterator[Reason]:
         return
     if not row.workers:
         yield Reason(_("No active worker serves it."), queue.name, severe=True)
-    if queue.max_concurrent is not None and (row.active or 0) >= queue.max_concurrent:
+    if queue.cap is not None and (row.active or 0) >= queue.cap:
         yield Reason(
             _("Its limit is reached: %(active)d of %(cap)d tasks are running.")
-            % {"active": row.active, "cap": queue.max_concurrent},
+            % {"active": row.active, "cap": queue.cap},
             queue.name,
         )
     throttled: datetime | None = getattr(queue, "throttled_until", None)

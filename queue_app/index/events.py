@@ -8,7 +8,8 @@ from itertools import batched
 from typing import Any
 
 from queue_app import conf
-from queue_app.core.events import COUNTED, Event, Occasion, Run
+from queue_app.core.counters import ADAPTED
+from queue_app.core.events import COUNTED, Event, EventName, Occasion, Run
 from queue_app.core.ids import as_texts
 from queue_app.index.client import text
 from queue_app.index.lazy import redis
@@ -43,6 +44,8 @@ def publish_arguments(runs: Iterable[Run]) -> list[Any]:
 
 def _counter_of(occasion: Occasion) -> str:
     """Return the name under which such events are counted (``core.counters``)."""
+    if occasion.name == EventName.LIMIT_ADAPTED:
+        return ADAPTED
     details = occasion.details
     reason = details[1] if details[:1] == ("reason",) else ""
     return f"event:{occasion.name}:{occasion.queue}:{occasion.priority}:{occasion.status}:{reason}"

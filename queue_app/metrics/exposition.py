@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from queue_app import conf
-from queue_app.core.counters import BUCKETS, LATE, RUN, SUM, TICK, TICKS, WAIT
+from queue_app.core.counters import ADAPTED, BUCKETS, LATE, RUN, SUM, TICK, TICKS, WAIT
 from queue_app.core.events import EventName
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED
@@ -144,6 +144,7 @@ def _of_index(index: IndexStats, parsed: _Parsed, queue_labels: dict[str, str]) 
     buckets = [counts.get(f"{LATE}:{place}", 0) for place in range(len(BOUNDS))]
     late = Times(list(accumulate(buckets)), counts.get(f"{LATE}:{SUM}", 0) / 1_000_000)
     yield _family("schedule_lateness_seconds", {(): late})
+    yield _family("limits_adapted_total", {(): counts.get(ADAPTED, 0)})
     yield _family("index_repairs_total", {(kind,): counts.get(f"repair:{kind}", 0) for kind in REPAIRS})
 
 
@@ -207,6 +208,10 @@ def _of_rows(rows: RowStats) -> Iterator[Family]:
     failing = [(name if place < most else OTHER, count) for place, (name, count) in enumerate(rows.schedules_failing)]
     # The first of those that share a label fails most.
     yield _family("schedule_failures_in_a_row", {(label,): count for label, count in reversed(failing)})
+    limits = {(found.scope, found.name): found for found in rows.adaptive[:most]}
+    yield _family("limit_value", {labels: found.value for labels, found in limits.items()})
+    ratios = {labels: found.ratio for labels, found in limits.items() if found.ratio is not None}
+    yield _family("limit_run_time_ratio", ratios)
     yield _family("maintenance_age_seconds", {(job,): age for job, age in rows.job_ages.items()})
 
 

@@ -68,6 +68,9 @@ ALL: Final = (
         ("schedule",),
         "Newest ticks of a schedule whose tasks have failed; only of schedules that fail.",
     ),
+    Metric("limit_value", GAUGE, ("scope", "name"), "Adaptive limits: the value in force."),
+    Metric("limit_run_time_ratio", GAUGE, ("scope", "name"), "Adaptive limits: run times / their baseline."),
+    Metric("limits_adapted_total", COUNTER, (), "Changes of adaptive limits."),
     Metric("maintenance_age_seconds", GAUGE, ("job",), "Time since the last success of an upkeep job."),
 )
 

@@ -4,6 +4,7 @@ from queue_app.models.api_key import ApiKey as ApiKey
 from queue_app.models.audit_entry import AuditEntry as AuditEntry
 from queue_app.models.dead_letter import DeadLetter as DeadLetter
 from queue_app.models.limit import Limit as Limit
+from queue_app.models.limit_step import LimitStep as LimitStep
 from queue_app.models.maintenance_job import MaintenanceJob as MaintenanceJob
 from queue_app.models.operation import Operation as Operation
 from queue_app.models.policy import IndexGeneration as IndexGeneration

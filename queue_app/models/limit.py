@@ -7,7 +7,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 
-from queue_app.core.limit_values import Scope
+from queue_app.core.limit_values import Gate, Scope
 from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, TYPE_LENGTH
 from queue_app.models.limit_columns import Capped, Paced, Pausable, constraints_of
 
@@ -47,6 +47,11 @@ class Limit(Capped, Paced, Pausable):
 
     def __str__(self) -> str:
         return f"{self.scope} {self.name}"
+
+    @property
+    def gate(self) -> Gate:
+        """The gate that it limits."""
+        return Gate(self.scope, self.name)
 
     def clean(self) -> None:
         """Refuse names that no task can have."""

@@ -11,8 +11,10 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.expressions import Combinable
 
+from queue_app import conf
+from queue_app.core.adaptive import ALGORITHMS
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.columns import USER_LENGTH
+from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
 
 #: Larger values are typing errors and would not limit anything.
 MAX_CAP = 1_000_000
@@ -43,15 +45,74 @@ def check_if_set(name: str, **bound: float) -> models.CheckConstraint:
 
 
 class Capped(models.Model):
-    """A cap on tasks that run at the same time."""
+    """A cap on tasks that run at the same time: fixed, or adaptive between a least and a most."""
 
     max_concurrent = optional_count(
         "Maximum number of tasks that run at the same time, over all workers. Empty: no limit."
     )
+    adaptive = models.CharField(
+        max_length=10,
+        blank=True,
+        default="",
+        db_default="",
+        choices=[(name, name) for name in ALGORITHMS],
+        help_text="Algorithm that keeps the limit between min_concurrent and max_concurrent, by run times and failures."
+        " Empty: the limit is max_concurrent.",
+    )
+    min_concurrent = optional_count("Least value of an adaptive limit. Empty: 1.")
+    varies_by = models.CharField(
+        max_length=NAME_LENGTH,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Name of a parameter that decides how long tasks run, for an adaptive limit: it then compares only"
+        " the run times of tasks with the same value.",
+    )
+    probe = models.CharField(
+        max_length=NAME_LENGTH,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Name of a function in TASKQUEUE PROBES that returns the load of what the tasks use, 1 for a full"
+        " one, for an adaptive limit. Empty: none.",
+    )
+    current_concurrent = models.PositiveIntegerField(null=True, blank=True, editable=False)  # of an adaptive limit
 
     class Meta:
         abstract = True
-        constraints: ClassVar = [check_if_set("taskqueue_%(class)s_cap", max_concurrent__gte=1)]
+        constraints: ClassVar = [
+            check_if_set("taskqueue_%(class)s_cap", max_concurrent__gte=1),
+            models.CheckConstraint(
+                condition=Q(adaptive="") | Q(adaptive__in=list(ALGORITHMS), max_concurrent__isnull=False),
+                name="taskqueue_%(class)s_adaptive",
+                violation_error_message="An adaptive limit needs a most: enter max_concurrent.",
+            ),
+            models.CheckConstraint(
+                condition=Q(min_concurrent__isnull=True)
+                | Q(min_concurrent__gte=1, min_concurrent__lte=F("max_concurrent")),
+                name="taskqueue_%(class)s_least",
+                violation_error_message="The least is above the most.",
+            ),
+        ]
+
+    def clean(self) -> None:
+        """Refuse incomplete adaptive limits, with errors by field."""
+        super().clean()
+        least, most = self.min_concurrent, self.max_concurrent
+        if self.adaptive and most is None:
+            raise ValidationError({"max_concurrent": "An adaptive limit needs a most: enter the maximum number."})
+        if least is not None and (most is None or least > most):
+            raise ValidationError({"min_concurrent": f"The least ({least}) is above the most ({most or 'none'})."})
+        if self.probe and self.probe not in conf.get().all_probes:
+            known = ", ".join(sorted(conf.get().all_probes))
+            raise ValidationError({"probe": f"TASKQUEUE PROBES has no {self.probe!r:.60}. It has: {known}."})
+
+    @property
+    def cap(self) -> int | None:
+        """The limit in force: the present value if it is adaptive."""
+        if not self.adaptive or self.current_concurrent is None or self.max_concurrent is None:
+            return self.max_concurrent
+        return max(self.min_concurrent or 1, min(self.current_concurrent, self.max_concurrent))
 
 
 class Pausable(models.Model):

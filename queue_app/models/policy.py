@@ -7,6 +7,7 @@ from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import Q
 
+from queue_app.core.limit_values import Gate
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import Thresholds
 from queue_app.models.columns import PRIORITY_CHOICES
@@ -82,6 +83,11 @@ class RuntimeSettings(Capped, Pausable):
 
     def __str__(self) -> str:
         return "runtime settings"
+
+    @property
+    def gate(self) -> Gate:
+        """The gate that it limits."""
+        return Gate("everything")
 
 
 class IndexGeneration(models.Model):

@@ -11,6 +11,7 @@ from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import models
 from django.db.models import F, Q
 
+from queue_app.core.limit_values import Gate, Scope
 from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
 from queue_app.models.limit_columns import (
     Capped,
@@ -159,6 +160,11 @@ class Queue(Capped, Paced, Pausable):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def gate(self) -> Gate:
+        """The gate that it limits."""
+        return Gate(Scope.QUEUE, self.name)
 
     def clean(self) -> None:
         """Refuse contradictory limits, with errors by field."""

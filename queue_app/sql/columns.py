@@ -23,6 +23,15 @@ def effective(option: str, policy: str, default: int) -> str:
     )
 
 
+def cap(table: str = "") -> str:
+    """Return the limit of a row that is in force as an expression, as ``models.limit_columns.Capped.cap``."""
+    at = f"{table}." if table else ""
+    return (
+        f"CASE WHEN {at}adaptive = '' THEN {at}max_concurrent"
+        f" ELSE GREATEST({at}min_concurrent, LEAST({at}current_concurrent, {at}max_concurrent)) END"
+    )
+
+
 #: For ``TaskRef.from_row``.
 REF: Final = _of(TaskRef)
 #: For ``core.lanes.lane_name``.

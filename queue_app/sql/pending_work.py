@@ -13,7 +13,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, Final
 
-from queue_app.sql import reap, waiting, watchdog, workers
+from queue_app.sql import adaptive, reap, waiting, watchdog, workers
 from queue_app.sql.database import BY_KEYS_ONLY, fetch_prepared, fetch_value
 
 _ANY_PAUSE_OVER: Final = " OR ".join(
@@ -55,6 +55,7 @@ QUESTIONS: Final[dict[str, str]] = {
     "overrun": f"(SELECT min(t.deadline) FROM queue_app_task AS t WHERE {reap.OVERDUE})",
     "upkeep": """ARRAY(SELECT name FROM queue_app_maintenancejob
         WHERE COALESCE(succeeded_at, '-infinity') < statement_timestamp() - make_interval(secs => %s))""",
+    "adaptive": f"({adaptive.ANY_ADAPTIVE})",
     "operations": "EXISTS (SELECT FROM queue_app_operation WHERE state = 'running')",
 }
 

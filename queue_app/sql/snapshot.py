@@ -9,7 +9,7 @@ from queue_app.core.lanes import lane_name
 from queue_app.core.limit_values import EVERYTHING, Limits, Scope, gate_of
 from queue_app.core.records import Lease, TaskRef
 from queue_app.core.states import Status
-from queue_app.sql.columns import LANE, REF
+from queue_app.sql.columns import LANE, REF, cap
 from queue_app.sql.database import GENERATION_LOCK, atomic, execute, fetch_all, fetch_value
 
 
@@ -42,10 +42,10 @@ def _lease(row: Sequence[Any]) -> Lease:
     return Lease(task_id, lane_name(*lane), leased_at)
 
 
-_COLUMNS: Final = "max_concurrent, paused, rate_count, rate_seconds, rate_burst, min_delay_seconds, throttled_until"
-_OF_LIMITS: Final = f"SELECT scope, name, {_COLUMNS} FROM queue_app_limit"
+_PACE: Final = "paused, rate_count, rate_seconds, rate_burst, min_delay_seconds, throttled_until"
+_OF_LIMITS: Final = f"SELECT scope, name, {cap()}, {_PACE} FROM queue_app_limit"
 _OF_QUEUES: Final = f"""
-SELECT name, max_concurrent_per_user, CASE WHEN "order" = 'fair' THEN fair_by END, fair_weights, {_COLUMNS}
+SELECT name, max_concurrent_per_user, CASE WHEN "order" = 'fair' THEN fair_by END, fair_weights, {cap()}, {_PACE}
 FROM queue_app_queue
 """
 
@@ -61,7 +61,7 @@ def limits() -> dict[str, Limits]:
 
 def global_limits() -> Limits:
     """Return the limits over everything."""
-    found = fetch_all("SELECT max_concurrent, paused FROM queue_app_runtimesettings WHERE id = 1")
+    found = fetch_all(f"SELECT {cap()}, paused FROM queue_app_runtimesettings WHERE id = 1")
     return Limits(max_concurrent=found[0][0], paused=found[0][1]) if found else Limits()
 
 
@@ -80,7 +80,7 @@ def _of_queue(row: Sequence[Any]) -> Limits:
 
 
 def _named(values: Sequence[Any]) -> dict[str, Any]:
-    return dict(zip(_COLUMNS.split(", "), values, strict=True))
+    return dict(zip(("max_concurrent", *_PACE.split(", ")), values, strict=True))
 
 
 def abandon(leased_at: int) -> None:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from queue_app.core.stall import LOOK_IS_OLD, WATCHDOG
 from queue_app.sql import schedule_health
+from queue_app.sql.adaptive import Adaptive, adaptive
 from queue_app.sql.database import fetch_all, fetch_value
 from queue_app.sql.schedule_health import Failing
 
@@ -23,6 +24,7 @@ class RowStats:
     looks: bool  # whether the watchdog has looked lately
     schedule_overdue: float  # seconds since the schedule was due that waits longest; 0: none waits
     schedules_failing: list[Failing]  # those that fail most first
+    adaptive: list[Adaptive]
     generation: int
     rebuild_seconds: float | None  # duration of the last rebuild, or of the current one so far
     rebuilding: bool
@@ -55,6 +57,7 @@ def read() -> RowStats:
         looks=look_age <= LOOK_IS_OLD,
         schedule_overdue=overdue[0].seconds if overdue else 0.0,
         schedules_failing=schedule_health.failing(1),
+        adaptive=adaptive(),
         generation=int(number),
         rebuild_seconds=seconds,
         rebuilding=bool(rebuilding),

@@ -117,6 +117,11 @@ def purge_stats(seconds: float, limit: int) -> int:
     return _purge("queue_app_queuestats", f"taken_at < {_AGO}", [seconds, limit])
 
 
+def purge_limit_steps(seconds: float, limit: int) -> int:
+    """Delete the old history of adaptive limits."""
+    return _purge("queue_app_limitstep", f"stepped_at < {_AGO}", [seconds, limit])
+
+
 def purge_workers(seconds: float, limit: int) -> int:
     """Delete workers that ended long ago and hold no task."""
     return execute(

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from queue_app import conf
+from queue_app.sql.columns import cap
 from queue_app.sql.database import fetch_all, fetch_value
 
 #: Maximum number of kinds (queue, task type, capabilities, weight) that one look reports, the oldest tasks first.
@@ -39,7 +40,7 @@ def _running(condition: str) -> str:
 def _limits(table: str, used: str) -> str:
     """Whether the limits of a row may have stopped a task between two looks; not if its cap is far above what runs."""
     return (
-        f"COALESCE({table}.max_concurrent < 4 * {used} + 20, false)"
+        f"COALESCE({cap(table)} < 4 * {used} + 20, false)"
         f" OR num_nonnulls({table}.rate_count, {table}.min_delay_seconds) > 0"
     )
 
@@ -88,22 +89,22 @@ WITH running AS MATERIALIZED (
 ), closed_type AS MATERIALIZED (
     SELECT name FROM stopped WHERE scope = 'type'
     UNION SELECT name FROM queue_app_limit AS l
-    WHERE scope = 'type' AND max_concurrent <= {_running("r.task_type = l.name")}
+    WHERE scope = 'type' AND {cap("l")} <= {_running("r.task_type = l.name")}
 ), closed_key AS MATERIALIZED (
     SELECT name FROM stopped WHERE scope = 'key'
     UNION SELECT used.name FROM (
         SELECT concurrency_key AS name, sum(tasks) AS tasks FROM running WHERE concurrency_key <> '' GROUP BY 1
-    ) AS used {_OF_KEY.format(key="used.name")} WHERE k.max_concurrent <= used.tasks
+    ) AS used {_OF_KEY.format(key="used.name")} WHERE {cap("k")} <= used.tasks
 ), closed_user AS MATERIALIZED (
     SELECT r.queue, r."user" FROM running AS r JOIN queue_app_queue AS q ON q.name = r.queue
     GROUP BY 1, 2, q.max_concurrent_per_user HAVING q.max_concurrent_per_user <= sum(r.tasks)
 ), kind AS MATERIALIZED (
     SELECT queue, task_type, capabilities, weight, count(*) AS tasks, min(queued_at) AS oldest FROM queue_app_task
     WHERE status = 'queued' AND EXISTS (SELECT FROM worker)
-        AND NOT EXISTS (SELECT FROM overall WHERE paused OR max_concurrent <= {_OVERALL})
+        AND NOT EXISTS (SELECT FROM overall WHERE paused OR {cap()} <= {_OVERALL})
         AND queue = ANY(ARRAY(SELECT name FROM queue_app_queue AS q
             WHERE NOT q.paused AND (q.throttled_until IS NULL OR q.throttled_until <= statement_timestamp())
-                AND (q.max_concurrent IS NULL OR q.max_concurrent > {_IN_QUEUE})))
+                AND (q.max_concurrent IS NULL OR {cap("q")} > {_IN_QUEUE})))
         AND {_PASSES}
     GROUP BY 1, 2, 3, 4
 ), heavy AS MATERIALIZED (
@@ -112,7 +113,7 @@ WITH running AS MATERIALIZED (
 SELECT first.id, kind.queue, kind.task_type, kind.capabilities, kind.weight, first.concurrency_key, first."user",
     kind.tasks, kind.oldest, able.name, able.free_slots, able.heard,
     array_remove(ARRAY[
-        CASE WHEN (SELECT COALESCE(max_concurrent < 4 * {_OVERALL} + 20, false) FROM overall) THEN 'everything' END,
+        CASE WHEN (SELECT COALESCE({cap()} < 4 * {_OVERALL} + 20, false) FROM overall) THEN 'everything' END,
         CASE WHEN {_limits("q", _IN_QUEUE)} THEN 'queue' END,
         CASE WHEN {_limits("t", _running("r.task_type = kind.task_type"))} THEN 'type' END,
         CASE WHEN {_limits("k", _running("r.concurrency_key = first.concurrency_key"))} THEN 'key' END,

@@ -15,6 +15,7 @@ from django.utils import timezone
 from queue_app.core.process import process_identity
 from queue_app.models import Limit, Queue, RuntimeSettings, Schedule, Task, Worker
 from queue_app.models.operation import OperationKind
+from queue_app.services.control.adapt import adapt_limits
 from queue_app.services.control.pause import pause, pause_everything, pause_key, pause_type, resume_due
 from queue_app.services.operations.advance import run_operations
 from queue_app.services.operations.request import Action, start_operation
@@ -96,6 +97,11 @@ def an_operation_runs(scene):
     start_operation(Action(kind=OperationKind.CANCEL), TaskFilter(task_types=("a",)), by="ada")
 
 
+def adaptive(model, **fields):
+    model.objects.all().delete()
+    model(adaptive="vegas", max_concurrent=9, **fields).save()
+
+
 class Case(NamedTuple):
     """A state in which ``act``, a statement of the job, finds work."""
 
@@ -116,6 +122,9 @@ CASES = {
     "paused type": Case("resume", lambda scene: a_pause_is_over(scene, pause_type, "a"), resume_due),
     "paused key": Case("resume", lambda scene: a_pause_is_over(scene, pause_key, "a"), resume_due),
     "paused everything": Case("resume", lambda scene: a_pause_is_over(scene, pause_everything), resume_due),
+    "adaptive queue": Case("adapt", lambda scene: adaptive(Queue), adapt_limits),
+    "adaptive type": Case("adapt", lambda scene: adaptive(Limit, scope="type", name="a"), adapt_limits),
+    "adaptive everything": Case("adapt", lambda scene: adaptive(RuntimeSettings), adapt_limits),
     "operation": Case("operations", an_operation_runs, run_operations),
     "schedule": Case("schedules", a_schedule_is_due, run_due),
     "lost index": Case("rebuild", flush, rebuild_if_needed),
@@ -136,6 +145,9 @@ TWINS = {
     "paused type": ("pauses", "queue_app_limit WHERE", "queue_app_limit WHERE scope <> 'type' AND"),
     "paused key": ("pauses", "queue_app_limit WHERE", "queue_app_limit WHERE scope <> 'key' AND"),
     "paused everything": ("pauses", "queue_app_runtimesettings WHERE", "queue_app_runtimesettings WHERE NOT"),
+    "adaptive queue": ("adaptive", "queue_app_queue WHERE", "queue_app_queue WHERE NOT"),
+    "adaptive type": ("adaptive", "queue_app_limit WHERE", "queue_app_limit WHERE NOT"),
+    "adaptive everything": ("adaptive", "queue_app_runtimesettings WHERE", "queue_app_runtimesettings WHERE NOT"),
     "operation": ("operations", "'running'", "'done'"),
 }  # fmt: skip
 
@@ -183,7 +195,7 @@ def test_the_answers_are_the_same_however_the_statements_go(scene, monkeypatch, 
     one_is_overdue(scene)
     me = process_identity(os.getpid())
     enlist(scene, me, os.getpid())
-    said = dict.fromkeys(("orphans", "pauses", "operations"), False)
+    said = dict.fromkeys(("adaptive", "orphans", "pauses", "operations"), False)
     said |= {"due": True, "recently_due": True, "overdue": True, "generation": snapshot.generation()}
     said["neighbours"] = [f"{os.getpid()} {me}"]
     said["schedules"] = None

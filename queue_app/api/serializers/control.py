@@ -23,7 +23,7 @@ MAX_SECONDS: Final = 86_400
 ENTRY: Final = r"^[0-9]{1,19}(-[0-9]{1,19})?$"
 _SET_BY_THE_QUEUE: Final = (
     "name", "priority", "paused", "paused_at", "paused_by", "paused_reason", "throttled_until", "created_at",
-    "updated_at",
+    "current_concurrent", "updated_at",
 )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ class Edit(Body):
 
 
 class _LimitEdit(Body):
-    read_only_names = ("id", "scope", *representation.PAUSE.names, "updated_at")
+    read_only_names = ("id", "scope", *representation.PAUSE.names, "current_concurrent", "updated_at")
 
 
 QueueEdit: Final[type[Body]] = type("QueueEdit", (Edit,), columns(Queue, QUEUE_FIELDS))

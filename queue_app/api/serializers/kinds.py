@@ -200,7 +200,7 @@ def column(model: type[models.Model], column_name: str, **options: Any) -> Field
     highs = [MAX_NUMBER, *(v.limit_value for v in found.validators if isinstance(v, MaxValueValidator))]
     options = {"allow_null": found.null, "help_text": str(found.help_text)} | options
     if found.choices:
-        return word([value for value, _ in found.choices], **options)
+        return word([*([""] if found.blank else []), *(value for value, _ in found.choices)], **options)
     for kind, make in _COLUMNS:
         if isinstance(found, kind):
             return make(max(lows), min(highs), **options)

@@ -15,7 +15,10 @@ from queue_app.models import Limit
 from queue_app.sql.database import alias, atomic
 
 #: Fields that a person may edit; pauses have services of their own.
-PACE: Final = ("max_concurrent", "rate_count", "rate_seconds", "rate_burst", "min_delay_seconds", "throttled_until")
+PACE: Final = (
+    "max_concurrent", "adaptive", "min_concurrent", "varies_by", "probe", "rate_count", "rate_seconds", "rate_burst",
+    "min_delay_seconds", "throttled_until",
+)  # fmt: skip
 #: {code of a Django validator: code in our API}.
 _CODES: Final = {"min_value": "out_of_range", "max_value": "out_of_range", "invalid_choice": "unknown_choice"}
 

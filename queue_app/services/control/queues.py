@@ -22,7 +22,7 @@ from queue_app.sql.database import alias, atomic
 QUEUE_FIELDS: Final = (
     "description", "order", "fair_by", "fair_weights", "max_concurrent", "max_concurrent_per_user", "max_length",
     "max_pending_per_user", "max_retries", "timeout_seconds", "stale_after_seconds", "expire_eagerly", "rate_count",
-    "rate_seconds", "rate_burst", "min_delay_seconds",
+    "rate_seconds", "rate_burst", "min_delay_seconds", "adaptive", "min_concurrent", "varies_by", "probe",
 )  # fmt: skip
 POLICY_FIELDS: Final = ("max_retries", "timeout_seconds", "promote_after_seconds")
 
@@ -63,7 +63,8 @@ def copy_thresholds() -> None:
 
 def version_of(row: models.Model) -> str:
     """Return a short text that differs once any column of the row has changed."""
-    values = {field.attname: str(getattr(row, field.attname)) for field in row._meta.concrete_fields}  # noqa: SLF001 - documented by Django
+    fields = [field.attname for field in row._meta.concrete_fields]  # noqa: SLF001 - documented by Django
+    values = {name: str(getattr(row, name)) for name in fields if name != "current_concurrent"}  # no person changed it
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:20]
 
 

@@ -122,7 +122,7 @@ class _Gates:
         """
         first = next((row for row in limits if row.max_concurrent is not None or _rates(row)), limits[0])
         return Gate(
-            free=None if first.max_concurrent is None else first.max_concurrent - self._active[scope, name],
+            free=None if first.cap is None else first.cap - self._active[scope, name],
             rate=min(_rates(first), default=None),
             is_closed=any(self._is_closed(row) for row in limits),
         )

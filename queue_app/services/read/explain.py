@@ -7,7 +7,7 @@ it (``Explanation.blocking``); a test checks this. The answer describes one mome
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, Self
 
@@ -28,6 +28,7 @@ from queue_app.models import Limit, Queue, RuntimeSettings, ScheduleTick, Task, 
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.read import stalls
+from queue_app.services.read.adaptive import of_gate
 from queue_app.services.read.inspect import effective_options, get_task
 from queue_app.sql.database import alias
 
@@ -171,6 +172,10 @@ def _from_gate(gate: GateState, visible: TaskQuerySet | None) -> Iterator[Reason
     details: dict[str, Any] = {"scope": gate.scope, "name": gate.name}
     if gate.cap is not None and gate.used >= gate.cap:
         text = f"{subject} is at its limit: {gate.used} of at most {gate.cap} run."
+        adaptive = of_gate(gate.scope, gate.name) if gate.scope != "user" else None
+        if adaptive is not None:
+            text = f"{subject} is at its limit: {gate.used} run. It adapts itself: {adaptive.words()}"
+            details["adaptive"] = asdict(adaptive)
         holders = _holders(gate, visible)
         if holders:
             named = [f"{item['task_id']}{' on ' if item['worker'] else ''}{item['worker']}" for item in holders[:NAMED]]

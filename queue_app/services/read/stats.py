@@ -55,7 +55,7 @@ def queue_summary(queue: Queue) -> QueueSummary:
     depth = get_index().depth(queue.name)
     now = timezone.now()
     bands = {band: BandStats(depth.counts[band], _age(depth.oldest.get(band), now)) for band in Band}
-    return QueueSummary(queue.name, queue.paused, queue.max_concurrent, depth.active, bands)
+    return QueueSummary(queue.name, queue.paused, queue.cap, depth.active, bands)
 
 
 def _age(since: datetime | None, now: datetime) -> float | None:

@@ -67,7 +67,8 @@ def snapshot() -> int:
 def purge(*, seconds: float = PURGE_SECONDS) -> int:
     """Delete ended tasks past their retention, for at most about ``seconds``; return how many.
 
-    Also deletes one batch each of dead letters, audit entries, operations, statistics, workers and ticks.
+    Also deletes one batch each of dead letters, audit entries, operations, statistics, steps of limits, workers and
+    ticks.
     """
     retention = conf.get().retention
     settle()  # the ticks of schedules outlive their tasks
@@ -76,6 +77,7 @@ def purge(*, seconds: float = PURGE_SECONDS) -> int:
     upkeep.purge_audit(retention.audit_seconds, PURGE_BATCH)
     upkeep.purge_operations(retention.dead_letter_seconds, PURGE_BATCH)
     upkeep.purge_stats(retention.stats_seconds, PURGE_BATCH)
+    upkeep.purge_limit_steps(retention.stats_seconds, PURGE_BATCH)
     upkeep.purge_workers(retention.worker_seconds, PURGE_BATCH)
     upkeep.purge_ticks(retention.tick_seconds, PURGE_BATCH)
     throttle.forget(retention.stats_seconds, PURGE_BATCH)
@@ -196,7 +198,7 @@ def take_snapshot(at: datetime) -> int:
             queue=queue.name,
             taken_at=at,
             scheduled=scheduled.get(queue.name, 0),
-            max_concurrent=queue.max_concurrent,
+            max_concurrent=queue.cap,
             **counts.get(queue.name, {}),
             **times.get(queue.name, {}),
         )

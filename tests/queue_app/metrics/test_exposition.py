@@ -15,8 +15,9 @@ from queue_app.metrics.collector import QueueCollector
 from queue_app.metrics.exposition import families
 from queue_app.metrics.names import ALL, BY_NAME
 from queue_app.metrics.text import render
-from queue_app.models import Schedule, Task
+from queue_app.models import LimitStep, Queue, Schedule, Task
 from queue_app.registry import type_of
+from queue_app.services.control.adapt import adapt_limits
 from queue_app.services.control.pause import pause
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.lifecycle.finish import finish
@@ -59,6 +60,13 @@ def of_queue(**labels: str) -> dict[str, str]:
     return {"queue": "default", "priority": "normal", **labels}
 
 
+def adaptive_limit() -> None:
+    """A queue whose limit has just been judged."""
+    Queue.objects.filter(pk="default").update(adaptive="vegas", min_concurrent=2, max_concurrent=9)
+    adapt_limits()
+    LimitStep.objects.update(ratio=1.2)
+
+
 def test_every_metric_is_shown_with_its_own_labels_from_the_beginning(engine):
     """Except what needs a leader, or a job that ran."""
     put()
@@ -66,6 +74,7 @@ def test_every_metric_is_shown_with_its_own_labels_from_the_beginning(engine):
     take_lead("me", 15)
     promote()
     failing_schedule()
+    adaptive_limit()
     scrape = Scrape()
     assert scrape.names() == {metric.name for metric in ALL}
     for family in scrape.families:

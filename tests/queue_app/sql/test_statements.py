@@ -76,7 +76,7 @@ PLANS = {
     "overrun": "(using|on) taskqueue_executing",
 }
 #: They read all queues, limits, schedules that pause, and upkeep jobs, which are few.
-OF_SMALL_TABLES = {"pauses", "upkeep"}
+OF_SMALL_TABLES = {"adaptive", "pauses", "upkeep"}
 
 
 @pytest.mark.parametrize("waiting_tasks", [0, 3])

@@ -1,0 +1,250 @@
+"""Adaptive limits: how many tasks may run at once, judged by how long they run and how often they fail.
+
+``step`` decides the next value of one limit from the measurement of the last seconds. It is pure: state in, state out.
+The algorithms are those of the literature, with run times as multiples of their baseline (``ratio``):
+
+- ``aimd``: additive increase, multiplicative decrease, as TCP Reno (Chiu and Jain, 1989);
+- ``gradient2``: the limit times the gradient baseline / run time, as Netflix's concurrency-limits and Envoy;
+- ``vegas``: the estimated queue ``limit * (1 - 1 / ratio)`` is kept between two bounds, as TCP Vegas (Brakmo, 1995).
+
+All begin with TCP's slow start. The baseline is measured again as Envoy measures its minimum latency: for a moment, at
+a lower limit.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, Self
+
+#: Share of the limit that must be in use for the limit to rise: one that does not bind says nothing.
+FULL: Final = 0.9
+#: Fewer tasks than this, or than the limit itself, are too few to judge by.
+MIN_TASKS: Final = 10
+#: A ratio up to this, plus the uncertainty of the medians, is none.
+TOLERANCE: Final = 1.05
+#: Run times whose quartiles are further apart than this factor say more about the tasks than about the load.
+WIDEST: Final = 4.0
+#: Factor of the limit after failures or a ``Throttle``, and when a probe reports more than its full load.
+BACKOFF: Final = 0.7
+PROBE_BACKOFF: Final = 0.9
+#: Failures in a sample, and their share above twice the usual share, that count as too many.
+MIN_FAILURES: Final = 3
+FAILURE_SHARE: Final = 0.1
+#: Seconds after which the baseline of a full limit is measured again, at a quarter of it. The first time comes sooner,
+#: because the limit may have begun under the load of others. A measurement takes no longer than MEASURE_SECONDS.
+BASELINE_SECONDS: Final = 300.0
+FIRST_BASELINE_SECONDS: Final = 60.0
+MEASURE_SECONDS: Final = 30.0
+#: Seconds that the limit was full for, before its baseline is measured: a flat load may touch it for a moment.
+PRESSED_SECONDS: Final = 15.0
+#: Seconds at the least after which run times that stay long are the new baseline: nothing less can be tried.
+LEAST_SECONDS: Final = 60.0
+#: Maximum number of kinds of tasks with a baseline of their own.
+MAX_KINDS: Final = 20
+
+
+class Sample(NamedTuple):
+    """Run times of the tasks of one kind that ended lately: their number and quartiles, in seconds."""
+
+    tasks: int
+    p25: float
+    p50: float
+    p75: float
+
+    @property
+    def spread(self) -> float:
+        """How many times longer the upper quartile is than the lower one."""
+        return self.p75 / self.p25 if self.p25 > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What staff set: the algorithm and the least and most value."""
+
+    algorithm: str
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What was seen of a limit's tasks; ``samples`` holds only tasks that began after the value last changed."""
+
+    now: float  # seconds since 1970
+    running: float
+    samples: Mapping[str, Sample] = field(default_factory=dict)
+    ended: int = 0  # attempts that ended since the last step
+    failures: int = 0  # those of them that failed
+    throttled: bool = False  # a task raised Throttle since the last step
+    load: float | None = None  # what the probe reports; 1: full
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What a step leaves for the next one."""
+
+    limit: float
+    changed_at: float  # when its whole number changed last
+    is_starting: bool = True  # slow start, until the first congestion
+    baselines: Mapping[str, float] = field(default_factory=dict)  # kind -> seconds
+    measure_at: float = 0.0  # when to measure the baseline again
+    full_since: float | None = None
+    resume: float | None = None  # the limit to go on with once the baseline is measured
+    failure_share: float = 0.0  # the usual one
+    ratio: float | None = None  # of the last judgement
+    cause: str = ""  # why the value is what it is
+    reason: str = "It begins at the least."
+    since: float = 0.0  # since when that is the cause
+
+    @classmethod
+    def load(cls, stored: Mapping[str, Any]) -> Self:
+        """Return the state that ``dump`` made; unknown parts of a later version are left out."""
+        return cls(**{name: stored[name] for name in cls.__slots__ if name in stored})
+
+    def dump(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def value(self, bounds: Bounds) -> int:
+        """Return the limit in force, a whole number within the bounds."""
+        return max(bounds.least, min(bounds.most, round(self.limit)))
+
+
+def begin(bounds: Bounds, now: float) -> State:
+    """Return the state of a limit that has just become adaptive."""
+    return State(limit=float(bounds.least), changed_at=now, measure_at=now + FIRST_BASELINE_SECONDS, since=now)
+
+
+class Judged(NamedTuple):
+    """What an algorithm is given: the limit, run time / baseline, the ratio that is none, whether it is full."""
+
+    limit: float
+    ratio: float
+    tolerance: float
+    is_full: bool
+
+
+def aimd(judged: Judged) -> float:
+    """One more while run times are good, a tenth less when they are not."""
+    if judged.ratio > judged.tolerance + 0.1:
+        return judged.limit * 0.9
+    return judged.limit + judged.is_full
+
+
+def gradient2(judged: Judged) -> float:
+    """Multiply by the gradient, at most halving, and leave room for one more; smoothed by half."""
+    gradient = max(0.5, min(1.0, judged.tolerance / judged.ratio))
+    return (judged.limit + judged.limit * gradient + judged.is_full) / 2
+
+
+def vegas(judged: Judged) -> float:
+    """Keep the estimated number of tasks that wait downstream between log10 of the limit and twice that."""
+    unit = max(1.0, math.log10(judged.limit + 1))
+    queue = judged.limit * (1 - min(1.0, (1 + judged.tolerance - TOLERANCE) / judged.ratio))
+    if queue > 2 * unit:
+        return judged.limit - max(unit, (queue - 2 * unit) / 2)
+    return judged.limit + (unit if judged.is_full and queue < unit else 0.0)
+
+
+ALGORITHMS: Final[dict[str, Callable[[Judged], float]]] = {"aimd": aimd, "gradient2": gradient2, "vegas": vegas}
+
+
+def step(state: State, bounds: Bounds, seen: Measurement) -> State:
+    """Return the state after one look. The value stays where nothing can be judged, and always within the bounds."""
+    old = state.value(bounds)
+    share = seen.failures / seen.ended if seen.ended else 0.0
+    after = _decide(state, bounds, seen, share)
+    limit = max(float(bounds.least), min(float(bounds.most), after.limit))
+    usual = state.failure_share + 0.05 * (share - state.failure_share) if seen.ended else state.failure_share
+    after = replace(after, limit=limit, failure_share=usual)
+    if after.value(bounds) != old:
+        after = replace(after, changed_at=seen.now)
+    return after if after.cause == state.cause else replace(after, since=seen.now)
+
+
+def _decide(state: State, bounds: Bounds, seen: Measurement, share: float) -> State:  # noqa: PLR0911 - one a signal
+    if seen.throttled:
+        return _backed_off(state, BACKOFF, "throttle", "Tasks asked to slow down (Throttle).")
+    # What ends now may have begun before the last change: judge only what came after.
+    is_settled = seen.now - state.changed_at >= min(LEAST_SECONDS, 2 * max(state.baselines.values(), default=0.0))
+    if is_settled and seen.failures >= MIN_FAILURES and share > 2 * state.failure_share + FAILURE_SHARE:
+        return _backed_off(state, BACKOFF, "failures", f"{share:.0%} of the attempts failed.")
+    if is_settled and seen.load is not None and seen.load > 1:
+        return _backed_off(state, PROBE_BACKOFF, "probe", f"The probe reports {seen.load:.2f} of a full load.")
+    wanted = max(3, min(MIN_TASKS, state.value(bounds)))
+    count = sum(sample.tasks for sample in seen.samples.values())
+    if count < wanted:
+        if state.resume is not None and seen.now - state.changed_at > MEASURE_SECONDS:
+            return replace(state, limit=state.resume, resume=None, measure_at=seen.now + BASELINE_SECONDS)
+        return replace(state, cause="few", reason=f"Too few tasks ran to judge: {count}, of {wanted} or more.")
+    if state.resume is not None:
+        measured = {kind: sample.p50 for kind, sample in seen.samples.items() if sample.p50 > 0}
+        return replace(
+            state, limit=state.resume, resume=None, measure_at=seen.now + BASELINE_SECONDS,
+            baselines=_bounded(state.baselines, measured),
+        )  # fmt: skip
+    return _judge(state, bounds, seen)
+
+
+def _judge(state: State, bounds: Bounds, seen: Measurement) -> State:  # noqa: PLR0911 - one a finding
+    narrow = {kind: sample for kind, sample in seen.samples.items() if sample.spread <= WIDEST and sample.p50 > 0}
+    is_full = seen.running >= FULL * state.value(bounds) and (seen.load is None or seen.load <= FULL)
+    if not narrow:
+        reason = "Run times vary too much to judge by; only failures, Throttle and the probe count."
+        grown = replace(state, ratio=None, cause="spread", reason=reason)
+        return replace(grown, limit=state.limit + is_full)
+    ratio, chance = _compare(state.baselines, narrow)
+    tolerance = TOLERANCE + 1.5 * chance
+    full_since = (state.full_since or seen.now) if is_full else None
+    state = replace(state, ratio=ratio, baselines=_learned(state.baselines, narrow), full_since=full_since)
+    text = f"Run times are {ratio:.1f} times their baseline."
+    if ratio > tolerance and seen.running * 2 < state.value(bounds):
+        return replace(state, cause="idle", reason=f"{text} But only {seen.running:.0f} run: it is not the limit.")
+    if ratio > tolerance and state.value(bounds) == bounds.least and seen.now - state.changed_at > LEAST_SECONDS:
+        measured = {kind: sample.p50 for kind, sample in narrow.items()}
+        reason = "Run times stay long at the least: they are the new baseline."
+        return replace(state, cause="baseline", reason=reason, baselines=_bounded(state.baselines, measured))
+    is_pressed = full_since is not None and seen.now - full_since > PRESSED_SECONDS
+    if is_pressed and seen.now > state.measure_at and ratio > TOLERANCE and state.value(bounds) > bounds.least:
+        reason = "It measures the baseline again."
+        return replace(state, limit=math.ceil(state.limit / 4), resume=state.limit, cause="baseline", reason=reason)
+    if state.is_starting and ratio <= tolerance:
+        return (
+            replace(state, limit=state.limit * 1.5 + 1, cause="start", reason=text) if is_full else _still(state, seen)
+        )
+    limit = ALGORITHMS[bounds.algorithm](Judged(state.limit, ratio, tolerance, is_full))
+    after = replace(state, limit=limit, is_starting=False)
+    if ratio > tolerance:
+        return replace(after, cause="slow", reason=text)
+    return replace(after, cause="good", reason=text) if is_full else _still(after, seen)
+
+
+def _still(state: State, seen: Measurement) -> State:
+    return replace(state, cause="room", reason=f"It is not full: {seen.running:.0f} run.")
+
+
+def _backed_off(state: State, factor: float, cause: str, reason: str) -> State:
+    return replace(state, limit=state.limit * factor, is_starting=False, resume=None, cause=cause, reason=reason)
+
+
+def _compare(baselines: Mapping[str, float], samples: Mapping[str, Sample]) -> tuple[float, float]:
+    """Return run times / baselines over all kinds, and the standard error of that by the spread of the samples."""
+    total = sum(sample.tasks for sample in samples.values())
+    logs = errors = 0.0
+    for kind, (count, low, middle, high) in samples.items():
+        logs += count / total * math.log(middle / min(baselines.get(kind, middle), 1e9))
+        errors += count / total * 1.25 * math.log(max(1.0, high / low)) / 1.35
+    return math.exp(logs), errors / math.sqrt(total)
+
+
+def _learned(known: Mapping[str, float], samples: Mapping[str, Sample]) -> dict[str, float]:
+    """Learn baselines of new kinds, and let shorter run times lower the known ones."""
+    usual = {kind: known.get(kind, sample.p50) for kind, sample in samples.items()}
+    lower = {kind: usual[kind] + 0.3 * min(0.0, sample.p50 - usual[kind]) for kind, sample in samples.items()}
+    return _bounded(known, lower)
+
+
+def _bounded(known: Mapping[str, float], learned: Mapping[str, float]) -> dict[str, float]:
+    """Return the baselines with the learned ones last; the oldest go when there are too many."""
+    kept = {kind: seconds for kind, seconds in known.items() if kind not in learned} | dict(learned)
+    return dict(list(kept.items())[-MAX_KINDS:])

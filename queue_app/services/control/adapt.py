@@ -1,0 +1,173 @@
+"""Step adaptive limits: measure, decide (``core.adaptive``), write the row, copy the limit to the index.
+
+The scheduler calls ``adapt_limits`` every few seconds. A step locks the row of its limit, so that it and an edit by
+staff follow each other, and a second scheduler finds that the step was done.
+
+Crash points: before the commit nothing has changed; after it, the reconciler copies the limit to the index. While no
+scheduler runs, the last value stays in force.
+"""
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.db.models import QuerySet
+from django.utils.module_loading import import_string
+
+from queue_app import conf
+from queue_app.core.adaptive import Bounds, Measurement, State, begin, step
+from queue_app.core.events import EventName, Occasion, Run
+from queue_app.core.limit_values import Gate, Scope
+from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings
+from queue_app.services.control.queues import copy_global_limits, copy_limit, copy_queue_limits
+from queue_app.services.notify.index import push_on_commit
+from queue_app.sql import adaptive as rows
+from queue_app.sql.database import alias, atomic, clock
+from queue_app.sql.stats import Active, active
+
+#: Interval of the steps of one limit.
+STEP_SECONDS: Final = 3.0
+#: A row of the history covers at most this time.
+ROW: Final = timedelta(minutes=1)
+REASON_LENGTH: Final = 300
+
+logger = logging.getLogger("taskqueue")
+
+type Row = Queue | Limit | RuntimeSettings
+
+
+def adapt_limits() -> int:
+    """Step the adaptive limits whose last step is some seconds ago; return how many values changed."""
+    changed, executing = 0, None
+    loads: dict[str, float | None] = {}
+    for model, pk, probe in _adaptive():
+        if probe and probe not in loads:
+            loads[probe] = _load(probe)
+        executing = active() if executing is None else executing
+        with atomic():
+            row = _rows(model).select_for_update().filter(pk=pk).exclude(adaptive="").first()
+            changed += row is not None and _step(row, executing, loads.get(probe))
+    return changed
+
+
+def _adaptive() -> Iterator[tuple[type[Row], Any, str]]:
+    for model in (RuntimeSettings, Queue, Limit):
+        found = _rows(model).exclude(adaptive="").order_by("pk").values_list("pk", "probe")
+        yield from ((model, pk, probe) for pk, probe in found)
+
+
+def _rows(model: type[Row]) -> QuerySet[Any]:
+    return model._default_manager.using(alias())  # noqa: SLF001 - documented by Django
+
+
+def _running(gate: Gate, executing: list[Active]) -> int:
+    """Return how many tasks hold slots; of a family of keys, those of the key that has most."""
+    found: Counter[str] = Counter()
+    for each in executing:
+        if gate.scope == Scope.KEY:
+            if each.key == gate.name or each.key.startswith(f"{gate.name}:"):
+                found[each.key] += each.tasks
+        elif not gate.name or gate.name == (each.queue if gate.scope == Scope.QUEUE else each.task_type):
+            found[""] += each.tasks
+    return max(found.values(), default=0)
+
+
+def _step(row: Any, executing: list[Active], load: float | None) -> bool:
+    """Step one limit; return whether its value changed."""
+    gate, now = row.gate, clock()
+    bounds = Bounds(algorithm=row.adaptive, least=row.min_concurrent or 1, most=row.max_concurrent)
+    last = LimitStep.objects.using(alias()).filter(gate=gate.index_name).order_by("-at", "-id").first()
+    if last is None or row.current_concurrent is None:  # it was fixed until now
+        last, state, stored = None, begin(bounds, now.timestamp()), {}
+    elif now - last.stepped_at < timedelta(seconds=STEP_SECONDS / 2):
+        return False
+    else:
+        stored = last.state
+        state = State.load(stored)
+    seen = rows.look(
+        gate.scope,
+        gate.name,
+        by=row.varies_by,
+        since=last.stepped_at if last else now,
+        changed=datetime.fromtimestamp(state.changed_at, UTC),
+        after=stored.get("attempt"),
+    )
+    until = seen.throttled_until.isoformat() if seen.throttled_until else ""
+    running = _running(gate, executing)
+    after = state if last is None else step(
+        state,
+        bounds,
+        Measurement(
+            now=now.timestamp(),
+            running=running,
+            samples=seen.samples,
+            ended=seen.completed + seen.failures,
+            failures=seen.failures,
+            throttled=until not in ("", stored.get("throttled")),
+            load=load,
+        ),
+    )  # fmt: skip
+    value = after.value(bounds)
+    _record(last, gate, now, after, seen, value=value, running=running, until=until)
+    if value == row.current_concurrent:
+        return False
+    _rows(type(row)).filter(pk=row.pk).update(current_concurrent=value)
+    _copy(row)
+    _publish(gate, row.current_concurrent, value, after.reason)
+    return True
+
+
+def _record(  # noqa: PLR0913 - what the history shows
+    last: LimitStep | None,
+    gate: Gate,
+    now: datetime,
+    state: State,
+    seen: rows.Seen,
+    *,
+    value: int,
+    running: int,
+    until: str,
+) -> None:
+    """Write the step to the newest row of the history, or to a new one when the value changed or a minute passed."""
+    if last is None or last.value != value or now - last.at >= ROW:
+        last = LimitStep(gate=gate.index_name, at=now, value=value)
+    middles = {kind: sample.p50 for kind, sample in seen.samples.items()}
+    last.stepped_at, last.running, last.ratio = now, running, state.ratio
+    last.run_p50 = next(iter(middles.values()), None)  # of the most frequent kind
+    last.failures += seen.failures
+    last.cause, last.reason = state.cause, state.reason[:REASON_LENGTH]
+    last.since = datetime.fromtimestamp(state.since, UTC)
+    last.state = state.dump() | {"attempt": seen.last_attempt, "throttled": until}
+    last.save(using=alias())
+
+
+def _copy(row: Row) -> None:
+    if isinstance(row, RuntimeSettings):
+        copy_global_limits()
+    elif isinstance(row, Queue):
+        copy_queue_limits(row.name)
+    else:
+        copy_limit(row)
+
+
+def _publish(gate: Gate, before: int | None, after: int, reason: str) -> None:
+    details = ("scope", gate.scope, "name", gate.name, "from", str(before or ""), "to", str(after), "reason", reason)
+    push_on_commit((), events=[Run(Occasion(EventName.LIMIT_ADAPTED.value, "", "", "", "", "", "", "", details), [])])
+
+
+def _load(name: str) -> float | None:
+    """Return what a probe reports; ``None`` if it fails, because the limit must not depend on it."""
+    path = conf.get().all_probes.get(name)
+    began = time.monotonic()
+    try:
+        load = float(import_string(path)()) if path else None
+    except Exception as error:  # noqa: BLE001 - of the project's code
+        logger.warning("probe %s failed: %s: %s", name, type(error).__name__, " ".join(str(error).split())[:200])
+        return None
+    if time.monotonic() - began > 1:
+        logger.warning("probe %s took %.1f s, and holds the scheduler up", name, time.monotonic() - began)
+    return load if load is not None and math.isfinite(load) and load >= 0 else None
