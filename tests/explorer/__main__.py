@@ -27,7 +27,13 @@ def main() -> int:
     parser.add_argument("--state", help="only from this state of the task")
     parser.add_argument("--seconds", type=float, help="stop after this time; the order of pairs is drawn by the seed")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**8), help="order of pairs; default: random")
-    parser.add_argument("--no-faults", action="store_true", help="schedules only: nothing dies, no connection breaks")
+    parser.add_argument(
+        "--faults",
+        choices=["none", "one", "turns"],
+        default="one",
+        help="none: nothing dies, no connection breaks; one (default): each fault while the actors go one after the"
+        " other; turns: with a change of turn before or after it, too",
+    )
     parser.add_argument("--all", action="store_true", help="report every broken schedule of a pair, not the first")
     parser.add_argument("--verbose", action="store_true", help="a line for each pair")
     parser.add_argument("--jobs", type=int, default=1, help="processes with servers of their own (default 1)")
@@ -104,7 +110,8 @@ def _explore(options: argparse.Namespace) -> int:
         tally = search(
             explorer,
             wanted,
-            faults=() if options.no_faults else FAULTS,
+            faults=() if options.faults == "none" else FAULTS,
+            turns=options.faults == "turns",
             seconds=options.seconds,
             per_meeting=10**6 if options.all else 1,
             report=report,

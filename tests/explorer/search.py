@@ -161,11 +161,14 @@ class Explorer:
                 yield label, f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
     def explore(
-        self, meeting: Meeting, *, faults: Collection[str] = FAULTS, until: float | None = None
+        self, meeting: Meeting, *, faults: Collection[str] = FAULTS, turns: bool = True, until: float | None = None
     ) -> Iterator[tuple[int, Finding | None]]:
-        """Try every plan of a meeting; yield after each (1, what it broke)."""
+        """Try every plan of a meeting; yield after each (1, what it broke).
+
+        With ``turns`` a change of turn is combined with a fault.
+        """
         seen: set[tuple[object, ...]] = set()
-        for run, problems in self.runs(meeting, faults):
+        for run, problems in self.runs(meeting, faults, turns=turns):
             finding = None
             shape = run.shape()
             if problems and shape not in seen:
@@ -175,7 +178,7 @@ class Explorer:
             if until is not None and time.monotonic() > until:
                 return
 
-    def runs(self, meeting: Meeting, faults: Collection[str]) -> Iterator[Judged]:
+    def runs(self, meeting: Meeting, faults: Collection[str], *, turns: bool = True) -> Iterator[Judged]:
         """Run the plans of a meeting, those with fewer changes of turn first."""
         alone = [self.try_plan(meeting, Plan(first)) for first in range(len(meeting.names))]
         yield from alone
@@ -185,7 +188,9 @@ class Explorer:
                 once.append((judged[0], begin))
                 yield judged
         if faults:
-            yield from self._faulty(meeting, [run for run, _ in alone], once, faults)
+            yield from self._faulty(meeting, [run for run, _ in alone], faults, turns=turns)
+            if turns:
+                yield from self._faulty_turns(meeting, [run for run, _ in alone], once, faults)
         for run, begin in once:
             for judged, _ in self._preempted(meeting, run, begin):
                 yield judged
@@ -220,21 +225,26 @@ class Explorer:
                 needed = first_dependent(delayed, done) if len(meeting.names) == 2 else 0
                 yield (other, problems), number + switch.inside + (needed or 0) + 1
 
-    def _faulty(
-        self, meeting: Meeting, alone: list[Run], once: list[tuple[Run, int]], faults: Collection[str]
-    ) -> Iterator[Judged]:
-        """Let a fault meet each message: with no change of turn, before one, and after one.
+    def _faulty(self, meeting: Meeting, alone: list[Run], faults: Collection[str], *, turns: bool) -> Iterator[Judged]:
+        """Let a fault meet each message while the actors go one after the other.
 
-        After a change of turn only the actor is met that goes on then, or the message that waited for its turn, and
-        only in meetings of at most ``LONGEST`` messages.
+        With ``turns`` the turn then changes once after a lost answer or a broken connection.
         """
         for run in alone:
             for fault in _faults(run, 1, faults):
                 judged = self.try_plan(meeting, Plan(run.plan.first, (), fault))
                 yield judged
-                if fault.kind in (LOSE, BREAK):
+                if turns and fault.kind in (LOSE, BREAK):
                     for other, _ in self._preempted(meeting, judged[0], fault.step + 1):
                         yield other
+
+    def _faulty_turns(
+        self, meeting: Meeting, alone: list[Run], once: list[tuple[Run, int]], faults: Collection[str]
+    ) -> Iterator[Judged]:
+        """Let a fault follow a change of turn, in meetings of at most ``LONGEST`` messages.
+
+        It meets the actor that goes on then, or the message that waited for its turn.
+        """
         if len(meeting.names) == 2 and max(len(run.trace) for run in alone) > LONGEST:
             return
         kinds = set(faults) - ({BREAK, CLOCK} if len(meeting.names) == 2 else {BREAK})
@@ -317,6 +327,7 @@ def search(
     wanted: list[Meeting],
     *,
     faults: Collection[str] = FAULTS,
+    turns: bool = True,
     seconds: float | None = None,
     per_meeting: int = 1,
     report: Any = None,
@@ -329,7 +340,7 @@ def search(
             break
         tally.meetings += 1
         found, before, at = 0, tally.schedules, time.monotonic()
-        for count, finding in explorer.explore(meeting, faults=faults, until=until):
+        for count, finding in explorer.explore(meeting, faults=faults, turns=turns, until=until):
             tally.schedules += count
             if finding is not None:
                 tally.findings.append(explorer.shrink(finding))
