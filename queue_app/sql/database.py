@@ -36,6 +36,8 @@ MINIMUM_POSTGRESQL = (14, 0)
 #: Advisory lock that every claim shares until it commits. A rebuild takes it exclusively to raise the generation, so
 #: no claim of the old generation can commit after the rebuild has read the rows.
 GENERATION_LOCK = 0x7461736B_71000001
+#: Time after which PostgreSQL ends a bounded transaction whose process sends nothing.
+FROZEN_SECONDS = 10.0
 #: Columns of a SELECT that make the rest of its transaction look rows up by index, even if PostgreSQL's statistics say
 #: that the tables are small.
 BY_KEYS_ONLY = (
@@ -120,6 +122,14 @@ def fetch_value(sql: str, params: Parameters = ()) -> Any:
     """Run one statement and return the first column of its first row; ``None`` without a row."""
     rows = fetch_all(sql, params)
     return rows[0][0] if rows else None
+
+
+def bound_transaction() -> None:
+    """Let PostgreSQL end this transaction if its process sends nothing for ``FROZEN_SECONDS``.
+
+    A frozen process would keep its locks, and others would wait for them.
+    """
+    fetch_all("SELECT set_config('idle_in_transaction_session_timeout', %s, true)", [f"{FROZEN_SECONDS * 1000:.0f}"])
 
 
 def clock() -> datetime:

@@ -10,7 +10,7 @@ from queue_app.core.limit_values import EVERYTHING, Limits, Scope, gate_of
 from queue_app.core.records import Lease, TaskRef
 from queue_app.core.states import Status
 from queue_app.sql.columns import LANE, REF, cap
-from queue_app.sql.database import GENERATION_LOCK, atomic, execute, fetch_all, fetch_value
+from queue_app.sql.database import GENERATION_LOCK, atomic, bound_transaction, execute, fetch_all, fetch_value
 
 
 def queued_estimate() -> int:
@@ -153,6 +153,7 @@ def condemn(because: str) -> bool:
 
 
 def _lock_generation() -> None:
+    bound_transaction()  # every grant waits for this lock
     fetch_all("SELECT pg_advisory_xact_lock(%s)", [GENERATION_LOCK])
 
 

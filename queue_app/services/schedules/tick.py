@@ -33,7 +33,7 @@ from queue_app.services.enqueue.validate import check_task
 from queue_app.services.lifecycle.actions import cancel_many
 from queue_app.services.notify import events
 from queue_app.sql import schedules as rows
-from queue_app.sql.database import alias, atomic, clock, connection
+from queue_app.sql.database import alias, atomic, bound_transaction, clock, connection
 from queue_app.sql.schedules import NewTick
 
 #: Schedules of one transaction.
@@ -56,6 +56,7 @@ def run_due(*, now: datetime | None = None, limit: int = BATCH) -> int:
     Safe to run in any number of processes at once. ``now`` is PostgreSQL's time unless a test says otherwise.
     """
     with atomic():
+        bound_transaction()
         now = now or clock()
         waiting = Schedule.objects.using(alias()).select_for_update(skip_locked=True)
         due = list(waiting.filter(due_at__lte=now).order_by("due_at")[:limit])

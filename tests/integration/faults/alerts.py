@@ -7,9 +7,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from django.db import DatabaseError, connection
 
@@ -19,8 +20,11 @@ from queue_app.index import get_index
 from queue_app.models import Queue, RuntimeSettings
 from queue_app.registry import type_of
 from queue_app.services import cancel, pause, resume
+from queue_app.services.doctor import Level
 from queue_app.services.enqueue.store import enqueue_many
+from queue_app.services.schedules.edit import create_schedule, delete_schedule
 from tests.integration.app import tasks
+from tests.integration.faults import stalls
 from tests.integration.faults.prometheus import HURRY, Prometheus
 from tests.integration.faults.run import HEARTBEAT, Run
 from tests.integration.faults.timing import ready
@@ -235,6 +239,66 @@ def nobody_knows(plant: Plant) -> Iterator[None]:
     cancel(stored.id)
 
 
+@contextmanager
+def _damaged(plant: Plant, times: int) -> Iterator[None]:
+    """Let the index lose the lists in which workers look for lanes, while the reconciler rests."""
+    with plant.without("scheduler"):
+        pass
+    plant.processes["scheduler"].kill()
+    plant.processes["scheduler"] = plant.run.fleet.scheduler(**QUICK, **stalls.NO_RECONCILER)
+    for number in range(times):
+        if number:
+            eventually(lambda: stalls.levels() == {Level.OK}, "the watchdog has ended it", PATIENCE)
+        stalls.lose_heads(plant.run, plant.processes["worker 1"])
+        eventually(lambda: Level.FAIL in stalls.levels(), "the watchdog notices", PATIENCE)
+    yield
+    with plant.without("scheduler"):
+        pass
+
+
+@contextmanager
+def stalls_again(plant: Plant) -> Iterator[None]:
+    """Damage the index three times: each time the watchdog ends the stall."""
+    with _damaged(plant, 3):
+        yield
+
+
+@contextmanager
+def stall_stays(plant: Plant) -> Iterator[None]:
+    """Damage the index while another process holds the lock of the rebuild."""
+    token = uuid.uuid4().hex
+    eventually(lambda: get_index().lock("rebuild", token, 600), "the lock is ours")
+    with _damaged(plant, 1):
+        yield
+        get_index().lock("rebuild", token, 0)
+
+
+@contextmanager
+def schedule_fails(plant: Plant) -> Iterator[None]:
+    """Let a schedule's tasks fail for good."""
+    with _scheduled(tasks.discard, "no use"):
+        yield
+
+
+@contextmanager
+def schedule_overdue(plant: Plant) -> Iterator[None]:
+    """Lock the row of a schedule, as a session does that was forgotten open."""
+    with (
+        _scheduled(tasks.add, 1, 1),
+        closing(connection.get_new_connection(connection.get_connection_params())) as other,
+    ):
+        other.autocommit = False
+        other.execute("SELECT FROM queue_app_schedule WHERE name = 'often' FOR UPDATE")
+        yield
+
+
+@contextmanager
+def _scheduled(task: Any, *args: object) -> Iterator[None]:
+    create_schedule("often", {"task_type": type_of(task), "args": list(args), "every": 2})
+    yield
+    delete_schedule("often")
+
+
 SCENES: list[tuple[str, Callable[[Plant], AbstractContextManager[None]], tuple[str, ...]]] = [
     ("all workers killed", workers_killed, ("TaskQueueNoActiveWorker",)),
     ("Celery killed", beat_stopped, ()),
@@ -251,6 +315,11 @@ SCENES: list[tuple[str, Callable[[Plant], AbstractContextManager[None]], tuple[s
     ("a low task waits", lambda plant: many_wait(plant, 1, Band.LOW), ("TaskQueueLowWaiting",)),
     ("all slots taken", slots_taken, ("TaskQueueSaturated",)),
     ("a task that no worker knows", nobody_knows, ("TaskQueueNotConsumed",)),
+    # The watchdog waits as long as ever, so in the hurry of the rules each stall lasts long enough for the first alert.
+    ("the index is damaged three times", stalls_again, ("TaskQueueStalled", "TaskQueueStallsAgain")),
+    ("the index is damaged, and the rebuild hangs", stall_stays, ("TaskQueueStalled",)),
+    ("a schedule's tasks fail for good", schedule_fails, ("TaskQueueScheduleFails",)),
+    ("a schedule's row is locked", schedule_overdue, ("TaskQueueScheduleOverdue",)),
 ]
 
 

@@ -37,7 +37,7 @@ def hurried(rules: dict[str, Any]) -> dict[str, Any]:
 
 def _shorter(duration: str) -> str:
     number, unit = int(duration[:-1]), duration[-1]
-    return f"{number * {'s': 1000, 'm': 60_000}[unit] // HURRY}ms"
+    return f"{number * {'s': 1000, 'm': 60_000, 'h': 3_600_000}[unit] // HURRY}ms"
 
 
 class Prometheus:
