@@ -33,7 +33,7 @@ from tests.integration.processes import Process, eventually
 #: The longest of the rules' times is ten minutes: nothing that has not fired by then will.
 HEALTH_SECONDS = 600 / HURRY + 10
 #: For an alert to fire, and to end: the longest window or wait that any of them has, and room for a busy machine.
-PATIENCE = 1500 / HURRY + 60
+PATIENCE = 3600 / HURRY + 60
 SLOTS = 6
 #: The intervals of the queue that stand behind the rules, in the same hurry.
 QUICK = {"TASKQUEUE__SCHEDULER__MAINTENANCE_SECONDS": str(60 / HURRY)}
