@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
-from django.db import DatabaseError, connection, transaction
+from django.db import transaction
 
 from queue_app import signals
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
@@ -17,8 +17,8 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import claim as claim_rows
-from queue_app.sql import database, snapshot
-from queue_app.sql.database import atomic, fetch_all
+from queue_app.sql import snapshot
+from queue_app.sql.database import atomic
 from queue_app.sql.identity import database_identity
 from tests.support.damage import by_kind, change_type
 from tests.support.engine import (
@@ -395,17 +395,3 @@ def test_a_rebuild_works_whatever_type_the_keys_have(engine, full, kind):
     assert rebuild() is not None
     assert engine.index.wrong_types(keys) == []
     assert_index_agrees()
-
-
-def test_grants_go_on_when_a_rebuild_freezes_with_the_lock(engine, full, monkeypatch):
-    monkeypatch.setattr(database, "FROZEN_SECONDS", 0.2)
-
-    def freeze() -> None:
-        with atomic():
-            snapshot._lock_generation()
-            assert Side(lambda: take(full, 2)).result(), "PostgreSQL has ended the frozen transaction"
-            fetch_all("SELECT 1")
-
-    with pytest.raises(DatabaseError, match="idle-in-transaction"):
-        freeze()
-    connection.close()

@@ -7,7 +7,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import DatabaseError, connection, transaction
+from django.db import connection, transaction
 
 from queue_app.core.ids import uuid7
 from queue_app.models import Queue, Schedule, ScheduleTick, Task, TaskPayload
@@ -20,10 +20,8 @@ from queue_app.services.schedules.edit import create_schedule, delete_schedule, 
 from queue_app.services.schedules.history import settle
 from queue_app.services.schedules.run import run_schedule
 from queue_app.services.schedules.tick import run_due
-from queue_app.sql import database
 from queue_app.sql import schedules as rows
-from tests.integration.processes import eventually
-from tests.support.engine import Side, assert_index_agrees, at_once, done, failed, rolled_back, take
+from tests.support.engine import assert_index_agrees, at_once, done, failed, rolled_back, take
 from tests.workers import chores
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -380,25 +378,3 @@ def test_a_batch_is_bounded(engine, monkeypatch):
 
 
 assert chores.echo  # registered by its import
-
-
-def test_a_scheduler_that_freezes_within_a_tick_loses_its_locks(engine, monkeypatch):
-    every_minute()
-    monkeypatch.setattr(database, "FROZEN_SECONDS", 0.2)
-    frozen, thaws = threading.Event(), threading.Event()
-    handle = tick._handle
-
-    def freeze(*args):
-        monkeypatch.setattr(tick, "_handle", handle)  # the other scheduler's
-        frozen.set()
-        assert thaws.wait(60)
-        return handle(*args)
-
-    monkeypatch.setattr(tick, "_handle", freeze)
-    first = Side(lambda: run_due(now=minutes(1)))
-    assert frozen.wait(60)
-    eventually(lambda: run_due(now=minutes(1)) == 1, "PostgreSQL ends the transaction of the frozen one")
-    thaws.set()
-    with pytest.raises(DatabaseError, match="idle-in-transaction"):
-        first.result()
-    assert ScheduleTick.objects.get().task_id == Task.objects.get().id

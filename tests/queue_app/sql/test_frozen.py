@@ -1,0 +1,63 @@
+"""A process that freezes within a transaction loses its locks, so others go on."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import DatabaseError, connection
+
+from queue_app.models import ScheduleTick, Task
+from queue_app.services.schedules import tick
+from queue_app.services.schedules.edit import create_schedule
+from queue_app.services.schedules.tick import run_due
+from queue_app.sql import database, snapshot
+from queue_app.sql.database import atomic, fetch_all
+from tests.integration.processes import eventually
+from tests.support.engine import Side, put, take
+from tests.workers import chores
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch) -> None:
+    """Let PostgreSQL take a process for frozen after a moment."""
+    monkeypatch.setattr(database, "FROZEN_SECONDS", 0.2)
+
+
+def test_a_scheduler_that_freezes_within_a_tick_loses_its_locks(engine, monkeypatch):
+    create_schedule("minutely", {"task_type": chores.echo.module_path, "args": [1], "every": 60}, now=NOON)
+    frozen, thaws = threading.Event(), threading.Event()
+    handle = tick._handle
+
+    def freeze(*args):
+        monkeypatch.setattr(tick, "_handle", handle)  # the other scheduler's
+        frozen.set()
+        assert thaws.wait(60)
+        return handle(*args)
+
+    monkeypatch.setattr(tick, "_handle", freeze)
+    first = Side(lambda: run_due(now=NOON + timedelta(minutes=1)))
+    assert frozen.wait(60)
+    eventually(
+        lambda: run_due(now=NOON + timedelta(minutes=1)) == 1, "PostgreSQL ends the transaction of the frozen one"
+    )
+    thaws.set()
+    with pytest.raises(DatabaseError, match="idle-in-transaction"):
+        first.result()
+    assert ScheduleTick.objects.get().task_id == Task.objects.get().id
+
+
+def test_grants_go_on_when_a_rebuild_freezes_with_the_lock(engine):
+    worker = engine.worker()
+    put()
+
+    def freeze() -> None:
+        with atomic():
+            snapshot._lock_generation()
+            assert Side(lambda: take(worker, 1)).result(), "PostgreSQL has ended the frozen transaction"
+            fetch_all("SELECT 1")
+
+    with pytest.raises(DatabaseError, match="idle-in-transaction"):
+        freeze()
+    connection.close()
