@@ -1,19 +1,20 @@
 """A priority task queue for Django: PostgreSQL stores the tasks, a Redis index decides which task runs next."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from queue_app.core.unique import Unique as Unique
     from queue_app.schedules import schedule as schedule
     from queue_app.tasks import QueueTask as QueueTask
     from queue_app.tasks import task as task
 
-__all__ = ["QueueTask", "schedule", "task"]
+__all__ = ["QueueTask", "Unique", "schedule", "task"]
+_MODULES = {"Unique": "core.unique", "schedule": "schedules"}
 
 
 def __getattr__(name: str) -> Any:
     """Import exports on first use: Django imports this package before its apps are ready."""
     if name in __all__:
-        from queue_app import schedules, tasks  # noqa: PLC0415
-
-        return getattr(schedules if name == "schedule" else tasks, name)
+        return getattr(import_module(f"queue_app.{_MODULES.get(name, 'tasks')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

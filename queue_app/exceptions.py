@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any
+from uuid import UUID
 
 
 def near_matches(name: str, known: Iterable[str]) -> list[str]:
@@ -133,6 +134,15 @@ class IsolationTooStrict(TaskQueueError, code="isolation_too_strict"):
 
 class IdempotencyConflict(TaskQueueError, code="idempotency_conflict"):
     """The idempotency key was used before with another task or other parameters."""
+
+
+class UniqueConflict(TaskQueueError, code="unique_conflict"):
+    """Another task stands for this one; ``task_id`` and ``status`` name it, unless the caller may not see it."""
+
+    def __init__(self, message: str, *, task_id: UUID | None = None, status: str | None = None) -> None:
+        super().__init__(message)
+        self.task_id = task_id
+        self.status = status
 
 
 class TaskNotFound(TaskQueueError, LookupError, code="task_not_found"):

@@ -27,10 +27,12 @@ from django.tasks.base import (
 from django.tasks.exceptions import InvalidTask
 
 from queue_app import registry
-from queue_app.exceptions import Retry, near_matches
+from queue_app.exceptions import InvalidTaskData, Retry, near_matches
 
 if TYPE_CHECKING:
     from django.tasks.base import Task as _Base
+
+    from queue_app.core.unique import Unique
 else:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class TaskOptions(TypedDict, total=False):
     concurrency_key: str
     weight: int
     sensitive: Sequence[str]
+    unique: Unique | bool | None
 
 
 class DecoratorOptions(TaskOptions, total=False):
@@ -107,7 +110,8 @@ class QueueTask[**P, R](_Base[P, R]):
     - ``concurrency_key``: limits count tasks with the same key together, such as ``customer:42``;
     - ``weight``: number of a worker's slots that the task takes;
     - ``sensitive``: names of parameters, at any depth, whose values are masked wherever they
-      are displayed; only in the decorator, as it applies to all tasks of the function.
+      are displayed; only in the decorator, as it applies to all tasks of the function;
+    - ``unique``: ``True`` or a ``Unique`` rule: while one task stands, no second one like it is stored.
     """
 
     capabilities: Sequence[str] = ()
@@ -121,6 +125,7 @@ class QueueTask[**P, R](_Base[P, R]):
     concurrency_key: str = ""
     weight: int = 1
     sensitive: Sequence[str] = ()
+    unique: Unique | bool | None = None
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None:
@@ -138,6 +143,8 @@ class QueueTask[**P, R](_Base[P, R]):
         if isinstance(self.capabilities, list | set | frozenset):
             object.__setattr__(self, "capabilities", tuple(self.capabilities))  # immutable
         object.__setattr__(self, "sensitive", _names(self.sensitive))
+        if self.unique is not None:
+            object.__setattr__(self, "unique", _rule(self))
         Task.__post_init__(self)
         registry.register(self)
 
@@ -182,6 +189,18 @@ def _retries(max_attempts: Any) -> int:
     if type(max_attempts) is not int or max_attempts < 1:
         raise InvalidTask(f"max_attempts must be a whole number of at least 1, not {max_attempts!r}.")
     return max_attempts - 1
+
+
+def _rule(task: QueueTask[..., Any]) -> Unique | None:
+    from queue_app.core.unique import rule_of  # noqa: PLC0415 - only tasks with a rule need it
+
+    try:
+        rule = rule_of(task.unique)
+        if rule is not None:
+            rule.check(task.func, takes_context=task.takes_context)
+    except InvalidTaskData as error:
+        raise InvalidTask(str(error)) from None
+    return rule
 
 
 def _names(given: Any) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from queue_app.dashboard import labels
 from queue_app.displayed_payload import displayed_payload
 from queue_app.models import DeadLetter, Task, TaskPayload, TaskResult, Worker
 from queue_app.models.running import TaskLog, TaskProgress
+from queue_app.registry import known
 from queue_app.services.read.explain import explain_task
 from queue_app.services.read.inspect import effective_options
 
@@ -56,6 +57,7 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
         ],
         "more_attempts": len(rows) > MAX_ATTEMPTS,
         "options": _options(task),
+        "unique": _rule(task),
         "timeline": timeline(task, displayed, now),
         "bar": bar(found),
         "waited": waited,
@@ -84,6 +86,11 @@ def _options(task: Task) -> list[tuple[str, str, str]]:
         (_("Timeout"), labels.duration(options.timeout), sources[options.timeout_from]),
         (_("First retry after"), labels.duration(options.retry_delay), delay_from),
     ]
+
+
+def _rule(task: Task) -> str:
+    rule = getattr(known(task.task_type), "unique", None)
+    return rule.words if rule else ""
 
 
 def progress_and_logs(task: Task, secrets: frozenset[str]) -> tuple[TaskProgress | None, list[TaskLog]]:

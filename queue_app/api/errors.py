@@ -78,6 +78,7 @@ RULES: Final = (
     Rule(own.QueueFull, 429),
     Rule(own.UserLimitExceeded, 429),
     Rule(own.IdempotencyConflict, 409),
+    Rule(own.UniqueConflict, 409),
     Rule(own.TokenRefused, 401),
     Rule(own.OutOfScope, 403),
     Rule(own.WorkerNotFound, 404),
@@ -145,6 +146,8 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
         problem["errors"] = entries
     if isinstance(error, own.InvalidTransition | own.StaleLease):
         problem["task_status"] = error.status  # "status" is the HTTP status here
+    if isinstance(error, own.UniqueConflict) and error.task_id is not None:
+        problem |= {"task_id": str(error.task_id), "task_status": error.status}
     if isinstance(error, own.LimitExceeded):
         problem |= {"queue": error.queue or None, "limit": error.limit, "current": error.current}
     set_rollback()

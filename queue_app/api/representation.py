@@ -100,6 +100,7 @@ def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
     return summary(found.task) | {
         "queue_position": found.queue_position,
         "idempotency_key": found.task.idempotency_key,
+        "unique_key": found.task.unique_key,
         "payload_hidden": not visible,
         "parameters": parameters if visible else None,
         "args": args if visible else None,

@@ -5,11 +5,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from queue_app.core.lanes import lane_name, score
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
+
+if TYPE_CHECKING:
+    from queue_app.core.unique import Unique
 
 #: A task id and an attempt number; one worker may run two attempts of the same task.
 type AttemptKey = tuple[uuid.UUID, int]
@@ -37,6 +40,7 @@ class NewTask:
     idempotency_key: str | None = None
     concurrency_key: str | None = None
     weight: int | None = None
+    unique: "Unique | None" = None  # the rule of the registered task applies only to submissions
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ class TaskSpec:
     lane: str
     concurrency_key: str = ""
     weight: int = 1
+    unique: "Unique | None" = None
+    unique_key: str | None = None  # of one call, see core.unique
 
     @property
     def band(self) -> Band:

@@ -68,6 +68,7 @@ class Migration(migrations.Migration):
                 ('worker_id', models.UUIDField(blank=True, null=True)),
                 ('leased_at', models.BigIntegerField(blank=True, null=True)),
                 ('cancel_requested_at', models.DateTimeField(blank=True, null=True)),
+                ('unique_key', models.CharField(blank=True, max_length=32, null=True)),
                 ('idempotency_key', models.CharField(blank=True, max_length=64, null=True)),
                 ('workflow_id', models.UUIDField(blank=True, null=True)),
             ],
@@ -596,6 +597,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='task',
             index=models.Index(condition=models.Q(('status__in', ['blocked', 'scheduled', 'queued', 'executing']), models.Q(('user', ''), _negated=True)), fields=['user', 'queue'], name='taskqueue_user_pending'),
+        ),
+        migrations.AddIndex(
+            model_name='task',
+            index=models.Index(condition=models.Q(('unique_key__isnull', False)), fields=['unique_key', 'finished_at'], name='taskqueue_unique'),
         ),
         migrations.AddConstraint(
             model_name='task',

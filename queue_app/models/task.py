@@ -14,6 +14,7 @@ from django.db.models import F, Q
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL, Status
+from queue_app.core.unique import LENGTH as UNIQUE_LENGTH
 from queue_app.models.columns import (
     CONCURRENCY_KEY_LENGTH,
     KEY_LENGTH,
@@ -63,6 +64,7 @@ class Task(models.Model):
     worker_id = models.UUIDField(null=True, blank=True)  # the worker that runs it, or ran it last
     leased_at = models.BigIntegerField(null=True, blank=True)  # stamp of its last lease in the index (µs)
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
+    unique_key = models.CharField(max_length=UNIQUE_LENGTH, null=True, blank=True)  # noqa: DJ001 - null: not unique, so the partial index skips it
     idempotency_key = models.CharField(max_length=KEY_LENGTH, null=True, blank=True)  # noqa: DJ001 - null: no key, so the unique index skips it
     workflow_id = models.UUIDField(null=True, blank=True)  # null: in no workflow
 
@@ -127,6 +129,10 @@ class Task(models.Model):
                 fields=["user", "queue"],
                 condition=Q(status__in=_PENDING) & ~Q(user=""),
                 name="taskqueue_user_pending",
+            ),
+            # services.enqueue.unique: the task that stands for a key; pending tasks have no end and come first
+            models.Index(
+                fields=["unique_key", "finished_at"], condition=Q(unique_key__isnull=False), name="taskqueue_unique"
             ),
         ]
         constraints: ClassVar = [

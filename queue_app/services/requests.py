@@ -32,6 +32,7 @@ from queue_app.exceptions import (
     LimitExceeded,
     PayloadTooLarge,
     QueueFull,
+    UniqueConflict,
 )
 from queue_app.index import Backlog, Index, Request, Taken, get_index
 from queue_app.services.enqueue.admission import refusal_fields
@@ -154,6 +155,8 @@ def _try(request: Request) -> Answer:
         return _rejected(request, error.code, error.field)
     except IdempotencyConflict as error:
         return _rejected(request, error.code, "idempotency_key" if "idempotency_key" in values else "request_id")
+    except UniqueConflict as error:
+        return _rejected(request, error.code, "task_type")
     except LimitExceeded as error:
         field = "queue" if isinstance(error, QueueFull) else "user"
         return _rejected(request, error.code, field, details=refusal_fields(error))

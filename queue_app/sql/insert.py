@@ -24,6 +24,7 @@ SPEC_COLUMNS: Final = {
     "idempotency_key": "text",
     "concurrency_key": "text",
     "weight": "int2",
+    "unique_key": "text",
     "run_after": "timestamptz",
 }
 _values_of: Final = attrgetter(*(name.strip('"') for name in SPEC_COLUMNS))

@@ -25,6 +25,7 @@ from queue_app.testing import attempt
 from queue_app.testing.clock import current, freeze
 from queue_app.testing.limits import QueueLimits
 from queue_app.testing.stored import StoredCall, as_json, existence
+from queue_app.testing.unique import claim_of
 
 #: Seconds in a band after which a task rises to the next band; as in the migration.
 PROMOTE_AFTER = {Band.NORMAL: 1200.0, Band.LOW: 600.0, Band.BACKGROUND: 600.0}
@@ -44,7 +45,7 @@ _WAITING = {Status.SCHEDULED, Status.QUEUED}
 class MemoryBackend(BaseTaskBackend):
     """Keep tasks in memory; ``drain`` runs the due ones, the most urgent first.
 
-    Retries, delays, bands, promotion, timeouts, idempotency keys and limits work by the test's clock (``freeze``). A
+    Retries, delays, bands, promotion, timeouts, idempotency keys, unique rules and limits work by the test's clock (``freeze``). A
     task disappears when its transaction or savepoint is rolled back. One task runs at a time, in the thread that
     drains. ``OPTIONS["LIMITS"]`` is {queue: {field of Queue: value}}.
     """
@@ -81,8 +82,12 @@ class MemoryBackend(BaseTaskBackend):
             if (first.task.func, first.args, first.kwargs) != (task.func, *texts):
                 raise IdempotencyConflict(f"The idempotency key {key!r} was used for another task or other parameters.")
             return self._result(first)
-        now = timezone.now()
-        waits = task.run_after is not None and task.run_after > now
+        claim = claim_of(task, *texts)
+        if claim is not None and (stands := claim.standing(self.calls)) is not None:
+            claim.repeat(stands, task, *texts)
+            return self._result(stands)
+        now, run_after = timezone.now(), task.run_after if claim is None else claim.run_after
+        waits = run_after is not None and run_after > now
         call = StoredCall(
             task=task,
             args=texts[0],
@@ -92,8 +97,9 @@ class MemoryBackend(BaseTaskBackend):
             created_at=now,
             status=Status.SCHEDULED if waits else Status.QUEUED,
             queued_at=None if waits else now,
-            run_after=task.run_after,
+            run_after=run_after,
             exists=existence(),
+            unique_key=None if claim is None else claim.key,
         )
         self._calls.append(call)
         result = self._result(call)

@@ -38,6 +38,7 @@ class StoredCall:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     value: str | None = None
+    unique_key: str | None = None
 
     @property
     def band(self) -> Band:

@@ -153,6 +153,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         | {
             "queue_position": maybe(COUNT),
             "idempotency_key": maybe(TEXT),
+            "unique_key": maybe(TEXT),
             "payload_hidden": _HIDDEN,
             "parameters": maybe(OBJECT),
             "args": maybe(_ARGS),

@@ -46,7 +46,7 @@ class Submission(Body):
     read_only_names = (
         "args", "attempt", "attempts", "cancel_requested_at", "created_at", "deadline", "failures", "finished_at",
         "id", "options", "queue_position", "queued_at", "replayed", "result", "retry_delay", "started_at", "status",
-        "task_id", "user", "worker_id",
+        "task_id", "unique_key", "user", "worker_id",
     )  # fmt: skip
     task_type = kinds.text(TYPE_LENGTH, required=True)
     parameters = kinds.payload_object()

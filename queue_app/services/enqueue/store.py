@@ -17,6 +17,7 @@ from queue_app.core.lanes import score
 from queue_app.core.records import Enqueued, Entry, NewTask, TaskRow, TaskSpec
 from queue_app.exceptions import IdempotencyConflict
 from queue_app.services.enqueue.admission import Write, store_if_room, store_one_if_room
+from queue_app.services.enqueue.unique import store_unique
 from queue_app.services.enqueue.validate import check_call, check_payloads, check_task
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit
@@ -49,6 +50,20 @@ def store_one(row: TaskRow, *, outside: bool = False, write_events: bool = True,
     Without ``write_events`` the caller writes the event that the task was accepted or refused. With ``locate`` the
     index is asked for the task's position in the queue, unless the caller's transaction goes on.
     """
+    positions: list[int | None] = []
+    store = partial(
+        _store_one, outside=outside, write_events=write_events, on_located=positions.append if locate else None
+    )
+    if row.spec.unique is None:
+        stored = store(row)
+    else:
+        (stored,) = _store_unique([row], lambda rows: [store(row) for row in rows], outside=outside)
+    return stored._replace(queue_position=positions[0]) if positions else stored
+
+
+def _store_one(
+    row: TaskRow, *, outside: bool, write_events: bool, on_located: Callable[[int | None], object] | None
+) -> Enqueued:
     with tracing.enqueueing([row]):
         queues = _ensure_queues([row])
         write = partial(_insert_one, row)
@@ -58,9 +73,14 @@ def store_one(row: TaskRow, *, outside: bool = False, write_events: bool = True,
             stored = _store([row], write, write_events=write_events)
         if stored is None:
             return _replayed(row)
-        positions: list[int | None] = []
-        _announcement([stored], queues, write_events=write_events, on_located=positions.append if locate else None)()
-    return stored._replace(queue_position=positions[0]) if positions else stored
+        _announcement([stored], queues, write_events=write_events, on_located=on_located)()
+    return stored
+
+
+def _store_unique(
+    rows: list[TaskRow], store: Callable[[list[TaskRow]], list[Enqueued]], *, outside: bool
+) -> list[Enqueued]:
+    return once_more_after_deadlock(lambda: store_unique(rows, store, outside=outside))
 
 
 def enqueue_many(tasks: Iterable[NewTask]) -> list[Enqueued]:
@@ -73,6 +93,12 @@ def enqueue_many(tasks: Iterable[NewTask]) -> list[Enqueued]:
 
 def store_many(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:
     """Store many checked tasks, like ``enqueue_many``."""
+    if any(row.spec.unique is not None for row in rows):
+        return _store_unique(rows, partial(_store_many, outside=outside), outside=outside)
+    return _store_many(rows, outside=outside)
+
+
+def _store_many(rows: list[TaskRow], *, outside: bool) -> list[Enqueued]:
     if not rows:
         return []
     with tracing.enqueueing(rows):
@@ -90,10 +116,10 @@ def enqueue_calls[T](
 ) -> T:
     """Store one task for each (args, parameters) of a checked task; return the result of ``make``.
 
-    Otherwise as ``enqueue_many``. Without an idempotency key ``make`` is called while PostgreSQL
+    Otherwise as ``enqueue_many``. Without an idempotency key or a unique rule ``make`` is called while PostgreSQL
     stores the tasks: if it raises, nothing is stored, and all tasks are ``created``.
     """
-    if spec.idempotency_key is not None:
+    if spec.idempotency_key is not None or spec.unique is not None:
         return make(store_many([check_call(spec, *call) for call in calls]))
     rows = [TaskRow(task_id, spec) for task_id in uuid7s(len(calls))]
     if not rows:

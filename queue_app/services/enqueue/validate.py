@@ -17,6 +17,7 @@ from queue_app.core.lanes import lane_name
 from queue_app.core.payload import dump_json
 from queue_app.core.priorities import Band, band_from_django, parse_band
 from queue_app.core.records import NewTask, TaskRow, TaskSpec
+from queue_app.core.unique import rule_of
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters
 from queue_app.models.columns import (
     CONCURRENCY_KEY_LENGTH,
@@ -70,6 +71,11 @@ def check_spec(new: NewTask, registered: AnyTask | None = None) -> TaskSpec:
         option("concurrency_key", ""), "concurrency_key", CONCURRENCY_KEY_LENGTH, allow_blank=True
     )
     weight = _integer(option("weight", 1), "weight", 1, MAX_WEIGHT)
+    unique = rule_of(option("unique", None))
+    if concurrency_key and unique is not None and unique.on_conflict == "latest":
+        raise InvalidTaskData(
+            "unique", "on_conflict='latest' makes a concurrency key of its own; leave concurrency_key out."
+        )
     return TaskSpec(
         task_type=task_type,
         queue=queue,
@@ -84,6 +90,7 @@ def check_spec(new: NewTask, registered: AnyTask | None = None) -> TaskSpec:
         concurrency_key=concurrency_key,
         weight=weight,
         lane=lane_name(queue, task_type, capabilities, user, concurrency_key, weight),
+        unique=unique,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from django.db.models import Sum
 from django.utils import timezone
 
+from queue_app import registry
 from queue_app.core.explanation import Explanation, Reason
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.limit_values import Scope
@@ -76,7 +77,15 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
             reasons = [Reason("index_unreachable", text), *_pauses(task, visible)]
         reasons += _from_workers(task, named=visible is None)
         reasons += _stalled(task, named=visible is None)
-    return Explanation(task.id, status.value, (*reasons, *_of_schedule(task)))
+    return Explanation(task.id, status.value, (*reasons, *_unique(task, status), *_of_schedule(task)))
+
+
+def _unique(task: Task, status: Status) -> Iterator[Reason]:
+    """Yield the rule by which the task stands for others like it."""
+    if task.unique_key and status not in TERMINAL:
+        rule = getattr(registry.known(task.task_type), "unique", None)
+        words = rule.words if rule else "no second task of its key is stored while it stands"
+        yield Reason("unique", f"It is unique: {words}.", blocks=False, details={"key": task.unique_key})
 
 
 def _of_schedule(task: Task) -> Iterator[Reason]:
