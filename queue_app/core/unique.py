@@ -94,7 +94,8 @@ class Unique:
         same += ["all arguments"] if self.by is None else list(self.by)
         text = f"one for the same {', '.join(same)}" if same else "one of this type"
         if self.states:
-            text += f" while it is {' or '.join(self.states)}"
+            usual = {frozenset(PENDING): " until it has ended", REPLACEABLE: " until it starts"}
+            text += usual.get(frozenset(map(Status, self.states)), f" while it is {' or '.join(self.states)}")
         if self.within is not None:
             text += f"{',' if self.states else ''} for {self.within:g} s after it was enqueued"
         return text

@@ -48,10 +48,6 @@ def create_rows(apps, schema_editor):
     apps.get_model("queue_app", "RuntimeSettings").objects.using(database).get_or_create(pk=1)
     apps.get_model("queue_app", "IndexGeneration").objects.using(database).get_or_create(pk=1)
     apps.get_model("queue_app", "Queue").objects.using(database).get_or_create(pk="default")
-    # Of tasks with Unique(on_conflict="latest"), one of each key runs at a time.
-    apps.get_model("queue_app", "Limit").objects.using(database).get_or_create(
-        scope="key", name="unique", defaults={"max_concurrent": 1}
-    )
 
 
 def create_groups(apps, database):

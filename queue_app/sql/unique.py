@@ -15,7 +15,7 @@ from queue_app.core.states import Status
 from queue_app.sql.admission import READ_COMMITTED, SEED
 from queue_app.sql.claim import lock_rows
 from queue_app.sql.columns import REF
-from queue_app.sql.database import BY_KEYS_ONLY, fetch_all, fetch_together
+from queue_app.sql.database import fetch_all, fetch_together
 
 #: More keys than these are locked by their task types.
 MANY: Final = 200
@@ -23,14 +23,18 @@ MANY: Final = 200
 _SHARE: Final = f"SELECT pg_advisory_xact_lock_shared(hashtextextended(name, {SEED})) FROM unnest(%s::text[]) AS name"
 _TAKE: Final = _SHARE.replace("lock_shared", "lock")
 # A key has few pending tasks, so its part of the index is short: pending tasks have no `finished_at`. Tasks that ended
-# are read only as far back as `within` goes. The `|| ''` hides the indexes of waiting and ended tasks from the planner.
-_STANDING: Final = f"""
+# are read only as far back as `within` goes. The `|| ''` hides the index of ended tasks from the planner. A task
+# that waits between its steps has begun: its arguments stay.
+_STANDING: Final = """
 SELECT asked.key, clock_timestamp(), current_setting('transaction_isolation'), t.id, t.status, t.created_at, t."user"
-FROM (SELECT {BY_KEYS_ONLY}) AS plan, unnest(%s::text[]) AS asked (key) LEFT JOIN LATERAL (
+FROM unnest(%s::text[]) AS asked (key) LEFT JOIN LATERAL (
     SELECT * FROM (
-        SELECT id, status, created_at, "user" FROM queue_app_task
-        WHERE unique_key = asked.key AND finished_at IS NULL
-            AND (status || '' = ANY(%s) OR created_at > statement_timestamp() - make_interval(secs => %s))
+        SELECT * FROM (
+            SELECT id, CASE WHEN EXISTS (SELECT FROM queue_app_stepresult AS step WHERE step.task_id = one.id)
+                THEN 'executing' ELSE status END AS status, created_at, "user"
+            FROM queue_app_task AS one WHERE unique_key = asked.key AND finished_at IS NULL
+        ) AS pending
+        WHERE status = ANY(%s) OR created_at > statement_timestamp() - make_interval(secs => %s)
         UNION ALL
         SELECT id, status, created_at, "user" FROM queue_app_task
         WHERE unique_key = asked.key AND status || '' = 'completed'

@@ -45,9 +45,9 @@ _WAITING = {Status.SCHEDULED, Status.QUEUED}
 class MemoryBackend(BaseTaskBackend):
     """Keep tasks in memory; ``drain`` runs the due ones, the most urgent first.
 
-    Retries, delays, bands, promotion, timeouts, idempotency keys, unique rules and limits work by the test's clock (``freeze``). A
-    task disappears when its transaction or savepoint is rolled back. One task runs at a time, in the thread that
-    drains. ``OPTIONS["LIMITS"]`` is {queue: {field of Queue: value}}.
+    Retries, delays, bands, promotion, timeouts, idempotency keys, unique rules and limits work by the test's clock
+    (``freeze``). A task disappears when its transaction or savepoint is rolled back. One task runs at a time, in the
+    thread that drains. ``OPTIONS["LIMITS"]`` is {queue: {field of Queue: value}}.
     """
 
     task_class = QueueTask

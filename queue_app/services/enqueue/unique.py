@@ -19,14 +19,16 @@ from datetime import datetime, timedelta
 
 from queue_app import registry
 from queue_app.core.lanes import lane_name
+from queue_app.core.limit_values import Scope
 from queue_app.core.records import Enqueued, TaskRow
 from queue_app.core.states import Status, predicate
 from queue_app.core.unique import FAMILY, REPLACEABLE, Unique
 from queue_app.exceptions import IsolationTooStrict, UniqueConflict
 from queue_app.index import Index
+from queue_app.models import Limit
 from queue_app.services.notify.index import on_commit, push_on_commit
 from queue_app.sql import unique as rows
-from queue_app.sql.database import atomic
+from queue_app.sql.database import alias, atomic
 from queue_app.sql.unique import Found, Standing
 
 
@@ -45,6 +47,8 @@ def store_unique(
         else:
             groups.setdefault((row.spec.unique, row.spec.task_type), []).append(position)
     with atomic():
+        if any(rule.on_conflict == "latest" for rule, _type in groups):
+            _ensure_limit()
         for (rule, _type), positions in sorted(groups.items(), key=lambda group: group[0][1]):
             plan.settle(rule, positions)
         order = sorted(plan.new)
@@ -52,6 +56,11 @@ def store_unique(
     for position, first in plan.same_as.items():
         stored[position] = stored[first]._replace(created=False)
     return [plan.kept.get(position) or stored[position] for position in range(len(asked))]
+
+
+def _ensure_limit() -> None:
+    """Let one task of each key of ``latest`` run at a time; staff may change the limit."""
+    Limit.objects.using(alias()).get_or_create(scope=Scope.KEY, name=FAMILY, defaults={"max_concurrent": 1})
 
 
 @dataclass(slots=True)

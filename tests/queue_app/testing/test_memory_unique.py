@@ -9,8 +9,6 @@ from queue_app.testing import drain, freeze
 pytestmark = pytest.mark.usefixtures("task_queue")
 
 
-
-
 @task(unique=Unique(by=["order"]))
 def ship(order: int, note: str = "") -> str:
     return note

@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection, transaction
@@ -14,7 +14,8 @@ from queue_app import Unique, task
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, IsolationTooStrict, UniqueConflict
-from queue_app.models import Task, TaskPayload
+from queue_app.models import StepResult, Task, TaskPayload
+from queue_app.models.running import StepKind
 from queue_app.services.enqueue.store import enqueue, enqueue_many
 from queue_app.services.enqueue.submit import submit, submit_many
 from queue_app.services.lifecycle.actions import cancel, cancel_many, retry, run_now
@@ -165,7 +166,7 @@ def test_the_look_up_does_not_read_the_history_of_a_key(engine):
         cursor.execute("EXPLAIN ANALYZE " + rows._STANDING, [["k" * 32], ["queued"], None, None, None])
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "Index Scan using taskqueue_unique" in plan
-    assert "Seq Scan" not in plan
+    assert "Seq Scan on queue_app_task " not in plan
     assert "rows=300" not in plan
 
 
@@ -224,6 +225,17 @@ def test_a_task_that_starts_meanwhile_is_not_replaced(engine, monkeypatch):
     second = enqueue(unique(parameters={"n": 2}, **rule))
     assert second.created
     assert (parameters_of(first.id), parameters_of(second.id)) == ({"n": 1}, {"n": 2})
+
+
+def test_a_task_that_waits_between_its_steps_is_not_replaced(engine):
+    rule = {"on_conflict": "replace", "by": ()}
+    first = enqueue(unique(parameters={"n": 1}, **rule))
+    now = datetime.now(UTC)
+    StepResult.objects.create(
+        task_id=first.id, name="a", position=1, kind=StepKind.STEP, attempt=1, stored_at=now, done_at=now
+    )
+    assert enqueue(unique(parameters={"n": 2}, **rule)).created
+    assert enqueue(unique(parameters={"n": 1}, by=(), states=["executing"])).id == first.id
 
 
 def test_replace_rolls_back_with_its_transaction(engine):
@@ -378,7 +390,7 @@ def test_a_submission_neither_sees_nor_changes_the_task_of_another_user(engine, 
     [
         ({"by": "order"}, r'by must be a list of names such as \["order_id"\]'),
         ({"states": ["quued"]}, "Did you mean 'queued'"),
-        ({"states": ["completed"]}, "states may name executing, queued, scheduled"),
+        ({"states": ["completed"]}, "states may name blocked, executing, queued, scheduled"),
         ({"states": ["executing"], "on_conflict": "replace"}, "states may name"),
         ({"states": []}, "no task ever stands"),
         ({"within": 0}, "within must be more than 0"),
