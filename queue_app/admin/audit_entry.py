@@ -28,9 +28,9 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
     what = column(
         _lazy("action"), lambda entry: two_lines(entry.action, _("via %(interface)s") % {"interface": entry.via})
     )
-    change = column(_lazy("change"), changes_text)
-    was = column(_lazy("before"), lambda entry: preformatted(pretty(entry.before)))
-    became = column(_lazy("after"), lambda entry: preformatted(pretty(entry.after)))
+    change = column(_lazy("change"), lambda entry: labels.with_times(changes_text(entry)))
+    was = column(_lazy("before"), lambda entry: preformatted(labels.with_times(pretty(entry.before))))
+    became = column(_lazy("after"), lambda entry: preformatted(labels.with_times(pretty(entry.after))))
 
     @admin.display(description=_lazy("when"))
     def when(self, entry: AuditEntry) -> SafeString:

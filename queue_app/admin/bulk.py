@@ -19,8 +19,9 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
+from queue_app.admin.audited import with_reason
 from queue_app.admin.columns import counted, permission
-from queue_app.admin.mixins import QueueAppAdmin, with_reason
+from queue_app.admin.mixins import QueueAppAdmin
 from queue_app.admin.task_search import Ambiguous, NotAllowed, read_address
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING, WAITING, Status

@@ -13,11 +13,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
+from queue_app.admin.audited import with_reason
 from queue_app.admin.bulk import OperationsMixin
 from queue_app.admin.columns import counted, permission
 from queue_app.admin.edit_parameters import EditParametersMixin
 from queue_app.admin.forms import read_action
-from queue_app.admin.mixins import COUNT_LIMIT, action_page, page, with_reason
+from queue_app.admin.mixins import COUNT_LIMIT, action_page, page
 from queue_app.core.redaction import redact
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import InvalidTaskData

@@ -12,18 +12,28 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from queue_app.admin.task_search import MAX_TYPES, SINCE, known_types
+from queue_app.admin.task_search import (
+    ENDED,
+    FAILED_ANY,
+    MAX_TYPES,
+    SINCE,
+    WAIT_CODES,
+    known_types,
+    statuses_of,
+    waiting_for,
+)
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING_NAME, Status
 from queue_app.models import Queue
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.queue import NAME_PATTERN
+from queue_app.services.read.task_filter import matching
 
 #: Maximum number of names in the queue filter. The search finds the others.
 MAX_QUEUES = 200
 LETTER_SEARCH_HELP = _("A task id, the beginning of a task type, or a user name; user:NAME and type:NAME say which.")
 _NAME = re.compile(NAME_PATTERN)
-_BANDS = {band.label: band.value for band in Band}
+_BANDS = {band.label: band for band in Band}
 
 
 def choice_filter(
@@ -71,14 +81,27 @@ def _since(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
     return rows.filter(created_at__gte=since, id__gte=first)
 
 
+def _ended(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
+    return rows.filter(finished_at__gte=timezone.now() - ENDED[name])
+
+
+def _waiting_for(rows: QuerySet[Any], code: str) -> QuerySet[Any]:
+    return matching(waiting_for(code), cast("TaskQuerySet", rows))
+
+
 StatusFilter = choice_filter(
     _("status"),
     "status",
-    lambda: [PENDING_NAME, *Status],
-    lambda rows, value: cast("TaskQuerySet", rows).in_status(value),
+    lambda: [PENDING_NAME, *Status, FAILED_ANY],
+    lambda rows, value: cast("TaskQuerySet", rows).in_status(*statuses_of(value)),
+    label=lambda name: str(_("failed or dead letter")) if name == FAILED_ANY else name.replace("_", " "),
 )
+#: The effective band: what the lists, the overview's counts and the targets go by.
 BandFilter = choice_filter(
-    _("priority"), "priority", lambda: _BANDS, lambda rows, value: rows.filter(priority=_BANDS[value])
+    _("priority"),
+    "priority",
+    lambda: _BANDS,
+    lambda rows, value: cast("TaskQuerySet", rows).in_effective_band([_BANDS[value]]),
 )
 #: The names come from the table of queues; distinct names of all tasks would cost a scan.
 QueueFilter = choice_filter(
@@ -97,6 +120,8 @@ TypeFilter = choice_filter(
     label=lambda name: name.rpartition(".")[2],
 )
 SinceFilter = choice_filter(_("created in the last"), "since", lambda: SINCE, _since)
+EndedFilter = choice_filter(_("ended in the last"), "ended", lambda: ENDED, _ended)
+WaitFilter = choice_filter(_("waits because"), "wait", lambda: WAIT_CODES, _waiting_for)
 
 
 def search[M: Model](queryset: QuerySet[M], term: str, *, id_field: str = "pk") -> QuerySet[M]:

@@ -1,17 +1,13 @@
-"""Shared parts of the admin's pages: strict lookups, capped counts, the audit log, actions on one object.
-
-One module, though a long one: every page inherits all of it.
-"""
+"""Shared parts of the admin's pages: strict lookups, capped counts, the audit log, actions on one object."""
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import django
 from django.contrib import admin, messages
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -24,33 +20,23 @@ from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
+from queue_app.admin.audited import EDIT_REASON, AuditedAdmin
+from queue_app.admin.away import answers_without_database
 from queue_app.admin.columns import changes_text
 from queue_app.admin.forms import NamedFieldsForm
-from queue_app.dashboard import cache
 from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.models import AuditEntry
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.services.control.audit import ADMIN, record
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.sql.database import atomic
 
 if TYPE_CHECKING:
-
-    class BaseAdmin[M: Model](admin.ModelAdmin[M]):
-        """The admin of a model ``M``."""
-
     _Paginator = Paginator[Any]
 else:
-
-    class BaseAdmin[M](admin.ModelAdmin):
-        """The admin of a model ``M``."""
-
     _Paginator = Paginator
 
 #: Django 6.0 has the link to the history inside the block that these pages replace.
 TOOLS_IN_CONTENT = django.VERSION < (6, 1)
-#: Name of the field for the reason of edits in a list.
-EDIT_REASON = "edit_reason"
 #: Maximum number of rows that a list counts, pages through and acts on.
 COUNT_LIMIT = 10_000
 #: Number of changes shown on an object's page.
@@ -97,18 +83,22 @@ class CappedPaginator(_Paginator):
     """A paginator that stops counting at ``COUNT_LIMIT``, so that a page never counts millions of rows."""
 
     @cached_property
+    def _counted(self) -> int:
+        rows: Any = self.object_list
+        return int(rows.order_by().values("pk")[: COUNT_LIMIT + 1].count())
+
+    @cached_property
     def count(self) -> int:
         """The number of rows, at most ``COUNT_LIMIT``."""
-        rows: Any = self.object_list
-        return int(rows.order_by().values("pk")[:COUNT_LIMIT].count())
+        return min(self._counted, COUNT_LIMIT)
 
     @property
     def is_capped(self) -> bool:
-        """Whether counting stopped early."""
-        return self.count >= COUNT_LIMIT
+        """Whether counting stopped early: there are more rows."""
+        return self._counted > COUNT_LIMIT
 
 
-class QueueAppAdmin[M: Model](BaseAdmin[M]):
+class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     """Common behaviour of all pages of the queue."""
 
     #: Fields that a list's address may filter by, exactly, besides the parameters of its filters.
@@ -131,7 +121,11 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
                 route, name = address
                 view = self.admin_site.admin_view(getattr(self, method))
                 own.append(path(route, view, name=f"queue_app_{self.opts.model_name}_{name}"))
-        return [*own, *super().get_urls()]
+        found = [*own, *super().get_urls()]
+        for pattern in found:
+            if pattern.callback is not None:  # the redirect of old addresses has none of ours
+                pattern.callback = answers_without_database(pattern.callback)
+        return found
 
     def url_of(self, view: str, *args: Any) -> str:
         """Return the address of one of this model's pages."""
@@ -248,6 +242,8 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
             self.message_user(request, str(error), messages.ERROR)
         else:
             self.message_user(request, done, messages.SUCCESS)
+        if request.POST.get("next") == "overview":  # a button of the overview leads back to it
+            return HttpResponseRedirect(reverse("admin:app_list", args=["queue_app"], current_app=self.admin_site.name))
         return HttpResponseRedirect(self.url_of("change", quote(pk)))
 
     def act_on_each(self, objects: Iterable[M], act: Callable[[M], Any]) -> tuple[int, int]:
@@ -273,70 +269,6 @@ class QueueAppAdmin[M: Model](BaseAdmin[M]):
         text = _("There is no %(name)s %(id)s; it may have been deleted.") % {"name": self.opts.verbose_name, "id": pk}
         self.message_user(request, text, messages.WARNING)
         return HttpResponseRedirect(self.url_of("changelist"))
-
-    # -- the audit log ----------------------------------------------------------------
-
-    def audit(  # noqa: PLR0913 - who did what to what, from which value to which, and why
-        self,
-        request: HttpRequest,
-        objects: Iterable[M],
-        message: str,
-        *,
-        action: str = "change",
-        before: Mapping[str, Any] | None = None,
-        after: Mapping[str, Any] | None = None,
-        reason: str = "",
-    ) -> None:
-        """Write one LogEntry for each object, and one entry of the audit log for all of them.
-
-        Call it in the transaction of the change.
-        """
-        entries = list(objects)
-        if entries:
-            LogEntry.objects.log_actions(request.user.pk, entries, CHANGE, with_reason(message, reason))  # type: ignore[arg-type]
-            self._record(request, action, entries, before=before, after=after, reason=reason)
-
-    def _record(self, request: HttpRequest, action: str, objects: Iterable[M], **facts: Any) -> None:
-        name, ids = str(self.opts.model_name), [entry.pk for entry in objects]
-        record(f"{name}.{action}", name, ids, by=request.user.get_username(), via=ADMIN, **facts)
-        cache.forget()  # staff want to see the effect of their action at once
-
-    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002 - Django's signature
-        """Return the text of an edit for the history: old and new values, and the reason."""
-        if add:
-            return "Added."
-        names = [name for name in form.changed_data if name != "reason"]
-        before = {name: _plain(form.initial.get(name)) for name in names}
-        after = {name: _plain(form.cleaned_data.get(name)) for name in names}
-        reason = str(form.cleaned_data.get("reason") or request.POST.get(EDIT_REASON, "")).strip()
-        request.taskqueue_edit = {"before": before, "after": after, "reason": reason}  # type: ignore[attr-defined]
-        changes = [f"{name}: {before[name]!r} → {after[name]!r}" for name in names]
-        return (", ".join(changes) or "No change") + (f". {reason}" if reason else "")
-
-    def log_change(self, request: HttpRequest, obj: M, message: Any) -> LogEntry:
-        """Log an edit in Django's history and in the audit log."""
-        self._record(request, "edit", [obj], **getattr(request, "taskqueue_edit", {}))
-        return super().log_change(request, obj, message)
-
-    def log_addition(self, request: HttpRequest, obj: M, message: Any) -> LogEntry:
-        """Log a new row in both."""
-        self._record(request, "add", [obj])
-        return super().log_addition(request, obj, message)
-
-    def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
-        """Log deleted rows in both."""
-        self._record(request, "delete", queryset)
-        return super().log_deletions(request, queryset)
-
-
-def with_reason(text: str, reason: str) -> str:
-    """Return a text for the history, with the reason if there is one."""
-    return f"{text.rstrip('.')}: {reason}" if reason else text
-
-
-def _plain(value: Any) -> Any:
-    """Return a form's value as JSON can store it."""
-    return value if isinstance(value, bool | int | float | str | dict | list) or value is None else str(value)
 
 
 class FixedRowsAdmin[M: Model](QueueAppAdmin[M]):

@@ -11,7 +11,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.columns import column, counted, preformatted, two_lines
+from queue_app.admin.columns import column, counted, preformatted, time_column, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page
 from queue_app.admin.task_detail import pretty
 from queue_app.core.redaction import Secrets, redact_value
@@ -35,13 +35,14 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
     change_form_template = "admin/queue_app/operation/change_form.html"
     fields = (
         "kind", "status", "progress", "selection", "arguments", "pace", "limit", *OF_REPLAYS, "by", "reason", "created",
-        "finished_at",
+        "finished",
     )  # fmt: skip
     list_display = ("created", "kind", "status", "progress", "pace", "by", "reason")
     list_filter = ("state", "kind", "target")
     ordering = ("-id",)
 
     created = column(_lazy("started"), lambda operation: labels.ago(operation.created_at, timezone.now()))
+    finished = time_column("finished_at", _lazy("finished"))
     failed_again_now = column(_lazy("failed again"), lambda operation: get_operation(operation.pk).failed_again)
     pace = column(_lazy("per second"), lambda found: "no limit" if found.rate is None else f"{found.rate:g}")
 

@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from queue_app.admin.mixins import QueueAppAdmin, page
 from queue_app.dashboard import labels
 from queue_app.dashboard.adaptive import adaptive_context
+from queue_app.dashboard.reasons import LENGTHS
 from queue_app.exceptions import InvalidTaskData, InvalidTransition
 from queue_app.models import Limit, Queue, RuntimeSettings, Schedule
 from queue_app.services.control.pause import BY_KIND, EVERYTHING
@@ -26,14 +27,6 @@ REASON_LENGTH = 200  # the length of paused_reason
 ADAPTIVE = ("adaptive", "min_concurrent", "varies_by", "probe")
 ADAPTIVE_FIELDSET: Any = (_lazy("Adaptive"), {"fields": (ADAPTIVE[:2], ADAPTIVE[2:]), "classes": ("collapse",)})
 LIMITS_NOTE = _lazy("A change applies from the next claim on.")
-#: (seconds after which the scheduler resumes it, label).
-LENGTHS = (
-    ("", _lazy("until resumed")),
-    ("900", _lazy("for 15 min")),
-    ("3600", _lazy("for 1 h")),
-    ("14400", _lazy("for 4 h")),
-    ("86400", _lazy("for 24 h")),
-)
 
 
 class PauseForm(forms.Form):

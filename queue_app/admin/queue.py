@@ -21,11 +21,9 @@ from queue_app.admin.pausing import ADAPTIVE_FIELDSET, LIMITS_NOTE, PausingAdmin
 from queue_app.core.states import PENDING
 from queue_app.dashboard import charts, labels
 from queue_app.dashboard.queues import oldest_seconds, summaries
-from queue_app.dashboard.reasons import overview_context
+from queue_app.dashboard.reasons import of_one_queue, overview_context
 from queue_app.models import Queue, Task
 from queue_app.services.read.stats import QueueSummary
-
-UNREACHABLE = _lazy("Redis cannot be reached, so depth and activity are unknown. Tasks are safe in PostgreSQL.")
 
 
 @admin.register(Queue)
@@ -76,7 +74,7 @@ class QueueAdmin(PausingAdmin[Queue]):
         for queue in rows:
             queue.summary = found.get(queue.name)
         if error:
-            messages.warning(request, str(UNREACHABLE))
+            messages.warning(request, error)
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         """Make the fields for short texts small."""
@@ -113,7 +111,8 @@ class QueueAdmin(PausingAdmin[Queue]):
         return super().page_context(request, found) | {
             "summary": summary,
             "oldest_seconds": oldest_seconds(summary),
-            "unreachable": UNREACHABLE if error else "",
+            "unreachable": error,
+            "reasons": of_one_queue(found.name),
             "may_view_tasks": request.user.has_perm("queue_app.view_task"),
         }
 
@@ -132,7 +131,10 @@ class QueueAdmin(PausingAdmin[Queue]):
         """Return the series of the charts as JSON."""
         _check(request)
         try:
-            data = charts.chart_data(request.GET.get("range", charts.DEFAULT), request.GET.get("queue", "")[:100])
+            name = request.GET.get("range", charts.DEFAULT)
+            data = charts.chart_data(name, request.GET.get("queue", "")[:100])
+            if request.user.has_perm("queue_app.view_auditentry"):
+                data |= {"marks": charts.marks(name, named=True)}
         except KeyError:
             return JsonResponse({"error": f"range must be one of {', '.join(charts.RANGES)}."}, status=400)
         return JsonResponse(data, headers={"Cache-Control": "no-store"})

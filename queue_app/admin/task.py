@@ -17,7 +17,16 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.bulk import PRIORITY_ACTIONS
 from queue_app.admin.columns import column, queue_and_user, two_lines
-from queue_app.admin.filters import BandFilter, QueueFilter, SinceFilter, StatusFilter, TypeFilter, search
+from queue_app.admin.filters import (
+    BandFilter,
+    EndedFilter,
+    QueueFilter,
+    SinceFilter,
+    StatusFilter,
+    TypeFilter,
+    WaitFilter,
+    search,
+)
 from queue_app.admin.mixins import AnnotatedChangeList, ReadOnlyAdmin, page
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.task_actions import TaskActionsMixin
@@ -51,7 +60,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
     exact_lookups = ("user", "worker_id")
     list_display = ("short_id", "type", "state", "band", "when", "where")
     list_display_links = ("short_id", "type")
-    list_filter = (StatusFilter, BandFilter, QueueFilter, TypeFilter, SinceFilter)
+    list_filter = (StatusFilter, BandFilter, QueueFilter, TypeFilter, SinceFilter, EndedFilter, WaitFilter)
     ordering = ("-id",)  # ids are UUIDv7: the primary key alone sorts them, newest first
     search_fields = ("id", "task_type", "user")  # shows the box; get_search_results searches
     search_help_text = SEARCH_HELP

@@ -12,9 +12,11 @@ from django.utils.translation import gettext as _
 
 from queue_app import registry
 from queue_app.core.priorities import Band
+from queue_app.core.states import Status
 from queue_app.models import Worker
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.read.task_filter import TaskFilter, seeks_hidden
+from queue_app.services.read.waits import SEVERE, kinds_that_wait
 
 SEARCH_HELP = (
     "A task id, the beginning of a task type, or a user name. To combine conditions: user:NAME type:NAME error:TEXT"
@@ -29,6 +31,11 @@ SINCE: Final = {
     "24h": timedelta(hours=24),
     "7d": timedelta(days=7),
 }
+ENDED: Final = {"1m": timedelta(minutes=1), **SINCE}
+#: The status of the filter that finds all tasks that failed for good; the tile "Failed per minute" counts them.
+FAILED_ANY: Final = "failed_any"
+#: Reasons of ``services.read.waits`` by which the list can be filtered.
+WAIT_CODES: Final = (*sorted(SEVERE), "limit_reached", "no_free_slot", "paused", "rate_limited", "throttled")
 _PARAMETERS = "parameters."
 _KINDS = ("user:", "type:", "error:", _PARAMETERS)
 
@@ -48,6 +55,18 @@ def known_types() -> list[str]:
     for types in live.order_by("-id").values_list("task_types", flat=True)[:MAX_WORKERS]:
         names.update(types)
     return sorted(names)
+
+
+def statuses_of(name: str) -> tuple[str, ...]:
+    """Return the statuses of a choice of the status filter."""
+    return (Status.FAILED, Status.DEAD_LETTER) if name == FAILED_ANY else (name,)
+
+
+def waiting_for(code: str) -> TaskFilter:
+    """Return the filter for tasks that wait for a reason now. Raises ``LookupError`` for an unknown one."""
+    if code not in WAIT_CODES:
+        raise LookupError(code)
+    return TaskFilter(statuses=[Status.QUEUED], kinds=kinds_that_wait(code))
 
 
 def read_term(term: str, *, may_view_payload: bool) -> TaskFilter:
@@ -124,9 +143,13 @@ def read_address(data: Mapping[str, str], now: datetime, *, may_view_payload: bo
     """
     found = read_term(data.get("q", ""), may_view_payload=may_view_payload)
     if status := data.get("status"):
-        found = replace(found, statuses=[status])
+        found = replace(found, statuses=statuses_of(status))
     if band := data.get("priority"):
-        found = replace(found, bands=[{item.label: item for item in Band}[band]])
+        found = replace(found, effective_bands=[{item.label: item for item in Band}[band]])
+    if code := data.get("wait"):
+        found = replace(found, kinds=waiting_for(code).kinds, statuses=found.statuses or [Status.QUEUED])
+    if ended := data.get("ended"):
+        found = replace(found, finished_after=now - ENDED[ended])
     if queue := data.get("queue"):
         found = replace(found, queues=[queue])
     if task_type := data.get("task_type"):

@@ -3,12 +3,14 @@
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
+from django.db.models import Min
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from queue_app.core.priorities import Band
 from queue_app.dashboard import live
 from queue_app.dashboard.cache import Shared
-from queue_app.models import Queue
+from queue_app.models import AuditEntry, Queue, Worker
 from queue_app.sql import charts as rows
 
 
@@ -39,6 +41,35 @@ def _read(key: str) -> rows.Series:
 _shared: Final = Shared(_read, lambda key: RANGES[key.partition(" ")[0]].fresh)
 
 
+#: Maximum number of marks in a chart: the newest.
+MAX_MARKS: Final = 12
+#: Actions of staff that change the course of a chart.
+_MARKED: Final = ("pause", "resume", "edit", "cancel_all", "replay_many", "discard_many", "drain", "retry_all")
+
+
+def _read_marks(name: str) -> list[dict[str, Any]]:
+    since = timezone.now() - RANGES[name].length
+    actions = [f"{target}.{what}" for target in ("queue", "limit", "runtimesettings", "worker") for what in _MARKED]
+    actions += [f"{target}.{what}" for target in ("task", "deadletter") for what in _MARKED]
+    entries = AuditEntry.objects.filter(at__gte=since, action__in=actions).order_by("-id")[:MAX_MARKS]
+    found = [(entry.at, f"{entry.action.replace('.', ' ')} {entry.target_id}".strip(), entry.by) for entry in entries]
+    versions = Worker.objects.exclude(version="").order_by().values_list("version").annotate(Min("started_at"))
+    found += [(at, _("first worker of version %(version)s") % {"version": version}, "") for version, at in versions]
+    newest = sorted((each for each in found if each[0] >= since), key=lambda each: each[0])[-MAX_MARKS:]
+    return [{"at": at.timestamp(), "text": text, "by": by} for at, text, by in newest]
+
+
+_marks: Final = Shared(_read_marks, lambda name: RANGES[name].fresh)
+
+
+def marks(name: str, *, named: bool) -> list[dict[str, Any]]:
+    """Return what staff and deployments did in a range, oldest first; with ``named``, by whom."""
+    return [
+        {"at": mark["at"], "text": f"{mark['text']} ({mark['by']})" if named and mark["by"] else mark["text"]}
+        for mark in _marks.get(name)
+    ]
+
+
 def chart_data(name: str, queue: str) -> dict[str, Any]:
     """Return the series of a range, for one queue or (with ``""``) for all.
 
@@ -50,7 +81,7 @@ def chart_data(name: str, queue: str) -> dict[str, Any]:
     now = present.at.timestamp()
     queues = [row for row in present.queues if not queue or row.queue.name == queue]
     last: dict[str, float | None] = {band.label: 0 for band in Band}
-    last["active"] = sum(row.active or 0 for row in queues)
+    last["active"] = sum(row.active for row in queues)
     for band in (band for row in queues for band in row.bands):
         last[band.band.label] = (last[band.band.label] or 0) + band.depth
     return {

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Final
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from django.utils import timezone
 from django.utils.html import escape, format_html, format_html_join
@@ -57,6 +57,37 @@ def exact(value: datetime) -> str:
 def exact_moment(value: datetime) -> SafeString:
     """Return a time to the second, marked up so that the page's script writes it in the viewer's time zone."""
     return format_html('<time class="tq-exact" datetime="{}">{}</time>', value.isoformat(), exact(value))
+
+
+_TIME = re.compile(r"(?P<at>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,]\d{1,6})?(?P<zone>[+-]\d\d:\d\d|Z| [A-Z]{2,5}\b)?")
+
+
+def with_times(text: str) -> SafeString:
+    """Return escaped text in which each time is marked up, to the second, for the page's script to write it locally.
+
+    A time without a zone, as in a log line, is one of the project's zone.
+    """
+    parts: list[tuple[Any]] = []
+    at = 0
+    for found in _TIME.finditer(text):
+        when = _parse(found["at"], (found["zone"] or "").strip())
+        if when is not None:
+            parts += [(text[at : found.start()],), (exact_moment(when),)]
+            at = found.end()
+    return format_html_join("", "{}", [*parts, (text[at:],)])
+
+
+def _parse(text: str, zone: str) -> datetime | None:
+    try:
+        if zone[:1] in "+-Z" and zone:
+            return datetime.fromisoformat(text + zone)
+        naive = datetime.fromisoformat(text)
+        local = timezone.make_aware(naive)
+    except (ValueError, OverflowError):
+        return None
+    if zone in ("", f"{local:%Z}"):
+        return local
+    return naive.replace(tzinfo=UTC) if zone == "UTC" else None
 
 
 def moment(value: datetime, text: str) -> SafeString:

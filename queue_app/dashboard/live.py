@@ -1,8 +1,7 @@
 """The current state of everything, for the overview. It costs O(queues + workers + schedules), never O(tasks).
 
-A snapshot of a queue describes the last full minute, and maintenance takes one a minute. On a fresh
-install, or after a quiet time, the snapshots would show ended tasks up to two minutes late. While
-they show none, one query counts the tasks that ended in the last 60 seconds.
+A snapshot of a queue describes the last full minute, and maintenance takes one a minute, so it is up to two minutes
+late. Unless the last one had very many, one query counts the tasks that ended in the last 60 seconds.
 """
 
 from collections.abc import Sequence
@@ -12,10 +11,9 @@ from typing import Final
 
 from django.utils import timezone
 
-from queue_app.core.priorities import Band
 from queue_app.core.schedule_health import MANY_FAILURES, OVERDUE_SECONDS
 from queue_app.dashboard.cache import Shared
-from queue_app.dashboard.queues import BandRow, QueueRow
+from queue_app.dashboard.queues import UNREACHABLE, BandRow, QueueRow, depths, nothing
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.stats import IndexStats, QueueDepth
@@ -35,6 +33,8 @@ HISTORY: Final = timedelta(minutes=60)
 #: Maximum age of a snapshot that describes the last minute.
 CURRENT: Final = timedelta(minutes=3)
 MAX_WORKERS: Final = 2000
+#: Maximum number of tasks that ended within a minute, by the snapshots, with which the rows are counted instead.
+COUNTED: Final = 20_000
 #: Number of dead letters at which counting stops.
 MAX_DEAD: Final = 1000
 #: Heartbeat intervals of silence after which a worker is late.
@@ -47,7 +47,7 @@ class Live:
     """The state of everything at one moment."""
 
     at: datetime
-    index: str  # ready, rebuilding, missing or unreachable
+    index: str  # ready, rebuilding, missing or unreachable; unless it is ready, the numbers are those of the rows
     has_leader: bool | None  # None: unknown
     settings: RuntimeSettings
     queues: list[QueueRow]
@@ -74,25 +74,24 @@ def _read(_key: str) -> Live:
     now = timezone.now()
     targets = dict(PriorityPolicy.objects.values_list("priority", "target_seconds"))
     stats = _stats()
-    depths = {} if stats is None else {depth.queue: depth for depth in stats.queues}
+    known = depths(stats)
     live_workers = Worker.objects.filter(status__in=LIVE_STATUSES).order_by("name")
     workers = list(live_workers.defer("task_types")[:MAX_WORKERS])
     active = [worker for worker in workers if worker.status == WorkerStatus.ACTIVE]
-    found = []
-    for queue in Queue.objects.order_by("name"):
-        # The index may not know a queue in which nothing ever waited.
-        unknown = None if stats is None else QueueDepth(queue.name, 0, dict.fromkeys(Band, 0), {})
-        found.append(_row(queue, depths.get(queue.name, unknown), targets, active, now))
+    found = [  # the index may not know a queue in which nothing ever waited
+        _row(queue, known.get(queue.name) or nothing(queue.name), targets, active, now)
+        for queue in Queue.objects.order_by("name")
+    ]
     _add_history(found, now)
     dead_letters = DeadLetter.objects.open().values("pk")[:MAX_DEAD].count()
     return Live(
         at=now,
-        index="unreachable" if stats is None else stats.state,
+        index=UNREACHABLE if stats is None else stats.state,
         has_leader=None if stats is None else stats.leader_lapses is not None,
         settings=RuntimeSettings.objects.first() or RuntimeSettings(),
         queues=found,
         depth=sum(row.depth for row in found),
-        active=sum(row.active or 0 for row in found),
+        active=sum(row.active for row in found),
         completed=sum(row.completed or 0 for row in found),
         failed=sum(row.failed or 0 for row in found),
         active_workers=len(active),
@@ -113,14 +112,13 @@ def _stats() -> IndexStats | None:
 
 
 def _row(
-    queue: Queue, depth: QueueDepth | None, targets: dict[int, float | None], workers: Sequence[Worker], now: datetime
+    queue: Queue, depth: QueueDepth, targets: dict[int, float | None], workers: Sequence[Worker], now: datetime
 ) -> QueueRow:
-    row = QueueRow(queue, None if depth is None else depth.active)
-    if depth is not None:
-        for band, count in depth.counts.items():
-            since = depth.oldest.get(band)
-            age = None if since is None else max(0.0, (now - since).total_seconds())
-            row.bands += [BandRow(band, count, age, targets.get(band.value))] if count else []
+    row = QueueRow(queue, depth.active)
+    for band, count in depth.counts.items():
+        since = depth.oldest.get(band)
+        age = None if since is None else max(0.0, (now - since).total_seconds())
+        row.bands += [BandRow(band, count, age, targets.get(band.value))] if count else []
     serving = [worker for worker in workers if not worker.queues or queue.name in worker.queues]
     row.workers, row.slots = len(serving), sum(worker.concurrency for worker in serving)
     return row
@@ -141,10 +139,10 @@ def _add_history(queues: Sequence[QueueRow], now: datetime) -> None:
         row.depths = [item.depth or 0 for item in past]
         if past and now - past[-1].taken_at < CURRENT:
             row.completed, row.failed = past[-1].completed, past[-1].failed
-    if not any(row.completed or row.failed for row in queues):
+    if sum((row.completed or 0) + (row.failed or 0) for row in queues) <= COUNTED:
         ended = _ended.get()
         for row in queues:
-            row.completed, row.failed = ended.get(row.queue.name, (row.completed, row.failed))
+            row.completed, row.failed = ended.get(row.queue.name, (0, 0))
 
 
 shared: Final = Shared(_read, lambda _: FRESH)

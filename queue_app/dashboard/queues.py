@@ -2,12 +2,21 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
+
+from django.utils.translation import gettext as _
 
 from queue_app.core.priorities import Band
+from queue_app.dashboard.cache import Shared
 from queue_app.exceptions import IndexUnavailable
-from queue_app.index import get_index
+from queue_app.index import IndexStats, get_index
+from queue_app.index.stats import QueueDepth
 from queue_app.models import Queue
-from queue_app.services.read.stats import QueueSummary, queue_summary
+from queue_app.services.read.stats import QueueSummary, depths_of_rows, queue_summary, summary_of
+
+#: States of the index.
+READY: Final = "ready"
+UNREACHABLE: Final = "unreachable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +39,7 @@ class QueueRow:
     """One queue: its row, its state in the index, its recent history."""
 
     queue: Queue
-    active: int | None  # running tasks; None while the index is unreachable
+    active: int  # running tasks
     bands: list[BandRow] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)  # of the last hour, one a minute
     completed: int | None = None  # per minute, see ``live``; None: unknown
@@ -57,18 +66,49 @@ def oldest_seconds(summary: QueueSummary | None) -> float | None:
     return max(ages, default=None)
 
 
+#: Seconds for which viewers share the numbers of the rows. Counting reads every queued task.
+FRESH_ROWS: Final = 5.0
+rows_shared: Final = Shared(lambda _: depths_of_rows(), lambda _: FRESH_ROWS)
+
+
+def depths(stats: IndexStats | None) -> dict[str, QueueDepth]:
+    """Return the counts of all queues: of the index if it is ready, else of the rows."""
+    if stats is None or stats.state != READY:
+        return rows_shared.get()
+    return {depth.queue: depth for depth in stats.queues}
+
+
 def summaries(queues: Iterable[Queue]) -> tuple[dict[str, QueueSummary], str]:
-    """Return the summary of each queue by name, or the error of the index.
+    """Return the summary of each queue by name; with the sentence of the page if the numbers are those of the rows.
 
     Stops at the first error, so that an unreachable server costs one timeout, not one per queue.
     """
     found: dict[str, QueueSummary] = {}
-    try:
-        for queue in queues:
-            found[queue.name] = queue_summary(queue)
-    except IndexUnavailable as error:
-        return {}, str(error)
-    return found, ""
+    queues = list(queues)
+    state = index_state()
+    if state == READY:
+        try:
+            for queue in queues:
+                found[queue.name] = queue_summary(queue)
+        except IndexUnavailable:
+            state = UNREACHABLE
+        else:
+            return found, ""
+    known = rows_shared.get()
+    found = {queue.name: summary_of(queue, known.get(queue.name, nothing(queue.name))) for queue in queues}
+    return found, from_rows_text(state)
+
+
+def nothing(name: str) -> QueueDepth:
+    """Return the counts of a queue in which no task waits or runs."""
+    return QueueDepth(name, 0, dict.fromkeys(Band, 0), {})
+
+
+def from_rows_text(state: str) -> str:
+    """Return the sentence for numbers that PostgreSQL counted, because the index is in ``state``."""
+    if state == UNREACHABLE:
+        return _("Redis cannot be reached: these are PostgreSQL's numbers. No task is lost, and none starts.")
+    return _("The index is %(state)s: these are PostgreSQL's numbers.") % {"state": state}
 
 
 def index_state() -> str:
@@ -76,4 +116,4 @@ def index_state() -> str:
     try:
         return get_index().generation().state
     except IndexUnavailable:
-        return "unreachable"
+        return UNREACHABLE

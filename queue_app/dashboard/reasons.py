@@ -4,26 +4,48 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
 from queue_app.dashboard import labels
+from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.live import Live, current
-from queue_app.dashboard.queues import QueueRow
+from queue_app.dashboard.queues import READY, UNREACHABLE, QueueRow
+from queue_app.services.read.waits import Wait, waits
 
-#: Maximum number of late schedules, and of failing ones, that are named.
+#: Maximum number of late schedules, of failing ones, and of reasons of single queues, that the banner names.
 NAMED: Final = 5
+#: Lengths of a pause: (seconds after which the scheduler resumes it, label).
+LENGTHS: Final = (
+    ("", _lazy("until resumed")),
+    ("900", _lazy("for 15 min")),
+    ("3600", _lazy("for 1 h")),
+    ("14400", _lazy("for 4 h")),
+    ("86400", _lazy("for 24 h")),
+)
+#: Seconds for which viewers share the reasons that hold some tasks.
+FRESH_WAITS: Final = 4.0
+#: Codes of reasons that the queue names itself while no worker serves it.
+OF_WHOLE_QUEUE: Final = frozenset({"no_worker", "no_worker_for_queue"})
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason; for all queues if ``queue`` is empty. ``severe`` reasons stop all work, or are unexpected."""
+    """One reason; for all queues if ``queue`` is empty. ``severe`` reasons stop all work, or are unexpected.
+
+    ``count`` tasks wait for it, the oldest for ``seconds``; ``query`` is the address of their list.
+    """
 
     text: str
     queue: str = ""
     severe: bool = False
+    count: int = 0
+    seconds: float = 0.0
+    query: str = ""
 
 
 def overview_context(user: Any) -> dict[str, Any]:
@@ -34,13 +56,19 @@ def overview_context(user: Any) -> dict[str, Any]:
     by_queue: dict[str, list[Reason]] = {}
     for reason in reasons(now):
         by_queue.setdefault(reason.queue, []).append(reason)
+    general = by_queue.pop("", [])
+    general += of_schedules(now) if user.has_perm("queue_app.view_schedule") else ()
+    stuck = [reason for found in by_queue.values() for reason in found if reason.severe and reason.count]
     return {
         "live": now,
-        "general": by_queue.pop("", []) + (list(of_schedules(now)) if user.has_perm("queue_app.view_schedule") else []),
+        "general": general,
+        "stuck": sorted(stuck, key=lambda reason: -reason.seconds)[:NAMED],
         "rows": [(row, by_queue.get(row.queue.name, [])) for row in now.queues],
         "may_view_workers": user.has_perm("queue_app.view_worker"),
         "may_view_tasks": user.has_perm("queue_app.view_task"),
         "may_view_letters": user.has_perm("queue_app.view_deadletter"),
+        "may_pause": user.has_perm("queue_app.pause_queue"),
+        "lengths": LENGTHS,
     }
 
 
@@ -49,18 +77,38 @@ def reasons(live: Live) -> list[Reason]:
     return [*_general(live), *(reason for row in live.queues for reason in of_queue(row, live.at))]
 
 
+def of_one_queue(name: str) -> list[Reason]:
+    """Return why the tasks of one queue wait, for its page."""
+    now = current()
+    return [reason for row in now.queues if row.queue.name == name for reason in of_queue(row, now.at)]
+
+
+def _read_waits(_key: str) -> dict[str, list[Wait]]:
+    found: dict[str, list[Wait]] = {}
+    for wait in waits([row.queue.name for row in current().queues if row.depth]):
+        found.setdefault(wait.queue, []).append(wait)
+    return found
+
+
+_waits: Final = Shared(_read_waits, lambda _: FRESH_WAITS)
+
+
+def _counted(row: QueueRow, now: datetime) -> Iterator[Reason]:
+    """Yield the reasons that hold some tasks of a queue, with how many, the longest wait first."""
+    for wait in _waits.get().get(row.queue.name, ()):
+        if not (wait.code in OF_WHOLE_QUEUE and not row.workers):
+            query = urlencode({"queue": wait.queue, "status": "queued", "wait": wait.code})
+            seconds = max(0.0, (now - wait.oldest).total_seconds())
+            yield Reason(wait.text, wait.queue, wait.is_severe, wait.count, seconds, query)
+
+
 def _general(live: Live) -> Iterator[Reason]:
-    if live.index == "unreachable":
-        yield Reason(
-            _("Redis cannot be reached. Tasks are safe in PostgreSQL, but no task starts until Redis is back."),
-            severe=True,
-        )
-    elif live.index != "ready":
-        yield Reason(
-            _("The index is %(state)s. No task starts until a scheduler or worker has rebuilt it from PostgreSQL.")
-            % {"state": live.index},
-            severe=True,
-        )
+    if live.index == UNREACHABLE:
+        text = _("Redis cannot be reached. Tasks are safe in PostgreSQL, but no task starts until Redis is back.")
+        yield Reason(f"{text} {_numbers_of_rows()}", severe=True)
+    elif live.index != READY:
+        text = _("The index is %(state)s. No task starts until a scheduler or worker has rebuilt it from PostgreSQL.")
+        yield Reason(f"{text % {'state': live.index}} {_numbers_of_rows()}", severe=True)
     if live.has_leader is False:
         yield Reason(
             _(
@@ -97,6 +145,10 @@ def _general(live: Live) -> Iterator[Reason]:
         )
 
 
+def _numbers_of_rows() -> str:
+    return _("The numbers of queued and running tasks are PostgreSQL's.")
+
+
 def of_schedules(live: Live) -> Iterator[Reason]:
     """Yield which schedules have not run, or fail again and again."""
     for late in live.overdue[:NAMED]:
@@ -112,28 +164,33 @@ def of_schedules(live: Live) -> Iterator[Reason]:
 
 
 def of_queue(row: QueueRow, now: datetime) -> Iterator[Reason]:
-    """Yield why the tasks of one queue wait."""
+    """Yield why the tasks of one queue wait: what holds all of them, then what holds some."""
     queue = row.queue
     if queue.paused:
-        yield Reason(_paused(_("The queue"), queue), queue.name)
+        yield _of_all(row, _paused(_("The queue"), queue))
     if not row.depth:
         return
     if not row.workers:
-        yield Reason(_("No active worker serves it."), queue.name, severe=True)
-    if queue.cap is not None and (row.active or 0) >= queue.cap:
-        yield Reason(
-            _("Its limit is reached: %(active)d of %(cap)d tasks are running.")
-            % {"active": row.active, "cap": queue.cap},
-            queue.name,
-        )
+        yield _of_all(row, _("No active worker serves it."), severe=True)
+    if queue.cap is not None and row.active >= queue.cap:
+        text = _("Its limit is reached: %(active)d of %(cap)d tasks are running.")
+        yield _of_all(row, text % {"active": row.active, "cap": queue.cap})
     throttled: datetime | None = getattr(queue, "throttled_until", None)
     if throttled is not None and throttled > now:
         seconds = labels.duration((throttled - now).total_seconds())
         text = _("Task code asked to slow down: no task starts for %(seconds)s.") % {"seconds": seconds}
-        yield Reason(text, queue.name)
+        yield _of_all(row, text)
     if getattr(queue, "rate_count", None) and not queue.paused:
         limits = {"count": queue.rate_count, "seconds": labels.duration(queue.rate_seconds or 0)}
-        yield Reason(_("It has a rate limit: %(count)d per %(seconds)s.") % limits, queue.name)
+        yield _of_all(row, _("It has a rate limit: %(count)d per %(seconds)s.") % limits)
+    yield from _counted(row, now)
+
+
+def _of_all(row: QueueRow, text: str, *, severe: bool = False) -> Reason:
+    """Return a reason that holds every task of a queue."""
+    oldest = max((band.oldest for band in row.bands if band.oldest is not None), default=0.0)
+    query = urlencode({"queue": row.queue.name, "status": "queued"})
+    return Reason(text, row.queue.name, severe, row.depth, oldest, query)
 
 
 def _paused(what: str, paused: object) -> str:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import batched
 from typing import Any, NamedTuple
 
-from queue_app.core.lanes import parse_lane
+from queue_app.core.lanes import Lane, parse_lane, queued_at_of
 from queue_app.index.client import text, translated
 from queue_app.index.index import Index
 from queue_app.index.lazy import redis
+from queue_app.index.leases import readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +94,22 @@ def waiting_kinds(index: Index, queue: str) -> set[tuple[str, tuple[str, ...]]]:
     """Return the (task type, capabilities) of the tasks that wait in a queue. Raises ``IndexUnavailable``."""
     lanes = (parse_lane(name) for name, _size in index.lane_sizes(queue))
     return {(lane.task_type, lane.capabilities) for lane in lanes}
+
+
+class WaitingLane(NamedTuple):
+    """A lane with its number of waiting tasks, and the time at which the oldest of them was queued."""
+
+    lane: Lane
+    tasks: int
+    oldest: datetime
+
+
+def waiting_lanes(index: Index, queue: str) -> Iterator[WaitingLane]:
+    """Yield the lanes of a queue in which tasks wait; a lane may come twice. Raises ``IndexUnavailable``."""
+    with readable("waiting_lanes"):
+        for page in index._scan("waiting_lanes", queue):  # noqa: SLF001 - of the same package
+            for name, found in batched(page, 2):
+                count, _, first = text(found).partition(" ")
+                with suppress(ValueError):  # the name is damaged; the watchdog removes it
+                    if first:
+                        yield WaitingLane(parse_lane(name.decode()), int(count), queued_at_of(float(first)))

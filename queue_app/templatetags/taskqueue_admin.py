@@ -33,6 +33,7 @@ register.filter("tq_time", _or_dash(labels.exact_moment))
 register.filter("tq_when", lambda task: labels.when(task, timezone.now()))
 register.filter("tq_short", labels.short_id)
 register.filter("tq_spaces", lambda text: str(text).replace("_", " "))
+register.filter("tq_times", lambda text: labels.with_times(str(text)))
 register.filter("tq_words", lambda text: text.split())
 register.simple_tag(labels.sparkline, name="tq_spark")
 

@@ -46,6 +46,10 @@ LOOKS = {
     "dark": {"viewport": DESKTOP, "color_scheme": "dark"},
     "phone": {"viewport": PHONE, "color_scheme": "light"},
 }
+#: The elements that reach beyond the window.
+TOO_WIDE = """() => [...document.querySelectorAll("body *")]
+    .filter((node) => node.getBoundingClientRect().right > innerWidth + 1 && !node.closest(".tq-scroll"))
+    .map((node) => `${node.tagName}.${node.className}#${node.id}`)"""
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/shop/tasks.py", line 42, in charge_card
     response = gateway.charge(order.total, token=token)
@@ -280,6 +284,7 @@ def visit_all(visitor, size, shop, screenshots):
             page.wait_for_selector("#tq-overview[data-drawn]")
         page.screenshot(path=screenshots / f"{name}-{size}.png", full_page=True)
         if "list" not in name and name != "policies":  # Django's own lists scroll sideways on a phone
-            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
+            wide = page.evaluate(TOO_WIDE)
+            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (path, wide)
         assert "tok_5f2c9e81" not in page.content()
     assert visitor.problems == []

@@ -5,13 +5,12 @@ hold the slots, and which workers are alive. A claim by an idle, able worker ski
 it (``Explanation.blocking``); a test checks this. The answer describes one moment, and nothing is written.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from datetime import datetime
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from django.db.models import Sum
 from django.utils import timezone
 
 from queue_app import registry
@@ -27,16 +26,14 @@ from queue_app.index.placement import GateState, Placement
 from queue_app.index.server import index_health
 from queue_app.models import Limit, Queue, RuntimeSettings, ScheduleTick, Task, Worker
 from queue_app.models.querysets import TaskQuerySet
-from queue_app.models.worker import WorkerStatus
 from queue_app.services.read import stalls
+from queue_app.services.read.ability import Workforce
 from queue_app.services.read.adaptive import of_gate
 from queue_app.services.read.inspect import effective_options, get_task
 from queue_app.sql.database import alias
 
-#: Maximum number of slot holders, or of workers, that a sentence names.
+#: Maximum number of slot holders that a sentence names.
 NAMED: Final = 3
-#: Maximum number of live workers that are compared with the task.
-MAX_WORKERS: Final = 500
 _SUBJECTS: Final = {
     "everything": "Everything",
     "queue": "The queue {}",
@@ -75,9 +72,19 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
         except IndexUnavailable:
             text = "Redis cannot be reached: no task starts until Redis answers. The task is safe in PostgreSQL."
             reasons = [Reason("index_unreachable", text), *_pauses(task, visible)]
-        reasons += _from_workers(task, named=visible is None)
+        reasons += Workforce().why_not(task, named=visible is None)
         reasons += _stalled(task, named=visible is None)
-    return Explanation(task.id, status.value, (*reasons, *_unique(task, status), *_of_schedule(task)))
+    return Explanation(task.id, status.value, (*_place_last(reasons), *_unique(task, status), *_of_schedule(task)))
+
+
+def _place_last(reasons: Sequence[Reason]) -> Iterator[Reason]:
+    """Yield the place in the queue after what blocks the task; the first of a queue is not next while it is blocked."""
+    yield from (reason for reason in reasons if reason.code != "position")
+    blocked = any(reason.blocks for reason in reasons)
+    for reason in reasons:
+        if reason.code == "position":
+            is_first = blocked and reason.details["ahead"] == 0 and "turns" not in reason.details
+            yield replace(reason, text="First in its queue once it can start.") if is_first else reason
 
 
 def _unique(task: Task, status: Status) -> Iterator[Reason]:
@@ -241,99 +248,3 @@ def _pausable(task: Task) -> Iterator[tuple[str, str, Paused | None]]:
 
 def _time(when: datetime | None) -> str:
     return "at an unknown time" if when is None else f"{timezone.localtime(when):%Y-%m-%d %H:%M:%S %Z}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Lack:
-    """What a live worker lacks for a task; an able worker lacks nothing."""
-
-    worker: Worker
-    queue: bool
-    task_type: bool
-    capabilities: tuple[str, ...]
-    slots: bool
-
-    @classmethod
-    def of(cls, worker: Worker, task: Task) -> Self:
-        return cls(
-            worker,
-            queue=bool(worker.queues) and task.queue not in worker.queues,
-            task_type=task.task_type not in worker.task_types,
-            capabilities=tuple(name for name in task.capabilities if name not in worker.capabilities),
-            slots=worker.concurrency < task.weight,
-        )
-
-    @property
-    def count(self) -> int:
-        return self.queue + self.task_type + len(self.capabilities) + self.slots
-
-    def words(self) -> str:
-        parts = ["does not serve the queue"] if self.queue else []
-        parts += ["does not know the task type"] if self.task_type else []
-        parts += [f"lacks {', '.join(self.capabilities)}"] if self.capabilities else []
-        count = self.worker.concurrency
-        parts += [f"has only {count} slot{'' if count == 1 else 's'}"] if self.slots else []
-        return " and ".join(parts)
-
-
-def _from_workers(task: Task, *, named: bool) -> Iterator[Reason]:
-    """Yield why no live worker runs the task: none is able, or the able ones have no free slot."""
-    live = Worker.objects.using(alias()).filter(status=WorkerStatus.ACTIVE)[:MAX_WORKERS]
-    lacks = sorted((_Lack.of(worker, task) for worker in live), key=lambda lack: lack.count)
-    able = [lack.worker for lack in lacks if not lack.count]
-    if not able:
-        yield _none_able(task, lacks, named=named)
-    elif (free := max(0, _most_free(able))) < task.weight:
-        text = f"All slots of the {len(able)} workers that could run it are taken."
-        if len(able) == 1:
-            text = "All slots of the only worker that could run it are taken."
-        if task.weight > 1:
-            text = f"It takes {task.weight} slots of one worker; no worker that could run it has more than {free} free."
-        details: dict[str, Any] = {"weight": task.weight, "free": free, "workers": len(able)}
-        yield Reason("no_free_slot", text, details=details)
-
-
-def _none_able(task: Task, lacks: Sequence[_Lack], *, named: bool) -> Reason:
-    """Return the first requirement that no worker meets, and the workers that come closest."""
-    if not lacks:
-        return Reason("no_worker", "No live worker takes new tasks.")
-    requirements: tuple[tuple[str, str, Callable[[_Lack], bool]], ...] = (
-        ("no_worker_for_queue", f"No live worker serves the queue {task.queue}.", lambda lack: not lack.queue),
-        (
-            "no_worker_with_capabilities",
-            f"No live worker of this queue offers {', '.join(task.capabilities)}.",
-            lambda lack: not lack.capabilities,
-        ),
-        (
-            "no_worker_knows_type",
-            f"No live worker that could run it knows the task type {task.task_type}.",
-            lambda lack: not lack.task_type,
-        ),
-        (
-            "too_heavy",
-            f"It takes {task.weight} slots, and no worker that could run it has that many.",
-            lambda lack: not lack.slots,
-        ),
-    )
-    left, nearest = list(lacks), list(lacks)
-    code, text = requirements[-1][:2]
-    for code, text, is_met in requirements:  # noqa: B007 - used after the loop
-        nearest, left = left, [lack for lack in left if is_met(lack)]
-        if not left:
-            break
-    closest = sorted(lacks, key=lambda lack: (lack.count, lack not in nearest))[:NAMED] if named else []
-    if closest:
-        text += " Closest: " + "; ".join(f"{lack.worker.name} {lack.words()}" for lack in closest) + "."
-    details = {"closest": [{"worker": lack.worker.name, "lacks": lack.words()} for lack in closest]}
-    return Reason(code, text, details=details)
-
-
-def _most_free(workers: Sequence[Worker]) -> int:
-    """Return the largest number of free slots in one of the workers, according to the rows."""
-    taken: dict[Any, int] = dict(
-        Task.objects.using(alias())
-        .filter(status=Status.EXECUTING, worker_id__in=[worker.id for worker in workers])
-        .values_list("worker_id")
-        .annotate(total=Sum("weight"))
-    )
-    return max(int(worker.concurrency) - taken.get(worker.id, 0) for worker in workers)

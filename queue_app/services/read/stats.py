@@ -1,16 +1,17 @@
 """Numbers about queues and workers; the index counts what it can."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import Count, OuterRef, Subquery, Sum
+from django.db.models import Count, Min, OuterRef, Subquery, Sum
 from django.utils import timezone
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING, Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
+from queue_app.index.stats import QueueDepth
 from queue_app.models import Queue, RuntimeSettings, Task, Worker
 from queue_app.models.worker import WorkerStatus
 
@@ -52,7 +53,30 @@ class QueueSummary:
 
 def queue_summary(queue: Queue) -> QueueSummary:
     """Return how many tasks of a queue wait and run. Raises ``IndexUnavailable``."""
-    depth = get_index().depth(queue.name)
+    return summary_of(queue, get_index().depth(queue.name))
+
+
+def depths_of_rows() -> dict[str, QueueDepth]:
+    """Return what waits and runs in each queue, counted from the rows: while the index cannot say it.
+
+    This reads every queued task once, so its cost grows with them; callers share the answer for some seconds.
+    """
+    found: dict[str, QueueDepth] = {}
+
+    def of(name: str) -> QueueDepth:
+        return found.setdefault(name, QueueDepth(name, 0, dict.fromkeys(Band, 0), {}))
+
+    queued = Task.objects.filter(status=Status.QUEUED).with_effective_priority().order_by()
+    grouped = queued.values_list("queue", "effective_priority").annotate(Count("id"), Min("queued_at"))
+    for name, band, count, oldest in grouped:
+        of(name).counts[Band(band)] = count
+        of(name).oldest[Band(band)] = oldest
+    executing = Task.objects.filter(status=Status.EXECUTING).order_by().values_list("queue").annotate(Count("id"))
+    return found | {name: replace(of(name), active=count) for name, count in executing}
+
+
+def summary_of(queue: Queue, depth: QueueDepth) -> QueueSummary:
+    """Return the summary of a queue from its counts."""
     now = timezone.now()
     bands = {band: BandStats(depth.counts[band], _age(depth.oldest.get(band), now)) for band in Band}
     return QueueSummary(queue.name, queue.paused, queue.cap, depth.active, bands)

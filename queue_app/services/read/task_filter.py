@@ -93,6 +93,7 @@ class TaskFilter(StoredFilter):
     run_after: datetime | None = None
     run_before: datetime | None = None
     error: str | None = None
+    kinds: Sequence[Sequence[Any]] | None = None  # (queue, task type, capabilities, concurrency key); any of them
     parameters: Sequence[Sequence[dict[str, Any]]] = ()
 
 
@@ -166,7 +167,13 @@ def _plain_conditions(wanted: TaskFilter) -> Iterator[Q]:
             yield Q(**{column: value})
     if wanted.capabilities:
         yield Q(capabilities__contains=list(wanted.capabilities)) & ~Q(capabilities=[])  # as the partial index has it
+    if wanted.kinds is not None:
+        yield reduce(or_, (_of_kind(*kind) for kind in wanted.kinds), Q(pk__in=()))
     yield from _times(wanted)
+
+
+def _of_kind(queue: str, task_type: str, capabilities: Sequence[str], key: str) -> Q:
+    return Q(queue=queue, task_type=task_type, capabilities=list(capabilities), concurrency_key=key)
 
 
 def _times(wanted: TaskFilter) -> Iterator[Q]:

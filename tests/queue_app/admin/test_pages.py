@@ -24,6 +24,7 @@ from queue_app.models import (
     Worker,
 )
 from queue_app.services import cancel, pause
+from queue_app.services.repair.rebuild import rebuild
 from tests.support.factories import DeadLetterFactory, QueueStatsFactory, move
 
 MODELS = [Task, Queue, Worker, DeadLetter, QueueStats, IndexGeneration, PriorityPolicy, RuntimeSettings]
@@ -92,8 +93,11 @@ def test_task_page_leads_to_its_dead_letter(client_of, staff, make_task, end_tas
     assert page not in text_of(client_of("viewer").get(url(Task, "change", task.pk)))
 
 
-def test_position_in_the_queue(staff, make_task):
+def test_position_in_the_queue(staff, make_task, make_worker):
+    rebuild()
     first, second = make_task(), make_task()
+    assert "First in its queue once it can start." in text_of(staff.get(url(Task, "change", first.pk))), "no worker"
+    make_worker()
     assert "Next to run in its queue." in text_of(staff.get(url(Task, "change", first.pk)))
     assert "Position 2 in its queue." in text_of(staff.get(url(Task, "change", second.pk)))
 

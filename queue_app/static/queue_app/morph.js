@@ -1,0 +1,68 @@
+/* Turn one piece of a page into another and touch only what differs: focus, selection, ticks, open menus and the
+   mark of j and k stay. Elements with an id, and rows with a tick box, are recognised; others go by their place. */
+(function () {
+  'use strict';
+  const OURS = ['tq-here', 'selected']; // classes that scripts of the page have set
+  const STAY = ['open', 'checked', 'value']; // what the viewer changes
+
+  function key(node) {
+    if (node.nodeType !== 1) return '';
+    if (node.id) return node.id;
+    const box = node.matches('tr') && node.querySelector('input.action-select');
+    return box ? `row ${box.value}` : '';
+  }
+
+  function attributes(node, wanted) {
+    const kept = OURS.filter((name) => node.classList.contains(name));
+    for (const { name } of Array.from(node.attributes)) {
+      if (!wanted.hasAttribute(name) && !STAY.includes(name) && name !== 'class') node.removeAttribute(name);
+    }
+    for (const { name, value } of Array.from(wanted.attributes)) {
+      if (!STAY.includes(name) && name !== 'class' && node.getAttribute(name) !== value) node.setAttribute(name, value);
+    }
+    const classes = [...wanted.classList, ...kept.filter((name) => !wanted.classList.contains(name))].join(' ');
+    if (classes !== node.className && typeof node.className === 'string') node.className = classes;
+  }
+
+  function isSame(node, wanted) {
+    return node.nodeType === wanted.nodeType && node.nodeName === wanted.nodeName && key(node) === key(wanted);
+  }
+
+  /* A time that was written in the viewer's zone stays as it is while it is the same moment. */
+  function isLocalised(node, wanted) {
+    return node.nodeName === 'TIME' && wanted.classList.contains('tq-exact') && node.dateTime === wanted.dateTime;
+  }
+
+  function morph(node, wanted) {
+    if (node.nodeType === 3) {
+      if (node.data !== wanted.data) node.data = wanted.data;
+      return;
+    }
+    if (node.nodeType !== 1 || isLocalised(node, wanted)) return;
+    attributes(node, wanted);
+    children(node, wanted);
+  }
+
+  function children(node, wanted) {
+    const known = new Map(Array.from(node.children, (child) => [key(child), child]).filter(([name]) => name));
+    let at = node.firstChild;
+    for (const next of Array.from(wanted.childNodes)) {
+      const named = key(next) && known.get(key(next));
+      if (named && named !== at) node.insertBefore(named, at);
+      const here = named || at;
+      if (here && isSame(here, next)) {
+        morph(here, next);
+        at = here.nextSibling;
+      } else {
+        node.insertBefore(document.importNode(next, true), at);
+      }
+    }
+    while (at) {
+      const gone = at;
+      at = at.nextSibling;
+      gone.remove();
+    }
+  }
+
+  window.taskqueueMorph = children;
+})();
