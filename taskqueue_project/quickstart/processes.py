@@ -88,7 +88,8 @@ def main() -> int:
 
 def _end_with_owner() -> None:
     """Stop everything when the owner closes the pipe or ends."""
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 4096):  # unbuffered: this thread may be reading when Python exits
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
