@@ -119,6 +119,7 @@ FIELD_CODES = {
     "invalid_json": "The body is not JSON; the message says where.",
     "invalid_name": "Not a name of a queue or capability.",
     "invalid_unicode": "An unpaired surrogate.",
+    "invalid_payload": "The payload of a signal lacks what the waiting task declares, or has something else.",
     "list_expected": "Not a list.",
     "masked_value": "A mask where a value is needed; a mask is accepted only in the place of the value that it hides.",
     "non_finite_number": "NaN or an infinity.",

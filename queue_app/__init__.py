@@ -7,9 +7,10 @@ if TYPE_CHECKING:
     from queue_app.core.unique import Unique as Unique
     from queue_app.schedules import schedule as schedule
     from queue_app.tasks import QueueTask as QueueTask
+    from queue_app.tasks import signal as signal
     from queue_app.tasks import task as task
 
-__all__ = ["QueueTask", "Unique", "schedule", "task"]
+__all__ = ["QueueTask", "Unique", "schedule", "signal", "task"]
 _MODULES = {"Unique": "core.unique", "schedule": "schedules"}
 
 

@@ -23,7 +23,7 @@ from django.tasks.signals import task_enqueued
 from django.utils.json import normalize_json
 
 from queue_app import conf, registry
-from queue_app.core.ids import as_texts
+from queue_app.core.ids import Id, as_texts
 from queue_app.core.records import Enqueued, NewTask, TaskSpec
 from queue_app.core.signatures import check_arguments, check_calls
 from queue_app.exceptions import UnserializableParameters
@@ -170,6 +170,12 @@ class TaskQueueBackend(BaseTaskBackend):
         if found is None:
             raise TaskResultDoesNotExist(f"No task has the id {task_id}; it was purged, or never committed.")
         return found
+
+    def signal(self, task_id: Id, name: str, payload: Any = None, *, by: str = "") -> bool:
+        """Send a signal to a task; return whether the task waits for it. Raises as ``queue_app.signal`` does."""
+        from queue_app.services.lifecycle.signals import signal  # noqa: PLC0415 - needs the apps
+
+        return signal(task_id, name, payload, by=by).is_awaited
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Return the problems of this entry of ``TASKS``."""

@@ -310,14 +310,18 @@ class AttemptLost(Interruption):
 
 
 class Suspended(BaseException):
-    """The attempt ends, and the task goes on later: ``seconds`` from now.
+    """The attempt ends, and the task goes on later: ``seconds`` from now, or when its signal arrives (``None``).
 
     It is not an ``Exception``, so ``except Exception`` in a task does not catch it.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float | None) -> None:
         super().__init__("suspended")
         self.seconds = seconds
+
+
+class SignalTimeout(Exception):
+    """The signal that the task waited for did not arrive in time."""
 
 
 class WorkerDied(TaskControl):

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, Protocol, Self, TypedDict, Unpack, cast, overload
 
 from django.db import DEFAULT_DB_ALIAS, transaction
+from django.tasks import task_backends
 from django.tasks.base import (
     DEFAULT_TASK_BACKEND_ALIAS,
     DEFAULT_TASK_PRIORITY,
@@ -27,6 +28,7 @@ from django.tasks.base import (
 from django.tasks.exceptions import InvalidTask
 
 from queue_app import registry
+from queue_app.core.ids import Id
 from queue_app.exceptions import InvalidTaskData, Retry, near_matches
 
 if TYPE_CHECKING:
@@ -256,6 +258,22 @@ def _check_names(options: Mapping[str, Any]) -> None:
             meant = [_ELSEWHERE[name]] if name in _ELSEWHERE else near_matches(name, QueueTask.__dataclass_fields__)
             hint = f" Did you mean {' or '.join(map(repr, meant))}?" if meant else ""
             raise TypeError(f"A task has no option {name!r}.{hint}")
+
+
+def signal(task: AnyResult | Id, name: str, payload: Any = None, *, by: str = "") -> bool:
+    """Send a signal to a task, which gets ``payload`` (JSON) from ``context.wait_for(name)``.
+
+    ``task`` is a result or an id; ``by`` says who sends the signal. Returns whether the task waits for it; if not, the
+    signal is kept until it does. Inside a transaction, the signal is sent when that commits.
+
+    Raises ``TaskNotFound``, ``InvalidTransition`` for a task that has ended, and ``InvalidTaskData`` for a payload that
+    is no JSON or lacks what the task declares.
+    """
+    alias, task_id = (task.backend, task.id) if isinstance(task, TaskResult) else (DEFAULT_TASK_BACKEND_ALIAS, task)
+    backend: Any = task_backends[alias]
+    if not hasattr(backend, "signal"):
+        raise InvalidTask(f"The backend {alias!r} of TASKS has no signals: {type(backend).__qualname__}.")
+    return bool(backend.signal(task_id, name, payload, by=by))
 
 
 def next_try(failed: Any, error: BaseException, result: AnyResult) -> float | None:

@@ -38,6 +38,7 @@ urlpatterns = [
     _route("api/v1/tasks/<task_id>", tasks.TaskView, "task"),
     _route("api/v1/tasks/<task_id>/explain", tasks.TaskExplainView, "task-explain"),
     _route("api/v1/tasks/<task_id>/priority", tasks.TaskPriorityView, "task-priority"),
+    _route("api/v1/tasks/<task_id>/signal", tasks.TaskSignalView, "task-signal"),
     _route("api/v1/queue/stats", queues.StatsView, "queue-stats"),
     _route("api/v1/queues", queues.QueueListView, "queue-list"),
     _route("api/v1/queues/<name>", queues.QueueView, "queue"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -16,6 +16,7 @@ from django.tasks.base import TaskContext, TaskError
 
 from queue_app.core import trace
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome
+from queue_app.core.signals import Fields
 from queue_app.core.steps import Step
 from queue_app.exceptions import Interruption, StepRefused, TaskCancelled
 from queue_app.results import earlier_attempts
@@ -50,6 +51,9 @@ class AttemptStore(Protocol):
     def atomic_step(self, task: ClaimedTask, run: Callable[[], Step]) -> Step:
         """Run a step and store it in one transaction; raise ``AttemptLost`` as ``record_step`` does."""
 
+    def await_signal(self, task: ClaimedTask, step: Step, schema: Fields | None) -> Step:
+        """Take a signal for a step, or store that it waits or that its time is over; return the step as stored."""
+
 
 class LocalStore:
     """Reads and writes the rows in this process."""
@@ -58,6 +62,7 @@ class LocalStore:
     stored_steps = staticmethod(step_service.stored_steps)
     record_step = staticmethod(step_service.record_step)
     atomic_step = staticmethod(step_service.atomic_step)
+    await_signal = staticmethod(step_service.await_signal)
 
 
 LOCAL_STORE: Final = LocalStore()
@@ -142,6 +147,10 @@ class _HeldSteps:
     def record(self, step: Step) -> None:
         with shield(self._held):
             self._held.store.record_step(self._held.task, step)
+
+    def wait_for(self, step: Step, schema: Fields | None) -> Step:
+        with shield(self._held):
+            return self._held.store.await_signal(self._held.task, step, schema)
 
     def run_atomic(self, run: Callable[[], Step]) -> Step:
         return self._held.store.atomic_step(self._held.task, run)
@@ -228,6 +237,22 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
         is stored. Code before it that is no step runs again.
         """
         return self._steps().sleep(duration)
+
+    def wait_for(
+        self,
+        signal: str,
+        *,
+        timeout: float | timedelta | datetime | None = None,
+        schema: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Return the payload of the next signal of this name; end the attempt until it arrives.
+
+        ``queue_app.signal``, the API and the page of the task send signals. Each is taken once, in order; signals that
+        arrive early are kept. After ``timeout`` (seconds, or an aware time), ``SignalTimeout`` is raised. ``schema``
+        declares the fields of the payload, such as ``{"approved": bool}``: the task's page shows a form with them. Like
+        ``sleep`` it counts no failure and holds no slot. In a coroutine, await it.
+        """
+        return self._steps().wait_for(signal, timeout, schema)
 
     def _steps(self) -> AttemptSteps:
         held = self.held

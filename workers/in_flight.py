@@ -103,7 +103,7 @@ class InFlight:
         if outcome.failure is not None:
             what = "cancelled" if outcome.failure.reason == "cancelled" else "failed"
         else:
-            what = "completed" if outcome.snooze is None and outcome.throttle is None else "postponed"
+            what = "completed" if outcome.is_completion else "postponed"
             if logger.isEnabledFor(logging.DEBUG):
                 seconds = (outcome.finished_at - outcome.started_at).total_seconds()
                 logger.debug("%s %s after %.3f s (task %s)", task.task_type, what, seconds, task.id)

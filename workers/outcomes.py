@@ -67,6 +67,8 @@ def set_failed(result: AnyResult, failure: TaskFailure, finished_at: Any) -> Non
 
 def ended(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
     """Return the outcome of an attempt that raised ``error``: a failure, or a request to run again later."""
+    if isinstance(error, Suspended) and error.seconds is None:
+        return held.outcome(began, waits=True)
     if isinstance(error, Snooze | Suspended):
         return held.outcome(began, snooze=error.seconds)
     if isinstance(error, Throttle):

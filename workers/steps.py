@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Protocol
@@ -18,9 +18,10 @@ from typing import Any, Protocol
 from asgiref.sync import sync_to_async
 
 from queue_app.core import steps
+from queue_app.core.signals import Fields, read_schema
 from queue_app.core.steps import STEP_NAME_LENGTH, Step, StepKind
-from queue_app.exceptions import MAX_DEFER_SECONDS, InvalidTaskData, StepRefused, StepsChanged, Suspended
-from queue_app.services.enqueue.validate import check_aware, check_text, result_text
+from queue_app.exceptions import MAX_DEFER_SECONDS, InvalidTaskData, SignalTimeout, StepRefused, StepsChanged, Suspended
+from queue_app.services.enqueue.validate import check_aware, check_signal_name, check_text, result_text
 
 
 class StepStore(Protocol):
@@ -31,6 +32,9 @@ class StepStore(Protocol):
 
     def record(self, step: Step) -> None:
         """Store a step; raise ``AttemptLost`` if the attempt has lost its task."""
+
+    def wait_for(self, step: Step, schema: Fields | None) -> Step:
+        """Take a signal for the step, or store that it waits or that its time is over; return the step as stored."""
 
     def run_atomic(self, run: Callable[[], Step]) -> Step:
         """Run and store a step in one transaction; raise ``AttemptLost`` as ``record`` does."""
@@ -76,6 +80,19 @@ class AttemptSteps:
         suspend = partial(self._sleep, self._next(name), name, until)
         return sync_to_async(suspend)() if _in_event_loop() else suspend()
 
+    def wait_for(
+        self, signal: str, timeout: float | timedelta | datetime | None, schema: Mapping[str, Any] | None
+    ) -> Any:
+        """Return the payload of a signal, or suspend the attempt until it arrives; awaitable as in ``sleep``."""
+        check_signal_name(signal)
+        until = timeout if timeout is None or isinstance(timeout, datetime) else self._now() + _positive(timeout)
+        if until is not None:
+            check_aware(until, "timeout")
+        name = self._numbered(f"wait for {signal}")
+        new = Step(self._next(name), name, StepKind.SIGNAL, until=until, signal=signal, is_done=False)
+        wait = partial(self._wait_for, new, read_schema(schema))
+        return sync_to_async(wait)() if _in_event_loop() else wait()
+
     def check_end(self) -> None:
         """Check how the task's function returned: suspend again if it caught that, and miss no stored step."""
         if self._suspended is not None:
@@ -108,6 +125,16 @@ class AttemptSteps:
         left = ((found.until or until) - self._now()).total_seconds()
         if left > 0:
             self._suspend(Suspended(left))
+
+    def _wait_for(self, new: Step, schema: Fields | None) -> Any:
+        found = self._find(new.position, new.name)
+        if found is None or not found.is_done:  # the first call decides until when
+            found = self._store.wait_for(found or new, schema)
+        if not found.is_done:
+            self._suspend(Suspended(None))
+        if found.kind == StepKind.TIMEOUT:
+            raise SignalTimeout(f"The signal {new.signal!r} did not arrive until {found.until:%Y-%m-%d %H:%M:%S %Z}.")
+        return _value(found)
 
     def _suspend(self, suspension: Suspended) -> None:
         self._suspended = suspension
@@ -160,7 +187,7 @@ def _value(step: Step) -> Any:
 def _positive(duration: float | timedelta) -> timedelta:
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
     if not 0 <= seconds <= MAX_DEFER_SECONDS:  # false for NaN too
-        raise ValueError(f"A task can sleep for 0 to {MAX_DEFER_SECONDS:.0f} seconds, not {duration!r}.")
+        raise ValueError(f"A task can sleep or wait for 0 to {MAX_DEFER_SECONDS:.0f} seconds, not {duration!r}.")
     return timedelta(seconds=seconds)
 
 

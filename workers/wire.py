@@ -44,6 +44,7 @@ def outcome_form(outcome: Outcome) -> dict[str, Any]:
         "failure": outcome.failure and asdict(outcome.failure),
         "snooze": outcome.snooze,
         "throttle": outcome.throttle,
+        "waits": outcome.waits,
     }
 
 
@@ -56,6 +57,7 @@ def outcome_of(form: dict[str, Any], held: ClaimedAttempt, began: float) -> Outc
         failure=failure and TaskFailure(**failure),
         snooze=form["snooze"],
         throttle=throttle and Throttling(*throttle),
+        waits=form["waits"],
     )
 
 

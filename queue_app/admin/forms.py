@@ -90,13 +90,18 @@ class EditForm(forms.Form):
 
     def clean_parameters(self) -> dict[str, Any]:
         """Return the JSON object; the service decides whether it may be stored."""
-        try:
-            value = json.loads(self.cleaned_data["parameters"], object_pairs_hook=_without_repeats)
-        except (ValueError, RecursionError) as error:
-            raise forms.ValidationError(_("This is not JSON: %(error)s") % {"error": error}) from None
+        value = read_json(self.cleaned_data["parameters"])
         if not isinstance(value, dict):
             raise forms.ValidationError(_('Parameters are a JSON object, for example {"order": 17}.'))
         return value
+
+
+def read_json(text: str) -> Any:
+    """Return the value of a JSON text; raise ``ValidationError``."""
+    try:
+        return json.loads(text, object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise forms.ValidationError(_("This is not JSON: %(error)s") % {"error": error}) from None
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

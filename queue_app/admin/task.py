@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
+from queue_app.admin.approvals import ApprovalMixin
 from queue_app.admin.bulk import PRIORITY_ACTIONS
 from queue_app.admin.columns import column, queue_and_user, two_lines
 from queue_app.admin.filters import (
@@ -51,7 +52,7 @@ class TaskChangeList(AnnotatedChangeList):
 
 
 @admin.register(Task)
-class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
+class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnlyAdmin[Task]):
     """The tasks, newest first."""
 
     changelist_class = TaskChangeList
@@ -129,6 +130,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ReadOnlyAdmin[Task]):
             "detail": load_detail(found, timezone.now(), may_view_payload=self.may_view_payload(request)),
             "bands": [(band.label, band.value == found.priority) for band in Band],
             **self.buttons(request, found),
+            "may_signal": self.has_send_permission(request),
             "may_view_workers": request.user.has_perm("queue_app.view_worker"),
             "may_view_queues": request.user.has_perm("queue_app.view_queue"),
             "may_view_letters": request.user.has_perm("queue_app.view_deadletter"),

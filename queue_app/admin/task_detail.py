@@ -11,13 +11,15 @@ from queue_app.core.redaction import redact, redact_value
 from queue_app.core.states import WAITING
 from queue_app.dashboard import labels
 from queue_app.displayed_payload import displayed_payload
-from queue_app.models import DeadLetter, Task, TaskPayload, TaskResult, Worker
+from queue_app.models import DeadLetter, Signal, StepResult, Task, TaskPayload, TaskResult, Worker
 from queue_app.models.running import TaskLog, TaskProgress
 from queue_app.registry import known
 from queue_app.services.read.explain import explain_task
 from queue_app.services.read.inspect import effective_options
 
 MAX_ATTEMPTS = 25
+#: Maximum number of steps, and of signals, on a task's page.
+MAX_STEPS = 200
 
 
 def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> dict[str, Any]:
@@ -43,6 +45,7 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
     workers = Worker.objects.in_bulk(worker_ids - {None})
     found = spans(task, displayed, now)
     waited = sum(span.seconds for span in found if span.kind == "wait")
+    detail |= _steps_and_signals(task, secrets, may_view_payload=may_view_payload)
     return detail | {
         "worker": workers.get(task.worker_id) if task.worker_id else None,
         "attempts": [
@@ -65,6 +68,17 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
         "letter": DeadLetter.objects.filter(task_id=task.pk, replayed_at__isnull=True).first(),
         "hints": [reason.text for reason in explain_task(task).reasons] if task.status in WAITING else [],
     }
+
+
+def _steps_and_signals(task: Task, secrets: frozenset[str], *, may_view_payload: bool) -> dict[str, Any]:
+    """Return the steps and the signals of a task for its page, and what it waits for."""
+    steps = list(StepResult.objects.filter(task_id=task.pk).order_by("position")[:MAX_STEPS]) if task.attempt else []
+    signals = list(Signal.objects.filter(task_id=task.pk).order_by("id")[:MAX_STEPS])
+    for row in steps:
+        row.value = redact_value(row.value, secrets) if may_view_payload else None
+    for sent in signals:
+        sent.payload = redact_value(sent.payload, secrets) if may_view_payload else None
+    return {"steps": steps, "signals": signals, "awaited": next((one for one in steps if one.done_at is None), None)}
 
 
 def pretty(value: Any) -> str:

@@ -55,6 +55,8 @@ PAUSE: Final = Shape("paused", "paused_at", "paused_by", "paused_reason", "resum
 limit: Final = Shape("id", "scope", "name", "current_concurrent", *PACE, *PAUSE.names)
 ATTEMPT: Final = Shape("attempt", "worker_id", "started_at", "finished_at", "exception_class")
 OPTIONS: Final = Shape("timeout", "max_retries", "retry_delay")
+STEP: Final = Shape("position", "name", "kind", "attempt", "signal", "until", "stored_at", "done_at")
+SIGNAL: Final = Shape("id", "name", "sent_at", "taken_at")
 PROGRESS: Final = Shape("attempt", "fraction", "message", "updated_at")
 LETTER: Final = Shape(
     "id", "task_id", "task_type", "queue", "priority", "user", "reason", "attempts", "exception_class", "died_at",
@@ -122,6 +124,18 @@ def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
         if inside
         else None,
         "result": redact_value(found.result, secrets) if visible else None,
+        "steps": [
+            STEP(step) | {"schema": step.schema, "value": redact_value(step.value, secrets) if visible else None}
+            for step in found.steps
+        ],
+        "signals": [
+            SIGNAL(sent)
+            | {
+                "sent_by": sent.sent_by if user.is_staff else None,
+                "payload": redact_value(sent.payload, secrets) if visible else None,
+            }
+            for sent in found.signals
+        ],
     }
 
 

@@ -278,7 +278,8 @@ class Outcome:
     """How one attempt ended: with ``result`` (JSON text, ``None`` for null), with ``failure``, or put off.
 
     ``snooze`` delays the task by that many seconds without counting a failure. ``throttle`` returns the
-    task to its place in the queue and closes one of its gates for a while.
+    task to its place in the queue and closes one of its gates for a while. ``waits``: the task waits for the signal
+    that its step names.
     """
 
     task: ClaimedTask
@@ -288,8 +289,14 @@ class Outcome:
     failure: TaskFailure | None = None
     snooze: float | None = None
     throttle: Throttling | None = None
+    waits: bool = False
     #: The exception itself, if this process raised it in a last attempt; for the log, never stored.
     error: BaseException | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_completion(self) -> bool:
+        """Whether the function has returned."""
+        return self.failure is None and self.snooze is None and self.throttle is None and not self.waits
 
 
 @dataclass(frozen=True, slots=True)

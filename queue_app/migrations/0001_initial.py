@@ -667,6 +667,7 @@ class Migration(migrations.Migration):
                 ('value', models.JSONField(blank=True, null=True)),
                 ('signal', models.CharField(blank=True, default='', max_length=100)),
                 ('until', models.DateTimeField(blank=True, null=True)),
+                ('schema', models.JSONField(blank=True, null=True)),
                 ('stored_at', models.DateTimeField()),
                 ('done_at', models.DateTimeField(blank=True, null=True)),
                 ('task', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='steps', to='queue_app.task')),
@@ -674,6 +675,37 @@ class Migration(migrations.Migration):
             options={
                 'constraints': [models.UniqueConstraint(fields=('task', 'name'), name='taskqueue_step_once')],
             },
+        ),
+        migrations.CreateModel(
+            name='Signal',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(max_length=100)),
+                ('payload', models.JSONField(blank=True, null=True)),
+                ('sent_at', models.DateTimeField()),
+                ('sent_by', models.CharField(blank=True, default='', max_length=150)),
+                ('taken_at', models.DateTimeField(blank=True, null=True)),
+            ],
+            options={
+                'permissions': [('send_signal', 'Can send signals to tasks, such as approvals')],
+            },
+        ),
+        migrations.AddIndex(
+            model_name='task',
+            index=models.Index(condition=models.Q(('attempt__gt', 0), ('queued_at__isnull', True), ('status', 'blocked')), fields=['run_after'], name='taskqueue_signal_timeouts'),
+        ),
+        migrations.AddField(
+            model_name='signal',
+            name='task',
+            field=models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='signals', to='queue_app.task'),
+        ),
+        migrations.AddIndex(
+            model_name='signal',
+            index=models.Index(fields=['task', 'id'], name='taskqueue_signals'),
+        ),
+        migrations.AddIndex(
+            model_name='signal',
+            index=models.Index(condition=models.Q(('taken_at__isnull', True)), fields=['task', 'name', 'id'], name='taskqueue_untaken'),
         ),
         migrations.RunSQL(VACUUM, migrations.RunSQL.noop, hints={"model_name": "task"}),
         migrations.CreateModel(

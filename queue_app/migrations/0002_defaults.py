@@ -22,7 +22,7 @@ OPERATOR = (
     *VIEWER, "view_payload", "cancel_task", "reprioritise_task", "retry_task", "pause_queue", "pause_limit",
     "pause_schedule", "run_schedule",
     "drain_worker",
-    "replay_deadletter", "discard_deadletter", "add_savedview", "delete_savedview",
+    "replay_deadletter", "discard_deadletter", "send_signal", "add_savedview", "delete_savedview",
 )
 ADMIN = (
     *OPERATOR, "add_queue", "change_queue", "delete_queue", "add_limit", "change_limit", "delete_limit",

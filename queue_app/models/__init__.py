@@ -18,6 +18,7 @@ from queue_app.models.running import TaskProgress as TaskProgress
 from queue_app.models.saved_view import SavedView as SavedView
 from queue_app.models.schedule import Schedule as Schedule
 from queue_app.models.schedule import ScheduleTick as ScheduleTick
+from queue_app.models.signal import Signal as Signal
 from queue_app.models.task import Task as Task
 from queue_app.models.task import TaskAttempt as TaskAttempt
 from queue_app.models.task import TaskPayload as TaskPayload

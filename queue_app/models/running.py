@@ -55,6 +55,7 @@ class StepResult(models.Model):
     value = models.JSONField(null=True, blank=True)
     signal = models.CharField(max_length=NAME_LENGTH, blank=True, default="")
     until = models.DateTimeField(null=True, blank=True)  # end of a sleep, or of the time to wait for the signal
+    schema = models.JSONField(null=True, blank=True)  # fields of the signal's payload; null: any payload
     stored_at = models.DateTimeField()
     done_at = models.DateTimeField(null=True, blank=True)  # null: the task waits for the signal
 

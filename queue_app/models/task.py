@@ -74,6 +74,12 @@ class Task(models.Model):
         indexes: ClassVar = [
             # services.due: scheduled tasks whose time has come
             models.Index(fields=["run_after"], condition=Q(status=Status.SCHEDULED), name="taskqueue_due"),
+            # services.due: tasks that waited for a signal in vain
+            models.Index(
+                fields=["run_after"],
+                condition=Q(status=Status.BLOCKED, attempt__gt=0, queued_at__isnull=True),
+                name="taskqueue_signal_timeouts",
+            ),
             # services.reconcile and rebuild: queued rows by age, in pages
             models.Index(fields=["queued_at", "id"], condition=Q(status=Status.QUEUED), name="taskqueue_waiting"),
             # lists of blocked tasks, and the sweep that looks for forgotten ones

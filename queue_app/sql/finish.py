@@ -85,6 +85,30 @@ def snooze(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
     return _by_attempt(fetch_all(_SNOOZE, params))
 
 
+# The caller has locked the rows. If a signal came before that, or the time is over, the task is due now.
+_WAIT: Final = """
+UPDATE queue_app_task AS t
+SET status = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN step.is_over THEN 'scheduled'
+        ELSE 'blocked' END,
+    run_after = CASE WHEN step.is_over THEN clock_timestamp() ELSE step.until END, queued_at = NULL, deadline = NULL,
+    finished_at = CASE WHEN t.cancel_requested_at IS NULL THEN NULL ELSE clock_timestamp() END
+FROM (
+    SELECT v.*, step.until, COALESCE(step.until <= statement_timestamp(), false) OR EXISTS (
+        SELECT FROM queue_app_signal AS s WHERE s.task_id = v.id AND s.name = step.signal AND s.taken_at IS NULL
+    ) AS is_over
+    FROM unnest(%s::uuid[], %s::int[], %s::uuid[]) AS v (id, attempt, worker_id)
+        JOIN queue_app_stepresult AS step ON step.task_id = v.id AND step.done_at IS NULL
+) AS step
+WHERE t.id = step.id AND t.attempt = step.attempt AND t.worker_id = step.worker_id AND t.status = 'executing'
+RETURNING t.id, t.attempt, t.status
+"""
+
+
+def wait(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
+    """Let tasks wait for their signals; return {(id, attempt): status now} as ``complete`` does."""
+    return _by_attempt(fetch_all(_WAIT, _fence(outcomes)))
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The consequence of a failed attempt: a retry after ``retry_in`` seconds, else the final ``status``."""

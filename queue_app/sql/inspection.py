@@ -17,7 +17,9 @@ SELECT {_SELECTED}, clock_timestamp(), payload.args::text, payload.parameters::t
     queue.timeout_seconds, queue.max_retries,
     (SELECT jsonb_agg(jsonb_build_array(priority, max_retries, timeout_seconds, promote_after_seconds))::text
         FROM queue_app_prioritypolicy),
-    EXISTS (SELECT 1 FROM queue_app_taskattempt AS attempt WHERE attempt.task_id = t.id)
+    EXISTS (SELECT 1 FROM queue_app_taskattempt AS attempt WHERE attempt.task_id = t.id),
+    EXISTS (SELECT 1 FROM queue_app_stepresult AS step WHERE step.task_id = t.id)
+        OR EXISTS (SELECT 1 FROM queue_app_signal AS s WHERE s.task_id = t.id)
 FROM queue_app_task AS t
     LEFT JOIN queue_app_taskpayload AS payload ON payload.task_id = t.id
     LEFT JOIN queue_app_taskresult AS result ON result.task_id = t.id
@@ -52,6 +54,7 @@ class Inspected(NamedTuple):
     queue: QueueOptions
     policies: dict[int, BandPolicy]
     has_failed: bool  # whether a failed attempt is recorded
+    has_steps: bool  # or signals
 
 
 def inspect(task_id: uuid.UUID, user: str | None) -> Inspected | None:
@@ -60,7 +63,7 @@ def inspect(task_id: uuid.UUID, user: str | None) -> Inspected | None:
     if not found:
         return None
     values, rest = found[0][: len(_NAMES)], found[0][len(_NAMES) :]
-    at, args, parameters, result, timeout, retries, policies, has_failed = rest
+    at, args, parameters, result, timeout, retries, policies, has_failed, has_steps = rest
     return Inspected(
         task=Task.from_db(alias(), _NAMES, values),
         at=at,
@@ -70,4 +73,5 @@ def inspect(task_id: uuid.UUID, user: str | None) -> Inspected | None:
         queue=QueueOptions(timeout, retries),
         policies={band: BandPolicy(*rest) for band, *rest in json.loads(policies or "[]")},
         has_failed=has_failed,
+        has_steps=has_steps,
     )

@@ -23,11 +23,12 @@ _ANY_PAUSE_OVER: Final = " OR ".join(
 
 # Compares the earliest task instead of asking for existence. For existence, PostgreSQL could choose the index of
 # waiting tasks by queue while the tables are empty, and keep it. The order leaves only one index that needs no sort.
-_DUE: Final = """
-COALESCE((
-    SELECT run_after FROM queue_app_task WHERE status = 'scheduled' {recently} ORDER BY run_after LIMIT 1
-) <= statement_timestamp(), false)
-"""
+_DUE: Final = " OR ".join(
+    f"""COALESCE((
+    SELECT run_after FROM queue_app_task WHERE {condition} {{recently}} ORDER BY run_after LIMIT 1
+) <= statement_timestamp(), false)"""
+    for condition in ("status = 'scheduled'", waiting.TIMED_OUT)
+)
 # PostgreSQL puts the live workers into a hash table; a join would look up the worker of every task.
 _ORPHANS: Final = """
 EXISTS (SELECT FROM queue_app_task WHERE status = 'executing'

@@ -33,7 +33,8 @@ results AS (DELETE FROM queue_app_taskresult USING doomed WHERE task_id = doomed
 attempts AS (DELETE FROM queue_app_taskattempt USING doomed WHERE task_id = doomed.id),
 progress AS (DELETE FROM queue_app_taskprogress USING doomed WHERE task_id = doomed.id),
 logs AS (DELETE FROM queue_app_tasklog USING doomed WHERE task_id = doomed.id),
-steps AS (DELETE FROM queue_app_stepresult USING doomed WHERE task_id = doomed.id)
+steps AS (DELETE FROM queue_app_stepresult USING doomed WHERE task_id = doomed.id),
+signals AS (DELETE FROM queue_app_signal USING doomed WHERE task_id = doomed.id)
 DELETE FROM queue_app_task AS t USING doomed WHERE t.id = doomed.id RETURNING t.finished_at
 """
 

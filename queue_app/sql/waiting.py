@@ -14,17 +14,24 @@ from queue_app.sql.database import fetch_all
 
 #: Condition for scheduled tasks whose time has come within the last minute, or comes later.
 RECENTLY: Final = "run_after > statement_timestamp() - interval '1 minute'"
+#: Condition for tasks that waited for a signal, if their time (``run_after``) is over.
+TIMED_OUT: Final = "status = 'blocked' AND attempt > 0 AND queued_at IS NULL"
 # Tasks that become due together are queued in the order of their times, 8 µs apart: the resolution of a score.
 _DUE: Final = f"""
 WITH due AS (
     SELECT id, run_after FROM queue_app_task WHERE status = 'scheduled' AND run_after <= statement_timestamp()
     ORDER BY run_after LIMIT %s FOR UPDATE SKIP LOCKED
+), late AS (
+    SELECT id, run_after FROM queue_app_task AS t
+    WHERE {TIMED_OUT} AND run_after <= statement_timestamp()
+        AND EXISTS (SELECT FROM queue_app_stepresult AS step WHERE step.task_id = t.id AND step.done_at IS NULL)
+    ORDER BY run_after LIMIT %s FOR UPDATE SKIP LOCKED
 ), placed AS (
     SELECT id, now.clock + (row_number() OVER (ORDER BY run_after, id) - 1) * interval '8 microseconds' AS queued_at
-    FROM due, (SELECT clock_timestamp() AS clock) AS now
+    FROM (TABLE due UNION ALL TABLE late) AS due, (SELECT clock_timestamp() AS clock) AS now
 )
 UPDATE queue_app_task AS t SET status = 'queued', queued_at = placed.queued_at
-FROM placed WHERE t.id = placed.id AND t.status = 'scheduled'
+FROM placed WHERE t.id = placed.id AND t.status IN ('scheduled', 'blocked')
 RETURNING {REF}
 """
 _DUE_RECENTLY: Final = _DUE.replace("ORDER BY run_after LIMIT", f"AND {RECENTLY} ORDER BY run_after LIMIT")
@@ -91,7 +98,7 @@ _BEGINNING: Final = ("-infinity", uuid.UUID(int=0))
 
 def make_due(limit: int, *, recent: bool = False) -> list[TaskRef]:
     """Queue at most ``limit`` scheduled tasks whose time has come, or has come ``recent``ly, earliest first."""
-    return sorted(_refs(_DUE_RECENTLY if recent else _DUE, [limit]), key=lambda ref: ref.queued_at)
+    return sorted(_refs(_DUE_RECENTLY if recent else _DUE, [limit, limit]), key=lambda ref: ref.queued_at)
 
 
 def cancel(ids: Sequence[uuid.UUID]) -> list[tuple[Status, uuid.UUID | None, TaskRef]]:

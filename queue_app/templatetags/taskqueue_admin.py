@@ -1,5 +1,6 @@
 """Tags and filters of the admin's pages. Loads without ``django.contrib.admin``."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,9 @@ from queue_app.services.read.stats import QueueSummary
 
 register = template.Library()
 
+#: Maximum number of characters of a value in a table.
+MAX_LINE = 300
+
 
 def _or_dash(text: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a filter that shows a dash for ``None``."""
@@ -27,6 +31,7 @@ register.filter("tq_age", _or_dash(labels.age))
 register.filter("tq_band", labels.band_label)
 register.filter("tq_duration", _or_dash(labels.duration))
 register.filter("tq_json", labels.json_html)
+register.filter("tq_line", lambda value: json.dumps(value, ensure_ascii=False)[:MAX_LINE])
 register.filter("tq_number", _or_dash(lambda value: formats.number_format(value, use_l10n=True, force_grouping=True)))
 register.filter("tq_status", labels.status_label)
 register.filter("tq_time", _or_dash(labels.exact_moment))

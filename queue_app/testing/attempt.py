@@ -6,17 +6,19 @@ from datetime import datetime, timedelta
 from traceback import format_exception
 from typing import Any
 
-from django.tasks.base import TaskContext, TaskError, TaskResultStatus
+from django.tasks.base import TaskError, TaskResultStatus
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 
 from queue_app import conf
 from queue_app.core.backoff import retry_delay
 from queue_app.core.states import Status
-from queue_app.exceptions import Discard, Retry, Snooze, TaskTimeout
+from queue_app.exceptions import Discard, Retry, Snooze, Suspended, TaskTimeout
 from queue_app.services.enqueue.validate import result_text
 from queue_app.tasks import AnyResult, next_try
+from queue_app.testing import steps
 from queue_app.testing.stored import StoredCall
+from queue_app.workers.steps import AttemptSteps
 
 WORKER = "memory"
 
@@ -41,9 +43,12 @@ def run(
         _check_time(call, now, timeout)
     except KeyboardInterrupt:
         raise
-    except Snooze as snooze:
+    except (Snooze, Suspended) as delay:
         call.worker_ids.pop()
-        _later(call, snooze.seconds)
+        if delay.seconds is None:
+            steps.wait(call)
+        else:
+            _later(call, delay.seconds)
         return
     except BaseException as error:  # noqa: BLE001 - like a worker: any exception is a failure
         _fail(call, error, retries, result_of)
@@ -56,7 +61,11 @@ def run(
 def _call(call: StoredCall, seen: AnyResult) -> str | None:
     args, kwargs = json.loads(call.args), json.loads(call.kwargs)
     if call.task.takes_context:
-        args = [TaskContext(task_result=seen), *args]
+        attempted = AttemptSteps(steps.MemorySteps(call), lambda: timezone.now(), is_first=False)  # noqa: PLW0108 - patched
+        context = steps.MemoryContext(task_result=seen, attempt_number=call.failures + 1, steps=attempted)
+        value = call.task.call(context, *args, **kwargs)
+        attempted.check_end()
+        return result_text(value)
     return result_text(call.task.call(*args, **kwargs))
 
 

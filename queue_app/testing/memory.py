@@ -12,16 +12,16 @@ from django.tasks.exceptions import TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 from django.utils import timezone
 
-from queue_app.core.ids import uuid7
+from queue_app.core.ids import Id, uuid7
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import effective_band
 from queue_app.core.signatures import check_arguments, check_calls
-from queue_app.core.states import Status
-from queue_app.exceptions import IdempotencyConflict
+from queue_app.core.states import WAITING, Status
+from queue_app.exceptions import IdempotencyConflict, TaskNotFound
 from queue_app.registry import AnyTask
 from queue_app.results import RESULT_STATUS
 from queue_app.tasks import AnyResult, QueueTask
-from queue_app.testing import attempt
+from queue_app.testing import attempt, steps
 from queue_app.testing.clock import current, freeze
 from queue_app.testing.limits import QueueLimits
 from queue_app.testing.stored import StoredCall, as_json, existence
@@ -39,7 +39,6 @@ POLICIES = {
 }
 #: Maximum number of attempts of one ``drain``.
 MAX_ATTEMPTS = 10_000
-_WAITING = {Status.SCHEDULED, Status.QUEUED}
 
 
 class MemoryBackend(BaseTaskBackend):
@@ -117,10 +116,17 @@ class MemoryBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> AnyResult:
         """Return the result of a task; raise ``TaskResultDoesNotExist`` for an unknown id."""
-        for call in self.calls:
-            if call.id == result_id:
-                return self._result(call)
-        raise TaskResultDoesNotExist(result_id)
+        call = self._found(result_id)
+        if call is None:
+            raise TaskResultDoesNotExist(result_id)
+        return self._result(call)
+
+    def signal(self, task_id: Id, name: str, payload: Any = None, *, by: str = "") -> bool:
+        """Send a signal to a task; return whether the task waits for it. Raises the real backend's errors."""
+        call = self._found(str(task_id))
+        if call is None:
+            raise TaskNotFound(f"There is no task {task_id}.")
+        return steps.send(call, name, payload)
 
     # -- for tests -----------------------------------------------------------------------------
 
@@ -171,11 +177,13 @@ class MemoryBackend(BaseTaskBackend):
         now = timezone.now()
         best: tuple[tuple[Any, ...], StoredCall, datetime] | None = None
         for call in self.calls:
-            if call.status not in _WAITING or queue not in {None, call.task.queue_name}:
+            if call.status not in WAITING or queue not in {None, call.task.queue_name}:
                 continue
             if capabilities is not None and not set(call.option("capabilities", ())) <= set(capabilities):
                 continue
-            due = call.queued_at or call.run_after or now
+            due = steps.due_at(call, now)
+            if due is None:
+                continue
             limits = self._limits.get(call.task.queue_name)
             free = now if limits is None else limits.free_at(now)
             if free is None:
@@ -195,6 +203,9 @@ class MemoryBackend(BaseTaskBackend):
             retries = retries if limits.max_retries is None else limits.max_retries
             timeout = timeout if limits.timeout_seconds is None else limits.timeout_seconds
         attempt.run(call, retries, timeout, sender=type(self), result_of=self._result)
+
+    def _found(self, task_id: str) -> StoredCall | None:
+        return next((call for call in self.calls if call.id == task_id), None)
 
     def _holder_of(self, key: str, user: str) -> StoredCall | None:
         for call in self.calls:

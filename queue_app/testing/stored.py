@@ -12,7 +12,9 @@ from django.utils.json import normalize_json
 from queue_app import conf
 from queue_app.core.payload import dump_json
 from queue_app.core.priorities import Band, band_from_django
+from queue_app.core.signals import Fields
 from queue_app.core.states import Status
+from queue_app.core.steps import Step
 from queue_app.exceptions import UnserializableParameters
 from queue_app.registry import AnyTask
 
@@ -39,6 +41,9 @@ class StoredCall:
     finished_at: datetime | None = None
     value: str | None = None
     unique_key: str | None = None
+    steps: dict[str, Step] = field(default_factory=dict)  # by name, in order
+    signals: list[tuple[str, str | None]] = field(default_factory=list)  # (name, payload as JSON) that no step took
+    schema: Fields | None = None  # of the signal that it waits for
 
     @property
     def band(self) -> Band:

@@ -21,6 +21,7 @@ from queue_app.models import (
     Queue,
     QueueStats,
     Schedule,
+    StepResult,
     Task,
     TaskAttempt,
     TaskPayload,
@@ -187,3 +188,14 @@ class StaffFactory(DjangoModelFactory):
         found = Permission.objects.filter(content_type__app_label="queue_app", codename__in=codenames or ())
         assert len(found) == len(codenames or ())
         self.user_permissions.set(found)
+
+
+def let_wait(task: Task, signal: str = "approved", **fields: Any) -> Task:
+    """Let a task wait for a signal, as its first attempt does; ``fields`` are those of the step."""
+    move(task, "executing")
+    StepResult.objects.create(
+        task=task, name=f"wait for {signal}", position=1, kind="signal", attempt=1, signal=signal,
+        stored_at=timezone.now(), **fields,
+    )  # fmt: skip
+    Task.objects.filter(pk=task.pk).update(status="blocked", queued_at=None, run_after=fields.get("until"))
+    return Task.objects.get(pk=task.pk)

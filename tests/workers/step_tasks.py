@@ -12,6 +12,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from queue_app import task
+from queue_app.exceptions import SignalTimeout
 from queue_app.models import Queue
 
 calls: list[str] = []
@@ -109,3 +110,26 @@ async def bad_atomic(context) -> None:
 def unstorable(context) -> None:
     """Return what JSON cannot hold."""
     context.step("set", work, "set", {1})
+
+
+@task(takes_context=True)
+def refund(context, *, timeout: float | None = None) -> Any:
+    """Wait for an approval between two steps."""
+    context.step("before", work, "before")
+    try:
+        answer = context.wait_for("approved", timeout=timeout, schema={"ok": bool, "note": {"required": False}})
+    except SignalTimeout:
+        answer = "late"
+    return context.step("after", work, "after", answer)
+
+
+@task(takes_context=True)
+def collect(context, count: int) -> list[Any]:
+    """Take several signals of one name."""
+    return [context.wait_for("item") for _ in range(count)]
+
+
+@task(takes_context=True)
+async def acollect(context, count: int) -> list[Any]:
+    """Do the same in a coroutine."""
+    return [await context.wait_for("item") for _ in range(count)]

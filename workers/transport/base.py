@@ -7,6 +7,7 @@ from typing import Protocol
 from django.tasks.base import TaskError
 
 from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
+from queue_app.core.signals import Fields
 from queue_app.core.steps import Step
 from queue_app.exceptions import StepRefused
 from queue_app.index import Profile
@@ -115,6 +116,10 @@ class Transport(Protocol):
             "An atomic step needs the database, which this worker reaches only over HTTP. Run the task on a worker with"
             " access to the database, or call the step without atomic=True."
         )
+
+    def await_signal(self, task: ClaimedTask, step: Step, schema: Fields | None) -> Step:
+        """Take a signal for a step, or store that it waits or that its time is over; return the step as stored."""
+        raise StepRefused("This worker has no access to the database, where signals are stored.")
 
     def make_due(self) -> int:
         """Queue scheduled tasks whose time has come; return their number."""

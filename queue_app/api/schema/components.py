@@ -10,7 +10,17 @@ from queue_app.api.serializers.base import Schema
 from queue_app.api.serializers.kinds import OBJECT, TIME, UUID
 from queue_app.core.priorities import BAND_NAMES
 from queue_app.core.states import Status
-from queue_app.models import DeadLetter, Operation, PriorityPolicy, Schedule, Task, TaskAttempt, Worker
+from queue_app.models import (
+    DeadLetter,
+    Operation,
+    PriorityPolicy,
+    Schedule,
+    Signal,
+    StepResult,
+    Task,
+    TaskAttempt,
+    Worker,
+)
 from queue_app.models.dead_letter import STATE_NAMES
 from queue_app.models.fields import NamesField
 
@@ -98,6 +108,8 @@ _ATTEMPT: Final = record(
     | {"message": maybe(TEXT), "traceback": maybe(TEXT)}
 )
 _PROGRESS: Final = {"attempt": COUNT, "fraction": NUMBER, "message": maybe(TEXT), "updated_at": TIME}
+_STEP: Final = columns(StepResult, representation.STEP.names) | {"schema": maybe(OBJECT), "value": ANYTHING}
+_SIGNAL: Final = columns(Signal, representation.SIGNAL.names) | {"sent_by": maybe(TEXT), "payload": ANYTHING}
 _BANDS: Final = {"type": "object", "additionalProperties": record({"depth": COUNT, "oldest_seconds": maybe(NUMBER)})}
 _COUNTS: Final = {"type": "object", "additionalProperties": COUNT}
 _QUEUE_NUMBERS: Final = record(
@@ -162,6 +174,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "progress": maybe(record(_PROGRESS)),
             "logs": maybe(listed(record({"attempt": COUNT, "lines": listed(TEXT), "dropped": COUNT}))),
             "result": ANYTHING,
+            "steps": listed(record(_STEP)),
+            "signals": listed(record(_SIGNAL)),
         }
     ),
     "QueueNumbers": _QUEUE_NUMBERS,

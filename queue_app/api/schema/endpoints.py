@@ -37,6 +37,7 @@ _KEY: Final = header(KEY_HEADER, "A repeated request with the same key stores no
 _PREVIEW: Final = record({"dry_run": FLAG, "count": COUNT, "sample": listed(UUID)})
 _BULK: Final = record({"count": COUNT, "tasks": listed(record({"task_id": UUID, "status": STATUS, "replayed": FLAG}))})
 _MOVED: Final = record({"task_id": UUID, "status": STATUS, "priority": BAND, "queue_position": maybe(COUNT)})
+_SIGNALLED: Final = record({"signal_id": COUNT, "task_id": UUID, "awaited": FLAG})
 _DEMAND: Final = record(
     {"queue": NAME}
     | dict.fromkeys(("queued", "runnable", "active_slots", "desired_slots", "desired_workers"), COUNT)
@@ -91,6 +92,10 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
     (tasks.TaskExplainView, "GET"): Endpoint(id="explain_task", answer=OBJECT),
     (tasks.TaskPriorityView, "PUT"): Endpoint(
         id="reprioritise_task", answer=_MOVED, example={"priority": "high"}, problems=(409,),
+    ),
+    (tasks.TaskSignalView, "POST"): Endpoint(
+        id="signal_task", answer=_SIGNALLED, status=201, example={"name": "approved", "payload": {"approved": True}},
+        problems=(409,),
     ),
     (tasks.AdminTaskListView, "GET"): Endpoint(id="list_all_tasks", answer=page(ref("Task")), tag="staff"),
     (tasks.AdminTaskPriorityView, "PUT"): Endpoint(

@@ -23,6 +23,7 @@ from queue_app.services.enqueue.validate import (
     MAX_RETRIES,
     MAX_TIMEOUT_SECONDS,
     check_capabilities,
+    check_signal_name,
 )
 from queue_app.services.operations.request import MAX_LIMIT, MAX_RATE, MIN_RATE, STATES, Action, Options
 from queue_app.services.read.task_filter import TIMES, TaskFilter, seeks_hidden
@@ -96,6 +97,14 @@ def new_tasks(values: dict[str, Any], user: str, key_header: str | None) -> list
             if task.get("idempotency_key") is None:
                 task["idempotency_key"] = f"{base}-{position}"
     return [NewTask(user=user, **task) for task in values["tasks"]]
+
+
+class NewSignal(Body):
+    """A signal to a task."""
+
+    name = Field(lambda value, _: check_signal_name(value), kinds.NAME, required=True)
+    payload = Field(lambda value, _: value, {}, allow_null=True, default=None)  # the service checks it
+    reason = kinds.reason(default="")
 
 
 class PriorityChange(Body):

@@ -25,12 +25,14 @@ from queue_app.models import Task
 from queue_app.models.querysets import restricted_to
 from queue_app.services import cancel, reprioritise
 from queue_app.services.enqueue.submit import submit, submit_many
+from queue_app.services.lifecycle.signals import signal
 from queue_app.services.notify.subscribe import wait_for_end
 from queue_app.services.read.explain import explain
 from queue_app.services.read.inspect import count_tasks, export_pages, get_task, list_tasks, position_of, task_detail
 from queue_app.services.read.task_filter import TaskFilter
 
 VIEW: Final = "queue_app.view_task"
+SEND: Final = "queue_app.send_signal"
 KEY_META: Final = "HTTP_IDEMPOTENCY_KEY"  # its name in META; reading ``request.headers`` would parse every header
 
 
@@ -210,6 +212,27 @@ class TaskPriorityView(_OneTaskView):
         task.refresh_from_db()
         names = {"task_id": task.id, "status": task.status, "priority": task.band.label}
         return Response({**names, "queue_position": position_of(task)})
+
+
+class TaskSignalView(_OneTaskView):
+    """The signals of one task."""
+
+    key_scopes = MappingProxyType({"POST": "send_signal"})
+    bodies = MappingProxyType({"POST": serializers.NewSignal})
+
+    def post(self, request: Request, task_id: str) -> Response:
+        """Send a signal to a task, such as an approval.
+
+        The task gets the payload when it waits for a signal of this name; if it does not yet, the signal is kept. Also
+        for the own tasks of the caller it needs queue_app.send_signal: who asks for something may not approve it.
+        """
+        body = self.read_body(request)
+        task = self.task(request, task_id, SEND)
+        if not request.user.has_perm(SEND):
+            raise PermissionDenied(f"This needs the permission {SEND}.")
+        with self.recording(request):
+            sent = signal(task.id, body["name"], body["payload"], by=self.username(request))
+        return Response({"signal_id": sent.id, "task_id": task.id, "awaited": sent.is_awaited}, HTTPStatus.CREATED)
 
 
 class AdminTaskPriorityView(TaskPriorityView):

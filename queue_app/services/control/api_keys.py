@@ -21,11 +21,11 @@ MARK: Final = "tq"
 SECRET_LENGTH: Final = 100
 #: Permissions that a key can be limited to.
 SCOPES: Final = (
-    "add_task", "view_task", "view_payload", "cancel_task", "reprioritise_task", "retry_task", "view_deadletter",
-    "replay_deadletter", "discard_deadletter", "view_worker", "view_queue", "pause_queue", "change_queue",
-    "view_prioritypolicy", "change_prioritypolicy", "view_limit", "add_limit", "change_limit", "delete_limit",
-    "pause_limit", "view_schedule", "add_schedule", "change_schedule", "delete_schedule", "pause_schedule",
-    "run_schedule", "view_operation", "change_operation",
+    "add_task", "view_task", "view_payload", "cancel_task", "reprioritise_task", "retry_task", "send_signal",
+    "view_deadletter", "replay_deadletter", "discard_deadletter", "view_worker", "view_queue", "pause_queue",
+    "change_queue", "view_prioritypolicy", "change_prioritypolicy", "view_limit", "add_limit", "change_limit",
+    "delete_limit", "pause_limit", "view_schedule", "add_schedule", "change_schedule", "delete_schedule",
+    "pause_schedule", "run_schedule", "view_operation", "change_operation",
 )  # fmt: skip
 #: Lifetime of a key in a process's cache: a revoked key may be accepted for this long.
 CACHE_SECONDS: Final = 2.0

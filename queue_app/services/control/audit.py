@@ -19,7 +19,7 @@ ADMIN, API, COMMAND = "admin", "api", "command"
 #: Maximum number of ids that are kept of a bulk action.
 MAX_IDS: Final = 100
 #: Names of values that hold a payload or a part of one.
-PAYLOAD: Final = frozenset({"args", "kwargs", "parameters", "result", "error", "text", "lines", "traceback"})
+PAYLOAD: Final = frozenset({"args", "kwargs", "parameters", "payload", "result", "error", "text", "lines", "traceback"})
 
 
 def record(  # noqa: PLR0913 - by name

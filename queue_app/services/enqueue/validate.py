@@ -166,6 +166,11 @@ def check_queue_name(name: Any) -> str:
     return _name(name, "queue")
 
 
+def check_signal_name(name: Any) -> str:
+    """Return ``name`` if it can name a signal."""
+    return _name(name, "name")
+
+
 def check_capabilities(names: Any) -> tuple[str, ...]:
     """Return the capabilities as a lane names them: sorted and without repeats."""
     if not names:

@@ -89,21 +89,24 @@ def _store(outcomes: Sequence[Outcome]) -> tuple[dict[AttemptKey, Status], _Thro
 
     Return the new states of the tasks that the attempts still held, and the effects of throttles and failures.
     """
-    completed = [one for one in outcomes if one.failure is None and one.snooze is None and one.throttle is None]
+    completed = [one for one in outcomes if one.is_completion]
     if len(completed) == len(outcomes):  # the common case: one statement, which commits by itself
         return finish_rows.complete(completed), _Throttled(), []
     snoozed = [outcome for outcome in outcomes if outcome.snooze is not None]
     throttled = [outcome for outcome in outcomes if outcome.throttle is not None]
+    waiting = [outcome for outcome in outcomes if outcome.waits]
     verdicts = [_judge(_without_secrets(outcome)) for outcome in outcomes if outcome.failure is not None]
     held: dict[AttemptKey, Status] = {}
     closed = _Throttled()
     with atomic():
-        if len(outcomes) > 1:
+        if len(outcomes) > 1 or waiting:  # a signal that came before the lock is seen after it
             fetch_all(*claim_rows.lock_rows([outcome.task.id for outcome in outcomes]))
         if completed:
             held |= finish_rows.complete(completed)
         if snoozed:
             held |= finish_rows.snooze(snoozed)
+        if waiting:
+            held |= finish_rows.wait(waiting)
         if throttled:
             closed = _throttle(throttled)
             held |= closed.held

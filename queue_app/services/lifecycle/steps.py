@@ -4,12 +4,15 @@ Crash points: before the commit of a step, the next attempt runs the step again;
 back with ``atomic_step``, and stays without. After the commit, the next attempt reads the stored result.
 """
 
+import json
 import uuid
 from collections.abc import Callable
 
 from queue_app.core.records import ClaimedTask
+from queue_app.core.signals import Fields
 from queue_app.core.steps import Step
 from queue_app.exceptions import AttemptLost, StepRefused
+from queue_app.sql import signals
 from queue_app.sql import steps as rows
 from queue_app.sql.database import atomic, is_in_transaction
 
@@ -36,6 +39,21 @@ def atomic_step(task: ClaimedTask, run: Callable[[], Step]) -> Step:
     return step
 
 
+def await_signal(task: ClaimedTask, step: Step, schema: Fields | None) -> Step:
+    """Take the oldest signal for a step, or store that it waits, or that its time is over; return the step as stored.
+
+    Raises ``AttemptLost`` and ``StepRefused`` as ``record_step`` does.
+    """
+    check_no_transaction(step.name)
+    with atomic():
+        found = signals.take(task, step, None if schema is None else json.dumps(schema))
+    if found is None:  # it was stored before, and the answer was lost
+        found = next((one for one in rows.load(task.id) if one.name == step.name and one.is_done), None)
+    if found is None:
+        raise _lost(step.name)
+    return found
+
+
 def check_no_transaction(name: str) -> None:
     """Raise ``StepRefused`` inside a transaction."""
     if is_in_transaction():
@@ -47,4 +65,8 @@ def check_no_transaction(name: str) -> None:
 
 def _record(task: ClaimedTask, step: Step) -> None:
     if not rows.record(task, step):
-        raise AttemptLost(f"The attempt no longer holds the task, so the step {step.name!r} was not stored.")
+        raise _lost(step.name)
+
+
+def _lost(name: str) -> AttemptLost:
+    return AttemptLost(f"The attempt no longer holds the task, so the step {name!r} was not stored.")

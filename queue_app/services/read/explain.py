@@ -20,15 +20,17 @@ from queue_app.core.limit_values import Scope
 from queue_app.core.records import TaskRef
 from queue_app.core.stall import StallKind
 from queue_app.core.states import TERMINAL, Status, predicate
+from queue_app.core.steps import StepKind
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.placement import GateState, Placement
 from queue_app.index.server import index_health
-from queue_app.models import Limit, Queue, RuntimeSettings, ScheduleTick, Task, Worker
+from queue_app.models import Limit, Queue, RuntimeSettings, ScheduleTick, StepResult, Task, Worker
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.read import stalls
 from queue_app.services.read.ability import Workforce
 from queue_app.services.read.adaptive import of_gate
+from queue_app.services.read.awaited import Awaited, awaited
 from queue_app.services.read.inspect import effective_options, get_task
 from queue_app.sql.database import alias
 
@@ -63,7 +65,8 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
     elif status is Status.EXECUTING:
         reasons = [_executing(task, visible)]
     elif status is Status.BLOCKED:
-        reasons = [Reason("blocked", "It waits for other tasks of its workflow, or for a signal.")]
+        reasons = [_waits_for_signal(one) for one in awaited(task.id)]
+        reasons = reasons or [Reason("blocked", "It waits for other tasks of its workflow.")]
     elif status is Status.SCHEDULED:
         reasons = [_waits_until(task), *_pauses(task, visible), *_without_scheduler("It is not queued at its time")]
     else:
@@ -115,7 +118,19 @@ def _executing(task: Task, visible: TaskQuerySet | None) -> Reason:
     return Reason("executing", text, details=details)
 
 
+def _waits_for_signal(one: Awaited) -> Reason:
+    until = f" until {timezone.localtime(one.until):%A %Y-%m-%d %H:%M %Z}" if one.until else ""
+    details = {"signal": one.signal, "fields": one.fields}
+    return Reason("waits_for_signal", f"It waits for the signal {one.signal}{until}.", until=one.until, details=details)
+
+
 def _waits_until(task: Task) -> Reason:
+    sleep = task.attempt and StepResult.objects.using(alias()).filter(
+        task_id=task.id, kind=StepKind.SLEEP, until__gt=timezone.now()
+    )
+    if sleep and sleep.exists():
+        text = f"It sleeps until {_time(task.run_after)}, and then goes on after its last step."
+        return Reason("sleeps", text, until=task.run_after)
     if not task.failures:
         return Reason("waits_until", f"It starts no earlier than {_time(task.run_after)}.", until=task.run_after)
     most = effective_options(task).max_retries

@@ -16,7 +16,7 @@ from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import TaskNotFound
 from queue_app.index import Index
-from queue_app.models import PriorityPolicy, Queue, Task, TaskAttempt, TaskLog, TaskProgress
+from queue_app.models import PriorityPolicy, Queue, Signal, StepResult, Task, TaskAttempt, TaskLog, TaskProgress
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.notify.index import notify_index
 from queue_app.services.read.task_filter import TaskFilter, has_index, is_one_type, matching, parts
@@ -61,6 +61,8 @@ class TaskDetail:
     logs: list[TaskLog]
     options: EffectiveOptions
     queue_position: int | None
+    steps: list[StepResult]
+    signals: list[Signal]
 
 
 def list_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, page_size: int, before: uuid.UUID | None = None) -> Page:
@@ -175,6 +177,8 @@ def task_detail(task_id: uuid.UUID, *, user: str | None = None) -> TaskDetail:
         logs=logs,
         options=_options(task, found.queue, found.policies.get(task.priority) or PriorityPolicy()),
         queue_position=position_of(task),
+        steps=list(StepResult.objects.filter(task_id=task.id).order_by("position")) if found.has_steps else [],
+        signals=list(Signal.objects.filter(task_id=task.id).order_by("id")) if found.has_steps else [],
     )
 
 

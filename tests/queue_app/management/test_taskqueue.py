@@ -28,6 +28,7 @@ from queue_app.registry import type_of
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.upkeep.maintenance import purge
 from tests.support.engine import assert_index_agrees, failed, flush, index_away, put, put_many, row, status, take
+from tests.support.factories import let_wait
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
@@ -347,3 +348,16 @@ def test_top_survives_a_database_that_is_away(engine, monkeypatch):
 
     monkeypatch.setattr(top, "queue_stats", away)
     assert page(height=10, width=200)[0] == "PostgreSQL does not answer: gone"
+
+
+def test_signal(engine):
+    task_id = put(COUNT)
+    let_wait(row(task_id), schema={"ok": {"type": "boolean"}})
+    assert call("signal", task_id, "approved", "--payload", "{")[0] == 2
+    code, text = call("signal", task_id, "approved", "--payload", '{"ok": 1}')
+    assert (code, "ok must be of the type boolean" in text) == (2, True)
+    code, text = call("signal", task_id, "approved", "--payload", '{"ok": true}', "--as", "ina", "--reason", "checked")
+    assert (code, text) == (0, f"{task_id}: the task goes on\n")
+    entry = AuditEntry.objects.get(action="signal")
+    assert (entry.by, entry.reason, entry.after) == ("ina", "checked", {"signal": "approved", "payload": "********"})
+    assert read("signal", task_id, "later")["awaited"] is False

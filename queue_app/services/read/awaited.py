@@ -1,0 +1,29 @@
+"""Read the signals that a task waits for."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from queue_app.core.ids import Id, parse_id
+from queue_app.core.signals import Fields
+from queue_app.core.states import TERMINAL
+from queue_app.sql import signals as rows
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A signal that a task waits for."""
+
+    signal: str
+    until: datetime | None
+    fields: Fields | None  # of the payload; None: any payload
+
+
+def awaited(task: Id) -> Sequence[Awaited]:
+    """Return the signals that a task waits for: at most one, as a task waits in one step."""
+    return [
+        Awaited(name, until, None if schema is None else json.loads(schema))
+        for name, until, schema, status in rows.awaited(parse_id(task))
+        if status not in TERMINAL
+    ]

@@ -1,0 +1,104 @@
+"""Send signals to tasks, and let a step take one or wait for it.
+
+All of these statements lock the task's row first. So a signal either sees that the task waits and queues it, or the
+task sees the signal when it begins to wait.
+"""
+
+import uuid
+from typing import Any, Final
+
+from queue_app.core.records import ClaimedTask, TaskRef
+from queue_app.core.states import Status
+from queue_app.core.steps import Step
+from queue_app.sql.claim import lock_rows
+from queue_app.sql.columns import REF
+from queue_app.sql.database import fetch_prepared
+
+#: Maximum number of signals that wait to be taken by one task.
+MAX_UNTAKEN: Final = 1_000
+
+#: Condition for a task that waits for the signal of a name.
+WAITS_FOR: Final = """
+t.status = 'blocked' AND EXISTS (
+    SELECT FROM queue_app_stepresult AS step WHERE step.task_id = t.id AND step.done_at IS NULL AND step.signal = {name}
+)
+"""
+_SEND: Final = f"""
+WITH target AS (
+    SELECT t.id FROM queue_app_task AS t
+    WHERE t.id = %s AND t.status IN ('blocked', 'scheduled', 'queued', 'executing') AND %s > (
+        SELECT count(*) FROM queue_app_signal AS untaken WHERE untaken.task_id = t.id AND untaken.taken_at IS NULL)
+), sent AS (
+    INSERT INTO queue_app_signal (task_id, name, payload, sent_at, sent_by)
+    SELECT target.id, %s::text, %s::jsonb, clock_timestamp(), %s::text FROM target
+    RETURNING id
+), woken AS (
+    UPDATE queue_app_task AS t SET status = 'queued', queued_at = clock_timestamp(), run_after = NULL
+    FROM target WHERE t.id = target.id AND {WAITS_FOR.format(name="%s::text")}
+    RETURNING t.*
+)
+SELECT sent.id, t.id IS NOT NULL, {REF} FROM sent LEFT JOIN woken AS t ON true
+"""
+
+# Takes the oldest signal, unless the step has taken one already. If there is none, the step waits, or its time is over.
+_TAKE: Final = """
+WITH held AS (
+    SELECT id FROM queue_app_task WHERE id = %s AND attempt = %s AND worker_id = %s AND status || '' = 'executing'
+), taken AS (
+    UPDATE queue_app_signal AS s SET taken_at = clock_timestamp()
+    FROM held
+    WHERE s.id = (
+        SELECT min(id) FROM queue_app_signal WHERE task_id = held.id AND name = %s::text AND taken_at IS NULL
+    ) AND NOT EXISTS (
+        SELECT FROM queue_app_stepresult AS done
+        WHERE done.task_id = held.id AND done.name = %s::text AND done.done_at IS NOT NULL
+    )
+    RETURNING s.id, s.payload
+), verdict AS (
+    SELECT held.id, clock.now, taken.id IS NOT NULL AS is_taken, taken.payload,
+        taken.id IS NULL AND COALESCE(%s::timestamptz <= clock.now, false) AS is_late
+    FROM (SELECT clock_timestamp() AS now) AS clock, held LEFT JOIN taken ON true
+)
+INSERT INTO queue_app_stepresult AS step
+    (task_id, attempt, position, name, kind, value, signal, until, schema, stored_at, done_at)
+SELECT id, %s::int, %s::int, %s::text, CASE WHEN is_late THEN 'timeout' ELSE 'signal' END, payload, %s::text,
+    %s::timestamptz, %s::jsonb, now, CASE WHEN is_taken OR is_late THEN now END
+FROM verdict
+ON CONFLICT (task_id, name) DO UPDATE
+SET kind = EXCLUDED.kind, value = EXCLUDED.value, attempt = EXCLUDED.attempt, schema = EXCLUDED.schema,
+    done_at = EXCLUDED.done_at
+WHERE step.done_at IS NULL
+RETURNING step.position, step.name, step.kind, step.value::text, step.until, step.signal, step.done_at IS NOT NULL
+"""
+
+
+def send(task_id: uuid.UUID, name: str, payload: str | None, by: str) -> tuple[int, TaskRef | None] | None:
+    """Store a signal; return its id and the task if it was queued by this, or ``None`` if nothing was stored."""
+    found = fetch_prepared(lock_rows([task_id]), (_SEND, [task_id, MAX_UNTAKEN, name, payload, by, name]))
+    if not found:
+        return None
+    signal_id, is_woken, *ref = found[0]
+    return signal_id, TaskRef.from_row(ref) if is_woken else None
+
+
+def take(task: ClaimedTask, step: Step, schema: str | None) -> Step | None:
+    """Let a step take the oldest signal of its name, or wait for one; return ``None`` if nothing was stored."""
+    params: list[Any] = [
+        task.id, task.attempt, task.worker_id, step.signal, step.name, step.until,
+        task.attempt, step.position, step.name, step.signal, step.until, schema,
+    ]  # fmt: skip
+    found = fetch_prepared(lock_rows([task.id]), (_TAKE, params))
+    return Step(*found[0]) if found else None
+
+
+_WAITS: Final = """
+SELECT step.signal, step.until, step.schema::text, t.status FROM queue_app_stepresult AS step
+    JOIN queue_app_task AS t ON t.id = step.task_id
+WHERE step.task_id = %s AND step.done_at IS NULL
+"""
+
+
+def awaited(task_id: uuid.UUID) -> list[tuple[str, Any, str | None, Status]]:
+    """Return (signal, until, schema, status of the task) of the signals for which a task waits."""
+    found = fetch_prepared((_WAITS, [task_id]))
+    return [(signal, until, schema, Status(status)) for signal, until, schema, status in found]
