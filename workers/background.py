@@ -1,4 +1,7 @@
-"""The threads of a worker beside its loop: one reports that the worker lives, one waits for wake-up calls."""
+"""The threads of a worker beside its loop.
+
+One reports that the worker lives, one waits for wake-up calls, and one may be a scheduler.
+"""
 
 import logging
 import os
@@ -81,6 +84,25 @@ class Heartbeat:
                     return
         finally:
             connections.close_all()
+
+
+class SchedulerThread:
+    """A scheduler in the process of a worker: of several, one leads. It saves the memory of a process of its own."""
+
+    def __init__(self) -> None:
+        from queue_app.workers.scheduler import Scheduler  # noqa: PLC0415 - other workers need nothing of it
+
+        self._scheduler = Scheduler(with_maintenance=True)
+        self._thread = essential_thread(self._scheduler.run_until_stopped, "scheduler")
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let the thread end after its current job, and another scheduler lead."""
+        self._scheduler.stop()
+        self._thread.join(timeout=5)
 
 
 class WakeHandler(Protocol):

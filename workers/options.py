@@ -44,6 +44,7 @@ class WorkerOptions:
     grace_seconds: float = 30.0
     heartbeat_seconds: float = 10.0
     look_ahead_ms: float = 20.0
+    with_scheduler: bool = False  # run a scheduler in a thread
     pool: str = "threads"
     limits: ResourceLimits = field(default_factory=ResourceLimits)  # of each process of the process pool
 

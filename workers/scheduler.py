@@ -128,14 +128,18 @@ class Scheduler:
     def run(self) -> Exit:
         """Run until SIGTERM or SIGINT."""
         with on_signals({signal.SIGTERM: self.stop, signal.SIGINT: self.stop}):
-            while not self._stopping:
-                self.loop_heartbeat.beat()
-                self.run_once()
-                self._wakeup.wait(self._next_at() - time.monotonic())
-            self._resign()
-            connections.close_all()
+            self.run_until_stopped()
         logger.info("scheduler %s has stopped", self.token[:8])
         return Exit.OK
+
+    def run_until_stopped(self) -> None:
+        """Run until ``stop``, in any thread."""
+        while not self._stopping:
+            self.loop_heartbeat.beat()
+            self.run_once()
+            self._wakeup.wait(self._next_at() - time.monotonic())
+        self._resign()
+        connections.close_all()
 
     def stop(self) -> None:
         """Exit after the current job."""

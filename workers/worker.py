@@ -11,7 +11,7 @@ from django.db import connections
 from queue_app.exceptions import IndexUnavailable
 from queue_app.logs import ATTRIBUTE
 from queue_app.workers import capture
-from queue_app.workers.background import Heartbeat, WakeListener
+from queue_app.workers.background import Heartbeat, SchedulerThread, WakeListener
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.health import stale_seconds
 from queue_app.workers.lifecycle import DUMP, HURRY, QUIET, Exit, dump, guard_forks, on_signals
@@ -47,6 +47,7 @@ class Worker(WorkerLoop):
         self._beats_without_leader = PATIENCE_BEATS - 1
         self._heartbeat = Heartbeat(options.heartbeat_seconds, self._beat, self._on_lost, supervisor)
         self._wake_listener = WakeListener(self.id, transport, self._wake)
+        self._scheduler = SchedulerThread() if options.with_scheduler else None
 
     # -- start and signals --------------------------------------------------------
 
@@ -68,6 +69,8 @@ class Worker(WorkerLoop):
             with self.guard:
                 self._heartbeat.start()
                 self._wake_listener.start()
+                if self._scheduler:
+                    self._scheduler.start()
                 self._log_start()
                 while True:
                     self.run_once()
@@ -140,6 +143,8 @@ class Worker(WorkerLoop):
 
     def _exit(self) -> Exit:
         """Report the last outcomes, give back the tasks that remain, and deregister."""
+        if self._scheduler:
+            self._scheduler.stop()
         self._heartbeat.stop()
         self._wake_listener.stop()
         self._in_flight.return_later(self._pool.take_unstarted())
@@ -217,7 +222,7 @@ class Worker(WorkerLoop):
         if self._beats_without_leader == PATIENCE_BEATS:
             logger.warning(
                 "no scheduler runs: retries and delayed tasks wait, and so do the tasks of workers that die; start"
-                " `manage.py runscheduler`"
+                " `manage.py runscheduler`, or workers with --with-scheduler"
             )
 
     def _on_lost(self, why: str) -> None:

@@ -14,11 +14,9 @@ from django.db import DatabaseError, OperationalError, connections
 from psycopg.errors import UndefinedTable
 
 from queue_app import checks, conf, console, registry
-from queue_app.core.finding import Level
 from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable
 from queue_app.index import get_index, hide_password, server_url
 from queue_app.index.server import server_facts
-from queue_app.services.doctor.servers import eviction
 from queue_app.services.repair.ownership import check_owner
 from queue_app.sql.database import migrate_command
 
@@ -72,10 +70,13 @@ def add_log_options(parser: ArgumentParser) -> None:
 def report_eviction() -> None:
     """Log an error if the server may drop parts of the index: limits would be exceeded without a sign."""
     try:
-        found = eviction(server_facts(get_index()))
+        facts = server_facts(get_index())
     except IndexUnavailable:  # a moment later the process says so itself
         return
-    if found.level is not Level.OK:
+    if facts.policy != "noeviction":
+        from queue_app.services.doctor.servers import eviction  # noqa: PLC0415 - few processes need the doctor
+
+        found = eviction(facts)
         logger.error("the maxmemory-policy of Redis is %s. %s", found.message, found.hint)
 
 

@@ -56,7 +56,7 @@ def work(task_id, ms=0, data=""):
 
 
 class ThisCheckout(Contender):
-    """Two workers of eight threads and a scheduler, with default settings."""
+    """Two workers of eight threads, with schedulers, and default settings."""
 
     title = "this checkout"
     packages = ("Django", "psycopg", "redis")
@@ -64,7 +64,7 @@ class ThisCheckout(Contender):
     records = "task row in PostgreSQL from enqueue on"
     has_bulk = True
     parked_as = "same queue, run_after 1 day ahead"
-    config = "2 x manage.py runworker --concurrency 8 (threads), 1 x runscheduler"
+    config = "2 x manage.py runworker --concurrency 8 --with-scheduler (threads)"
 
     def prepare(self):
         migrate()
@@ -86,8 +86,7 @@ class ThisCheckout(Contender):
 
     def worker_argv(self):
         manage = [PYTHON, "-m", __name__]
-        worker = [*manage, "runworker", "--concurrency", "8"]
-        return [worker, worker, [*manage, "runscheduler", "--with-maintenance"]]
+        return [[*manage, "runworker", "--concurrency", "8", "--with-scheduler"]] * 2
 
 
 CONTENDER = ThisCheckout()

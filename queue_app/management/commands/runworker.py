@@ -40,6 +40,11 @@ class Command(ServerCommand):
         add("--capabilities", default="", help="comma-separated names that tasks may require")
         add("--concurrency", type=int, help="tasks at the same time in one process (default 5)")
         add("--processes", type=int, default=1, help="worker processes under a supervisor (default 1)")
+        add(
+            "--with-scheduler",
+            action="store_true",
+            help="also run a scheduler with maintenance in each process, of which one leads: enough for one host",
+        )
         add("--name", help="name in the admin; default: host name and process id")
         add("--max-tasks", type=int, help="exit after N tasks", metavar="N")
         add("--burst", action="store_true", help="exit when no task can start, now or within seconds")
@@ -72,6 +77,9 @@ class Command(ServerCommand):
         from queue_app.workers.rlimits import ResourceLimits, parse_rlimit  # noqa: PLC0415
         from queue_app.workers.run import run_workers  # noqa: PLC0415
 
+        if options["server"] and options["with_scheduler"]:
+            message = "--with-scheduler needs PostgreSQL and Redis; leave it out with --server."
+            raise CommandError(message, returncode=EXIT_USAGE)
         self.check_settings()
         defaults = conf.get().worker
         heartbeat = defaults.heartbeat_seconds
@@ -84,6 +92,7 @@ class Command(ServerCommand):
                 concurrency=defaults.concurrency if options["concurrency"] is None else options["concurrency"],
                 name=options["name"] or default_name(),
                 max_tasks=options["max_tasks"],
+                with_scheduler=options["with_scheduler"],
                 burst=options["burst"],
                 grace_seconds=defaults.grace_seconds if options["grace"] is None else options["grace"],
                 heartbeat_seconds=min(heartbeat, 10) if options["server"] else heartbeat,
@@ -150,10 +159,13 @@ def _warn_of_unknown(queues: Iterable[str]) -> None:
 
 
 def _transport(server: str | None, token: str | None) -> Any:
-    from queue_app.workers.transport.direct import DirectTransport  # noqa: PLC0415 - see the import rules
-    from queue_app.workers.transport.http import HttpTransport  # noqa: PLC0415 - see the import rules
+    if server:
+        from queue_app.workers.transport.http import HttpTransport  # noqa: PLC0415 - see the import rules
 
-    return HttpTransport(server, token or os.environ.get("TASKQUEUE_TOKEN", "")) if server else DirectTransport()
+        return HttpTransport(server, token or os.environ.get("TASKQUEUE_TOKEN", ""))
+    from queue_app.workers.transport.direct import DirectTransport  # noqa: PLC0415 - see the import rules
+
+    return DirectTransport()
 
 
 def _positive(name: str, value: int | None) -> int | None:

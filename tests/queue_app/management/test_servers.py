@@ -38,6 +38,7 @@ def refused(*arguments: str) -> tuple[int, str]:
         (["--queues", "a,b c"], "--queues: 'b c' is not a name"),
         (["--capabilities", "{gpu}"], "--capabilities: '{gpu}' is not a name"),
         (["--name", "two\nlines"], "--name"),
+        (["--with-scheduler", "--server", "http://127.0.0.1:1"], "--with-scheduler needs PostgreSQL and Redis"),
     ],
 )
 def test_bad_options_are_a_usage_error_in_one_line(arguments, words, monkeypatch):
