@@ -337,6 +337,21 @@ def endpoints() -> str:
     return table(("method", "address", "does"), rows)
 
 
+def former_names() -> str:
+    """Return the table of the names that requests may still use."""
+    from queue_app.api.serializers import tasks, workers  # noqa: PLC0415 - needs Django
+
+    bodies = {
+        "tasks and schedules: body": tasks.Submission.aliases,
+        "tasks: filter, in a query or a body": tasks.TaskFilters.aliases,
+        "tasks: a name in `fields`": tasks.FORMER_FIELDS,
+        "`/internal/workers/register`": workers.Registration.aliases,
+        "`/internal/workers/{id}/poll`": workers.Poll.aliases,
+    }
+    rows = [(where, code(name), code(old)) for where, names in bodies.items() for old, name in names.items()]
+    return table(("in", "name", "also accepted"), rows)
+
+
 def http_errors() -> str:
     """Return the table of errors: status and code of each."""
     from queue_app.api import errors  # noqa: PLC0415 - needs Django
@@ -415,6 +430,7 @@ PARTS_BY_NAME: dict[str, Callable[[], str]] = {
     "states": states,
     "transitions": transitions,
     "endpoints": endpoints,
+    "former-names": former_names,
     "http-errors": http_errors,
     "field-errors": field_errors,
     "checks": checks,

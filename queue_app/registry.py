@@ -1,9 +1,9 @@
 """Task types: the names under which this process knows task functions.
 
-A type is the dotted path of its function. Tasks register when their modules are imported;
-``discover`` imports the ``tasks`` modules of all installed apps. A name from outside is only
-looked up here and never decides what is imported, with one exception: for a type that it was
-asked to run, a worker may import modules of installed apps.
+A type is the dotted path of its function, or the ``task_type`` that the task names. Tasks register when
+their modules are imported; ``discover`` imports the ``tasks`` modules of all installed apps. A name from
+outside is only looked up here and never decides what is imported, with one exception: for a type that it
+was asked to run, a worker may import modules of installed apps.
 """
 
 import sys
@@ -28,7 +28,12 @@ _stand_ins: WeakSet[Callable[..., Any]] = WeakSet()
 
 
 def type_of(task: AnyTask) -> str:
-    """Return the type of ``task``; a script run with ``python -m`` has its module's name."""
+    """Return the type of ``task``: its own name for it, else its dotted path."""
+    return getattr(task, "task_type", "") or path_of(task)
+
+
+def path_of(task: AnyTask) -> str:
+    """Return the dotted path of a task's function; a script run with ``python -m`` has its module's name."""
     module = task.func.__module__
     if module == "__main__":
         spec = getattr(sys.modules["__main__"], "__spec__", None)

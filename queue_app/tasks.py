@@ -9,6 +9,7 @@ This module uses no models, so a module of tasks may be imported while the apps 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -53,6 +54,10 @@ type Seconds = float | timedelta
 _ELSEWHERE: Final = {"queue": "queue_name", **dict.fromkeys(("delay", "countdown", "eta"), "run_after")}
 
 
+#: A type that a task names itself; empty: its dotted path.
+_TYPE: Final = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.:\-]{0,199})?", re.ASCII)
+
+
 class Backoff(Protocol):
     """Decides when a failed task is retried: after some seconds, or never (``None``)."""
 
@@ -83,6 +88,7 @@ class DecoratorOptions(TaskOptions, total=False):
     priority: int
     queue_name: str
     backend: str
+    task_type: str
 
 
 # Django 6.0 has no defaults.
@@ -111,6 +117,8 @@ class QueueTask[**P, R](_Base[P, R]):
     - ``user``: the user on whose behalf the task runs;
     - ``concurrency_key``: limits count tasks with the same key together, such as ``customer:42``;
     - ``weight``: number of a worker's slots that the task takes;
+    - ``task_type``: the name of the function for the API, other services and stored tasks, instead of its
+      dotted path; the function may then move or be renamed; only in the decorator;
     - ``sensitive``: names of parameters, at any depth, whose values are masked wherever they
       are displayed; only in the decorator, as it applies to all tasks of the function;
     - ``unique``: ``True`` or a ``Unique`` rule: while one task stands, no second one like it is stored.
@@ -126,6 +134,7 @@ class QueueTask[**P, R](_Base[P, R]):
     user: str = ""
     concurrency_key: str = ""
     weight: int = 1
+    task_type: str = ""
     sensitive: Sequence[str] = ()
     unique: Unique | bool | None = None
 
@@ -147,6 +156,9 @@ class QueueTask[**P, R](_Base[P, R]):
         object.__setattr__(self, "sensitive", _names(self.sensitive))
         if self.unique is not None:
             object.__setattr__(self, "unique", _rule(self))
+        own: object = self.task_type
+        if not isinstance(own, str) or not _TYPE.fullmatch(own):
+            raise InvalidTask(f"task_type must be a name such as 'process_video', not {own!r:.60}.")
         Task.__post_init__(self)
         registry.register(self)
 
@@ -161,7 +173,7 @@ class QueueTask[**P, R](_Base[P, R]):
     ) -> Self:
         """Return a copy with other defaults; raise ``TypeError`` for an unknown option."""
         _check_names(options)
-        for name in ("backoff", "sensitive"):
+        for name in ("backoff", "sensitive", "task_type"):
             if name in options:
                 raise TypeError(
                     f"{name} can be set in the decorator only: a stored task knows its function, not its copy."

@@ -80,14 +80,12 @@ def _attempt(tracer: Any, task: ClaimedTask) -> Iterator[None]:
     api = sys.modules["opentelemetry.trace"]
     run = None
     try:
-        parent = None if task.trace is None else _context_of(api, task.trace)
+        parent = _context_of(api, task.traceparent)
         attributes = _attributes_of(task)
         wait = tracer.start_span(
             f"wait {task.queue}", context=parent, attributes=attributes, start_time=_nanoseconds(task.queued_at)
         )
         wait.end(_nanoseconds(max(task.started_at, task.queued_at)))
-        # Without a trace of the enqueuer, the wait begins a trace, and the run belongs to it.
-        parent = parent or api.set_span_in_context(wait)
         attributes |= {"messaging.operation.name": "process", "messaging.operation.type": "process"}
         run = tracer.start_span(
             f"process {task.queue}", context=parent, kind=api.SpanKind.CONSUMER, attributes=attributes
@@ -99,7 +97,7 @@ def _attempt(tracer: Any, task: ClaimedTask) -> Iterator[None]:
         return
     with api.use_span(run, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         try:
-            with trace.use(trace.of_caller() or task.trace):
+            with trace.use(trace.of_caller() or task.traceparent):
                 yield
         except BaseException as error:
             _record_error(api, run, error)

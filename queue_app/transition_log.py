@@ -11,16 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from queue_app import conf
-from queue_app.core import trace
 from queue_app.core.events import COUNTED, EventName, Occasion, Run
 from queue_app.core.records import ClaimedTask, Outcome, TaskRef
 from queue_app.core.states import Status
 from queue_app.logs import ATTRIBUTE, printable
 
 logger: Final = logging.getLogger("taskqueue.transitions")
-
-#: Events of the caller's own request: the caller's trace is the trace of the task.
-_BY_CALLER: Final = frozenset({EventName.ACCEPTED.value, EventName.REJECTED.value})
 
 
 def enabled() -> bool:
@@ -70,24 +66,24 @@ def facts_of_attempt(task: ClaimedTask, status: Status | None) -> dict[str, Any]
         "attempt": task.attempt,
         "worker": "" if task.worker_id is None else str(task.worker_id),
         "status": "" if status is None else status.value,
-        "trace_id": "" if task.trace is None else trace.trace_id(task.trace),
+        "trace_id": task.trace_id,
     }
 
 
 def _facts(occasion: Occasion) -> dict[str, Any]:
     details = dict(zip(occasion.details[::2], occasion.details[1::2], strict=False))
-    parent = trace.of_caller() if occasion.name in _BY_CALLER else None
     return details | {
         "task_type": occasion.task_type,
         "queue": occasion.queue,
         "attempt": int(occasion.attempt) if occasion.attempt.isdecimal() else "",
         "worker": occasion.worker,
         "status": occasion.status,
-        "trace_id": "" if parent is None else trace.trace_id(parent),
     }
 
 
 def _write(name: str, task_id: uuid.UUID | None, facts: Mapping[str, Any]) -> None:
+    if task_id is not None:
+        facts = {"trace_id": task_id.hex, **facts}
     logger.info(
         "%s %s %s",
         name,

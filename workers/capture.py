@@ -62,6 +62,5 @@ def install() -> None:
 
 def enter(held: ClaimedAttempt, reports: ProgressSink) -> None:
     """Attribute what is logged from here on in this context to the attempt, and to its trace."""
-    parent = held.task.trace
     _running.set((held, reports))
-    trace.current.set(parent and trace.child(parent))
+    trace.current.set(trace.child(held.task.traceparent))

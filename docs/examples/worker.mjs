@@ -36,7 +36,7 @@ async function call(path, body) {
 async function run(task) {
   const stop = new AbortController();
   held.set(task.task_id, { task, stop });
-  const timer = setTimeout(() => stop.abort("timeout"), task.timeout * 1000);
+  const timer = setTimeout(() => stop.abort("timeout"), task.timeout_seconds * 1000);
   const report = { task_id: task.task_id, attempt: task.attempt };
   try {
     const result = await handlers[task.task_type](task.parameters, task.args, task, stop.signal);
@@ -70,14 +70,14 @@ async function beat() {
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 for (const name of ["SIGTERM", "SIGINT"]) process.on(name, () => { draining = true; });
 ({ worker_id: worker } = await call("register", {
-  name: `node:${process.pid}`, queues, task_types: Object.keys(handlers), concurrency: SLOTS,
+  name: `node:${process.pid}`, queues, task_types: Object.keys(handlers), capacity: SLOTS, heartbeat_seconds: 10,
 }));
 const pulse = setInterval(() => beat().catch((error) => { if (error.status < 500) process.exit(3); }), 2000);
 while (!draining) {
   const want = SLOTS - held.size;
   if (want <= 0) { free = 0; await sleep(50); continue; }
   try {
-    const { tasks } = await call(`${worker}/poll`, { want, wait: 2, holding: [...held.keys()] });
+    const { tasks } = await call(`${worker}/poll`, { available_capacity: want, wait: 2, holding: [...held.keys()] });
     free = want - tasks.length; // slots for which there was no task; the scheduler asks why if a task waits
     tasks.forEach(run);
   } catch (error) { if (error.status < 500) process.exit(3); await sleep(1000); }

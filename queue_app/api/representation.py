@@ -1,16 +1,28 @@
 """The JSON of tasks, queues, limits, workers, dead letters and operations in answers."""
 
 import json
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
+from uuid import UUID
 
 from queue_app.api.visibility import PAYLOAD_FILTERS, may_view_payload
 from queue_app.core.masking import mask
 from queue_app.core.priorities import Band
 from queue_app.core.records import ClaimedTask
 from queue_app.core.redaction import redact, redact_value
+from queue_app.core.states import Status
 from queue_app.displayed_payload import displayed_payload
-from queue_app.models import DeadLetter, Limit, Operation, PriorityPolicy, RuntimeSettings, Schedule, TaskProgress
+from queue_app.models import (
+    DeadLetter,
+    Limit,
+    Operation,
+    PriorityPolicy,
+    RuntimeSettings,
+    Schedule,
+    TaskProgress,
+    Worker,
+)
 from queue_app.models.operation import OperationKind
 from queue_app.registry import all_sensitive_names
 from queue_app.services.control.limits import PACE
@@ -33,28 +45,39 @@ class Shape:
 
 
 submitted: Final = Shape(
-    "task_id", "status", "queue_position", "replayed", "task_type", "queue", "priority", "capabilities", "created_at",
-    task_id="id", task_type="spec.task_type", queue="spec.queue", priority="spec.band.label",
-    capabilities="spec.capabilities",
+    "task_id", "status", "queue_position", "replayed", "task_type", "queue", "priority", "required_capabilities",
+    "created_at", task_id="id", task_type="spec.task_type", queue="spec.queue", priority="spec.band.label",
+    required_capabilities="spec.capabilities",
 )  # fmt: skip
 summary: Final = Shape(
-    "task_id", "task_type", "queue", "status", "priority", "effective_priority", "capabilities", "user", "attempt",
-    "failures", "worker_id", "created_at", "run_after", "queued_at", "started_at", "deadline", "finished_at",
-    "cancel_requested_at", task_id="id", priority="band.label", effective_priority="effective_band.label",
+    "task_id", "task_type", "queue", "status", "priority", "effective_priority", "required_capabilities", "user",
+    "attempt", "retry_count", "assigned_worker_id", "created_at", "run_after", "queued_at", "started_at", "deadline",
+    "completed_at", "cancel_requested_at", task_id="id", priority="band.label",
+    effective_priority="effective_band.label", required_capabilities="capabilities", retry_count="failures",
+    assigned_worker_id="worker_id", completed_at="finished_at",
 )  # fmt: skip
 SUMMARY_FIELDS: Final = summary.names
 queue: Final = Shape(
     "name", "paused", "resume_at", "paused_at", "paused_by", "paused_reason", "current_concurrent", *QUEUE_FIELDS
 )
-worker: Final = Shape(
-    "worker_id", "name", "status", "queues", "capabilities", "concurrency", "host", "pid", "version", "started_at",
-    "last_heartbeat_at", "stopped_at", "tasks_done", worker_id="id",
+_WORKER: Final = Shape(
+    "worker_id", "name", "status", "queues", "capabilities", "capacity", "host", "pid", "version", "started_at",
+    "last_heartbeat", "stopped_at", "tasks_done", worker_id="id", capacity="concurrency",
+    last_heartbeat="last_heartbeat_at",
 )  # fmt: skip
+
+
+def worker(found: Worker, running: Sequence[tuple[UUID, int]]) -> dict[str, Any]:
+    """Return a worker with the tasks that it runs, each an id and the slots that it takes."""
+    load = {"current_tasks": [task_id for task_id, _ in running], "current_load": sum(slots for _, slots in running)}
+    return _WORKER(found) | load
+
+
 POLICY: Final = Shape("priority", *POLICY_FIELDS)
 PAUSE: Final = Shape("paused", "paused_at", "paused_by", "paused_reason", "resume_at")
 limit: Final = Shape("id", "scope", "name", "current_concurrent", *PACE, *PAUSE.names)
 ATTEMPT: Final = Shape("attempt", "worker_id", "started_at", "finished_at", "exception_class")
-OPTIONS: Final = Shape("timeout", "max_retries", "retry_delay")
+OPTIONS: Final = Shape("timeout_seconds", "max_retries", "retry_delay", timeout_seconds="timeout")
 STEP: Final = Shape("position", "name", "kind", "attempt", "signal", "until", "stored_at", "done_at")
 SIGNAL: Final = Shape("id", "name", "sent_at", "taken_at")
 PROGRESS: Final = Shape("attempt", "fraction", "message", "updated_at")
@@ -68,17 +91,22 @@ OPERATION: Final = Shape(
     "reason", "total", "changed", "skipped", "remaining", "failed_again", "waiting_for_the_first", "created_at",
     "finished_at", "ended_by", operation_id="id", waiting_for_the_first="is_waiting_for_the_first",
 )  # fmt: skip
-SCHEDULE: Final = Shape("id", "name", "words", "next_instant", "declared", *FIELDS, *PAUSE.names,
-    words="recurrence.words", declared="is_declared")  # fmt: skip
+#: Column of a schedule -> its name in the API.
+_NAMES: Final = {"capabilities": "required_capabilities", "timeout": "timeout_seconds"}
+SCHEDULE: Final = Shape(
+    "id", "name", "words", "next_instant", "declared", *(_NAMES.get(name, name) for name in FIELDS), *PAUSE.names,
+    words="recurrence.words", declared="is_declared", required_capabilities="capabilities", timeout_seconds="timeout",
+)  # fmt: skip
 tick: Final = Shape(
     "instant", "kind", "at", "late_seconds", "task_id", "reason", "first_instant", "count", "run_seconds"
 )
 REGISTERED: Final = Shape("worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id")
 HEARTBEAT_REPLY: Final = Shape("cancel", "lost", "drain", "unserved")
 CLAIMED: Final = Shape(
-    "task_id", "attempt", "task_type", "queue", "priority", "capabilities", "user", "args", "parameters", "timeout",
-    "failures", "max_retries", "retry_delay", "concurrency_key", "weight", "created_at", "queued_at", "started_at",
-    "traceparent", task_id="id", traceparent="trace",
+    "task_id", "attempt", "task_type", "queue", "priority", "required_capabilities", "user", "args", "parameters",
+    "timeout_seconds", "retry_count", "max_retries", "retry_delay", "concurrency_key", "weight", "created_at",
+    "queued_at", "started_at", "trace_id", "traceparent", task_id="id", required_capabilities="capabilities",
+    timeout_seconds="timeout", retry_count="failures",
 )  # fmt: skip
 
 
@@ -99,17 +127,19 @@ def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
     visible = may_view_payload(user, found.task.user)
     inside = visible and user.is_staff
     secrets, args, parameters = displayed_payload(found.task.task_type, found)
-    return summary(found.task) | {
+    return summary(found.task) | OPTIONS(found.options) | {
         "queue_position": found.queue_position,
         "idempotency_key": found.task.idempotency_key,
         "unique_key": found.task.unique_key,
+        "trace_id": found.trace_id,
+        "error": _error(found, secrets) if visible else None,
         "payload_hidden": not visible,
         "parameters": parameters if visible else None,
         "args": args if visible else None,
-        "options": OPTIONS(found.options),
         "attempts": [
             ATTEMPT(attempt)
             | {
+                "trace_id": found.trace_id,
                 "exception_class": redact(attempt.exception_class, secrets) if visible else None,
                 "message": redact(attempt.message, secrets) if visible else None,
                 "traceback": redact(attempt.traceback, secrets) if inside else None,
@@ -136,6 +166,18 @@ def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
             }
             for sent in found.signals
         ],
+    }  # fmt: skip
+
+
+def _error(found: TaskDetail, secrets: frozenset[str]) -> dict[str, Any] | None:
+    """Return the error of the last attempt, until the task completes."""
+    if not found.attempts or found.task.status == Status.COMPLETED:
+        return None
+    last = found.attempts[-1]
+    return {
+        "class": redact(last.exception_class, secrets),
+        "message": redact(last.message, secrets),
+        "retriable": found.task.status != Status.FAILED,
     }
 
 
@@ -153,7 +195,7 @@ def schedule(found: Schedule, user: Any) -> dict[str, Any]:
         "priority": Band(found.priority).label,
         "args": args if visible else None,
         "parameters": parameters if visible else None,
-        "overridden": overridden(found),
+        "overridden": [_NAMES.get(name, name) for name in overridden(found)],
     }
 
 

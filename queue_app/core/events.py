@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
+from queue_app.core import trace
 from queue_app.core.priorities import BAND_NAMES
 from queue_app.core.records import ClaimedTask, TaskRef
 from queue_app.core.states import Status
@@ -90,6 +91,13 @@ def accepted(task_type: str, queue: str, priority: int, user: str, status: Statu
     return Occasion(EventName.ACCEPTED.value, task_type, queue, BAND_NAMES[priority], user, "0", "", status.value)
 
 
+def traced(occasion: Occasion, traceparent: str | None) -> Occasion:
+    """Add the trace id of the caller; without one, the task's trace id is its own id."""
+    if traceparent is None:
+        return occasion
+    return occasion._replace(details=(*occasion.details, TRACE_ID, trace.trace_id(traceparent)))
+
+
 def in_runs(events: Iterable[tuple[Occasion, uuid.UUID]]) -> list[Run]:
     """Group adjacent events with equal fields; keep the order."""
     runs: list[Run] = []
@@ -107,14 +115,19 @@ def attempts_in_runs(events: Iterable[tuple[EventName, ClaimedTask, Status]]) ->
     runs: list[Run] = []
     last: object = None
     for name, task, status in events:
-        kind = (name, task.task_type, task.queue, task.priority, task.user, task.attempt, status, task.worker_id)
+        kind = (
+            name, task.task_type, task.queue, task.priority, task.user, task.attempt, status, task.worker_id, task.trace
+        )  # fmt: skip
         if kind != last:
             last = kind
-            runs.append(Run(occasion_of(name, task, status, attempt=task.attempt, worker=task.worker_id), []))
+            occasion = occasion_of(name, task, status, attempt=task.attempt, worker=task.worker_id)
+            runs.append(Run(traced(occasion, task.trace), []))
         runs[-1].task_ids.append(task.id)
     return runs
 
 
+#: A further field of events about tasks whose caller sent a trace.
+TRACE_ID: Final = "trace_id"
 #: Fields of every entry, in this order. A field that does not apply is empty.
 FIELDS: Final = ("event", "task_id", "task_type", "queue", "priority", "user", "attempt", "worker", "status", "at")
 
@@ -142,6 +155,7 @@ class Event:
     worker: str
     status: str
     at: int
+    trace_id: str
     details: dict[str, str]
 
     @classmethod
@@ -151,9 +165,10 @@ class Event:
             fields.get(field, "") for field in FIELDS
         )
         details = {name: value for name, value in fields.items() if name not in FIELDS}
-        count, ms = _number(attempt), _number(at) or 0
+        count, ms, sent = _number(attempt), _number(at) or 0, details.pop(TRACE_ID, "")
+        rest = (task_type, queue, priority, user, count, worker, status, ms)
         return [
-            cls(entry_id, name, task_id, task_type, queue, priority, user, count, worker, status, ms, details)
+            cls(entry_id, name, task_id, *rest, sent or task_id.replace("-", ""), details)
             for task_id in task_ids.split(" ")
         ]
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from queue_app.core import trace
 from queue_app.core.lanes import lane_name, score
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
@@ -212,7 +213,7 @@ class ClaimedTask:
     concurrency_key: str = ""
     weight: int = 1  # slots of a worker
     worker_id: uuid.UUID | None = None  # the other half of the fence
-    trace: str | None = None  # W3C traceparent
+    trace: str | None = None  # W3C traceparent of the caller
     leased_at: int = 0  # stamp of the lease that it was granted under (index time, µs)
 
     @classmethod
@@ -220,6 +221,16 @@ class ClaimedTask:
         """Return the record of a row with the columns ``sql.columns.CLAIMED``."""
         task_id, attempt, task_type, queue, priority, capabilities, *rest = row
         return cls(task_id, attempt, task_type, queue, priority, tuple(capabilities), *rest)
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C trace context of the task, also if its caller sent none."""
+        return trace.of_task(self.id, self.trace)
+
+    @property
+    def trace_id(self) -> str:
+        """The trace id of the task."""
+        return trace.trace_id(self.traceparent)
 
     @property
     def ref(self) -> TaskRef:

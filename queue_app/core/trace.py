@@ -3,11 +3,14 @@
 A trace id travels with a task. One id finds the log lines of a request, of the task that it
 enqueued, and of the tasks that this task enqueued. The header is
 ``00-<trace id>-<span id>-<flags>``. If OpenTelemetry is in use, its current span counts.
+A task that was enqueued outside of a trace begins one, whose id is the id of the task. So every task
+has a trace id, and nothing is stored for it.
 """
 
 import re
 import secrets
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -33,6 +36,11 @@ def parse(header: str) -> str | None:
 def trace_id(traceparent: str) -> str:
     """Return the trace id."""
     return traceparent[3:35]
+
+
+def of_task(task_id: uuid.UUID, stored: str | None = None) -> str:
+    """Return the context of a task: the one that its caller sent, else the one that the task begins."""
+    return stored or f"00-{task_id.hex}-{task_id.hex[16:]}-01"
 
 
 def child(traceparent: str) -> str:

@@ -62,7 +62,7 @@ def oldest_seconds(summary: QueueSummary | None) -> float | None:
     """Return the longest wait in a queue."""
     if summary is None:
         return None
-    ages = [band.oldest_seconds for band in summary.bands.values() if band.oldest_seconds is not None]
+    ages = [band.oldest_age_seconds for band in summary.bands.values() if band.oldest_age_seconds is not None]
     return max(ages, default=None)
 
 

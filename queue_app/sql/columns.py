@@ -49,8 +49,10 @@ _OPTIONS: Final = {
 CLAIMED: Final = _of(
     ClaimedTask, **_OPTIONS, args="payload.args", parameters="payload.parameters", trace="payload.trace"
 )
+#: The caller's trace context, without the table ``payload``.
+TRACE: Final = "(SELECT trace FROM queue_app_taskpayload WHERE task_id = t.id)"
 #: For ``ClaimedTask.from_row`` where the payload does not matter.
-CLAIMED_WITHOUT_PAYLOAD: Final = _of(ClaimedTask, **_OPTIONS, args="'[]'", parameters="'{}'", trace="NULL")
+CLAIMED_WITHOUT_PAYLOAD: Final = _of(ClaimedTask, **_OPTIONS, args="'[]'", parameters="'{}'", trace=TRACE)
 
 INSERT_ATTEMPTS: Final = """INSERT INTO queue_app_taskattempt
         (task_id, attempt, worker_id, started_at, finished_at, exception_class, message, traceback)"""

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +14,7 @@ _NAMES: Final = [field.attname for field in Task._meta.concrete_fields]  # noqa:
 _SELECTED: Final = ", ".join(f't."{column}"' for column in _COLUMNS)
 
 _INSPECT: Final = f"""
-SELECT {_SELECTED}, clock_timestamp(), payload.args::text, payload.parameters::text, result.value::text,
+SELECT {_SELECTED}, clock_timestamp(), payload.args::text, payload.parameters::text, payload.trace, result.value::text,
     queue.timeout_seconds, queue.max_retries,
     (SELECT jsonb_agg(jsonb_build_array(priority, max_retries, timeout_seconds, promote_after_seconds))::text
         FROM queue_app_prioritypolicy),
@@ -26,6 +27,9 @@ FROM queue_app_task AS t
     LEFT JOIN queue_app_queue AS queue ON queue.name = t.queue
 WHERE t.id = %s AND (%s::text IS NULL OR t."user" = %s::text)
 """
+
+
+_TRACES: Final = "SELECT task_id, trace FROM queue_app_taskpayload WHERE task_id = ANY(%s) AND trace IS NOT NULL"
 
 
 class BandPolicy(NamedTuple):
@@ -50,6 +54,7 @@ class Inspected(NamedTuple):
     at: datetime
     args: list[Any]
     parameters: dict[str, Any]
+    trace: str | None
     result: Any
     queue: QueueOptions
     policies: dict[int, BandPolicy]
@@ -63,15 +68,21 @@ def inspect(task_id: uuid.UUID, user: str | None) -> Inspected | None:
     if not found:
         return None
     values, rest = found[0][: len(_NAMES)], found[0][len(_NAMES) :]
-    at, args, parameters, result, timeout, retries, policies, has_failed, has_steps = rest
+    at, args, parameters, traceparent, result, timeout, retries, policies, has_failed, has_steps = rest
     return Inspected(
         task=Task.from_db(alias(), _NAMES, values),
         at=at,
         args=json.loads(args) if args else [],
         parameters=json.loads(parameters) if parameters else {},
+        trace=traceparent,
         result=None if result is None else json.loads(result),
         queue=QueueOptions(timeout, retries),
         policies={band: BandPolicy(*rest) for band, *rest in json.loads(policies or "[]")},
         has_failed=has_failed,
         has_steps=has_steps,
     )
+
+
+def traces(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
+    """Return the trace contexts that the callers of these tasks have sent."""
+    return dict(fetch_prepared((_TRACES, [list(ids)]))) if ids else {}

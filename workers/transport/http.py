@@ -35,6 +35,10 @@ MAX_EXTENSION: Final = MAX_TIMEOUT_SECONDS
 MAX_THROTTLE: Final = 3600.0
 #: Statuses of answers that refuse the content of a request.
 REFUSALS: Final = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE})
+#: Maximum seconds between two heartbeats.
+MAX_HEARTBEAT: Final = 300.0
+#: Field of ``ClaimedTask`` -> its name in the protocol.
+_NAMES: Final = {"capabilities": "required_capabilities", "failures": "retry_count", "timeout": "timeout_seconds"}
 _TASK_FIELDS: Final = frozenset(field.name for field in fields(ClaimedTask))
 
 type Form = dict[str, Any]
@@ -79,7 +83,8 @@ class HttpTransport(Transport):
     def register(
         self, identity: WorkerIdentity, profile: Profile, *, concurrency: int, heartbeat_seconds: float
     ) -> None:
-        body = {"name": identity.name, "version": identity.version, "concurrency": concurrency}
+        body: Form = {"name": identity.name, "version": identity.version, "capacity": concurrency}
+        body["heartbeat_seconds"] = min(max(heartbeat_seconds, 1.0), MAX_HEARTBEAT)
         for name in ("queues", "capabilities", "task_types"):
             body[name] = list(getattr(profile, name))
         self._ids[identity.id] = uuid.UUID(self._post("/register", body)["worker_id"])
@@ -128,7 +133,7 @@ class HttpTransport(Transport):
         on_wait: OnWait | None = None,
     ) -> list[ClaimedTask]:
         holding = [str(task_id) for task_id, _ in self._running]
-        found = self._call(worker_id, "poll", {"want": min(want, MAX_POLL), "holding": holding})
+        found = self._call(worker_id, "poll", {"available_capacity": min(want, MAX_POLL), "holding": holding})
         tasks = [_task(form, self._ids[worker_id]) for form in found["tasks"]]
         self._running |= {(task.id, task.attempt) for task in tasks}
         return tasks
@@ -231,6 +236,7 @@ def _problem(data: bytes) -> tuple[str, str]:
 
 def _task(form: Form, server_id: uuid.UUID) -> ClaimedTask:
     values = {name: value for name, value in form.items() if name in _TASK_FIELDS}
+    values |= {name: form[given] for name, given in _NAMES.items()}
     values |= {"id": form["task_id"], "trace": form["traceparent"], "worker_id": str(server_id)}
     values |= {name: json.dumps(form[name]) for name in ("args", "parameters")}
     return task_of(values | {"priority": parse_band(form["priority"])})

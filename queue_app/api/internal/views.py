@@ -15,11 +15,16 @@ from queue_app.api.serializers import workers as serializers
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport
 from queue_app.exceptions import InvalidTaskData, TokenRefused, WorkerNotFound
 from queue_app.models import WorkerToken
+from queue_app.models.worker import WorkerStatus
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.repair import remote, tokens
 
 #: Status of a result -> the field of its body that counts.
 _PARTS: Final = {"completed": "result", "failed": "error", "snoozed": "snooze", "throttled": "throttle"}
+
+
+#: Time between two polls of a worker that does not wait in them.
+POLL_INTERVAL_MS: Final = 1000
 
 
 class WorkerView(ApiView):
@@ -58,7 +63,8 @@ class RegisterView(WorkerView):
         """
         worker = remote.register(self.token, remote.Registration(**self.read_body(request)))
         missed = conf.get().worker.missed_heartbeats
-        return Response(representation.REGISTERED(worker) | {"missed_heartbeats": missed}, status=201)
+        answer = {"missed_heartbeats": missed, "poll_interval_ms": POLL_INTERVAL_MS}
+        return Response(representation.REGISTERED(worker) | answer, status=201)
 
 
 class PollView(WorkerView):
@@ -69,10 +75,12 @@ class PollView(WorkerView):
     def post(self, request: Request, worker_id: str) -> Response:
         """Claim tasks for a worker.
 
-        Returns up to ``want`` tasks. If there is none, the request waits up to ``wait`` seconds for the first one.
+        Returns up to ``available_capacity`` tasks. If there is none, the request waits up to ``wait`` seconds for the
+        first one; a worker that does not wait polls again after ``poll_interval_ms``.
         """
         tasks = remote.poll(self.token, self.worker(worker_id), **self.read_body(request))
-        return Response({"tasks": [representation.claimed(task) for task in tasks]})
+        found = [representation.claimed(task) for task in tasks]
+        return Response({"tasks": found, "poll_interval_ms": POLL_INTERVAL_MS})
 
 
 class WaitView(WorkerView):
@@ -97,12 +105,17 @@ class ResultView(WorkerView):
     def post(self, request: Request, worker_id: str) -> Response:
         """Report how attempts ended.
 
-        The body holds one outcome, or many in ``results``. A single outcome whose attempt no longer holds the task
-        is answered with 409; of many, the answer lists which were accepted and which were refused. A repetition of the
-        same outcome is accepted and says ``replayed``: the first answer may have been lost.
+        The body holds one outcome, or many in ``results``. An outcome without ``attempt`` belongs to the attempt under
+        which the worker holds the task; a worker that may hold a task twice sends the number. A single outcome whose
+        attempt no longer holds the task is answered with 409; of many, the answer lists which were accepted and which
+        were refused. A repetition of the same outcome is accepted and says ``replayed``: the first answer may have been
+        lost.
         """
         worker = self.worker(worker_id)
-        reported = {(item["task_id"], item["attempt"]): item for item in reversed(self.read_body(request))}
+        items = self.read_body(request)
+        unnumbered = [item["task_id"] for item in items if item["attempt"] is None]
+        known = remote.attempts_of(worker, unnumbered) if unnumbered else {}
+        reported = {(item["task_id"], item["attempt"] or known.get(item["task_id"], 0)): item for item in items[::-1]}
         held = {(task.id, task.attempt): task for task in remote.held(self.token, worker, list(reported))}
         released = [task for key, task in held.items() if reported[key]["status"] == "released"]
         ended = [task for task in held.values() if task not in released]
@@ -142,6 +155,7 @@ class HeartbeatView(WorkerView):
         body = self.read_body(request)
         running = body.pop("running")
         types = body.pop("task_types", None)
+        body["draining"] |= body.pop("status", "") == WorkerStatus.DRAINING
         if types is not None:
             remote.change_task_types(self.token, worker, types)
         keeps_lines = conf.get().task_logs.max_lines
@@ -149,7 +163,7 @@ class HeartbeatView(WorkerView):
             ProgressReport(worker_id=worker, **report | ({} if keeps_lines else {"lines": None})) for report in running
         ]
         found = remote.heartbeat(self.token, worker, reports, **body)
-        status = {"status": "ok", "cancel_requested": bool(found.cancel)}
+        status = {"acknowledged": True, "status": "ok", "cancel_requested": bool(found.cancel)}
         return Response(status | representation.HEARTBEAT_REPLY(found))
 
 

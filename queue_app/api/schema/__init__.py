@@ -95,7 +95,12 @@ def _options(view: type[Any], method: str, endpoint: Endpoint) -> dict[str, Any]
         "tags": [endpoint.tag_of(view)],
         "parameters": [
             OpenApiParameter(
-                found.name, found.schema, found.location, required=found.required, description=found.description
+                found.name,
+                found.schema,
+                found.location,
+                required=found.required,
+                description=found.description,
+                deprecated=found.deprecated,
             )
             for found in endpoint.parameters_of(view, method)
         ],

@@ -102,15 +102,22 @@ _ARGS: Final[Schema] = {
     "anyOf": [listed(ANYTHING), OBJECT],
     "description": "Positional arguments: a list, or an object by name if one of them is secret and masked.",
 }
-_SUMMARY: Final = columns(Task, representation.summary.names, task_id=UUID, priority=BAND, effective_priority=BAND)
+_NAMES: Final[Schema] = {"type": "array", "items": TEXT}
+_SUMMARY: Final = columns(
+    Task, representation.summary.names, task_id=UUID, priority=BAND, effective_priority=BAND,
+    required_capabilities=_NAMES, retry_count=COUNT, assigned_worker_id=maybe(UUID), completed_at=maybe(TIME),
+)  # fmt: skip
 _ATTEMPT: Final = record(
     columns(TaskAttempt, representation.ATTEMPT.names, exception_class=maybe(TEXT))
-    | {"message": maybe(TEXT), "traceback": maybe(TEXT)}
+    | {"message": maybe(TEXT), "traceback": maybe(TEXT), "trace_id": TEXT}
 )
 _PROGRESS: Final = {"attempt": COUNT, "fraction": NUMBER, "message": maybe(TEXT), "updated_at": TIME}
 _STEP: Final = columns(StepResult, representation.STEP.names) | {"schema": maybe(OBJECT), "value": ANYTHING}
 _SIGNAL: Final = columns(Signal, representation.SIGNAL.names) | {"sent_by": maybe(TEXT), "payload": ANYTHING}
-_BANDS: Final = {"type": "object", "additionalProperties": record({"depth": COUNT, "oldest_seconds": maybe(NUMBER)})}
+_BANDS: Final = {
+    "type": "object",
+    "additionalProperties": record({"depth": COUNT, "oldest_age_seconds": maybe(NUMBER)}),
+}
 _COUNTS: Final = {"type": "object", "additionalProperties": COUNT}
 _QUEUE_NUMBERS: Final = record(
     {"name": TEXT, "paused": FLAG, "max_concurrent": maybe(COUNT), "active": COUNT, "depth": COUNT, "bands": _BANDS}
@@ -118,9 +125,9 @@ _QUEUE_NUMBERS: Final = record(
 _ALL_QUEUES: Final = {
     "depth": maybe(COUNT),
     "active": COUNT,
-    "bands": maybe(_BANDS),
-    "queues": maybe(listed(_QUEUE_NUMBERS)),
-    "workers": record({"active": COUNT, "draining": COUNT, "slots": COUNT}),
+    "queues": maybe(_BANDS),
+    "by_queue": maybe(listed(_QUEUE_NUMBERS)),
+    "workers": record(dict.fromkeys(("active", "draining", "dead", "total_capacity", "used_capacity"), COUNT)),
 }
 _LETTER: Final = columns(
     DeadLetter, representation.LETTER.names, priority=BAND, state=enum(STATE_NAMES), exception_class=maybe(TEXT),
@@ -133,7 +140,7 @@ _OPERATION: Final = columns(
 )  # fmt: skip
 _SCHEDULE: Final = columns(
     Schedule, representation.SCHEDULE.names, words=TEXT, declared=FLAG, priority=BAND, args=maybe(_ARGS),
-    parameters=maybe(OBJECT), instants=listed(TIME),
+    required_capabilities=_NAMES, timeout_seconds=maybe(NUMBER), parameters=maybe(OBJECT), instants=listed(TIME),
 ) | {"overridden": listed(TEXT)}  # fmt: skip
 _ERROR: Final = record({"field": TEXT, "code": TEXT, "message": TEXT, "limit": ANYTHING}, optional=["limit"])
 
@@ -157,6 +164,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             priority=BAND,
             queue_position=maybe(COUNT),
             replayed=FLAG,
+            required_capabilities=_NAMES,
         )
     ),
     "Task": record(_SUMMARY, optional=_SUMMARY),  # the parameter ``fields`` selects them
@@ -169,7 +177,11 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "payload_hidden": _HIDDEN,
             "parameters": maybe(OBJECT),
             "args": maybe(_ARGS),
-            "options": record({"timeout": NUMBER, "max_retries": COUNT, "retry_delay": NUMBER}),
+            "timeout_seconds": NUMBER,
+            "max_retries": COUNT,
+            "retry_delay": NUMBER,
+            "trace_id": TEXT,
+            "error": maybe(record({"class": TEXT, "message": TEXT, "retriable": FLAG})),
             "attempts": listed(_ATTEMPT),
             "progress": maybe(record(_PROGRESS)),
             "logs": maybe(listed(record({"attempt": COUNT, "lines": listed(TEXT), "dropped": COUNT}))),
@@ -183,7 +195,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "AdminQueue": record({**_ALL_QUEUES, "cap": maybe(COUNT), "by_priority": maybe(_COUNTS)}),
     "Queue": record({"name": TEXT, "paused": FLAG}),
     "Policy": record(columns(PriorityPolicy, representation.POLICY.names, priority=BAND)),
-    "Worker": record(columns(Worker, ("worker_id", "name", "status"), worker_id=UUID)),
+    "Worker": record(
+        columns(Worker, ("worker_id", "name", "status", "capabilities", "version"), worker_id=UUID)
+        | {"current_tasks": listed(UUID), "current_load": COUNT, "capacity": COUNT, "last_heartbeat": TIME}
+    ),
     "Operation": record(_OPERATION),
     "Schedule": record(_SCHEDULE),
     "DeadLetter": record(_LETTER),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from queue_app.api.schema.components import BANDS, TEXT, ref
-from queue_app.api.serializers.base import Query, Schema, described, shared
+from queue_app.api.serializers.base import Query, Schema, properties, shared
 from queue_app.api.serializers.kinds import NAME, UUID
 
 #: Module of a view -> tag of its endpoints; other modules have the name of the tag.
@@ -25,6 +25,7 @@ class Parameter:
     description: str = ""
     location: Literal["query", "path", "header"] = "query"
     required: bool = False
+    deprecated: bool = False
 
 
 def header(name: str, description: str, *, required: bool = False) -> Parameter:
@@ -75,6 +76,8 @@ class Endpoint:
 
 def _of_query(query: type[Query] | None) -> Iterator[Parameter]:
     """Yield the parameters that a serializer of a query string reads."""
-    for name, field in shared(query).fields.items() if query else ():
-        schema = described(field, in_body=False)
-        yield Parameter(name, schema, schema.pop("description", ""), "query", bool(field.required))
+    for name, found in properties(query, in_body=False).items() if query else ():
+        schema = dict(found)
+        text, is_former = schema.pop("description", ""), schema.pop("deprecated", False)
+        field = shared(query).fields.get(name) if query else None
+        yield Parameter(name, schema, text, "query", bool(field and field.required), is_former)

@@ -53,16 +53,17 @@ _READY: Final = record({"status": TEXT, **dict.fromkeys(PARTS, TEXT), "reasons":
 _EXAMPLE: Final = {"task_id": "019a2b00-0000-7000-8000-000000000000", "attempt": 1}
 _TASK: Final = columns(
     Task, representation.CLAIMED.names,
-    task_id=UUID, priority=BAND, args=listed(ANYTHING), parameters=OBJECT, timeout=NUMBER, max_retries=COUNT,
-    retry_delay=NUMBER, queued_at=TIME, started_at=TIME, traceparent=maybe(TEXT),
+    task_id=UUID, priority=BAND, required_capabilities=listed(TEXT), args=listed(ANYTHING), parameters=OBJECT,
+    timeout_seconds=NUMBER, retry_count=COUNT, max_retries=COUNT, retry_delay=NUMBER, queued_at=TIME, started_at=TIME,
+    trace_id=TEXT, traceparent=TEXT,
 )  # fmt: skip
 _REGISTERED: Final = {
     "worker_id": UUID, "queues": listed(TEXT), "capabilities": listed(TEXT), "heartbeat_seconds": NUMBER,
-    "missed_heartbeats": COUNT,
+    "missed_heartbeats": COUNT, "poll_interval_ms": COUNT,
 }  # fmt: skip
 _HEARTBEAT_REPLY: Final = {
-    "status": TEXT, "cancel": listed(UUID), "cancel_requested": FLAG, "lost": listed(UUID), "drain": FLAG,
-    "unserved": listed(TEXT),
+    "acknowledged": FLAG, "status": TEXT, "cancel": listed(UUID), "cancel_requested": FLAG, "lost": listed(UUID),
+    "drain": FLAG, "unserved": listed(TEXT),
 }  # fmt: skip
 _REPORTED: Final = {"accepted": ANYTHING, "replayed": ANYTHING, "refused": listed(OBJECT)}
 
@@ -190,10 +191,11 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
     (health.ReadyView, "GET"): Endpoint(id="ready", answer=_READY, also=(503, _READY)),
     (workers.RegisterView, "POST"): Endpoint(
         id="register_worker", answer=record(_REGISTERED), status=201,
-        example={"name": "thumbnails-1", "task_types": ["shop.tasks.thumbnail"], "concurrency": 4},
+        example={"name": "thumbnails-1", "task_types": ["shop.tasks.thumbnail"], "capacity": 4},
     ),
     (workers.PollView, "POST"): Endpoint(
-        id="poll", answer=record({"tasks": listed(record(_TASK))}), problems=(409,), example={"want": 4, "wait": 20},
+        id="poll", answer=record({"tasks": listed(record(_TASK)), "poll_interval_ms": COUNT}), problems=(409,),
+        example={"available_capacity": 4, "wait": 20},
     ),
     (workers.WaitView, "POST"): Endpoint(
         id="wait_for_call", answer=record({"called": FLAG}), example={"wait": 20}, problems=(409,),

@@ -154,6 +154,8 @@ class Body(serializers.Serializer[Any]):
     #: What the schema says beside the fields.
     rules: ClassVar[Schema] = {}
     unknown_code: ClassVar[str] = "unknown_field"
+    #: Former names that requests may still use -> the fields' names.
+    aliases: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def read(cls, data: Any) -> dict[str, Any]:
@@ -176,7 +178,10 @@ class Body(serializers.Serializer[Any]):
         if not isinstance(data, dict):
             raise InvalidTaskData("", f"{self.subject} must be an object with string keys.", code="object_expected")
         known, plan = self._plan
-        errors = [] if data.keys() <= known else list(self._refused(data))
+        errors: list[InvalidTaskData] = []
+        if not data.keys() <= known:
+            data, errors = self._renamed(data)
+            errors += self._refused(data)
         values: dict[str, Any] = {}
         for name, field, source in plan:
             if name in data:
@@ -205,6 +210,15 @@ class Body(serializers.Serializer[Any]):
         """Yield the errors of valid values that do not go together."""
         return iter(())
 
+    def _renamed(self, data: Mapping[str, Any]) -> tuple[dict[str, Any], list[InvalidTaskData]]:
+        """Return the data with former names replaced, and an error for each field that is given under two names."""
+        renamed = {self.aliases.get(name, name): value for name, value in data.items()}
+        twice = [name for name in data if self.aliases.get(name, name) != name and self.aliases[name] in data]
+        text = "Give {} or its former name {}, not both."
+        return renamed, [
+            InvalidTaskData(name, text.format(self.aliases[name], name), code="conflicting_fields") for name in twice
+        ]
+
     def _refused(self, data: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
         fields = self.fields
         for name in [name for name in data if name not in fields][:MAX_NAMED]:
@@ -225,7 +239,7 @@ class Body(serializers.Serializer[Any]):
         fields = shared(type(self)).fields
         found: Schema = {
             "type": "object",
-            "properties": {name: described(field) for name, field in fields.items()},
+            "properties": properties(type(self)),
             "additionalProperties": False,
         }
         required = [name for name, field in fields.items() if field.required]
@@ -270,6 +284,16 @@ def _placed(place: str, error: TaskQueueError) -> list[InvalidTaskData]:
         rest = cause.field
         cause.field = place + (rest if not rest or rest[0] in ".[" else f".{rest}")
     return found
+
+
+def properties(serializer: type[Body], *, in_body: bool = True) -> dict[str, Schema]:
+    """Return the schemas of the fields by their names and their former names."""
+    found = {name: described(field, in_body=in_body) for name, field in shared(serializer).fields.items()}
+    former = {"deprecated": True}
+    return found | {
+        old: found[name] | former | {"description": f"Former name of {name}."}
+        for old, name in serializer.aliases.items()
+    }
 
 
 def described(field: Any, *, in_body: bool = True) -> Schema:

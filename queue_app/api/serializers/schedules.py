@@ -7,7 +7,7 @@ from queue_app.api import representation
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf, Query
 from queue_app.api.serializers.control import Edit, QueuePause, columns
-from queue_app.api.serializers.tasks import MAX_PAGE_SIZE, PAGE_SIZE
+from queue_app.api.serializers.tasks import MAX_PAGE_SIZE, PAGE_SIZE, Submission
 from queue_app.core.recurrence import MAX_INSTANTS
 from queue_app.models import Schedule
 from queue_app.models.columns import (
@@ -26,17 +26,18 @@ _OF_THE_SCHEDULER: Final = (
 )  # fmt: skip
 _FIELDS: Final[Mapping[str, Any]] = {
     "read_only_names": _OF_THE_SCHEDULER,
+    "aliases": Submission.aliases,
     "args": ListOf(Field(lambda value, _name: value, {}), MAX_ARGS),
     "parameters": kinds.payload_object(),
     "instant_parameter": kinds.text(NAME_LENGTH, 0),
     "queue": kinds.name(),
     "priority": kinds.band(),
     "user": kinds.text(USER_LENGTH, 0),
-    "capabilities": ListOf(kinds.name(), MAX_CAPABILITIES),
+    "required_capabilities": ListOf(kinds.name(), MAX_CAPABILITIES, source="capabilities"),
     "concurrency_key": kinds.text(CONCURRENCY_KEY_LENGTH, 0),
     "weight": kinds.whole(1, MAX_WEIGHT),
     "max_retries": kinds.whole(0, MAX_RETRIES, allow_null=True),
-    "timeout": kinds.number(0, MAX_TIMEOUT_SECONDS, above=True, allow_null=True),
+    "timeout_seconds": kinds.number(0, MAX_TIMEOUT_SECONDS, above=True, source="timeout", allow_null=True),
     "retry_delay": kinds.number(0, MAX_TIMEOUT_SECONDS, above=True, allow_null=True),
     "cron": kinds.text(100, 0, help_text='Five fields, or six with seconds first, or a name such as "@daily".'),
     "instants": ListOf(kinds.moment(), MAX_INSTANTS, into=lambda items: [item.isoformat() for item in items]),

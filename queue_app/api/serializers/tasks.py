@@ -35,6 +35,13 @@ MAX_PAGE_SIZE: Final = 200
 MAX_WAIT: Final = 60
 FORMATS: Final = ("ndjson", "csv")
 ACTIONS: Final = tuple(kind.value for kind in STATES)
+#: Former names of fields in answers -> their names.
+FORMER_FIELDS: Final = {
+    "capabilities": "required_capabilities",
+    "failures": "retry_count",
+    "finished_at": "completed_at",
+    "worker_id": "assigned_worker_id",
+}
 STATUS_NAMES: Final = (PENDING_NAME, *(status.value for status in Status))
 #: Header that may carry the idempotency key instead of the body.
 KEY_HEADER: Final = "Idempotency-Key"
@@ -44,21 +51,25 @@ NEEDS: Final = "For tasks of other users it needs queue_app.view_payload, else t
 class Submission(Body):
     """A task to store; the services check it again, because Python code enqueues without the API."""
 
+    aliases: ClassVar[Mapping[str, str]] = {"capabilities": "required_capabilities", "timeout": "timeout_seconds"}
+
     read_only_names = (
-        "args", "attempt", "attempts", "cancel_requested_at", "created_at", "deadline", "failures", "finished_at",
-        "id", "options", "queue_position", "queued_at", "replayed", "result", "retry_delay", "started_at", "status",
-        "task_id", "unique_key", "user", "worker_id",
+        "args", "assigned_worker_id", "attempt", "attempts", "cancel_requested_at", "completed_at", "created_at",
+        "deadline", "error", "id", "queue_position", "queued_at", "replayed", "result", "retry_count", "retry_delay",
+        "started_at", "status", "task_id", "trace_id", "unique_key", "user",
     )  # fmt: skip
     task_type = kinds.text(TYPE_LENGTH, required=True)
     parameters = kinds.payload_object()
     queue = kinds.name(allow_null=True)
     priority = kinds.band(allow_null=True)
-    capabilities = ListOf(kinds.name(), MAX_CAPABILITIES, into=check_capabilities, allow_null=True)
+    required_capabilities = ListOf(
+        kinds.name(), MAX_CAPABILITIES, into=check_capabilities, source="capabilities", allow_null=True
+    )
     run_after = kinds.moment(allow_null=True)
     delay = kinds.number(
         0, MAX_DELAY.total_seconds(), allow_null=True, help_text="Seconds from now; use it instead of run_after."
     )
-    timeout = kinds.number(0, MAX_TIMEOUT_SECONDS, above=True, allow_null=True)
+    timeout_seconds = kinds.number(0, MAX_TIMEOUT_SECONDS, above=True, source="timeout", allow_null=True)
     max_retries = kinds.whole(0, MAX_RETRIES, allow_null=True)
     idempotency_key = kinds.text(KEY_LENGTH, allow_null=True)
     concurrency_key = kinds.text(CONCURRENCY_KEY_LENGTH, 0, allow_null=True)
@@ -116,6 +127,8 @@ class PriorityChange(Body):
 class TaskFilters(Query):
     """The filters of tasks, in the query of a list and in the body of an action on many."""
 
+    aliases: ClassVar[Mapping[str, str]] = {f"finished_{end}": f"completed_{end}" for end in ("after", "before")}
+
     status = kinds.several(
         kinds.word(STATUS_NAMES, "unknown_status"),
         source="statuses",
@@ -137,19 +150,21 @@ class TaskFilters(Query):
     queued_before = kinds.moment()
     started_after = kinds.moment()
     started_before = kinds.moment()
-    finished_after = kinds.moment()
-    finished_before = kinds.moment()
+    completed_after = kinds.moment(source="finished_after")
+    completed_before = kinds.moment(source="finished_before")
     run_after = kinds.moment()
     run_before = kinds.moment()
 
     def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
         """Refuse ranges of times that end before they begin."""
-        return (error for time in TIMES for error in reversed_range(values, time))
+        names = {"finished": "completed"}
+        return (error for time in TIMES for error in reversed_range(values, time, names.get(time, time)))
 
 
-def reversed_range(values: Mapping[str, Any], time: str) -> Iterator[InvalidTaskData]:
-    """Yield an error if the range of a time ends before it begins."""
-    after, before = values.get(f"{time}_after"), values.get(f"{time}_before")
+def reversed_range(values: Mapping[str, Any], column: str, time: str = "") -> Iterator[InvalidTaskData]:
+    """Yield an error, with the name ``time``, if the range of a time ends before it begins."""
+    time = time or column
+    after, before = values.get(f"{column}_after"), values.get(f"{column}_before")
     if after is not None and before is not None and before < after:
         message = f"{time}_before lies before {time}_after, so nothing can match. Exchange them."
         yield InvalidTaskData(f"{time}_before", message, code="reversed_range")
@@ -264,7 +279,11 @@ def page_size() -> Field:
 
 def _fields() -> ListOf:
     help_text = "Names of fields to return, separated by commas."
-    return ListOf(kinds.word(SUMMARY_FIELDS, "unknown_field"), len(SUMMARY_FIELDS), least=1, help_text=help_text)
+    known = kinds.word((*SUMMARY_FIELDS, *FORMER_FIELDS), "unknown_field")
+    return ListOf(
+        known, len(SUMMARY_FIELDS), least=1, help_text=help_text,
+        into=lambda names: [FORMER_FIELDS.get(name, name) for name in names],
+    )  # fmt: skip
 
 
 class TaskListQuery(TaskQuery):

@@ -50,18 +50,27 @@ def _worker_name(value: Any, name: str) -> str:
 class Registration(Body):
     """A worker that begins."""
 
-    name = Field(_worker_name, {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"\S"}, required=True)
+    aliases: ClassVar[Mapping[str, str]] = {"concurrency": "capacity"}
+    name = Field(
+        _worker_name, {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"\S"}, default="",
+        help_text="Left out: the server makes one.",
+    )  # fmt: skip
     queues = kinds.sorted_set(kinds.name(), MAX_QUEUES, default=())
     capabilities = kinds.sorted_set(kinds.name(), MAX_CAPABILITIES, default=())
-    task_types = _types(required=True)
-    concurrency = kinds.whole(1, 1000, default=1)
+    task_types = _types(allow_null=True, default=None, help_text="Left out: all that the server knows now.")
+    capacity = kinds.whole(1, 1000, default=5, source="concurrency", help_text="Tasks that it runs at once.")
+    heartbeat_seconds = kinds.number(1, 300, default=30.0, help_text="Interval of its heartbeats.")
     version = kinds.text(50, 0, default="")
 
 
 class Poll(Body):
     """A worker that wants tasks."""
 
-    want = kinds.whole(1, MAX_BATCH, default=1)
+    aliases: ClassVar[Mapping[str, str]] = {"want": "available_capacity"}
+    available_capacity = kinds.whole(1, MAX_BATCH, default=1, source="want")
+    capabilities = kinds.sorted_set(
+        kinds.name(), MAX_CAPABILITIES, allow_null=True, help_text="What it offers from now on; left out: as before."
+    )
     wait = _wait(default=0.0)
     holding = ListOf(
         kinds.identifier(), MAX_RUNNING, allow_null=True, help_text="Tasks that the worker has; others go back."
@@ -79,10 +88,14 @@ class _Attempt(Body):
     attempt = kinds.whole(1, MAX_NUMBER, required=True)
 
 
+#: Class of an error whose reporter names none.
+NO_CLASS: Final = "Error"
+
+
 class Failure(Body):
     """The error of an attempt."""
 
-    exception_class = kinds.tail(MESSAGE, required=True)
+    exception_class = kinds.tail(MESSAGE, default=NO_CLASS)
     message = kinds.tail(MESSAGE, default="")
     traceback = kinds.tail(TRACEBACK, default="")
     retriable = kinds.flag(default=True)
@@ -126,6 +139,9 @@ class Result(_Attempt):
             for status, (field, _) in REQUIRED.items()
         ]
     }
+    attempt = kinds.whole(
+        1, MAX_NUMBER, default=None, help_text="Left out: the attempt under which the worker holds the task."
+    )
     status = kinds.word(STATUSES, "unknown_status", required=True)
     result = kinds.payload(allow_null=True)
     error = Failure(allow_null=True)
@@ -189,5 +205,7 @@ class Farewell(Body):
 class Heartbeat(Farewell):
     """A worker that lives."""
 
+    status = kinds.word(("active", "draining"), "unknown_status", help_text="draining: the same as draining=true.")
+    current_load = kinds.whole(0, 1000, help_text="Slots in use, by the worker's own count; the rows decide.")
     free_slots = kinds.whole(0, 1000, default=0, help_text="Slots for which its last poll brought no task.")
     task_types = _types(allow_null=True, help_text="The task types that the worker serves from now on.")

@@ -23,7 +23,7 @@ from queue_app.services import pause, resume
 from queue_app.services.control.queues import edit_policy, edit_queue, version_of
 from queue_app.services.enqueue.validate import check_queue_name
 from queue_app.services.read.autoscale import autoscale
-from queue_app.services.read.stats import admin_queue, queue_stats, queue_summary
+from queue_app.services.read.stats import admin_queue, queue_stats, queue_summary, tasks_of
 
 MAX_LISTED: Final = 1000
 MAX_LISTED_WORKERS: Final = 200
@@ -207,8 +207,9 @@ class WorkerListView(ApiView):
 
     def get(self, request: Request) -> Response:
         """List the latest 200 workers, including stopped ones."""
-        found = Worker.objects.order_by("-id")[:MAX_LISTED_WORKERS]
-        return Response({"results": [representation.worker(worker) for worker in found]})
+        found = list(Worker.objects.order_by("-id")[:MAX_LISTED_WORKERS])
+        running = tasks_of(found)
+        return Response({"results": [representation.worker(worker, running[worker.id]) for worker in found]})
 
 
 def _existing(service: Callable[..., Queue], name: str, **options: Any) -> Queue:

@@ -21,8 +21,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(call: Call) -> int:
     """Print the numbers; without the index, print those of the rows and return 4."""
     stats = queue_stats()
-    if call["queue"] is not None and stats["queues"] is not None:
-        stats["queues"] = [queue for queue in stats["queues"] if queue["name"] == call["queue"]]
+    if call["queue"] is not None and stats["by_queue"] is not None:
+        stats["by_queue"] = [queue for queue in stats["by_queue"] if queue["name"] == call["queue"]]
     call.write_json(stats)
     for line in lines(stats):
         call.write(line)
@@ -32,22 +32,27 @@ def run(call: Call) -> int:
 def lines(stats: dict[str, Any]) -> list[str]:
     """Return the numbers as text."""
     workers, ended = stats["workers"], stats["throughput"]
+    used = f"{workers['used_capacity']} of {workers['total_capacity']} slots in use"
     header = [
         f"index {stats['index']}   executing {stats['active']}",
-        f"workers: {workers['active']} active, {workers['draining']} draining, {workers['slots']} slots",
-        "last minute: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in ended.items()),
+        f"workers: {workers['active']} active, {workers['draining']} draining, {used}",
+        "last minute: " + ", ".join(f"{count} {_state(name)}" for name, count in ended.items()),
         "",
     ]
     if stats["queues"] is None:
         return [*header, "The index cannot be reached: the number of queued tasks is unknown. Run `taskqueue doctor`."]
     rows = [["queue", "active", "cap", *BAND_NAMES, "oldest", ""]]
-    rows += [_row(queue) for queue in stats["queues"]]
+    rows += [_row(queue) for queue in stats["by_queue"]]
     return header + format_table(rows)
+
+
+def _state(name: str) -> str:
+    return name.removesuffix("_last_minute").replace("_", " ")
 
 
 def _row(queue: dict[str, Any]) -> list[str]:
     bands = queue["bands"]
-    ages = [band["oldest_seconds"] for band in bands.values() if band["oldest_seconds"] is not None]
+    ages = [band["oldest_age_seconds"] for band in bands.values() if band["oldest_age_seconds"] is not None]
     return [
         queue["name"],
         str(queue["active"]),

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
 from queue_app import conf, transition_log
+from queue_app.core import trace
 from queue_app.core.counters import times_of
 from queue_app.core.events import (
     Event,
@@ -25,12 +26,14 @@ from queue_app.core.events import (
     in_runs,
     is_entry_id,
     occasion_of,
+    traced,
 )
 from queue_app.core.records import AttemptKey, ClaimedTask, Enqueued, Outcome, TaskRef, TaskSpec
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.index import Index, get_index
 from queue_app.services.notify.index import notify_index, push_on_commit
+from queue_app.sql.inspection import traces
 
 #: Pass this id to read only events that are published from now on.
 FROM_NOW = "$"
@@ -68,13 +71,13 @@ def enabled() -> bool:
 def publish(events: Iterable[tuple[Occasion, uuid.UUID]]) -> None:
     """Record events about tasks whose rows are committed. Never raises."""
     if _is_recorded():
-        _record(in_runs(events))
+        _record(in_runs(_traced(events)))
 
 
 def publish_on_commit(events: Iterable[tuple[Occasion, uuid.UUID]]) -> None:
     """Record events once the caller's transaction has committed."""
     if _is_recorded():
-        push_on_commit((), events=in_runs(events))
+        push_on_commit((), events=in_runs(_traced(events)))
 
 
 def count(counts: Mapping[str, int]) -> None:
@@ -92,12 +95,14 @@ def of_stored(stored: Sequence[Enqueued]) -> list[Run]:
         return []
     runs: list[Run] = []
     kind: object = None
+    parent = trace.of_caller()
     status: Status | None = None
     for item in stored:
         spec = item.spec
         if spec is not kind or item.status is not status:
             kind, status = spec, item.status
-            runs.append(Run(accepted(spec.task_type, spec.queue, spec.priority, spec.user, status), []))
+            occasion = accepted(spec.task_type, spec.queue, spec.priority, spec.user, status)
+            runs.append(Run(traced(occasion, parent), []))
         runs[-1].task_ids.append(item.id)
     return runs
 
@@ -108,14 +113,14 @@ def rejected(spec: TaskSpec, code: str, details: Sequence[str]) -> None:
         occasion = accepted(spec.task_type, spec.queue, spec.priority, spec.user, Status.QUEUED)._replace(
             name=EventName.REJECTED.value, attempt="", status="rejected", details=("code", code, *details)
         )
-        _record([Run(occasion, [])])
+        _record([Run(traced(occasion, trace.of_caller()), [])])
 
 
 def of_queued_again(tasks: Iterable[TaskRef]) -> list[Run]:
     """Return the events of tasks that were replayed, retried or queued early."""
     if not _is_recorded():
         return []
-    return in_runs((occasion_of(EventName.REQUEUED, task, Status.QUEUED), task.id) for task in tasks)
+    return in_runs(_traced((occasion_of(EventName.REQUEUED, task, Status.QUEUED), task.id) for task in tasks))
 
 
 def started(tasks: Sequence[ClaimedTask]) -> None:
@@ -136,7 +141,8 @@ def finished(outcomes: Mapping[AttemptKey, Outcome], held: Mapping[AttemptKey, S
     ended = [(outcomes[attempt], status) for attempt, status in held.items()]
     named = [(_name_of(outcome, status), outcome, status) for outcome, status in ended]
     dead = [outcome for outcome, status in ended if status is Status.DEAD_LETTER]
-    dead_letters = in_runs((_dead_letter_of(outcome), outcome.task.id) for outcome in dead) if dead else []
+    letters = ((traced(_dead_letter_of(outcome), outcome.task.trace), outcome.task.id) for outcome in dead)
+    dead_letters = in_runs(letters) if dead else []
     if settings.events.log:
         transition_log.log_ended(named)
         transition_log.log_events(dead_letters)
@@ -155,6 +161,13 @@ def dead_letter(task: ClaimedTask | TaskRef, reason: str, *, attempt: int | str 
     """Return the occasion of a task that became a dead letter."""
     occasion = occasion_of(EventName.DEAD_LETTERED, task, Status.DEAD_LETTER, attempt=attempt)
     return occasion._replace(details=("reason", reason))
+
+
+def _traced(events: Iterable[tuple[Occasion, uuid.UUID]]) -> list[tuple[Occasion, uuid.UUID]]:
+    """Add the traces that callers have sent; the rows have them."""
+    found = list(events)
+    sent = traces([task_id for _, task_id in found])
+    return [(traced(occasion, sent.get(task_id)), task_id) for occasion, task_id in found]
 
 
 def _name_of(outcome: Outcome, status: Status) -> EventName:

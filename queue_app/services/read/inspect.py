@@ -10,6 +10,7 @@ from django.db.models import F
 from django.db.models.functions import Coalesce
 
 from queue_app import conf
+from queue_app.core import trace
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import Thresholds, effective_band
 from queue_app.core.records import TaskRef
@@ -55,6 +56,7 @@ class TaskDetail:
     task: Task
     args: list[Any]
     parameters: dict[str, Any]
+    trace_id: str
     result: Any
     attempts: list[TaskAttempt]
     progress: TaskProgress | None
@@ -171,6 +173,7 @@ def task_detail(task_id: uuid.UUID, *, user: str | None = None) -> TaskDetail:
         task=task,
         args=found.args,
         parameters=found.parameters,
+        trace_id=trace.trace_id(trace.of_task(task.id, found.trace)),
         result=found.result,
         attempts=list(failed),
         progress=progress,

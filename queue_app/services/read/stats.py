@@ -1,5 +1,8 @@
 """Numbers about queues and workers; the index counts what it can."""
 
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -21,7 +24,7 @@ class BandStats:
     """The number of queued tasks of one effective band, and the age of the oldest in seconds."""
 
     depth: int
-    oldest_seconds: float | None
+    oldest_age_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +101,24 @@ def queue_stats() -> dict[str, Any]:
         "index": state,
         "depth": None if queues is None else sum(queue.depth for queue in queues),
         "active": Task.objects.in_status(Status.EXECUTING).count(),
-        "bands": None if queues is None else _sum_over_queues(queues),
-        "queues": None if queues is None else [queue.as_dict() for queue in queues],
+        "queues": None if queues is None else _sum_over_queues(queues),
+        "by_queue": None if queues is None else [queue.as_dict() for queue in queues],
         "workers": worker_counts(),
-        "throughput": throughput(timedelta(minutes=1)),
+        "throughput": _last_minute(),
     }
 
 
 def admin_queue() -> dict[str, Any]:
     """Return depth, active tasks, the overall limit, and the depth by effective band."""
     stats = queue_stats()
-    bands = stats["bands"]
+    bands = stats["queues"]
     return {
         "depth": stats["depth"],
         "active": stats["active"],
         "cap": RuntimeSettings.objects.values_list("max_concurrent", flat=True).first(),
         "by_priority": None if bands is None else {name: band["depth"] for name, band in bands.items()},
-        "bands": bands,
-        "queues": stats["queues"],
+        "queues": bands,
+        "by_queue": stats["by_queue"],
         "workers": stats["workers"],
     }
 
@@ -124,20 +127,31 @@ def _sum_over_queues(queues: list[QueueSummary]) -> dict[str, dict[str, Any]]:
     result: dict[str, dict[str, Any]] = {}
     for band in Band:
         stats = [queue.bands[band] for queue in queues]
-        oldest = max((one.oldest_seconds for one in stats if one.oldest_seconds is not None), default=None)
-        result[band.label] = {"depth": sum(one.depth for one in stats), "oldest_seconds": oldest}
+        oldest = max((one.oldest_age_seconds for one in stats if one.oldest_age_seconds is not None), default=None)
+        result[band.label] = {"depth": sum(one.depth for one in stats), "oldest_age_seconds": oldest}
     return result
 
 
 def worker_counts() -> dict[str, int]:
-    """Return the number of live workers by status, and their slots."""
-    live = Worker.objects.filter(status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
-    counts = dict(live.values_list("status").annotate(Count("id")))
+    """Return the number of workers by status, the slots of the living ones, and how many of these are in use."""
+    counts = dict(Worker.objects.values_list("status").annotate(Count("id")))
+    living = Worker.objects.filter(status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
     return {
         "active": counts.get(WorkerStatus.ACTIVE, 0),
         "draining": counts.get(WorkerStatus.DRAINING, 0),
-        "slots": live.aggregate(total=Sum("concurrency"))["total"] or 0,
+        "dead": counts.get(WorkerStatus.DEAD, 0),
+        "total_capacity": living.aggregate(total=Sum("concurrency"))["total"] or 0,
+        "used_capacity": Task.objects.in_status(Status.EXECUTING).aggregate(total=Sum("weight"))["total"] or 0,
     }
+
+
+def tasks_of(workers: Sequence[Worker]) -> dict[uuid.UUID, list[tuple[uuid.UUID, int]]]:
+    """Return the ids and weights of the tasks that each worker runs."""
+    found: dict[uuid.UUID, list[tuple[uuid.UUID, int]]] = defaultdict(list)
+    running = Task.objects.in_status(Status.EXECUTING).filter(worker_id__in=[worker.id for worker in workers])
+    for worker_id, task_id, weight in running.order_by("id").values_list("worker_id", "id", "weight"):
+        found[worker_id].append((task_id, weight))
+    return found
 
 
 def throughput(window: timedelta) -> dict[str, int]:
@@ -145,6 +159,10 @@ def throughput(window: timedelta) -> dict[str, int]:
     ended = Task.objects.filter(finished_at__gte=timezone.now() - window).values_list("status").annotate(Count("id"))
     counts = {status.value: 0 for status in Status if status not in PENDING}
     return counts | dict(ended)
+
+
+def _last_minute() -> dict[str, int]:
+    return {f"{name}_last_minute": count for name, count in throughput(timedelta(minutes=1)).items()}
 
 
 class Running(NamedTuple):

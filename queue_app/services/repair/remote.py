@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from queue_app import registry
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, TaskFailure
 from queue_app.core.states import Status
 from queue_app.displayed_payload import displayed_payload
@@ -43,7 +44,6 @@ from queue_app.sql import workers as worker_rows
 
 #: Seconds between two checks of the token while a poll waits: a revoked token ends the wait.
 TOKEN_CHECK_SECONDS: Final = 2.0
-HEARTBEAT_SECONDS: Final = 10.0
 MAX_UNSERVED: Final = 100  # names of task types in one reply
 LIVING: Final = (WorkerStatus.ACTIVE, WorkerStatus.DRAINING)
 
@@ -52,11 +52,12 @@ LIVING: Final = (WorkerStatus.ACTIVE, WorkerStatus.DRAINING)
 class Registration:
     """What a worker says about itself; its identity comes from the token."""
 
-    name: str
+    name: str  # empty: the server makes one
     queues: tuple[str, ...]
     capabilities: tuple[str, ...]
-    task_types: tuple[str, ...]
+    task_types: Sequence[str] | None  # None: all that this process knows
     concurrency: int
+    heartbeat_seconds: float = 30.0
     version: str = ""
 
 
@@ -76,46 +77,55 @@ def register(token: WorkerToken, wanted: Registration) -> Worker:
     beyond = sorted(set(queues) - set(token.queues)) if token.queues else []
     if beyond:
         raise OutOfScope(f"The token does not allow the queues {', '.join(beyond)}.", code="queue_not_allowed")
-    beyond = sorted(set(wanted.capabilities) - set(token.capabilities))
-    if beyond:
-        raise OutOfScope(
-            f"The token does not allow the capabilities {', '.join(beyond)}.", code="capability_not_allowed"
-        )
+    _check_capabilities(token, wanted.capabilities)
     host = f"token {token.name}"  # the same for the old and the new secret of a rotated token
-    if Worker.objects.filter(name=wanted.name, status__in=LIVING).exclude(host=host).exists():
-        raise WorkerNameTaken(f"Another living worker is called {wanted.name!r}; give this one its own name.")
     worker_id = uuid.uuid4()
+    name = wanted.name or f"{token.name} {worker_id.hex[:8]}"
+    if Worker.objects.filter(name=name, status__in=LIVING).exclude(host=host).exists():
+        raise WorkerNameTaken(f"Another living worker is called {name!r}; give this one its own name.")
     identity = WorkerIdentity(
         id=worker_id,
-        name=wanted.name,
+        name=name,
         host=host,
         pid=0,
         process_identity="remote",
         version=wanted.version,
     )
-    profile = Profile.of(queues, wanted.task_types, wanted.capabilities, wanted.concurrency)
+    types = wanted.task_types
+    if types is None:
+        registry.discover()
+        types = registry.known_types()
+    profile = Profile.of(queues, types, wanted.capabilities, wanted.concurrency)
     service.register(
-        identity, profile, concurrency=wanted.concurrency, heartbeat_seconds=HEARTBEAT_SECONDS, token_id=token.id
+        identity,
+        profile,
+        concurrency=wanted.concurrency,
+        heartbeat_seconds=wanted.heartbeat_seconds,
+        token_id=token.id,
     )
     return Worker.objects.get(id=worker_id)
 
 
-def poll(
+def poll(  # noqa: PLR0913 - what a worker asks for, by keyword
     token: WorkerToken,
     worker_id: uuid.UUID,
     *,
     want: int,
     wait: float = 0.0,
     holding: Sequence[uuid.UUID] | None = None,
+    capabilities: Sequence[str] | None = None,
 ) -> list[ClaimedTask]:
     """Return up to ``want`` tasks that now belong to the worker; wait up to ``wait`` seconds for the first.
 
     ``holding`` names the tasks that the worker knows it has; other tasks that it was granted are
-    given back first. Raises ``TokenRefused``, ``WorkerNotFound`` and ``WorkerLost``.
+    given back first. ``capabilities`` are what the worker offers from now on; ``None`` changes nothing. Raises
+    ``TokenRefused``, ``WorkerNotFound``, ``WorkerLost`` and ``OutOfScope``.
     """
     deadline = time.monotonic() + wait
     worker = _own(token, worker_id)
-    profile = _profile(worker)
+    if capabilities is not None:
+        _check_capabilities(token, capabilities)
+    profile = _change(worker, capabilities=capabilities)
     if holding is not None:
         give_back_unacknowledged(worker_id, list(holding))
     while True:
@@ -140,6 +150,13 @@ def held(token: WorkerToken, worker_id: uuid.UUID, attempts: Sequence[tuple[uuid
     """Return the attempts that still hold their task for this worker."""
     _own(token, worker_id)
     return rows.held_by(worker_id, attempts)
+
+
+def attempts_of(worker_id: uuid.UUID, task_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, int]:
+    """Return the attempt under which the worker holds each task, or else held it last."""
+    ended = TaskAttempt.objects.filter(task_id__in=task_ids, worker_id=worker_id).order_by("attempt")
+    held = Task.objects.filter(pk__in=task_ids, worker_id=worker_id)
+    return dict(ended.values_list("task_id", "attempt")) | dict(held.values_list("id", "attempt"))
 
 
 def report(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
@@ -189,9 +206,15 @@ def heartbeat(  # noqa: PLR0913 - what a worker reports, by keyword
     draining: bool,
     tasks_done: int,
     free_slots: int = 0,
+    current_load: int | None = None,
 ) -> HeartbeatReply:
-    """Record that the worker lives, and what its attempts report. Raises ``WorkerLost`` when it was declared dead."""
+    """Record that the worker lives, and what its attempts report. Raises ``WorkerLost`` when it was declared dead.
+
+    A worker that tells its ``current_load`` polls for all of its other slots.
+    """
     worker = _own(token, worker_id)
+    if current_load is not None and not draining:
+        free_slots = free_slots or max(0, worker.concurrency - current_load)
     if not service.heartbeat(worker_id, draining=draining, tasks_done=tasks_done, free_slots=free_slots):
         raise WorkerLost("The worker was declared dead; register again.")
     attempts = [(report.task_id, report.attempt) for report in reports]
@@ -204,11 +227,7 @@ def heartbeat(  # noqa: PLR0913 - what a worker reports, by keyword
 
 def change_task_types(token: WorkerToken, worker_id: uuid.UUID, task_types: Sequence[str]) -> None:
     """Let a worker serve exactly these task types from now on."""
-    worker = _own(token, worker_id)
-    before = _profile(worker)
-    after = Profile.of(worker.queues, task_types, worker.capabilities, worker.concurrency)
-    if after != before:
-        service.change_profile(worker_id, before, after)
+    _change(_own(token, worker_id), task_types=task_types)
 
 
 def deregister(token: WorkerToken, worker_id: uuid.UUID, *, tasks_done: int) -> None:
@@ -231,6 +250,25 @@ def _own(token: WorkerToken, worker_id: uuid.UUID) -> Worker:
     if worker.status not in LIVING:
         raise WorkerLost(f"The worker is {worker.status}; register again.")
     return worker
+
+
+def _check_capabilities(token: WorkerToken, capabilities: Sequence[str]) -> None:
+    beyond = sorted(set(capabilities) - set(token.capabilities))
+    if beyond:
+        text = f"The token does not allow the capabilities {', '.join(beyond)}."
+        raise OutOfScope(text, code="capability_not_allowed")
+
+
+def _change(worker: Worker, **changes: Sequence[str] | None) -> Profile:
+    """Register a worker under another profile if it can run other tasks now; return the profile."""
+    before = _profile(worker)
+    for name, value in changes.items():
+        if value is not None:
+            setattr(worker, name, list(value))
+    after = _profile(worker)
+    if after != before:
+        service.change_profile(worker.id, before, after)
+    return after
 
 
 def _profile(worker: Worker) -> Profile:

@@ -207,7 +207,7 @@ def take_snapshot(at: datetime) -> int:
             summary = queue_summary(queue)
         except IndexUnavailable:
             continue
-        ages = [stats.oldest_seconds for stats in summary.bands.values() if stats.oldest_seconds is not None]
+        ages = [stats.oldest_age_seconds for stats in summary.bands.values() if stats.oldest_age_seconds is not None]
         row.depth = {band.label: summary.bands[band].depth for band in Band}
         row.active = summary.active
         row.oldest_seconds = max(ages, default=None)

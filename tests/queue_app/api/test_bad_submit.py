@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from queue_app.api.serializers.base import properties
 from queue_app.api.serializers.tasks import Submission
 from queue_app.core.payload import MAX_SAFE_INTEGER
 from queue_app.models import Task
@@ -110,20 +111,20 @@ FIELDS = {
     "priority empty": ({"priority": ""}, "blank"),
     "priority unknown": ({"priority": "urgent"}, "unknown_priority"),
     # capabilities
-    "capabilities string": ({"capabilities": "gpu"}, "list_expected"),
-    "capabilities object": ({"capabilities": {"gpu": 1}}, "list_expected"),
-    "capabilities 0": ({"capabilities": 0}, "list_expected"),
-    "capabilities of numbers": ({"capabilities": [5]}, "invalid_name"),
-    "capabilities of null": ({"capabilities": [None]}, "invalid_name"),
-    "capabilities of lists": ({"capabilities": [["gpu"]]}, "invalid_name"),
-    "capabilities braces": ({"capabilities": ["{gpu}"]}, "invalid_name"),
-    "capabilities colon": ({"capabilities": ["a:b"]}, "invalid_name"),
-    "capabilities comma": ({"capabilities": ["a,b"]}, "invalid_name"),
-    "capabilities newline": ({"capabilities": ["gpu\n"]}, "invalid_name"),
-    "capabilities separator": ({"capabilities": ["a\x1fb"]}, "invalid_name"),
-    "capabilities RTL override": ({"capabilities": ["\u202egpu"]}, "invalid_name"),
-    "capabilities 1 MB": ({"capabilities": ["x" * 500_000]}, "invalid_name"),
-    "capabilities 1000": ({"capabilities": [f"c{n}" for n in range(1000)]}, "too_many"),
+    "capabilities string": ({"required_capabilities": "gpu"}, "list_expected"),
+    "capabilities object": ({"required_capabilities": {"gpu": 1}}, "list_expected"),
+    "capabilities 0": ({"required_capabilities": 0}, "list_expected"),
+    "capabilities of numbers": ({"required_capabilities": [5]}, "invalid_name"),
+    "capabilities of null": ({"required_capabilities": [None]}, "invalid_name"),
+    "capabilities of lists": ({"required_capabilities": [["gpu"]]}, "invalid_name"),
+    "capabilities braces": ({"required_capabilities": ["{gpu}"]}, "invalid_name"),
+    "capabilities colon": ({"required_capabilities": ["a:b"]}, "invalid_name"),
+    "capabilities comma": ({"required_capabilities": ["a,b"]}, "invalid_name"),
+    "capabilities newline": ({"required_capabilities": ["gpu\n"]}, "invalid_name"),
+    "capabilities separator": ({"required_capabilities": ["a\x1fb"]}, "invalid_name"),
+    "capabilities RTL override": ({"required_capabilities": ["\u202egpu"]}, "invalid_name"),
+    "capabilities 1 MB": ({"required_capabilities": ["x" * 500_000]}, "invalid_name"),
+    "capabilities 1000": ({"required_capabilities": [f"c{n}" for n in range(1000)]}, "too_many"),
     # run_after
     "run_after naive": ({"run_after": "2030-01-31T12:00:00"}, "timezone_required"),
     "run_after date only": ({"run_after": "2030-01-31"}, "timezone_required"),
@@ -152,13 +153,13 @@ FIELDS = {
     "delay list": ({"delay": [5]}, "number_expected"),
     "delay and run_after": ({"delay": 5, "run_after": "2030-01-31T12:00:00Z"}, "conflicting_fields"),
     # timeout
-    "timeout 0": ({"timeout": 0}, "out_of_range"),
-    "timeout -1": ({"timeout": -1}, "out_of_range"),
-    "timeout 10^9": ({"timeout": 10**9}, "out_of_range"),
-    "timeout text": ({"timeout": "5"}, "number_expected"),
-    "timeout nan": ({"timeout": "nan"}, "number_expected"),
-    "timeout true": ({"timeout": True}, "number_expected"),
-    "timeout Arabic digit": ({"timeout": "\u0665"}, "number_expected"),
+    "timeout 0": ({"timeout_seconds": 0}, "out_of_range"),
+    "timeout -1": ({"timeout_seconds": -1}, "out_of_range"),
+    "timeout 10^9": ({"timeout_seconds": 10**9}, "out_of_range"),
+    "timeout text": ({"timeout_seconds": "5"}, "number_expected"),
+    "timeout nan": ({"timeout_seconds": "nan"}, "number_expected"),
+    "timeout true": ({"timeout_seconds": True}, "number_expected"),
+    "timeout Arabic digit": ({"timeout_seconds": "\u0665"}, "number_expected"),
     # max_retries
     "max_retries -5": ({"max_retries": -5}, "out_of_range"),
     "max_retries 10^9": ({"max_retries": 10**9}, "out_of_range"),
@@ -206,7 +207,7 @@ def test_fields(alice, plain_type, change, code):
 
 
 def model_fields() -> list[str]:
-    return sorted({field.name for field in Task._meta.get_fields()} - set(Submission().fields))
+    return sorted({field.name for field in Task._meta.get_fields()} - set(properties(Submission)))
 
 
 @pytest.mark.parametrize("name", [*model_fields(), "task_id", "epoch", "state"])

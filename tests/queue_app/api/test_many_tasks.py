@@ -47,7 +47,7 @@ class TestBulkSubmit:
             ([good, 5], {"tasks[1]"}),
             ([good, {"task_type": "no.such"}], {"tasks[1].task_type"}),
             ([good, {"task_type": plain_type, "queue": "nowhere"}], {"tasks[1].queue"}),
-            ([good, {"task_type": plain_type, "timeout": -1}], {"tasks[1].timeout"}),
+            ([good, {"task_type": plain_type, "timeout_seconds": -1}], {"tasks[1].timeout_seconds"}),
             ([{**good, "idempotency_key": "k"}] * 2, {"tasks[1].idempotency_key"}),
             ([], {"tasks"}),
             ({}, {"tasks"}),
@@ -218,7 +218,7 @@ class TestExport:
         response = client.http.get(f"{EXPORT}?format=csv&fields=user,capabilities,attempt,finished_at")
         assert response.headers["Content-Disposition"] == 'attachment; filename="tasks.csv"'
         assert list(csv.reader(lines(response))) == [
-            ["user", "capabilities", "attempt", "finished_at"],
+            ["user", "required_capabilities", "attempt", "completed_at"],
             ["'=HYPERLINK(1)", "fast gpu", "0", ""],
         ]
         assert lines(alice.http.get(f"{EXPORT}?format=csv&fields=user")) == ["user"]

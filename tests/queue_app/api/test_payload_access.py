@@ -125,7 +125,7 @@ def test_hidden_payloads_are_null_and_marked(staff, secret):
     viewer, operator = staff(*REST), staff(*REST, "view_payload")
     task = viewer.get(f"{API}/tasks/{secret.task}").data
     assert task["payload_hidden"] is True
-    assert [task[name] for name in ("args", "parameters", "result", "logs")] == [None] * 4
+    assert [task[name] for name in ("args", "parameters", "result", "logs", "error")] == [None] * 5
     [attempt] = task["attempts"]
     assert [attempt[name] for name in ("exception_class", "message", "traceback")] == [None] * 3
     assert (task["progress"]["fraction"], task["progress"]["message"]) == (0.5, None)
@@ -134,7 +134,7 @@ def test_hidden_payloads_are_null_and_marked(staff, secret):
     wanted = viewer.get(f"{API}/operations/{secret.operation}").data["filter"]
     assert wanted == {"parameters": None, "error": None, "queues": ["q"]}
     shown = str(operator.get(f"{API}/tasks/{secret.task}").data)
-    assert shown.count(CANARY) == 7
+    assert shown.count(CANARY) == 8
     assert "'payload_hidden': False" in shown
 
 

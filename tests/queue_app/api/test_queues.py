@@ -21,15 +21,15 @@ def test_stats_count_waiting_tasks(viewer, stored):
         stored(priority=band)
     stored(status="completed")
     data = viewer.get(STATS).data
-    assert data["bands"]["critical"]["depth"] == 1
-    assert data["bands"]["low"]["depth"] == 2
-    assert data["throughput"]["completed"] == 1
-    assert data["workers"] == {"active": 0, "draining": 0, "slots": 0}
+    assert data["queues"]["critical"]["depth"] == 1
+    assert data["queues"]["low"]["depth"] == 2
+    assert data["throughput"]["completed_last_minute"] == 1
+    assert data["workers"] == {"active": 0, "draining": 0, "dead": 0, "total_capacity": 0, "used_capacity": 0}
 
 
 def test_stats_without_the_index(viewer, index_away):
     data = viewer.get(STATS).data
-    assert (data["index"], data["depth"], data["bands"]) == ("unreachable", None, None)
+    assert (data["index"], data["depth"], data["queues"]) == ("unreachable", None, None)
 
 
 def test_stats_without_queues_and_index(viewer, index_away):

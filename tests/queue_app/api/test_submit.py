@@ -41,7 +41,7 @@ def test_missing_fields_default_to_the_registered_task(alice, render_type):
     task = stored_task(response)
     assert (task.queue, task.band, task.capabilities) == ("renders", Band.HIGH, ["big-memory", "gpu"])
     assert (task.timeout, task.max_retries, task.retry_delay) == (60, 2, 1.5)
-    assert response.data["capabilities"] == ["big-memory", "gpu"]
+    assert response.data["required_capabilities"] == ["big-memory", "gpu"]
     assert Queue.objects.filter(name="renders").exists()  # a queue is created on first use
 
 
@@ -49,8 +49,8 @@ def test_the_body_overrides_the_registered_task(alice, render_type):
     body = {
         "queue": "reports",
         "priority": "low",
-        "capabilities": ["cpu", "cpu"],
-        "timeout": 5,
+        "required_capabilities": ["cpu", "cpu"],
+        "timeout_seconds": 5,
         "max_retries": 0,
         "idempotency_key": "k" * 64,
     }
@@ -61,7 +61,16 @@ def test_the_body_overrides_the_registered_task(alice, render_type):
 
 def test_null_means_missing(alice, render_type):
     nothing = dict.fromkeys(
-        ["queue", "priority", "capabilities", "run_after", "delay", "timeout", "max_retries", "idempotency_key"]
+        [
+            "queue",
+            "priority",
+            "required_capabilities",
+            "run_after",
+            "delay",
+            "timeout_seconds",
+            "max_retries",
+            "idempotency_key",
+        ]
     )
     task = stored_task(alice.submit(task_type=render_type, **nothing))
     assert (task.queue, task.band, task.timeout, task.max_retries) == ("renders", Band.HIGH, 60, 2)

@@ -21,6 +21,10 @@ def ids(response) -> list[str]:
     return [task["task_id"] for task in response.data["results"]]
 
 
+def options(data) -> dict[str, float]:
+    return {name: data[name] for name in ("timeout_seconds", "max_retries", "retry_delay")}
+
+
 class TestList:
     def test_newest_first(self, alice, stored):
         tasks = [stored() for _ in range(3)]
@@ -107,7 +111,7 @@ class TestList:
             ("ordering=-user", "ordering", "unknown_parameter"),
             ("%00=1", "\\x00", "unknown_parameter"),
             ("created_after=0001-01-01T00:00:00%2B00:01", "created_after", "date_out_of_range"),
-            ("finished_after=0001-01-01T00:00:00Z", "finished_after", "date_out_of_range"),
+            ("completed_after=0001-01-01T00:00:00Z", "completed_after", "date_out_of_range"),
             ("run_before=9999-12-31T23:59:59-23:59", "run_before", "date_out_of_range"),
             (
                 "created_after=2030-01-02T00:00:00Z&created_before=2030-01-01T00:00:00Z",
@@ -141,18 +145,18 @@ class TestDetail:
         response = alice.get(f"{TASKS}/{task.id}/")
         data = response.data
         assert data["task_id"] == str(task.id)
-        assert (data["status"], data["priority"], data["capabilities"]) == ("queued", "normal", ["gpu"])
+        assert (data["status"], data["priority"], data["required_capabilities"]) == ("queued", "normal", ["gpu"])
         assert (data["parameters"], data["args"], data["result"]) == ({"frame": 7}, [1], None)
-        assert (data["attempts"], data["attempt"], data["failures"]) == ([], 0, 0)
-        assert (data["idempotency_key"], data["worker_id"], data["finished_at"]) == ("k", None, None)
+        assert (data["attempts"], data["attempt"], data["retry_count"]) == ([], 0, 0)
+        assert (data["idempotency_key"], data["assigned_worker_id"], data["completed_at"]) == ("k", None, None)
         assert datetime.fromisoformat(data["created_at"]) == task.created_at
 
     def test_options_come_from_the_task_or_the_policy(self, alice, stored):
         PriorityPolicy.objects.update_or_create(pk=Band.LOW, defaults={"timeout_seconds": 7, "max_retries": 9})
         path = f"{TASKS}/{stored(priority=Band.LOW).id}"
-        assert alice.get(path).data["options"] == {"timeout": 7, "max_retries": 9, "retry_delay": 20}
+        assert options(alice.get(path).data) == {"timeout_seconds": 7, "max_retries": 9, "retry_delay": 20}
         path = f"{TASKS}/{stored(priority=Band.LOW, timeout=3, max_retries=0, retry_delay=0.5).id}"
-        assert alice.get(path).data["options"] == {"timeout": 3, "max_retries": 0, "retry_delay": 0.5}
+        assert options(alice.get(path).data) == {"timeout_seconds": 3, "max_retries": 0, "retry_delay": 0.5}
 
     def test_result_and_attempts(self, alice, stored):
         task = stored(status="completed")
@@ -179,6 +183,7 @@ class TestDetail:
                 "exception_class": "builtins.OSError",
                 "message": f"no {attempt}",
                 "traceback": None,
+                "trace_id": task.id.hex,
             }
             for attempt in (1, 2)
         ]

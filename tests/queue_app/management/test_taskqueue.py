@@ -284,7 +284,7 @@ def test_stats_as_text_and_as_json(engine):
         ["default", "0", "-", "0", "0", "1"],
         ["mail", "0", "-", "0", "0", "2"],
     ]
-    assert read("stats", "--queue", "mail")["queues"][0]["depth"] == 2
+    assert read("stats", "--queue", "mail")["by_queue"][0]["depth"] == 2
 
 
 def test_stats_without_redis_are_those_of_the_rows(engine):

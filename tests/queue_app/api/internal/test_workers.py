@@ -225,7 +225,7 @@ def test_bad_requests(remote):
     assert remote.report(task, status="done").status_code == 400
     assert remote.report(task, status="failed").status_code == 400
     assert remote.report(task, result=1).status_code == 200, "the lease was kept"
-    for path in ("register", "x/poll", "x/nothing"):
+    for path in ("x/poll", "x/nothing"):
         assert remote.post(f"/internal/workers/{path}", {}).status_code in {400, 404}
 
 

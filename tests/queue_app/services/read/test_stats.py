@@ -20,7 +20,7 @@ def test_queue_summary(engine):
     summary = queue_summary(Queue.objects.get(pk="default"))
     assert (summary.depth, summary.active, summary.max_concurrent, summary.paused) == (3, 1, 3, False)
     assert summary.bands[Band.NORMAL].depth == 3
-    assert 0 <= summary.bands[Band.NORMAL].oldest_seconds < 60
+    assert 0 <= summary.bands[Band.NORMAL].oldest_age_seconds < 60
     assert summary.bands[Band.HIGH] == type(summary.bands[Band.HIGH])(0, None)
 
 
@@ -30,14 +30,14 @@ def test_queue_stats(engine):
     take(engine.worker())
     stats = queue_stats()
     assert (stats["index"], stats["depth"], stats["active"]) == ("ready", 2, 1)
-    assert {name: band["depth"] for name, band in stats["bands"].items()} == {
+    assert {name: band["depth"] for name, band in stats["queues"].items()} == {
         "critical": 0,
         "high": 0,
         "normal": 1,
         "low": 1,
         "background": 0,
     }
-    assert [queue["name"] for queue in stats["queues"]] == ["default", "q"]
+    assert [queue["name"] for queue in stats["by_queue"]] == ["default", "q"]
 
 
 def test_without_the_index_the_rows_still_answer(engine):
@@ -45,7 +45,7 @@ def test_without_the_index_the_rows_still_answer(engine):
     take(engine.worker())
     with index_away():
         stats = queue_stats()
-    assert (stats["index"], stats["depth"], stats["bands"], stats["queues"]) == ("unreachable", None, None, None)
+    assert (stats["index"], stats["depth"], stats["queues"], stats["by_queue"]) == ("unreachable", None, None, None)
     assert stats["active"] == 1
 
 
@@ -64,4 +64,4 @@ def test_throughput_counts_by_state_within_the_window(engine):
 
 
 def test_no_workers(engine):
-    assert worker_counts() == {"active": 0, "draining": 0, "slots": 0}
+    assert worker_counts() == {"active": 0, "draining": 0, "dead": 0, "total_capacity": 0, "used_capacity": 0}
