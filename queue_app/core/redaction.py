@@ -6,14 +6,20 @@ password part of a URL.
 """
 
 import re
+from bisect import bisect
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, Self
 
 from queue_app.core.masking import MASK, is_secret, mask, normal_name
 
 #: Minimum length of a value that is searched for; shorter ones occur in harmless text.
 MIN_LENGTH: Final = 4
+#: Most secrets that are searched for one after another.
+FEW: Final = 16
+#: Of many secrets, those that are longer are found by this number of first characters.
+HEAD: Final = 16
 
 #: Anchored at the start of a word; tried at each letter, the search would take quadratic time.
 _NAMED: Final = re.compile(
@@ -27,6 +33,52 @@ _SCHEME: Final = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE)
 _ADDRESS: Final = re.compile(r"(://[^:@/\s]{0,200}):[^@/\s]+@")
 
 
+class Search:
+    """A search for secret values in texts; its time grows with the texts, not with the number of secrets."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._ordered = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
+        self._width = min(MIN_LENGTH, len(self._ordered[-1])) if self._ordered else MIN_LENGTH
+        self._heads = {secret[: self._width] for secret in self._ordered}
+        self._short: dict[int, set[str]] = defaultdict(set)
+        self._long: dict[str, list[str]] = defaultdict(list)
+        if len(self._ordered) > FEW:
+            for secret in sorted(self._ordered):
+                if len(secret) <= HEAD:
+                    self._short[len(secret)].add(secret)
+                else:
+                    self._long[secret[:HEAD]].append(secret)
+
+    def hide(self, text: str) -> str:
+        """Return the text with a mask in place of each secret."""
+        if len(self._ordered) <= FEW:
+            for secret in self._ordered:
+                text = text.replace(secret, MASK)
+            return text
+        parts: list[str] = []
+        begun = at = 0
+        while at < len(text):
+            length = self._length_at(text, at)
+            if length:
+                parts += (text[begun:at], MASK)
+                begun = at + length
+            at += length or 1
+        return "".join([*parts, text[begun:]])
+
+    def _length_at(self, text: str, at: int) -> int:
+        """Return the length of the secret that begins here; also of a long one's beginning, which is no accident."""
+        if text[at : at + self._width] not in self._heads:
+            return 0
+        alike = self._long.get(text[at : at + HEAD])
+        if alike:  # the one with most characters in common stands beside the text's place in the order
+            found = text[at : at + len(self._ordered[0])]
+            place = bisect(alike, found)
+            return max(_in_common(secret, found) for secret in alike[max(0, place - 1) : place + 1])
+        return next(
+            (length for length in range(HEAD, 0, -1) if text[at : at + length] in self._short.get(length, ())), 0
+        )
+
+
 class Secrets(frozenset[str]):
     """Secret values of one task, and the ``names`` that are declared sensitive for it."""
 
@@ -37,6 +89,11 @@ class Secrets(frozenset[str]):
         secrets = super().__new__(cls, values)
         secrets.names = frozenset(names)
         return secrets
+
+    @cached_property
+    def search(self) -> Search:
+        """The search for the values."""
+        return Search(self)
 
 
 def secrets_of(value: Any, names: Collection[str] = ()) -> Secrets:
@@ -60,7 +117,7 @@ def _secrets(value: Any, names: Collection[str], *, secret: bool) -> Iterator[st
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Return free text without the given secrets and without values after secret names (``password=…``)."""
-    text = _NAMED.sub(rf"\g<name>\g<quote>{MASK}", _replace(text, _longest_first(secrets)))
+    text = _NAMED.sub(rf"\g<name>\g<quote>{MASK}", _search(secrets).hide(text))
     if names := _names_of(secrets):
         text = _behind(names).sub(
             lambda found: f"{found[1]}{MASK}" if normal_name(found["name"]) in names else found[0], text
@@ -70,15 +127,15 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 def redact_value(value: Any, secrets: Iterable[str] = ()) -> Any:
     """Return ``mask(value)`` and also mask the given secrets and passwords of URLs in its texts."""
-    return _redact_value(mask(value, _names_of(secrets)), _longest_first(secrets))
+    return _redact_value(mask(value, _names_of(secrets)), _search(secrets))
 
 
-def _redact_value(value: Any, secrets: list[str]) -> Any:
+def _redact_value(value: Any, secrets: Search) -> Any:
     if isinstance(value, dict):
         return {key: _redact_value(item, secrets) for key, item in value.items()}
     if isinstance(value, list):
         return [_redact_value(item, secrets) for item in value]
-    return _ADDRESS.sub(rf"\1:{MASK}@", _replace(value, secrets)) if isinstance(value, str) else value
+    return _ADDRESS.sub(rf"\1:{MASK}@", secrets.hide(value)) if isinstance(value, str) else value
 
 
 def _names_of(secrets: Iterable[str]) -> frozenset[str]:
@@ -94,11 +151,11 @@ def _behind(names: frozenset[str]) -> re.Pattern[str]:
     )
 
 
-def _longest_first(secrets: Iterable[str]) -> list[str]:
-    return sorted(secrets, key=len, reverse=True)
+def _in_common(one: str, other: str) -> int:
+    """Return the number of first characters that two texts share."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
-def _replace(text: str, secrets: list[str]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, MASK)
-    return text
+def _search(secrets: Iterable[str]) -> Search:
+    return secrets.search if isinstance(secrets, Secrets) else Search(secrets)

@@ -183,7 +183,7 @@ def test_declared_values_are_not_logged_when_a_task_fails(caplog, monkeypatch):
     pay.__qualname__ = "pay"
     held = types.SimpleNamespace(
         id="t", task_type=registry.type_of(task(sensitive=["card"])(pay)), queue="q", attempt=1, worker_id=None,
-        trace=None, args=json.dumps([CANARY]), parameters=json.dumps({"more": {"card": DECLARED}}),
+        trace_id="", args=json.dumps([CANARY]), parameters=json.dumps({"more": {"card": DECLARED}}),
     )  # fmt: skip
     said = f"{CANARY} and {DECLARED}"
     failure = TaskFailure("ValueError", said, f"Traceback\nValueError: {said}", "failed")
