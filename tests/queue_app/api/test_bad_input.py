@@ -63,7 +63,7 @@ def wrong_values(schema: dict[str, Any]) -> Iterator[Any]:
     kind = schema.get("type")
     yield from WRONG.get(kind, ())
     if "enum" in schema:
-        yield from ("nope", "", FAKE)
+        yield from (value for value in ("nope", "", FAKE) if value not in schema["enum"])
     if "pattern" in schema:
         most, pattern = schema["maxLength"], schema["pattern"]
         bad = ("a b", "", FAKE, "{x}:*", "a" * 201)
