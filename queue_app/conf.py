@@ -118,8 +118,11 @@ class ApiSettings:
     submits_per_minute: int = 60_000  # submissions by one user; 0: no limit
     reads_per_minute: int = 60_000  # other requests by one user; 0: no limit
     heavy_per_minute: int = 120  # exports, exact counts, bulk submissions and actions by one user; 0: no limit
-    max_waiters: int = 4  # open requests with ?wait= of one WSGI process; ASGI allows MAX_STREAMS
+    max_waiters: int = 4  # open requests with ?wait= and worker polls of one WSGI process; ASGI allows MAX_STREAMS
     max_streams: int = 100  # open event streams of one process
+    max_open_per_caller: int = 50  # waiting requests, and as many event streams, of one user or token in one process
+    max_connections: int = 20  # requests that use PostgreSQL at once in one ASGI process; others wait up to 10 s
+    failed_logins_per_minute: int = 20  # wrong passwords from one address for one user in one process; 0: no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,8 @@
-"""Authentication by API key (``Authorization: Bearer tq_…``) and by password."""
+"""Authentication by API key (``Authorization: Bearer tq_…``) and by password.
+
+Wrong passwords are counted by the address of the connection and the name: a header such as X-Forwarded-For could be
+made up by the caller.
+"""
 
 from typing import Any
 
@@ -7,7 +11,10 @@ from rest_framework import exceptions
 from rest_framework.authentication import BaseAuthentication, BasicAuthentication, get_authorization_header
 from rest_framework.request import Request
 
+from queue_app import conf
+from queue_app.api.throttles import failed_logins
 from queue_app.models import ApiKey
+from queue_app.models.columns import USER_LENGTH
 from queue_app.services.control.api_keys import find_key
 
 
@@ -17,10 +24,18 @@ class PasswordAuthentication(BasicAuthentication):
     www_authenticate_realm = "task queue"
 
     def authenticate_credentials(self, userid: str, password: str, request: Any = None) -> Any:
-        """Return (user, None); raise ``AuthenticationFailed``."""
+        """Return (user, None); raise ``AuthenticationFailed``, or ``Throttled`` before a password is hashed."""
         if "\x00" in userid or "\x00" in password:
             raise exceptions.AuthenticationFailed
-        return super().authenticate_credentials(userid, password, request)
+        name = (request.META.get("REMOTE_ADDR") or "", userid[:USER_LENGTH])
+        wait = failed_logins.wait(*name, limit=conf.get().api.failed_logins_per_minute)
+        if wait is not None:
+            raise exceptions.Throttled(wait)
+        try:
+            return super().authenticate_credentials(userid, password, request)
+        except exceptions.AuthenticationFailed:
+            failed_logins.add(*name)
+            raise
 
 
 class KeyAuthentication(BaseAuthentication):

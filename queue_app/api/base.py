@@ -35,6 +35,7 @@ from queue_app.api.serializers.base import Body as BodySerializer
 from queue_app.api.serializers.base import Query, shared
 from queue_app.api.serializers.kinds import uuid_of
 from queue_app.api.throttles import ScopedThrottle
+from queue_app.api.waiting import Database, Place, waiter
 from queue_app.core import trace
 from queue_app.exceptions import InvalidTaskData
 from queue_app.services.control import audit
@@ -107,6 +108,8 @@ class ApiView(APIView):
     bodies: Mapping[str, type[BodySerializer]] = MappingProxyType({})
     #: Method -> what its query string may hold.
     queries: Mapping[str, type[Query]] = MappingProxyType({})
+    #: Whether a request must wait for the right to use the database; those that report health must not.
+    uses_database = True
     #: Renderer of HTML pages; ``queue_app.urls`` sets it, because the page imports the schema and so all views.
     page_class: type[BaseRenderer] | None = None
     versioning_class = None
@@ -114,6 +117,7 @@ class ApiView(APIView):
     body_factor = 1
     #: JSON object that ``json_body`` read, for the audit log; a stream can be read only once.
     _content: Mapping[str, Any] = MappingProxyType({})
+    _place: Place | None = None
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
@@ -147,11 +151,19 @@ class ApiView(APIView):
         """Answer within the trace that the caller names, so that the tasks it submits join that trace."""
         header = request.META.get("HTTP_TRACEPARENT")
         traceparent = trace.parse(header) if header else None
-        with trace.use(traceparent) if traceparent else nullcontext():
-            return super().dispatch(request, *args, **kwargs)
+        self.database = Database(request)
+        try:
+            with trace.use(traceparent) if traceparent else nullcontext():
+                return super().dispatch(request, *args, **kwargs)
+        finally:
+            self.database.leave()
+            if self._place is not None:
+                self._place.leave()
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse an unfit body before the checks of the session can read it."""
+        if self.uses_database:
+            self.database.enter()
         self._body = Body(request._request, self.body_factor)  # noqa: SLF001 - the wrapped request of Django
         self._body.check_headers()
         super().initial(request, *args, **kwargs)
@@ -203,6 +215,16 @@ class ApiView(APIView):
         """Return the absolute address of a path from the root; faster than ``build_absolute_uri``."""
         return str(iri_to_uri(f"{request.scheme}://{request.get_host()}{path}"))
 
+    @contextmanager
+    def waiting(self, request: Request, caller: str) -> Iterator[None]:
+        """Hold no connection to the database during a block that waits, and a place from the first such block on.
+
+        Raises ``TooManyWaiters`` and ``TooManyOfCaller``.
+        """
+        self._place = self._place or waiter(request._request, caller)  # noqa: SLF001 - the wrapped request of Django
+        with self.database.idle():
+            yield
+
     def username(self, request: Request) -> str:
         """Return the name that the caller's tasks are stored under."""
         name: str = request.user.get_username()
@@ -210,8 +232,9 @@ class ApiView(APIView):
 
 
 class PublicView(ApiView):
-    """An endpoint that anyone may call."""
+    """An endpoint that anyone may call; it does not use the database on its own thread."""
 
+    uses_database = False
     authentication_classes = ()
     permission_classes = (AllowAny,)
 

@@ -23,6 +23,7 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from queue_app import exceptions as own
+from queue_app.api import waiting
 from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.services.control.limits import InvalidLimits
 
@@ -47,10 +48,6 @@ class NoSuchQueue(TaskQueueError, code="unknown_queue"):
 
 class PreconditionRequired(TaskQueueError, code="precondition_required"):
     """An edit does not name the version that it is based on."""
-
-
-class TooManyWaiters(TaskQueueError, code="too_many_waiters"):
-    """This process already holds the maximum number of waiting requests."""
 
 
 class AsgiRequired(TaskQueueError, code="asgi_required"):
@@ -88,7 +85,9 @@ RULES: Final = (
     Rule(own.InvalidTransition, 409),
     Rule(own.ChangedMeanwhile, 412),
     Rule(PreconditionRequired, 428),
-    Rule(TooManyWaiters, 503),
+    Rule(waiting.TooManyWaiters, 503),
+    Rule(waiting.TooManyOfCaller, 429),
+    Rule(waiting.TooBusy, 503),
     Rule(AsgiRequired, 501),
     Rule(NotInstalled, 501),
     Rule(own.TaskNotFound, 404, None, "There is no such task."),

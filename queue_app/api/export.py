@@ -12,6 +12,7 @@ from django.http import HttpRequest, StreamingHttpResponse
 from rest_framework.utils.encoders import JSONEncoder
 
 from queue_app.api.representation import summary
+from queue_app.api.waiting import limited
 from queue_app.models import Task
 
 CONTENT_TYPES: Final = {"ndjson": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
@@ -31,9 +32,14 @@ def response(request: HttpRequest, pages: Iterator[list[Task]], fields: Sequence
 
 
 async def _asynchronously(texts: Iterator[str]) -> AsyncIterator[str]:
-    following = sync_to_async(lambda: next(texts, None))
+    following = sync_to_async(lambda: _next(texts))
     while (text := await following()) is not None:
         yield text
+
+
+def _next(texts: Iterator[str]) -> str | None:
+    with limited():
+        return next(texts, None)
 
 
 def _ndjson(tasks: Sequence[Task], fields: Sequence[str]) -> str:

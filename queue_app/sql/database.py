@@ -56,6 +56,19 @@ def connection() -> BaseDatabaseWrapper:
     return connections[alias()]
 
 
+def close_idle() -> None:
+    """Close this thread's connection, because the thread will wait or end; keep it in a transaction."""
+    if not connection().in_atomic_block:
+        connection().close()
+
+
+@contextmanager
+def idle() -> Iterator[None]:
+    """Hold no connection during a block that waits, unless a transaction is open."""
+    close_idle()
+    yield
+
+
 @contextmanager
 def missing_tables_explained() -> Iterator[None]:
     """Say what to do if the block fails because the tables do not exist."""

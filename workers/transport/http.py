@@ -4,6 +4,7 @@ import http.client
 import json
 import select
 import threading
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
@@ -52,6 +53,14 @@ class ServerRefused(Exception):
     def __init__(self, status: int, code: str, detail: str) -> None:
         super().__init__(f"The server refused ({status} {code}): {detail}")
         self.status, self.code = status, code
+
+
+class ServerFull(IndexUnavailable):
+    """The server holds as many waiting requests as it may."""
+
+    def __init__(self, detail: str, retry_after: float) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
 
 
 class HttpTransport(Transport):
@@ -112,7 +121,11 @@ class HttpTransport(Transport):
         self._call(worker_id, "deregister", {"tasks_done": tasks_done})
 
     def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> bool:
-        return bool(self._call(worker_id, "wait", {"wait": min(seconds, MAX_WAIT)}, wait=seconds)["called"])
+        try:
+            return bool(self._call(worker_id, "wait", {"wait": min(seconds, MAX_WAIT)}, wait=seconds)["called"])
+        except ServerFull as error:
+            time.sleep(min(seconds, error.retry_after))
+            return False
 
     def unserved_types(self, profile: Profile) -> set[str]:
         return self._unserved - set(profile.task_types)  # as of the last heartbeat
@@ -194,6 +207,8 @@ class HttpTransport(Transport):
         code, detail = _problem(data)
         if code in {"worker_lost", "worker_not_found"}:
             raise WorkerLost(detail)
+        if code in {"too_many_waiters", "too_many_of_caller"}:
+            raise ServerFull(detail, float(response.headers.get("Retry-After", "2")))
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
             raise IndexUnavailable(f"The server {self._host} cannot work now ({status} {code}): {detail}")
         raise ServerRefused(status, code, detail)

@@ -1,6 +1,7 @@
 """Endpoints for workers without access to PostgreSQL and Redis; they require a worker token."""
 
 import uuid
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -40,6 +41,7 @@ class WorkerView(ApiView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse a request without a valid token before reading anything else."""
+        self.database.enter()
         scheme, _, secret = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
         if scheme.lower() != "bearer":
             raise TokenRefused("This needs a worker token: Authorization: Bearer tqw_….")
@@ -49,6 +51,10 @@ class WorkerView(ApiView):
     def worker(self, text: str) -> uuid.UUID:
         """Return the worker's id in the address."""
         return parse_id(text, WorkerNotFound("This token has no such worker."))
+
+    def idle(self, request: Request) -> remote.Waiting:
+        """Return what makes the block in which a request of this token waits."""
+        return partial(self.waiting, request, str(self.token.id))
 
 
 class RegisterView(WorkerView):
@@ -76,9 +82,10 @@ class PollView(WorkerView):
         """Claim tasks for a worker.
 
         Returns up to ``available_capacity`` tasks. If there is none, the request waits up to ``wait`` seconds for the
-        first one; a worker that does not wait polls again after ``poll_interval_ms``.
+        first one, unless too many requests wait already, in this process (503) or with this token (429). A worker that
+        does not wait polls again after ``poll_interval_ms``.
         """
-        tasks = remote.poll(self.token, self.worker(worker_id), **self.read_body(request))
+        tasks = remote.poll(self.token, self.worker(worker_id), **self.read_body(request), waiting=self.idle(request))
         found = [representation.claimed(task) for task in tasks]
         return Response({"tasks": found, "poll_interval_ms": POLL_INTERVAL_MS})
 
@@ -91,10 +98,12 @@ class WaitView(WorkerView):
     def post(self, request: Request, worker_id: str) -> Response:
         """Wait until there may be work for a worker.
 
-        Returns whether the queue woke the worker within ``wait`` seconds.
+        Returns whether the queue woke the worker within ``wait`` seconds. Too many waiting requests are refused as in a
+        poll.
         """
         seconds = self.read_body(request)["wait"]
-        return Response({"called": remote.wait_for_call(self.token, self.worker(worker_id), seconds)})
+        called = remote.wait_for_call(self.token, self.worker(worker_id), seconds, self.idle(request))
+        return Response({"called": called})
 
 
 class ResultView(WorkerView):

@@ -12,11 +12,11 @@ from asgiref.sync import sync_to_async
 from django.http import StreamingHttpResponse
 from rest_framework.request import Request
 
-from queue_app import conf
 from queue_app.api.base import AnyFormat, ApiView
-from queue_app.api.errors import AsgiRequired, TooManyWaiters
+from queue_app.api.errors import AsgiRequired
 from queue_app.api.serializers.control import EventQuery, entry
-from queue_app.api.waiting import is_asynchronous, streams
+from queue_app.api.waiting import Place, TooManyWaiters, is_asynchronous, limited
+from queue_app.api.waiting import stream as take_place
 from queue_app.core.events import Event, EventFilter
 from queue_app.exceptions import IndexUnavailable
 from queue_app.models import ApiKey
@@ -24,7 +24,6 @@ from queue_app.models.querysets import restricted_to
 from queue_app.services.control.api_keys import is_in_force
 from queue_app.services.notify import events
 from queue_app.services.notify.subscribe import hub
-from queue_app.sql.database import connection
 
 HEARTBEAT_SECONDS: Final = 15.0
 #: Maximum age of a stream. The client then reconnects, and a caller who has lost permission is refused.
@@ -53,18 +52,13 @@ class EventView(ApiView):
         wanted, after = self._wanted(request)
         if not is_asynchronous(request._request):  # noqa: SLF001 - tells ASGI from WSGI
             raise AsgiRequired("Event streams need an ASGI server. Under WSGI, wait for single tasks with ?wait=.")
-        if not streams.take(conf.get().api.max_streams):
-            raise TooManyWaiters("This process has the maximum number of event streams open; try again later.")
-        try:
-            after = after or events.last_id()
-        except BaseException:
-            streams.leave()
-            raise
-        if not connection().in_atomic_block:
-            connection().close()  # the stream keeps the thread of this request, but needs no connection
+        place = take_place(self.username(request))
+        after = after or events.last_id()
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         key = request.auth if isinstance(request.auth, ApiKey) else None
-        return StreamingHttpResponse(stream(wanted, after, key), content_type="text/event-stream", headers=headers)
+        return StreamingHttpResponse(
+            stream(wanted, after, key, place), content_type="text/event-stream", headers=headers
+        )
 
     def _wanted(self, request: Request) -> tuple[EventFilter, str | None]:
         query = self.read_query(request)
@@ -76,9 +70,9 @@ class EventView(ApiView):
 
 
 async def stream(  # noqa: C901 - the whole life of a stream
-    wanted: EventFilter, after: str, caller: ApiKey | None = None
+    wanted: EventFilter, after: str, caller: ApiKey | None = None, place: Place | None = None
 ) -> AsyncIterator[bytes]:
-    """Yield the stored events after an id, then new ones; give back the place in ``streams`` at the end.
+    """Yield the stored events after an id, then new ones; give back the place at the end.
 
     The stream ends when the caller's key is revoked or expires.
     """
@@ -129,16 +123,17 @@ async def stream(  # noqa: C901 - the whole life of a stream
         return  # the client reconnects
     finally:
         hub.remove(key)
-        streams.leave()
+        if place is not None:
+            place.leave()
 
 
 def _is_in_force(key: ApiKey) -> bool:
     """Ask without keeping a connection: streams of one key in one process share the answer."""
     try:
-        return is_in_force(key, KEY_SECONDS / 2)
-    finally:
-        if not connection().in_atomic_block:
-            connection().close()
+        with limited():
+            return is_in_force(key, KEY_SECONDS / 2)
+    except TooManyWaiters:
+        return True  # asked again in a second
 
 
 def _end(arrived: asyncio.Queue[list[Event] | None]) -> None:

@@ -64,6 +64,7 @@ class MetricsView(ApiView):
     permission_classes = (MayReadMetrics,)
     key_scopes = MappingProxyType({"GET": "view_queue"})
     content_negotiation_class = AnyFormat
+    uses_database = False  # it reads on threads of its own
 
     def get_authenticators(self) -> list[BaseAuthentication]:
         """Try the token of scrapers first."""

@@ -1,6 +1,7 @@
 """Submit, list, count, export, inspect, cancel and reprioritise tasks."""
 
 from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
 from itertools import chain
 from types import MappingProxyType
@@ -11,9 +12,8 @@ from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from queue_app.api import export, representation, waiting
+from queue_app.api import export, representation
 from queue_app.api.base import AnyFormat, ApiView, parse_id
-from queue_app.api.errors import RETRY_AFTER_SECONDS
 from queue_app.api.paging import page_of
 from queue_app.api.permissions import is_staff_with, staff_with
 from queue_app.api.representation import SUMMARY_FIELDS
@@ -156,20 +156,15 @@ class TaskView(_OneTaskView):
         """Inspect a task, or wait for its end.
 
         With ``wait``, the request waits up to that many seconds for the task to end. If too many requests wait already,
-        it answers at once, with Retry-After.
+        in this process (503) or of the caller (429), it is refused, with Retry-After.
         """
         seconds = self.read_query(request).get("wait")
         wanted, user = parse_id(task_id, TaskNotFound(task_id)), restricted_to(request.user)
         found = task_detail(wanted, user=user)
-        headers: dict[str, str] = {}
-        if seconds and found.task.status not in TERMINAL:
-            most = waiting.most_waiters(request._request)  # noqa: SLF001 - tells ASGI from WSGI
-            with waiting.waiters.taking(most) as taken:
-                if not taken:
-                    headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
-                elif wait_for_end(wanted, seconds):
-                    found = task_detail(wanted, user=user)
-        return Response(representation.detail(found, request.user), headers=headers)
+        waiting = partial(self.waiting, request, self.username(request))
+        if seconds and found.task.status not in TERMINAL and wait_for_end(wanted, seconds, waiting):
+            found = task_detail(wanted, user=user)
+        return Response(representation.detail(found, request.user))
 
     def delete(self, request: Request, task_id: str) -> Response:
         """Cancel a task.

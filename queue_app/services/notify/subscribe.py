@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from queue_app.core.events import Event
@@ -16,7 +16,7 @@ from queue_app.core.states import TERMINAL, Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.models import Task
 from queue_app.services.notify import events
-from queue_app.sql.database import alias, connection
+from queue_app.sql.database import alias, idle
 
 logger = logging.getLogger("taskqueue")
 
@@ -106,10 +106,10 @@ class Hub:
 hub = Hub()
 
 
-def wait_for_end(task_id: uuid.UUID, seconds: float) -> bool:
+def wait_for_end(task_id: uuid.UUID, seconds: float, idle: Callable[[], AbstractContextManager[None]] = idle) -> bool:
     """Wait up to ``seconds`` until a task has ended; return whether it has. A task that is gone has ended.
 
-    This thread closes its database connection while it waits, unless a transaction is open.
+    The thread waits within ``idle``, which closes its connection to the database, unless a transaction is open.
     """
     until = time.monotonic() + seconds
     woken = threading.Event()
@@ -125,9 +125,8 @@ def wait_for_end(task_id: uuid.UUID, seconds: float) -> bool:
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            if not connection().in_atomic_block:
-                connection().close()
-            woken.wait(min(left, pause))
+            with idle():
+                woken.wait(min(left, pause))
             woken.clear()
     return True
 

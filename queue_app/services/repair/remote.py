@@ -11,7 +11,8 @@ the task again. If the worker does not poll again, the reaper queues it.
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -41,10 +42,13 @@ from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.sql import progress as rows
 from queue_app.sql import workers as worker_rows
+from queue_app.sql.database import idle
 
 #: Seconds between two checks of the token while a poll waits: a revoked token ends the wait.
 TOKEN_CHECK_SECONDS: Final = 2.0
 MAX_UNSERVED: Final = 100  # names of task types in one reply
+#: Makes the block in which a request waits.
+type Waiting = Callable[[], AbstractContextManager[None]]
 LIVING: Final = (WorkerStatus.ACTIVE, WorkerStatus.DRAINING)
 
 
@@ -114,8 +118,11 @@ def poll(  # noqa: PLR0913 - what a worker asks for, by keyword
     wait: float = 0.0,
     holding: Sequence[uuid.UUID] | None = None,
     capabilities: Sequence[str] | None = None,
+    waiting: Waiting = idle,
 ) -> list[ClaimedTask]:
     """Return up to ``want`` tasks that now belong to the worker; wait up to ``wait`` seconds for the first.
+
+    It waits within ``waiting``, which closes the connection to the database, and may refuse to wait by an error.
 
     ``holding`` names the tasks that the worker knows it has; other tasks that it was granted are
     given back first. ``capabilities`` are what the worker offers from now on; ``None`` changes nothing. Raises
@@ -134,16 +141,18 @@ def poll(  # noqa: PLR0913 - what a worker asks for, by keyword
         left = deadline - time.monotonic()
         if tasks or left <= 0:
             return tasks
-        service.wait_for_wake(worker_id, min(left, TOKEN_CHECK_SECONDS))
+        with waiting():
+            service.wait_for_wake(worker_id, min(left, TOKEN_CHECK_SECONDS))
         if not tokens.is_in_force(token.id):
             raise TokenRefused("The worker token is not valid.")
         _own(token, worker_id)
 
 
-def wait_for_call(token: WorkerToken, worker_id: uuid.UUID, seconds: float) -> bool:
+def wait_for_call(token: WorkerToken, worker_id: uuid.UUID, seconds: float, waiting: Waiting = idle) -> bool:
     """Wait up to ``seconds`` until the index wakes the worker; return whether it did."""
     _own(token, worker_id)
-    return service.wait_for_wake(worker_id, seconds)
+    with waiting():
+        return service.wait_for_wake(worker_id, seconds)
 
 
 def held(token: WorkerToken, worker_id: uuid.UUID, attempts: Sequence[tuple[uuid.UUID, int]]) -> list[ClaimedTask]:

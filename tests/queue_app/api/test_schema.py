@@ -21,8 +21,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from queue_app import registry, task
+from queue_app.api import waiting
 from queue_app.api.base import NotFoundView
-from queue_app.api.views import docs, events, metrics
+from queue_app.api.views import docs, metrics
 from queue_app.api.views.docs import document
 from queue_app.core.masking import MASK
 from queue_app.services.control.api_keys import create_key, forget_keys
@@ -121,4 +122,4 @@ def test_every_request_is_answered_as_described(address, monkeypatch):
         keeps_to_it()
         asked.append(operation.label)
     assert len(asked) > 30
-    assert events.streams.taken == 0
+    assert waiting.streams.taken == 0

@@ -6,19 +6,23 @@ import http.client
 import json
 import runpy
 import socket
+import struct
 import subprocess
 import sys
 import time
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from queue_app.index import get_index
 from queue_app.models import ApiKey
 from queue_app.services.control.api_keys import create_key, forget_keys
 from queue_app.services.lifecycle.actions import cancel
+from tests.support.engine import until
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "client.py"
 PROGRAM = """
@@ -31,13 +35,23 @@ uvicorn.run(application, port={port}, log_level="warning")
 
 
 @pytest.fixture
-def port(process_env):
+def limits() -> dict[str, str]:
+    """Limits of the served API."""
+    return {
+        "HEAVY_PER_MINUTE": "0", "READS_PER_MINUTE": "0", "MAX_STREAMS": "10", "MAX_OPEN_PER_CALLER": "5",
+        "MAX_CONNECTIONS": "4",
+    }  # fmt: skip
+
+
+@pytest.fixture
+def port(process_env, limits):
     """Run a server on the database and index of this test."""
     forget_keys()
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     environment = process_env | {"DJANGO_SETTINGS_MODULE": "taskqueue_project.settings.test"}
+    environment |= {f"TASKQUEUE__API__{name}": value for name, value in limits.items()}
     server = subprocess.Popen([sys.executable, "-W", "ignore", "-c", PROGRAM.format(port=port)], env=environment)
 
     def listens() -> bool:
@@ -125,3 +139,81 @@ def test_a_revoked_key_ends_its_stream(port, alice):
         while stream.answer.readline():
             assert time.monotonic() - began < 30
         assert time.monotonic() - began < 10, "two seconds, and what a busy machine adds"
+
+
+def get(port: int, path: str, secret: str = "") -> tuple[int, dict[str, str]]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    with closing(connection):
+        connection.request("GET", path, headers={"Authorization": f"Bearer {secret}"} if secret else {})
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status, dict(answer.headers)
+
+
+def connections() -> int:
+    """Count the connections of other processes to the database of this test."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            " AND application_name = 'served'"
+        )
+        return cursor.fetchone()[0]
+
+
+@pytest.fixture
+def process_env(process_env):
+    return process_env | {"PGAPPNAME": "served"}
+
+
+def test_many_requests_at_once_hold_few_connections(port, alice, stored):
+    """Under ASGI every request has a thread; without a limit 500 at once opened 180 connections and kept them."""
+    stored()
+    _key, secret = create_key(alice.user, "many")
+    most = 0
+    with ThreadPoolExecutor(100) as pool:
+        asked = [pool.submit(get, port, "/api/v1/tasks", secret) for _ in range(500)]
+        while not all(each.done() for each in asked):
+            most = max(most, connections())
+            time.sleep(0.01)
+    assert {each.result()[0] for each in asked} <= {200, 503}
+    assert sum(each.result()[0] == 200 for each in asked) > 100
+    assert 1 <= most <= 4 + 2, "a server process may still end after its connection was closed"
+    until(lambda: connections() == 0, "none is kept")
+
+
+def test_waiting_requests_hold_no_connection_and_do_not_delay_health_checks(port, alice, bob, stored):
+    task, other = stored(), stored("bob")
+    secrets = {user: create_key(user.user, "wait")[1] for user in (alice, bob)}
+    with ThreadPoolExecutor(12) as pool:
+        waits = [pool.submit(get, port, f"/api/v1/tasks/{task.id}?wait=60", secrets[alice]) for _ in range(6)]
+        until(lambda: any(each.done() for each in waits), "the sixth is refused")
+        [refused] = [each.result() for each in waits if each.done()]
+        assert (refused[0], refused[1]["Retry-After"]) == (429, "2")
+        waits += [pool.submit(get, port, f"/api/v1/tasks/{other.id}?wait=60", secrets[bob]) for _ in range(5)]
+        until(lambda: connections() == 0, "those that wait hold none")
+        assert get(port, "/healthz")[0] == get(port, "/readyz")[0] == 200
+        for each in (task, other):
+            cancel(each.id)
+        get_index().flush()
+        assert sorted(each.result()[0] for each in waits) == [200] * 10 + [429]
+
+
+def test_streams_whose_clients_reset_leave_their_places(port, alice):
+    """Ten places; before, each early reset took one for good."""
+    _key, secret = create_key(alice.user, "reset")
+    request = f"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n\r\n".encode()
+    for number in range(60):
+        client = socket.create_connection(("127.0.0.1", port))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.sendall(request)
+        time.sleep(0.002 * (number % 10))
+        client.close()
+
+    def all_are_free() -> bool:
+        with ExitStack() as stack, suppress(AssertionError):
+            for _ in range(5):
+                stack.enter_context(closing(Stream(port, secret)))
+            return True
+        return False
+
+    until(all_are_free, "all places of this caller are free")

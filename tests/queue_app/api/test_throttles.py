@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from base64 import b64encode
 
 import pytest
 from django.conf import settings as project
+from django.test import Client
 from redis.crc import key_slot
 
 from queue_app.api import throttles
+from queue_app.api.views import docs
 from queue_app.index import get_index
 from queue_app.services.notify.index import breaker
 
@@ -62,3 +65,55 @@ def test_a_counter_expires_and_shares_the_slot_of_the_index(settings):
     assert key_slot(key.encode()) == key_slot(index.keys.prefix.encode())
     assert 0 < index._client.ttl(key) <= 60
     index._client.delete(key)
+
+
+@pytest.fixture
+def basic(settings, alice):
+    """Call with a password, from an address."""
+    settings.TASKQUEUE = {**project.TASKQUEUE, "API": {"FAILED_LOGINS_PER_MINUTE": 3}}
+    throttles.failed_logins.forget()
+
+    def call(password: str, address: str = "10.0.0.1", name: str = "alice"):
+        header = "Basic " + b64encode(f"{name}:{password}".encode()).decode()
+        return Client(REMOTE_ADDR=address).get(
+            TASKS, headers={"Authorization": header, "X-Forwarded-For": str(uuid.uuid4())}
+        )
+
+    yield call
+    throttles.failed_logins.forget()
+
+
+def test_wrong_passwords_are_throttled_before_they_are_hashed(basic, monkeypatch):
+    assert [basic("no").status_code for _ in range(3)] == [401] * 3
+    monkeypatch.setattr("django.contrib.auth.hashers.check_password", None)
+    refused = basic("wonderland")
+    assert (refused.status_code, refused.json()["code"]) == (429, "throttled")
+    assert 1 <= int(refused["Retry-After"]) <= 60
+    monkeypatch.undo()
+    assert basic("wonderland", "10.0.0.2").status_code == 200, "an attacker does not lock the user out elsewhere"
+    assert basic("no", name="bob").status_code == 401
+
+
+def test_right_passwords_are_not_counted(basic):
+    assert [basic("wonderland").status_code for _ in range(5)] == [200] * 5
+
+
+def test_the_document_is_made_once_and_throttled(client, monkeypatch):
+    throttles.schemas.forget()
+    first = client.get("/api/schema")
+    monkeypatch.setattr(docs, "document", None)
+    assert client.get("/api/schema").content == first.content
+    monkeypatch.setattr(docs, "SCHEMAS_PER_MINUTE", 2)
+    refused = client.get("/api/schema")
+    assert (refused.status_code, refused.json()["code"]) == (429, "throttled")
+    throttles.schemas.forget()
+
+
+def test_a_tally_ends_with_its_minute(monkeypatch):
+    tally = throttles.Tally()
+    tally.add("a")
+    assert tally.wait("a", limit=1) is not None
+    assert [tally.wait("a", limit=2), tally.wait("a", limit=0), tally.wait("b", limit=1)] == [None] * 3
+    later = throttles.time.time() + 60
+    monkeypatch.setattr(throttles.time, "time", lambda: later)
+    assert tally.wait("a", limit=1) is None

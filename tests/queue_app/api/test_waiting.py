@@ -74,13 +74,63 @@ class TestLongPoll:
     def test_the_number_of_waiting_requests_is_limited(self, alice, stored, settings):
         settings.TASKQUEUE = {**settings.TASKQUEUE, "API": {"MAX_WAITERS": 1}}
         task = stored()
-        with waiting.waiters.taking(1):
+        with waiting.waiters.take(1):
             response = alice.get(f"{TASKS}/{task.id}?wait=60")
-        assert (response.status_code, response.headers["Retry-After"]) == (200, "2")
+        assert (response.data["code"], response.status_code) == ("too_many_waiters", 503)
+        assert response.headers["Retry-After"] == "2"
+
+    def test_so_is_that_of_one_caller(self, alice, bob, stored, settings):
+        settings.TASKQUEUE = {**settings.TASKQUEUE, "API": {"MAX_OPEN_PER_CALLER": 1}}
+        task, other = stored(), stored("bob", status="completed")
+        with waiting.waiters.take(9, "alice"):
+            response = alice.get(f"{TASKS}/{task.id}?wait=60")
+            assert (response.data["code"], response.status_code) == ("too_many_of_caller", 429)
+            assert response.headers["Retry-After"] == "2"
+            assert bob.get(f"{TASKS}/{other.id}?wait=60").status_code == 200
+        assert alice.get(f"{TASKS}/{task.id}?wait=1").status_code == 200
+        assert waiting.waiters.taken == 0
 
     @pytest.mark.parametrize("query", ["wait=61", "wait=-1", "wait=1.5", "wait=", "wait=1&wait=2", "wiat=3"])
     def test_invalid_requests(self, alice, stored, query):
         assert alice.get(f"{TASKS}/{stored().id}?{query}").status_code == 400
+
+
+class TestPlaces:
+    def test_a_place_is_given_back_once(self):
+        places = waiting.Places()
+        place = places.take(1)
+        with pytest.raises(waiting.TooManyWaiters):
+            places.take(1)
+        place.leave()
+        place.leave()
+        assert places.taken == 0
+
+    def test_a_dropped_response_gives_its_place_back(self):
+        """A client may reset the connection before the server asks the stream for its first part."""
+        places = waiting.Places()
+        stream = view.stream(EventFilter(), "0-0", None, places.take(1))
+        assert places.taken == 1
+        del stream
+        assert places.taken == 0
+
+    def test_a_request_waits_for_a_connection_until_another_leaves(self, settings):
+        settings.TASKQUEUE = {**settings.TASKQUEUE, "API": {"MAX_CONNECTIONS": 1}}
+        one, other = (waiting.Database(SimpleNamespace(scope={})) for _ in range(2))
+        one.enter()
+        side = Side(other.enter)
+        with one.idle():
+            side.result()
+            assert waiting.databases.taken == 1
+            other.leave()
+        one.leave()
+        one.leave()
+        assert waiting.databases.taken == 0
+
+    def test_a_request_that_waits_too_long_is_refused(self, settings, monkeypatch):
+        monkeypatch.setattr(waiting, "CONNECTION_SECONDS", 0.01)
+        settings.TASKQUEUE = {**settings.TASKQUEUE, "API": {"MAX_CONNECTIONS": 1}}
+        with waiting.databases.take(1), pytest.raises(waiting.TooBusy):
+            waiting.Database(SimpleNamespace(scope={})).enter()
 
 
 class TestStream:
@@ -111,11 +161,11 @@ class TestStream:
 
     def test_it_sends_stored_and_new_events(self, published, monkeypatch):
         monkeypatch.setattr(view, "HEARTBEAT_SECONDS", 0.2)
-        view.streams.take(1)
+        place = waiting.streams.take(1)
 
         async def listen() -> bytes:
             heard = b""
-            stream = view.stream(EventFilter(task_id=published.id), "0-0")
+            stream = view.stream(EventFilter(task_id=published.id), "0-0", None, place)
             async for part in stream:
                 heard += part
                 if b": heartbeat" in heard and b"event: Cancelled" not in heard:
@@ -133,7 +183,7 @@ class TestStream:
         found = read(heard)
         assert [event["event"] for event in found] == ["Accepted", "Cancelled"]
         assert found[1]["data"]["task_id"] == str(published.id)
-        assert view.streams.taken == 0
+        assert waiting.streams.taken == 0
         later = [event for event in events.read(found[0]["id"])[0] if event.task_id == str(published.id)]
         assert [event.name for event in later] == ["Cancelled"], "the id is where to go on"
 
