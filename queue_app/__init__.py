@@ -9,9 +9,16 @@ if TYPE_CHECKING:
     from queue_app.tasks import QueueTask as QueueTask
     from queue_app.tasks import signal as signal
     from queue_app.tasks import task as task
+    from queue_app.workflows import Workflow as Workflow
+    from queue_app.workflows import chain as chain
+    from queue_app.workflows import group as group
 
-__all__ = ["QueueTask", "Unique", "schedule", "signal", "task"]
-_MODULES = {"Unique": "core.unique", "schedule": "schedules"}
+__all__ = ["QueueTask", "Unique", "Workflow", "chain", "group", "schedule", "signal", "task"]
+_MODULES = {
+    "Unique": "core.unique",
+    "schedule": "schedules",
+    **dict.fromkeys(("Workflow", "chain", "group"), "workflows"),
+}
 
 
 def __getattr__(name: str) -> Any:

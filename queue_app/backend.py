@@ -146,7 +146,7 @@ class TaskQueueBackend(BaseTaskBackend):
         from queue_app.services.enqueue.validate import check_spec, check_task_type  # noqa: PLC0415 - needs models
 
         self.validate_task(task)
-        _check_module(task)
+        check_module(task)
         user = task.user if isinstance(task, QueueTask) else ""
         new = NewTask(task_type=check_task_type(registry.type_of(task)), user=user, run_after=task.run_after)
         spec = check_spec(new, task)
@@ -199,7 +199,7 @@ def _check_options(task: AnyTask) -> None:
         raise InvalidTask(f"run_after {run_after} has no time zone; django.utils.timezone.make_aware() adds one.")
 
 
-def _check_module(task: AnyTask) -> None:
+def check_module(task: AnyTask) -> None:
     """Refuse a function that no worker can import."""
     module, _, name = registry.path_of(task).rpartition(".")
     if module in {"__main__", "__console__", "builtins"}:  # of a script, and of shells

@@ -134,6 +134,14 @@ class AdmissionSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowSettings:
+    """Limits of one workflow."""
+
+    max_tasks: int = 250_000  # tasks of one workflow
+    max_dependencies: int = 1_000_000  # dependencies between them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueueSettings:
     """All settings in ``TASKQUEUE``."""
 
@@ -153,6 +161,7 @@ class TaskQueueSettings:
     task_logs: TaskLogSettings = field(default_factory=TaskLogSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
+    workflows: WorkflowSettings = field(default_factory=WorkflowSettings)
     schedules: dict[str, Any] = field(default_factory=dict)  # schedules by name, as `@schedule` declares them
     probes: dict[str, str] = field(default_factory=dict)  # more functions that adaptive limits may ask, by name
 

@@ -326,3 +326,19 @@ class SignalTimeout(Exception):
 
 class WorkerDied(TaskControl):
     """The worker died during the attempt; recorded as the error of the attempt."""
+
+
+class ResultMissing(TaskQueueError, LookupError, code="result_missing"):
+    """A task was given a part of another task's result that this result does not have."""
+
+
+class InvalidWorkflow(InvalidTaskData, code="invalid_workflow"):
+    """The workflow is invalid and nothing was stored."""
+
+
+class AttemptOver(TaskQueueError, code="attempt_over"):
+    """The attempt has ended, or lost its task, so it can change nothing any more."""
+
+
+class WorkflowNotFound(TaskQueueError, LookupError, code="workflow_not_found"):
+    """There is no such workflow, or the caller may not see it."""

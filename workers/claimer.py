@@ -4,6 +4,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from typing import Final
 
 from django.db import Error as DatabaseError
 
@@ -163,6 +164,10 @@ def _beyond(held: list[ClaimedAttempt], free: int) -> list[ClaimedAttempt]:
     return []
 
 
+#: The task type of the queue itself that ``Workflow.map`` needs.
+MAP: Final = "queue_app.workflow_expansion.expand"
+
+
 class TaskDiscovery:
     """Keeps the worker's profile, and adds waiting task types that the project's code turns out to have."""
 
@@ -176,6 +181,7 @@ class TaskDiscovery:
         self._transport = transport
         self._can_run = can_run
         self._broken: set[str] = set()  # types whose modules cannot be imported
+        self._import(MAP)
         self.profile = self._make_profile()
 
     def discover(self) -> bool:

@@ -18,10 +18,11 @@ from queue_app.core import trace
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome
 from queue_app.core.signals import Fields
 from queue_app.core.steps import Step
-from queue_app.exceptions import Interruption, StepRefused, TaskCancelled
+from queue_app.exceptions import Interruption, StepRefused, TaskCancelled, WorkflowNotFound
 from queue_app.results import earlier_attempts
 from queue_app.services.lifecycle import steps as step_service
 from queue_app.workers.steps import AttemptSteps
+from queue_app.workflows import RunningWorkflow
 
 if TYPE_CHECKING:
     _TaskContext = TaskContext[..., Any]  # generic in the stubs only
@@ -179,6 +180,14 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
     def cancelled(self) -> bool:
         """Whether the task was cancelled while it runs."""
         return self.held is not None and self.held.interruption is TaskCancelled
+
+    @property
+    def workflow(self) -> RunningWorkflow:
+        """The workflow of this task, to add tasks to it; raises ``WorkflowNotFound`` for a task of no workflow."""
+        task = self.held.task if self.held is not None else None
+        if task is None or task.workflow_id is None:
+            raise WorkflowNotFound("This task is in no workflow; enqueue it with Workflow(…).add().")
+        return RunningWorkflow(task.workflow_id, (task.id, task.attempt), user=task.user)
 
     @property
     def traceparent(self) -> str | None:

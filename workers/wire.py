@@ -13,7 +13,7 @@ from queue_app.workers.context import ClaimedAttempt
 
 _SIZE: Final = struct.Struct("!I")
 _TIMES: Final = ("created_at", "queued_at", "started_at")
-_IDS: Final = ("id", "worker_id")
+_IDS: Final = ("id", "worker_id", "workflow_id")
 
 
 def task_form(task: ClaimedTask) -> dict[str, Any]:

@@ -137,6 +137,7 @@ class TaskRef:
     user: str = field(default="", compare=False)
     concurrency_key: str = ""
     weight: int = 1
+    workflow_id: uuid.UUID | None = field(default=None, compare=False)
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Self:
@@ -215,6 +216,7 @@ class ClaimedTask:
     worker_id: uuid.UUID | None = None  # the other half of the fence
     trace: str | None = None  # W3C traceparent of the caller
     leased_at: int = 0  # stamp of the lease that it was granted under (index time, µs)
+    workflow_id: uuid.UUID | None = None
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Self:

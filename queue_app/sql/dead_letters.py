@@ -76,6 +76,11 @@ def discard(ids: Sequence[uuid.UUID], by: str, reason: str) -> list[uuid.UUID]:
     return [row[0] for row in fetch_all(_DISCARD, {"ids": list(ids), "by": by, "reason": reason})]
 
 
+def tasks_of(ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
+    """Return the tasks of dead letters."""
+    return [row[0] for row in fetch_all("SELECT task_id FROM queue_app_deadletter WHERE id = ANY(%s)", [list(ids)])]
+
+
 def edit_parameters(letter_id: uuid.UUID, parameters: str) -> None:
     """Replace the parameters (JSON text) of the task; record on the dead letter that they were edited."""
     execute(

@@ -65,9 +65,9 @@ def insert_calls[T](
         with connection().wrap_database_errors, connection().cursor() as cursor:
             traceparent = trace.of_caller()
             with cursor.copy(_COPY_TASK) as copy:
-                for text in _in_chunks(_task_lines(ids, stored, clock)):
+                for text in in_chunks(_task_lines(ids, stored, clock)):
                     copy.write(text)
-                texts = list(_in_chunks(_payload_lines(ids, payloads(), traceparent)))
+                texts = list(in_chunks(payload_lines(ids, payloads(), traceparent)))
             with cursor.copy(_COPY_PAYLOAD if traceparent is None else _COPY_TRACED_PAYLOAD) as copy:
                 for text in texts:
                     copy.write(text)
@@ -87,7 +87,8 @@ def _is_later(run_after: datetime | None, clock: datetime) -> bool:
     return run_after is not None and run_after > clock
 
 
-def _in_chunks(lines: Iterable[str]) -> Iterator[str]:
+def in_chunks(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a COPY, joined for the messages that carry them."""
     return ("".join(chunk) for chunk in batched(lines, _COPY_CHUNK))
 
 
@@ -95,27 +96,28 @@ def _task_lines(ids: Sequence[str], stored: Sequence[Enqueued], clock: datetime)
     """Yield the lines of the COPY; the columns that all calls of one task share are written once."""
     shared: dict[int, str] = {}
     last: datetime | None = clock
-    waiting = f"\t{Status.QUEUED.value}\t{_field(last)}\n"
+    waiting = f"\t{Status.QUEUED.value}\t{field(last)}\n"
     for digits, item in zip(ids, stored, strict=True):
         spec, queued_at = item.spec, item.queued_at
         prefix = shared.get(id(spec))
         if prefix is None:
-            prefix = shared[id(spec)] = "\t".join(map(_field, (*spec_values(spec), 0, 0, clock))) + "\t"
+            prefix = shared[id(spec)] = "\t".join(map(field, (*spec_values(spec), 0, 0, clock))) + "\t"
         if queued_at is None:
-            yield f"{prefix}{digits}\t{Status.SCHEDULED.value}\t{_field(None)}\n"
+            yield f"{prefix}{digits}\t{Status.SCHEDULED.value}\t{field(None)}\n"
             continue
         if queued_at is not last:
-            last, waiting = queued_at, f"\t{Status.QUEUED.value}\t{_field(queued_at)}\n"
+            last, waiting = queued_at, f"\t{Status.QUEUED.value}\t{field(queued_at)}\n"
         yield prefix + digits + waiting
 
 
-def _payload_lines(ids: Sequence[str], payloads: Iterable[tuple[str, str]], traceparent: str | None) -> Iterator[str]:
+def payload_lines(ids: Sequence[str], payloads: Iterable[tuple[str, str]], traceparent: str | None) -> Iterator[str]:
+    """Yield the lines of the COPY of payloads."""
     end = "\n" if traceparent is None else f"\t{traceparent}\n"
     for digits, (args, parameters) in zip(ids, payloads, strict=True):
         yield f"{digits}\t{_quote(args)}\t{_quote(parameters)}{end}"
 
 
-def _field(value: Any) -> str:
+def field(value: Any) -> str:
     """Return a value in PostgreSQL's text format of COPY."""
     if value is None:
         return r"\N"

@@ -9,12 +9,12 @@ _AGO: Final = "statement_timestamp() - make_interval(secs => %s)"
 # Each kind of end is read along an index, up to its own retention, so a run reads the tasks that it deletes and not
 # those kept for longer. The index for successes also holds failures; a run reads past kept failures, from `after` on.
 COMPLETED: Final = """
-    status = 'completed' AND finished_at >= COALESCE(%(after)s::timestamptz, '-infinity')
+    status = 'completed' AND workflow_id IS NULL AND finished_at >= COALESCE(%(after)s::timestamptz, '-infinity')
     AND finished_at < statement_timestamp() - make_interval(secs => %(seconds)s)
 """
 # A task stays while its dead letter can be replayed, even past the retention of failures.
 UNSUCCESSFUL: Final = """
-    status IN ('cancelled', 'dead_letter', 'expired', 'failed')
+    status IN ('cancelled', 'dead_letter', 'expired', 'failed') AND workflow_id IS NULL
     AND finished_at >= COALESCE(%(after)s::timestamptz, '-infinity')
     AND finished_at < statement_timestamp() - make_interval(secs => %(seconds)s)
     AND (status <> 'dead_letter' OR NOT EXISTS (
@@ -87,6 +87,48 @@ def purge_tasks(
     """
     params = {"seconds": seconds, "key": key_seconds, "limit": limit, "after": after}
     return [row[0] for row in fetch_all(_PURGE.format(which=kind, unkeyed=_UNKEYED), params)]
+
+
+_OLD_WORKFLOWS: Final = """
+SELECT id FROM queue_app_workflow AS flow
+WHERE finished_at < statement_timestamp() - make_interval(secs => CASE WHEN state = 'completed' THEN %s ELSE %s END)
+    AND NOT EXISTS (
+        SELECT FROM queue_app_task AS t JOIN queue_app_deadletter AS letter ON letter.task_id = t.id
+        WHERE t.workflow_id = flow.id AND t.status = 'dead_letter'
+            AND letter.replayed_at IS NULL AND letter.discarded_at IS NULL)
+ORDER BY finished_at LIMIT %s
+"""
+
+
+def old_workflows(success_seconds: float, failure_seconds: float, limit: int) -> list[Any]:
+    """Return ended workflows past their retention whose dead letters are all closed."""
+    return [row[0] for row in fetch_all(_OLD_WORKFLOWS, [success_seconds, failure_seconds, limit])]
+
+
+def purge_workflow(workflow_id: Any) -> int:
+    """Delete an ended workflow with all its tasks; return how many tasks. The caller has it alone."""
+    if not fetch_value("SELECT finished_at FROM queue_app_workflow WHERE id = %s FOR UPDATE", [workflow_id]):
+        return 0
+    among = "IN (SELECT id FROM queue_app_task WHERE workflow_id = %s)"
+    execute(f"DELETE FROM queue_app_taskdependency WHERE after_id {among}", [workflow_id])
+    execute(f"DELETE FROM queue_app_taskgate WHERE task_id {among}", [workflow_id])
+    execute(f"DELETE FROM queue_app_workflownode WHERE task_id {among}", [workflow_id])
+    sql = _PURGE.format(which="workflow_id = %(workflow)s", unkeyed="true")
+    deleted = len(fetch_all(sql.replace("SKIP LOCKED", ""), {"workflow": workflow_id, "limit": None}))
+    execute("DELETE FROM queue_app_workflow WHERE id = %s", [workflow_id])
+    return deleted
+
+
+def expired_letters_of_workflows(limit: int) -> list[Any]:
+    """Return open dead letters past their retention whose tasks are in workflows that have not ended."""
+    found = fetch_all(
+        "SELECT letter.id FROM queue_app_deadletter AS letter JOIN queue_app_task AS t ON t.id = letter.task_id"
+        " JOIN queue_app_workflow AS flow ON flow.id = t.workflow_id AND flow.finished_at IS NULL"
+        " WHERE letter.expires_at < statement_timestamp() AND letter.replayed_at IS NULL"
+        " AND letter.discarded_at IS NULL LIMIT %s",
+        [limit],
+    )
+    return [row[0] for row in found]
 
 
 def _purge(table: str, condition: str, params: list[Any]) -> int:

@@ -33,6 +33,7 @@ from queue_app.core.events import EventName, occasion_of
 from queue_app.core.records import Enqueued, TaskRow
 from queue_app.core.states import Status
 from queue_app.exceptions import IsolationTooStrict, LimitExceeded, QueueFull, UserLimitExceeded
+from queue_app.services.advance import advance_ended
 from queue_app.services.notify import events
 from queue_app.services.notify.index import on_commit, send_on_commit
 from queue_app.sql import admission as rows
@@ -192,7 +193,9 @@ def expire_stale(queue: str, older_than: float = DEFAULT_STALE_SECONDS, limit: i
     """
     if not 0 <= older_than <= MAX_SECONDS:  # false for NaN too
         return 0
-    tasks = waiting.expire(queue, older_than, limit)
+    with atomic():
+        tasks = waiting.expire(queue, older_than, limit)
+        advance_ended(tasks, Status.EXPIRED)
     if tasks:
         on_commit(lambda index: index.remove(tasks), "remove")
         events.publish_on_commit((occasion_of(EventName.EXPIRED, task, Status.EXPIRED), task.id) for task in tasks)

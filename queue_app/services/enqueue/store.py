@@ -65,12 +65,12 @@ def _store_one(
     row: TaskRow, *, outside: bool, write_events: bool, on_located: Callable[[int | None], object] | None
 ) -> Enqueued:
     with tracing.enqueueing([row]):
-        queues = _ensure_queues([row])
+        queues = ensure_queues([row])
         write = partial(_insert_one, row)
         if outside:
             stored = store_one_if_room(row, write, write_events=write_events)
         else:
-            stored = _store([row], write, write_events=write_events)
+            stored = store_rows([row], write, write_events=write_events)
         if stored is None:
             return _replayed(row)
         _announcement([stored], queues, write_events=write_events, on_located=on_located)()
@@ -102,11 +102,11 @@ def _store_many(rows: list[TaskRow], *, outside: bool) -> list[Enqueued]:
     if not rows:
         return []
     with tracing.enqueueing(rows):
-        queues = _ensure_queues(rows)
+        queues = ensure_queues(rows)
         if any(row.spec.idempotency_key is not None for row in rows):
             write_all = partial(_insert_with_keys, rows, queues)
-            return once_more_after_deadlock(lambda: _store(rows, write_all, outside=outside))
-        stored = _store(rows, partial(insert_many, rows), outside=outside)
+            return once_more_after_deadlock(lambda: store_rows(rows, write_all, outside=outside))
+        stored = store_rows(rows, partial(insert_many, rows), outside=outside)
         _announcement(stored, queues)()
     return stored
 
@@ -125,19 +125,20 @@ def enqueue_calls[T](
     if not rows:
         return make([])
     with tracing.enqueueing(rows):
-        queues = _ensure_queues(rows)
+        queues = ensure_queues(rows)
         write = partial(
             insert_calls,
             rows,
             partial(check_payloads, calls),
             lambda stored: (make(stored), _announcement(stored, queues)),
         )
-        made, announce = _store(rows, write)
+        made, announce = store_rows(rows, write)
         announce()
     return made
 
 
-def _store[T](rows: Sequence[TaskRow], write: Write[T], *, outside: bool = False, write_events: bool = True) -> T:
+def store_rows[T](rows: Sequence[TaskRow], write: Write[T], *, outside: bool = False, write_events: bool = True) -> T:
+    """Store tasks by ``write``, under the limits that apply."""
     if not outside:
         try:
             return write()
@@ -205,6 +206,11 @@ def _announcement(
     return partial(push_on_commit, entries, on_push, events=runs, on_located=on_located)
 
 
+def announce(stored: list[Enqueued], queues: set[QueueKey]) -> None:
+    """Notify the index and event listeners of stored tasks, once the transaction has committed."""
+    _announcement(stored, queues)()
+
+
 def _entries(stored: list[Enqueued]) -> list[Entry]:
     """Return the places of the queued tasks; tasks of one call mostly share instant and band."""
     entries: list[Entry] = []
@@ -220,7 +226,7 @@ def _entries(stored: list[Enqueued]) -> list[Entry]:
     return entries
 
 
-def _ensure_queues(rows: Sequence[TaskRow]) -> set[QueueKey]:
+def ensure_queues(rows: Sequence[TaskRow]) -> set[QueueKey]:
     """Create new queues with the defaults; return the queues that were looked up."""
     database = conf.get().database_alias
     if len(rows) == 1 and (database, rows[0].spec.queue) in _known_queues:

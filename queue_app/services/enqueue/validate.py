@@ -70,7 +70,7 @@ def check_spec(new: NewTask, registered: AnyTask | None = None) -> TaskSpec:
     concurrency_key = check_text(
         option("concurrency_key", ""), "concurrency_key", CONCURRENCY_KEY_LENGTH, allow_blank=True
     )
-    weight = _integer(option("weight", 1), "weight", 1, MAX_WEIGHT)
+    weight = check_integer(option("weight", 1), "weight", 1, MAX_WEIGHT)
     unique = rule_of(option("unique", None))
     if concurrency_key and unique is not None and unique.on_conflict == "latest":
         raise InvalidTaskData(
@@ -82,7 +82,7 @@ def check_spec(new: NewTask, registered: AnyTask | None = None) -> TaskSpec:
         priority=int(band),
         capabilities=capabilities,
         user=user,
-        max_retries=None if retries is None else _integer(retries, "max_retries", 0, MAX_RETRIES),
+        max_retries=None if retries is None else check_integer(retries, "max_retries", 0, MAX_RETRIES),
         timeout=_seconds(option("timeout", None), "timeout"),
         retry_delay=_seconds(option("retry_delay", None), "retry_delay"),
         run_after=check_run_after(new.run_after if new.delay is None else _after(new.delay)),
@@ -236,7 +236,8 @@ def check_text(value: Any, field: str, limit: int, *, allow_blank: bool = False)
     return value
 
 
-def _integer(value: Any, field: str, low: int, high: int) -> int:
+def check_integer(value: Any, field: str, low: int, high: int) -> int:
+    """Return ``value`` if it is a whole number within these bounds."""
     if type(value) is not int:
         raise InvalidTaskData(field, f"{field} must be a whole number.", code="integer_expected")
     if not low <= value <= high:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from queue_app import registry
-from queue_app.core.events import EventName, occasion_of
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.masking import unmask
 from queue_app.core.priorities import Band, parse_band
@@ -24,16 +23,19 @@ from queue_app.core.records import Enqueued, NewTask, TaskRef
 from queue_app.core.states import Status, predicate
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import InvalidTransition, TaskNotFound
-from queue_app.index import Index
 from queue_app.models import DeadLetter, Task, TaskPayload
+from queue_app.services.advance import advance, changing
 from queue_app.services.enqueue.store import enqueue
 from queue_app.services.enqueue.validate import check_parameters
+from queue_app.services.lifecycle.cancelled import notify_cancelled
 from queue_app.services.lifecycle.replay import replay_open
+from queue_app.services.lifecycle.results import filled_in
+from queue_app.services.lifecycle.settle import queued_again, settle_later
 from queue_app.services.notify import events
-from queue_app.services.notify.index import on_commit, push_on_commit
+from queue_app.services.notify.index import push_on_commit
 from queue_app.sql import schedules, waiting
 from queue_app.sql.claim import lock_rows, statuses
-from queue_app.sql.database import atomic, fetch_all, once_more_after_deadlock
+from queue_app.sql.database import fetch_all, once_more_after_deadlock
 
 #: States from which ``retry`` can queue a task.
 RETRIABLE = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED, Status.DEAD_LETTER})
@@ -53,16 +55,13 @@ def cancel(task_id: Id) -> Status:
 
 def cancel_many(ids: Sequence[Id]) -> dict[uuid.UUID, Status]:
     """Cancel the pending tasks among ``ids``; return the new status of each."""
-    cancelled = waiting.cancel([parse_id(given) for given in ids])
-    queued = [task for before, _, task in cancelled if before is Status.QUEUED]
-    if queued:
-        on_commit(Index.remove, "remove", queued)
-    workers = {worker for before, worker, _ in cancelled if before is Status.EXECUTING and worker is not None}
-    if workers:
-        on_commit(Index.notify_workers, "tell", workers)
-    ended = [task for before, _, task in cancelled if before is not Status.EXECUTING]
-    if ended:
-        events.publish_on_commit((occasion_of(EventName.CANCELLED, task, Status.CANCELLED), task.id) for task in ended)
+    found = [parse_id(given) for given in ids]
+    with changing(found) as workflows:
+        cancelled = waiting.cancel(found)
+        notify_cancelled(cancelled)
+        if workflows:
+            advance({task.id: Status.CANCELLED for before, _, task in cancelled if before is not Status.EXECUTING})
+    settle_later(workflows)
     return {
         task.id: Status.EXECUTING if before is Status.EXECUTING else Status.CANCELLED for before, _, task in cancelled
     }
@@ -108,12 +107,12 @@ def retry_many(ids: Sequence[Id], *, by: str = "") -> set[uuid.UUID]:
     found = [parse_id(given) for given in ids]
 
     def retry_all() -> set[uuid.UUID]:
-        with atomic():
+        with changing(found, alone=True):
             open_letters = DeadLetter.objects.open().filter(task_id__in=found).order_by("id").select_for_update()
             letters = list(open_letters.values_list("id", flat=True))  # locked before tasks, as by every replay
             fetch_all(*lock_rows(found))
             replayed = replay_open(letters, by=by)
-            return {task.id for _, task in replayed} | _queue_again(waiting.requeue(found))
+            return {task.id for _, task in replayed} | requeue(found)
 
     return once_more_after_deadlock(retry_all)
 
@@ -130,15 +129,17 @@ def run_again(task_id: Id, *, parameters: dict[str, Any] | None = None) -> Enque
     payload = TaskPayload.objects.filter(pk=found).first()
     if task is None or payload is None:
         raise TaskNotFound(f"There is no task {task_id}.")
-    unmasked = payload.parameters
+    unmasked, args = payload.parameters, payload.args
     if parameters is not None:
         check_parameters(parameters)  # limits the depth before ``unmask`` walks through it
         unmasked = unmask(parameters, displayed_payload(task.task_type, payload)[2], payload.parameters)
+    if task.workflow_id is not None:  # the copy is in no workflow
+        args, unmasked = filled_in(task.workflow_id, args, unmasked)
     registry.get(task.task_type)  # refuse a type that no code knows: it could never run
     return enqueue(
         NewTask(
             task_type=task.task_type,
-            args=payload.args,
+            args=args,
             parameters=unmasked,
             queue=task.queue,
             priority=task.band,
@@ -151,6 +152,17 @@ def run_again(task_id: Id, *, parameters: dict[str, Any] | None = None) -> Enque
             weight=task.weight,
         )
     )
+
+
+def requeue(ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+    """Queue the tasks among ``ids`` that ended without success again, in the caller's transaction; return their ids.
+
+    The caller holds the locks of their workflows alone. Tasks that still wait for others are blocked.
+    """
+    again = waiting.requeue(ids)
+    blocked = queued_again(again)
+    _queue_again([task for task in again if task.id not in blocked])
+    return {task.id for task in again}
 
 
 def _queue_again(tasks: list[TaskRef]) -> set[uuid.UUID]:

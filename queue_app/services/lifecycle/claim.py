@@ -14,11 +14,15 @@ from queue_app.core.records import ClaimedTask, Lease, Proposal, Returned
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexDamaged, IndexNotReady, IndexUnavailable
 from queue_app.index import Index, Profile, get_index
+from queue_app.services.advance import advance, advance_returned, share
 from queue_app.services.generation import condemn
+from queue_app.services.lifecycle.results import with_results
+from queue_app.services.lifecycle.settle import settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import breaker, notify_index
 from queue_app.sql import claim as claim_rows
 from queue_app.sql import snapshot
+from queue_app.sql.database import atomic
 
 #: Maximum number of claim rounds per call. PostgreSQL may refuse a whole batch when the index is behind and proposes
 #: tasks that have ended; the next round then reaches the tasks behind them.
@@ -56,7 +60,10 @@ def claim(  # noqa: PLR0913 - the parts of a claim
             return []
         if granted := _grant(proposal, worker_id):
             events.started(granted)
-            return granted
+            if any(task.workflow_id is not None for task in granted):
+                granted = with_results(granted)
+            if granted:
+                return granted
     return []
 
 
@@ -132,14 +139,25 @@ def give_back(tasks: list[ClaimedTask]) -> set[uuid.UUID]:
 
     A task that was asked to stop in the meantime ends as cancelled.
     """
-    returned = claim_rows.give_back(tasks) if tasks else []
+    if any(task.workflow_id is not None for task in tasks):
+        with atomic():
+            workflows = share(task.workflow_id for task in tasks)
+            returned = claim_rows.give_back(tasks)
+            advance({each.task.id: each.status for each in returned})
+        settle_later(workflows)
+    else:
+        returned = claim_rows.give_back(tasks) if tasks else []
     return_to_index(returned)
     return {each.task.id for each in returned}
 
 
 def give_back_unacknowledged(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
     """Return the tasks that the worker was granted by a claim whose answer it never saw: all but the ``known`` ones."""
-    return return_to_index(claim_rows.give_back_unacknowledged(worker_id, known))
+    with atomic():
+        returned = claim_rows.give_back_unacknowledged(worker_id, known)
+        workflows = advance_returned(returned)
+    settle_later(workflows)
+    return return_to_index(returned)
 
 
 def recover(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:

@@ -31,6 +31,8 @@ from queue_app.core.redaction import Secrets, redact
 from queue_app.core.states import Status
 from queue_app.displayed_payload import secrets_of_call
 from queue_app.index import Index
+from queue_app.services.advance import advance, share
+from queue_app.services.lifecycle.settle import settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import notify_index
 from queue_app.sql import claim as claim_rows
@@ -77,6 +79,7 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
     _notify_index(tasks, closed)
     if held:
         events.finished(first, held)
+    settle_later({task.workflow_id for task in tasks if task.workflow_id is not None})
     if signals.attempt_finished.has_listeners():
         retry_in = {(v.outcome.task.id, v.outcome.task.attempt): v.retry_in for v in verdicts}
         for attempt, status in held.items():
@@ -90,7 +93,8 @@ def _store(outcomes: Sequence[Outcome]) -> tuple[dict[AttemptKey, Status], _Thro
     Return the new states of the tasks that the attempts still held, and the effects of throttles and failures.
     """
     completed = [one for one in outcomes if one.is_completion]
-    if len(completed) == len(outcomes):  # the common case: one statement, which commits by itself
+    in_workflow = {outcome.task.id for outcome in outcomes if outcome.task.workflow_id is not None}
+    if len(completed) == len(outcomes) and not in_workflow:  # the common case: one statement, which commits by itself
         return finish_rows.complete(completed), _Throttled(), []
     snoozed = [outcome for outcome in outcomes if outcome.snooze is not None]
     throttled = [outcome for outcome in outcomes if outcome.throttle is not None]
@@ -99,6 +103,7 @@ def _store(outcomes: Sequence[Outcome]) -> tuple[dict[AttemptKey, Status], _Thro
     held: dict[AttemptKey, Status] = {}
     closed = _Throttled()
     with atomic():
+        workflows = share(outcome.task.workflow_id for outcome in outcomes) if in_workflow else set[uuid.UUID]()
         if len(outcomes) > 1 or waiting:  # a signal that came before the lock is seen after it
             fetch_all(*claim_rows.lock_rows([outcome.task.id for outcome in outcomes]))
         if completed:
@@ -112,6 +117,8 @@ def _store(outcomes: Sequence[Outcome]) -> tuple[dict[AttemptKey, Status], _Thro
             held |= closed.held
         if verdicts:
             held |= finish_rows.fail(verdicts, conf.get().retention.dead_letter_seconds)
+        if workflows:
+            advance({task_id: status for (task_id, _), status in held.items() if task_id in in_workflow})
     return held, closed, verdicts
 
 

@@ -19,7 +19,9 @@ from queue_app.displayed_payload import displayed_payload
 from queue_app.models import DeadLetter, TaskPayload
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import USER_LENGTH
+from queue_app.services.advance import changing, give_up
 from queue_app.services.enqueue.validate import check_parameters, check_reason
+from queue_app.services.lifecycle.settle import queued_again, settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit, send_on_commit
 from queue_app.services.read.dead_letters import DeadLetterFilter, matching, refusal
@@ -55,9 +57,11 @@ def replay_open(
     ids: list[uuid.UUID], *, by: str, operation_id: uuid.UUID | None = None
 ) -> list[tuple[uuid.UUID, TaskRef]]:
     """Replay the open dead letters among ``ids``, in one transaction; return (dead letter id, task) of each."""
-    with atomic():
+    with changing(rows.tasks_of(ids), alone=True):
         moved = rows.replay(ids, by[:USER_LENGTH], operation_id)
-        push_on_commit([task.entry for _, task in moved], events=events.of_queued_again(task for _, task in moved))
+        blocked = queued_again([task for _, task in moved])
+        queued = [task for _, task in moved if task.id not in blocked]
+        push_on_commit([task.entry for task in queued], events=events.of_queued_again(queued))
         if moved:
             schedules.reopen([task.id for _, task in moved])
     if moved:
@@ -89,7 +93,13 @@ def discard(dead_letter_id: Id, *, by: str, reason: str = "") -> None:
 
 def discard_open(ids: list[uuid.UUID], *, by: str, reason: str = "") -> list[uuid.UUID]:
     """Close the open dead letters among ``ids``; return their ids. Raises ``InvalidTaskData`` for the reason."""
-    discarded = rows.discard(ids, by[:USER_LENGTH], check_reason(reason, REASON_LENGTH))
+    reason = check_reason(reason, REASON_LENGTH)
+    tasks = rows.tasks_of(ids)
+    with changing(tasks) as workflows:
+        discarded = rows.discard(ids, by[:USER_LENGTH], reason)
+        if workflows:
+            give_up(rows.tasks_of(discarded))
+    settle_later(workflows)
     if discarded:
         send_on_commit(signals.dead_letters_discarded, count=len(discarded), by=by, reason=reason)
     return discarded

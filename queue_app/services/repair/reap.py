@@ -29,14 +29,16 @@ from queue_app.core.rests import Rests
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
+from queue_app.services.advance import advance_returned
 from queue_app.services.lifecycle.claim import return_to_index, withdraw_last
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.lifecycle.settle import settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import notify_index
 from queue_app.services.upkeep.jobs import Answers
 from queue_app.sql import reap as rows
 from queue_app.sql import workers
-from queue_app.sql.database import clock
+from queue_app.sql.database import atomic, clock
 
 BATCH = 500
 #: Longest gap between two looks at the heartbeats that counts as silence, unless a worker's interval is longer. In a
@@ -127,12 +129,15 @@ class Reaper:
 def reap_orphans(among: Sequence[uuid.UUID] | None = None) -> int:
     """End at most ``BATCH`` attempts of workers that are gone, of all or of the tasks ``among``; return how many."""
     settings = conf.get()
-    reaped = rows.reap_orphans(
-        BATCH,
-        max_crashes=settings.retry.max_crashes,
-        dead_letter_seconds=settings.retention.dead_letter_seconds,
-        among=among,
-    )
+    with atomic():
+        reaped = rows.reap_orphans(
+            BATCH,
+            max_crashes=settings.retry.max_crashes,
+            dead_letter_seconds=settings.retention.dead_letter_seconds,
+            among=among,
+        )
+        workflows = advance_returned(reaped)
+    settle_later(workflows)
     if reaped:
         return_to_index(reaped)
         dead = [each.task for each in reaped if each.status is Status.DEAD_LETTER]

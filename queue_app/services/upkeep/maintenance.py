@@ -21,13 +21,14 @@ from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.models import Queue, QueueStats, Task
 from queue_app.services.enqueue.admission import expire_eager
+from queue_app.services.lifecycle.replay import discard_open
 from queue_app.services.read.stats import queue_summary
 from queue_app.services.schedules.history import settle
 from queue_app.services.upkeep import jobs
 from queue_app.services.upkeep.promote import JOB as PROMOTE
 from queue_app.services.upkeep.promote import promote as promote_aged
-from queue_app.sql import throttle, upkeep
-from queue_app.sql.database import clock
+from queue_app.sql import throttle, upkeep, workflow_advance
+from queue_app.sql.database import atomic, clock
 
 PURGE: Final = "purge"
 PURGE_BATCH: Final = 1000
@@ -73,6 +74,9 @@ def purge(*, seconds: float = PURGE_SECONDS) -> int:
     retention = conf.get().retention
     settle()  # the ticks of schedules outlive their tasks
     deleted = purge_tasks(retention, PURGE_BATCH, time.monotonic() + seconds)
+    deleted += purge_workflows(retention, time.monotonic() + seconds)
+    if expired := upkeep.expired_letters_of_workflows(PURGE_BATCH):
+        discard_open(expired, by="", reason="its retention has passed")
     upkeep.purge_dead_letters(PURGE_BATCH)
     upkeep.purge_audit(retention.audit_seconds, PURGE_BATCH)
     upkeep.purge_operations(retention.dead_letter_seconds, PURGE_BATCH)
@@ -172,6 +176,21 @@ def purge_tasks(retention: RetentionSettings, limit: int, until: float) -> int:
                 del kinds[kind]
                 if kind == upkeep.COMPLETED:
                     _Pass.save(retention, started_at, last)
+        if time.monotonic() >= until:
+            break
+    return deleted
+
+
+def purge_workflows(retention: RetentionSettings, until: float) -> int:
+    """Delete ended workflows past their retention, each with all its tasks in one transaction; return how many tasks.
+
+    At least one is deleted, and none begins after ``until`` (monotonic).
+    """
+    deleted = 0
+    for workflow_id in upkeep.old_workflows(retention.success_seconds, retention.failure_seconds, PURGE_BATCH):
+        with atomic():
+            workflow_advance.lock([workflow_id])
+            deleted += upkeep.purge_workflow(workflow_id)
         if time.monotonic() >= until:
             break
     return deleted

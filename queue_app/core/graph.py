@@ -1,0 +1,152 @@
+"""The graph of a workflow before it is stored, and what is wrong with it."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from queue_app.core.records import TaskRow
+from queue_app.core.references import Reference
+from queue_app.exceptions import InvalidWorkflow
+
+#: Maximum number of tasks that one counter counts; a task that waits for more has several.
+SHARD_SIZE: Final = 1000
+
+
+class Edge(NamedTuple):
+    """``after`` waits for ``before``; ``condition`` is a value of ``models.workflow.Condition``."""
+
+    after: uuid.UUID
+    before: uuid.UUID
+    condition: str
+    shard: int = 0
+
+
+class NodeExtra(NamedTuple):
+    """What only some nodes have; see ``models.WorkflowNode``."""
+
+    name: str = ""
+    compensation: str | None = None  # JSON text
+    compensates: uuid.UUID | None = None
+    added_by: uuid.UUID | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewWorkflow:
+    """A checked workflow."""
+
+    id: uuid.UUID
+    name: str
+    user: str = ""
+    on_failure: str = "hold"
+    deadline: datetime | None = None
+    max_concurrent: int | None = None
+
+
+@dataclass(slots=True)
+class Graph:
+    """Checked tasks, and which of them wait for which."""
+
+    rows: list[TaskRow] = field(default_factory=list)
+    edges: dict[tuple[uuid.UUID, uuid.UUID], str] = field(default_factory=dict)  # (after, before): condition
+    extras: dict[uuid.UUID, NodeExtra] = field(default_factory=dict)
+    references: list[tuple[uuid.UUID, Reference]] = field(default_factory=list)  # (task, what it refers to)
+
+    @property
+    def parents(self) -> dict[uuid.UUID, list[uuid.UUID]]:
+        """Return {task: what it waits for}."""
+        found: dict[uuid.UUID, list[uuid.UUID]] = defaultdict(list)
+        for after, before in self.edges:
+            found[after].append(before)
+        return found
+
+
+def sharded(edges: Mapping[tuple[uuid.UUID, uuid.UUID], str]) -> tuple[list[Edge], list[tuple[uuid.UUID, int, int]]]:
+    """Return the edges with their shards, and the counters (task, shard, remaining).
+
+    A task that waits for one other needs no counter.
+    """
+    by_task: dict[uuid.UUID, list[tuple[uuid.UUID, str]]] = defaultdict(list)
+    for (after, before), condition in edges.items():
+        by_task[after].append((before, condition))
+    found: list[Edge] = []
+    gates: list[tuple[uuid.UUID, int, int]] = []
+    for after, parents in by_task.items():
+        if len(parents) <= SHARD_SIZE:
+            found += [Edge(after, before, condition) for before, condition in parents]
+            if len(parents) > 1:
+                gates.append((after, 0, len(parents)))
+            continue
+        parts = [parents[start : start + SHARD_SIZE] for start in range(0, len(parents), SHARD_SIZE)]
+        gates.append((after, 0, len(parts)))
+        for shard, part in enumerate(parts, 1):
+            gates.append((after, shard, len(part)))
+            found += [Edge(after, before, condition, shard) for before, condition in part]
+    return found, gates
+
+
+def check_size(nodes: int, edges: int, *, max_nodes: int, max_edges: int) -> None:
+    """Raise ``InvalidWorkflow`` for a graph that is empty or too large."""
+    if not nodes:
+        raise InvalidWorkflow("nodes", "The workflow has no tasks; add one before you enqueue it.")
+    for what, count, most in (("tasks", nodes, max_nodes), ("dependencies", edges, max_edges)):
+        if count > most:
+            raise InvalidWorkflow(
+                "nodes",
+                f"The workflow has {count} {what}; the limit is {most} (TASKQUEUE WORKFLOWS). Enqueue it in parts.",
+                limit=most,
+            )
+
+
+def check_references(graph: Graph, names: Mapping[uuid.UUID, str]) -> None:
+    """Raise ``InvalidWorkflow`` if a task refers to the result of a task that it does not wait for."""
+    parents = graph.parents
+    for task_id, reference in graph.references:
+        missing = set(reference.ids)
+        seen: set[uuid.UUID] = set()
+        ahead = list(parents.get(task_id, ()))
+        while ahead and missing:
+            before = ahead.pop()
+            if before in seen:
+                continue
+            seen.add(before)
+            missing.discard(before)
+            if missing:
+                ahead.extend(parents.get(before, ()))
+        if missing:
+            other = names.get(next(iter(missing)), "another task")
+            raise InvalidWorkflow(
+                "parameters",
+                f"{names.get(task_id, 'A task')} takes the result of {other}, but does not wait for it; add it to"
+                " `after`.",
+            )
+
+
+def in_order(names: Iterable[str], after: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return names so that each follows those that it waits for; raise ``InvalidWorkflow`` for a cycle, and name it."""
+    done: dict[str, bool] = {}  # False: on the present path
+    ordered: list[str] = []
+    for start in names:
+        path = [(start, iter(after.get(start, ())))] if start not in done else []
+        if path:
+            done[start] = False
+        while path:
+            name, rest = path[-1]
+            for before in rest:
+                if done.get(before) is False:
+                    cycle = [each for each, _ in path]
+                    cycle = [*cycle[cycle.index(before) :], before]
+                    raise InvalidWorkflow("after", f"These tasks wait for one another: {' -> '.join(cycle)}.")
+                if before not in done:
+                    done[before] = False
+                    path.append((before, iter(after.get(before, ()))))
+                    break
+            else:
+                done[name] = True
+                ordered.append(name)
+                path.pop()
+    return ordered

@@ -1,0 +1,144 @@
+"""Advance workflows in the transaction in which their tasks change.
+
+Every transition that ends a task of a workflow, or returns it to the queue, calls ``advance`` before it commits: the
+end of a task and what follows from it are one. What follows for the workflow as a whole (its end, room under its cap,
+compensations) is decided after the commit, by ``services.lifecycle.settle``.
+
+Crash points: before the commit nothing has happened. Between the commit and the push, opened tasks are queued but not
+indexed, and the reconciler pushes them. Before ``settle``, the workflow looks unfinished until the scheduler settles
+it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from queue_app.core.events import EventName, occasion_of
+from queue_app.core.states import FAILURES, TERMINAL, Status
+from queue_app.models.workflow import Condition
+from queue_app.services.notify import events
+from queue_app.services.notify.index import push_on_commit
+from queue_app.sql import workflow_advance as rows
+from queue_app.sql.database import atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from queue_app.core.records import Returned, TaskRef
+
+type Changes = Mapping[uuid.UUID, Status]
+
+#: Conditions that the end of a task in a state meets; all others it leaves waiting, or dooms.
+_MET: Final = {
+    Status.COMPLETED: frozenset({Condition.HOLD, Condition.CANCEL, Condition.CONTINUE}),
+    Status.CANCELLED: frozenset({Condition.CONTINUE}),
+    **dict.fromkeys(FAILURES, frozenset({Condition.CONTINUE, Condition.FAILURE})),
+}
+_DOOMING: Final = {
+    Status.COMPLETED: frozenset({Condition.FAILURE}),
+    Status.CANCELLED: frozenset({Condition.HOLD, Condition.CANCEL, Condition.FAILURE}),
+    **dict.fromkeys(FAILURES, frozenset({Condition.CANCEL})),
+}
+
+
+@contextmanager
+def changing(ids: Collection[uuid.UUID], *, alone: bool = False) -> Iterator[set[uuid.UUID]]:
+    """Run a block in one transaction that holds the locks of the workflows of these tasks; yield the workflows.
+
+    ``alone`` excludes other transactions that end their tasks; otherwise these share the locks.
+    """
+    with atomic():
+        workflows = rows.workflows_of(ids) if ids else set()
+        if workflows:
+            (rows.lock if alone else rows.share)(workflows)
+        yield workflows
+
+
+def share(workflows: Iterable[uuid.UUID | None]) -> set[uuid.UUID]:
+    """Share the locks of the workflows among these until the transaction ends; return the workflows."""
+    found = {workflow_id for workflow_id in workflows if workflow_id is not None}
+    if found:
+        rows.share(found)
+    return found
+
+
+def advance(changes: Changes) -> None:
+    """Let the workflows go on whose tasks changed to these states in this transaction.
+
+    The caller holds the locks of the workflows. Tasks in no workflow may be among them.
+    """
+    counts: Counter[tuple[uuid.UUID, int]] = Counter()
+    if undone := [task_id for task_id, status in changes.items() if status is not Status.COMPLETED]:
+        counts.update(rows.drop_added(undone))
+    if again := [task_id for task_id, status in changes.items() if status in {Status.QUEUED, Status.SCHEDULED}]:
+        rows.close_paused(again)
+    ended = {task_id: status for task_id, status in changes.items() if status in TERMINAL}
+    opened: set[uuid.UUID] = set()
+    while ended or counts:
+        edges = rows.edges_from(ended) if ended else []
+        opened |= _count(edges, ended, counts)
+        doomed = {after for before, after, _, condition in edges if condition in _DOOMING[ended[before]]}
+        ended = _cancelled(rows.cancel_doomed(doomed)) if doomed else {}
+        counts.clear()
+    if opened:
+        open_tasks(opened)
+
+
+def advance_returned(returned: Iterable[Returned]) -> set[uuid.UUID]:
+    """Advance after attempts ended without an outcome; take the locks of the workflows, and return these."""
+    of_workflow = [each for each in returned if each.task.workflow_id is not None]
+    workflows = share(each.task.workflow_id for each in of_workflow)
+    if workflows:
+        advance({each.task.id: each.status for each in of_workflow})
+    return workflows
+
+
+def advance_ended(tasks: Iterable[TaskRef], status: Status) -> None:
+    """Advance after tasks ended in a state without having run; take the locks of the workflows."""
+    of_workflow = [task for task in tasks if task.workflow_id is not None]
+    if share(task.workflow_id for task in of_workflow):
+        advance({task.id: status for task in of_workflow})
+
+
+def give_up(ids: Collection[uuid.UUID]) -> None:
+    """Cancel what waits for these tasks, whose dead letters were closed for good."""
+    waiting = [after for _, after, _, condition in rows.edges_from(ids) if condition == Condition.HOLD]
+    if waiting:
+        advance(_cancelled(rows.cancel_doomed(waiting)))
+
+
+def open_tasks(ids: Collection[uuid.UUID]) -> int:
+    """Queue tasks that wait for no other any more, unless their workflow holds them back; return how many."""
+    opened = [task for status, task in rows.open_tasks(ids) if status is Status.QUEUED]
+    push_on_commit([task.entry for task in opened], events=events.of_queued_again(opened))
+    return len(opened)
+
+
+def _count(edges: Iterable[rows.EdgeRow], ended: Changes, counts: Counter[tuple[uuid.UUID, int]]) -> set[uuid.UUID]:
+    """Count the edges that the ends meet; return the tasks that now wait for no other."""
+    early: list[tuple[uuid.UUID, uuid.UUID]] = []
+    for before, after, shard, condition in edges:
+        status = ended[before]
+        if condition in _MET[status]:
+            counts[after, shard] += 1
+            if status is not Status.COMPLETED:
+                early.append((after, before))
+    if early:
+        rows.meet(early)
+    if not counts:
+        return set()
+    remaining = rows.count(counts)
+    uncounted = {task_id for task_id, shard in counts if shard == 0 and (task_id, shard) not in remaining}
+    full = Counter((task_id, 0) for (task_id, shard), left in remaining.items() if shard and not left)
+    if full:
+        remaining |= rows.count(full)
+    return uncounted | {task_id for (task_id, shard), left in remaining.items() if not shard and left <= 0}
+
+
+def _cancelled(tasks: Collection[TaskRef]) -> dict[uuid.UUID, Status]:
+    events.publish_on_commit((occasion_of(EventName.CANCELLED, task, Status.CANCELLED), task.id) for task in tasks)
+    return {task.id: Status.CANCELLED for task in tasks}

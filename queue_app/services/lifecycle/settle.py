@@ -1,0 +1,188 @@
+"""Decide about workflows as a whole: their end, what holds them, room under their caps, compensations.
+
+The finish of a task calls ``settle`` after its commit, and the scheduler settles every open workflow again and again.
+Each decision is one transaction that has the lock of the workflow alone, so no end of a task falls in between.
+
+Crash points: before the commit of a decision nothing has happened, and the scheduler repeats it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+
+from django.db import DatabaseError, transaction
+
+from queue_app.core.graph import Graph, NodeExtra, sharded
+from queue_app.core.records import NewTask, TaskRef
+from queue_app.core.states import Status
+from queue_app.models import Task, Workflow
+from queue_app.models.workflow import Condition, OnFailure, WorkflowState
+from queue_app.services.enqueue.store import announce, ensure_queues
+from queue_app.services.enqueue.validate import check_task
+from queue_app.services.lifecycle.cancelled import notify_cancelled
+from queue_app.services.notify import events
+from queue_app.services.notify.index import push_on_commit
+from queue_app.sql import workflow_advance, workflow_store
+from queue_app.sql import workflow_settle as rows
+from queue_app.sql.database import alias, atomic, clock, is_in_transaction
+from queue_app.sql.waiting import cancel as cancel_rows
+
+#: Maximum number of tasks that one decision cancels, or lets go.
+BATCH = 5000
+
+logger = logging.getLogger("taskqueue")
+
+
+def settle_later(workflows: Collection[uuid.UUID]) -> None:
+    """Settle workflows after the caller's transaction has committed; a failure is left to the scheduler."""
+    if not workflows:
+        return
+    if is_in_transaction():
+        transaction.on_commit(lambda: _settle_quietly(workflows), using=alias(), robust=True)
+    else:
+        _settle_quietly(workflows)
+
+
+def _settle_quietly(workflows: Collection[uuid.UUID]) -> None:
+    try:
+        settle_all(rows.wanted(workflows))
+    except DatabaseError as error:  # the server is away, which is no fault of a workflow
+        logger.warning("Workflows were not settled; the scheduler does it: %s", " ".join(str(error).split()))
+
+
+def settle_all(workflows: Iterable[uuid.UUID]) -> None:
+    """Decide about each workflow; log an error of one, so that the others have their turn. Raises database errors."""
+    for workflow_id in workflows:
+        try:
+            settle_one(workflow_id)
+        except DatabaseError:
+            raise
+        except Exception:
+            logger.exception("The workflow %s could not be settled; the scheduler tries again", workflow_id)
+
+
+def settle_one(workflow_id: uuid.UUID) -> None:
+    """Decide about one workflow."""
+    with atomic():
+        workflow_advance.lock([workflow_id])
+        flow = Workflow.objects.using(alias()).select_for_update().filter(pk=workflow_id).first()
+        if flow is None or flow.finished_at is not None:
+            return
+        idle, held, failed, cancelled = rows.verdict(workflow_id)
+        if flow.state == WorkflowState.RUNNING:
+            if failed and flow.on_failure == OnFailure.CANCEL and flow.cancel_requested_at is None:
+                request_cancel(flow, "a task failed")
+            if flow.cancel_requested_at is not None and not idle:
+                cancel_batch(flow)
+                return
+        if not flow.paused:
+            make_room(flow)
+        _end(flow, failed=failed, cancelled=cancelled) if idle and not held else _hold(flow, held=held)
+
+
+def queued_again(tasks: Sequence[TaskRef]) -> set[uuid.UUID]:
+    """Let the workflows of tasks run again that staff queued again; return the tasks that must still wait.
+
+    The caller holds the locks of the workflows alone.
+    """
+    workflows = {task.workflow_id for task in tasks if task.workflow_id is not None}
+    if not workflows:
+        return set()
+    ids = [task.id for task in tasks if task.workflow_id is not None]
+    rows.reopen(workflows)
+    blocked = rows.block_unready(ids) | workflow_advance.close_held(ids)
+    settle_later(workflows)
+    return blocked
+
+
+def request_cancel(flow: Workflow, reason: str) -> None:
+    """Record that a locked workflow is to be cancelled; from now on none of its tasks is opened."""
+    flow.cancel_requested_at, flow.cancel_reason = clock(), reason
+    flow.save(update_fields=["cancel_requested_at", "cancel_reason"])
+
+
+def cancel_batch(flow: Workflow) -> int:
+    """Cancel tasks of a locked workflow, those that could start first; return how many."""
+    ids = rows.ids_in(flow.id, {Status.QUEUED, Status.SCHEDULED, Status.EXECUTING}, BATCH)
+    ids += rows.ids_in(flow.id, {Status.BLOCKED}, BATCH - len(ids)) if len(ids) < BATCH else []
+    return cancel_and_notify(ids)
+
+
+def cancel_and_notify(ids: Collection[uuid.UUID]) -> int:
+    """Cancel tasks of a workflow that is cancelled as a whole; return how many."""
+    cancelled = cancel_rows(sorted(ids))
+    notify_cancelled(cancelled)
+    return len(cancelled)
+
+
+def make_room(flow: Workflow) -> int:
+    """Let tasks of a locked workflow go that a pause or its cap held back; return how many."""
+    room = BATCH
+    if flow.max_concurrent is not None:
+        room = min(BATCH, flow.max_concurrent - rows.running(flow.id))
+    if room <= 0:
+        return 0
+    released = rows.release(flow.id, room)
+    queued = [task for status, task in released if status is Status.QUEUED]
+    push_on_commit([task.entry for task in queued], events=events.of_queued_again(queued))
+    return len(released)
+
+
+def _hold(flow: Workflow, *, held: bool) -> None:
+    held_at = (flow.held_at or clock()) if held else None
+    if held_at != flow.held_at:
+        flow.held_at = held_at
+        flow.save(update_fields=["held_at"])
+
+
+def _end(flow: Workflow, *, failed: bool, cancelled: bool) -> None:
+    """End a locked workflow of which no task is pending; first undo what had completed, if it did not complete."""
+    if flow.state == WorkflowState.COMPENSATING:
+        state = WorkflowState.FAILED if _has_failed_compensation(flow) else WorkflowState.COMPENSATED
+    elif flow.cancel_requested_at is not None and not failed:
+        state = WorkflowState.CANCELLED
+    elif failed:
+        state = WorkflowState.FAILED
+    else:
+        state = WorkflowState.CANCELLED if cancelled else WorkflowState.COMPLETED
+    flow.held_at = None
+    did_not_complete = state != WorkflowState.COMPLETED and flow.state == WorkflowState.RUNNING
+    if did_not_complete and _compensate(flow):
+        return
+    flow.state, flow.finished_at = state, clock()
+    flow.save(update_fields=["state", "finished_at", "held_at"])
+
+
+def _has_failed_compensation(flow: Workflow) -> bool:
+    undone = Task.objects.using(alias()).filter(workflow_id=flow.id, node__compensates__isnull=False)
+    return undone.exclude(status=Status.COMPLETED).exists()
+
+
+def _compensate(flow: Workflow) -> bool:
+    """Add the compensations of the completed tasks as a chain, the last to complete first; return if there are some."""
+    found = rows.undoable(flow.id)
+    if not found:
+        return False
+    graph = Graph()
+    for task_id, text in found:
+        call = json.loads(text)
+        row = check_task(NewTask(**call))
+        if graph.rows:
+            graph.edges[row.id, graph.rows[-1].id] = Condition.HOLD.value
+        graph.rows.append(row)
+        graph.extras[row.id] = NodeExtra(compensates=task_id)
+    flow.state = WorkflowState.COMPENSATING
+    flow.save(update_fields=["state", "held_at"])
+    at: datetime = clock()
+    queues = ensure_queues(graph.rows)
+    edges, gates = sharded(graph.edges)
+    blocked = {after: False for after, _ in graph.edges} | ({graph.rows[0].id: True} if flow.paused else {})
+    stored = workflow_store.insert_nodes(graph.rows, flow.id, blocked, at)
+    workflow_store.insert_edges(edges, gates)
+    workflow_store.insert_extras(graph.extras)
+    announce(stored, queues)
+    return True

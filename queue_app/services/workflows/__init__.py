@@ -1,0 +1,1 @@
+"""Workflows: store graphs of tasks, advance them, steer them as a whole."""

@@ -1,0 +1,138 @@
+"""Steer workflows as a whole: cancel, pause, resume, retry, reprioritise.
+
+Each command is one transaction that has the lock of the workflow alone. Once it has committed, it holds: nothing of a
+cancelled or paused workflow starts any more. What runs finishes, or is asked to stop.
+
+Crash points: before the commit nothing has happened. Between the commit and the index, the index proposes tasks that
+the rows refuse, and the reconciler pushes queued tasks that it lacks. A cancel of many tasks goes on in the scheduler.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from queue_app.core.ids import Id, parse_id
+from queue_app.core.priorities import Band, parse_band
+from queue_app.core.states import FAILURES, Status
+from queue_app.exceptions import InvalidTransition, WorkflowNotFound
+from queue_app.index import Index
+from queue_app.models import DeadLetter, Workflow
+from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.models.columns import USER_LENGTH
+from queue_app.models.workflow import WorkflowState
+from queue_app.services.advance import advance
+from queue_app.services.enqueue.validate import check_reason
+from queue_app.services.lifecycle.actions import requeue
+from queue_app.services.lifecycle.replay import replay_open
+from queue_app.services.lifecycle.settle import BATCH, cancel_batch, make_room, request_cancel, settle_later
+from queue_app.services.notify.index import on_commit, push_on_commit
+from queue_app.sql import waiting, workflow_advance
+from queue_app.sql import workflow_settle as rows
+from queue_app.sql.database import alias, atomic, clock
+
+_UNDONE = (WorkflowState.COMPENSATING, WorkflowState.COMPENSATED)
+_AGAIN = FAILURES | {Status.CANCELLED}
+
+
+def cancel_workflow(workflow_id: Id, *, reason: str = "") -> int:
+    """Cancel every task that has not ended, and then undo what had completed; return how many tasks.
+
+    The tasks that could start end, or are asked to stop, before this returns; of many blocked ones the rest follows in
+    the scheduler. Raises ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow has ended or is being undone.
+    """
+    check_reason(reason, REASON_LENGTH)
+    with _locked(workflow_id) as flow:
+        _refuse_ended(flow, "it can no longer be cancelled")
+        if flow.state == WorkflowState.COMPENSATING:
+            raise InvalidTransition("The workflow is being undone; cancel single compensations.", status=flow.state)
+        request_cancel(flow, reason)
+        done = cancelled = cancel_batch(flow)
+        while cancelled == BATCH and rows.ids_in(flow.id, {Status.QUEUED, Status.SCHEDULED}, 1):
+            cancelled = cancel_batch(flow)
+            done += cancelled
+    settle_later([flow.id])
+    return done
+
+
+def pause_workflow(workflow_id: Id, *, by: str, reason: str = "") -> int:
+    """Start no task of a workflow until it is resumed; return how many waiting tasks this holds back.
+
+    Raises ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow has ended.
+    """
+    check_reason(reason, REASON_LENGTH)
+    held = 0
+    with _locked(workflow_id) as flow:
+        _refuse_ended(flow, "it can no longer be paused")
+        flow.paused, flow.paused_by, flow.paused_reason = True, by[:USER_LENGTH], reason
+        flow.paused_at = flow.paused_at or clock()
+        flow.save(update_fields=["paused", "paused_by", "paused_reason", "paused_at"])
+        while ids := rows.ids_in(flow.id, {Status.QUEUED, Status.SCHEDULED}, BATCH):
+            tasks = rows.hold_back(ids)
+            held += len(tasks)
+            on_commit(Index.remove, "remove", tasks)
+            if not tasks:  # they began meanwhile
+                break
+    return held
+
+
+def resume_workflow(workflow_id: Id) -> int:
+    """Let the tasks of a paused workflow go; return how many. Raises ``WorkflowNotFound``."""
+    with _locked(workflow_id) as flow:
+        flow.paused, flow.paused_by, flow.paused_reason, flow.paused_at = False, "", "", None
+        flow.save(update_fields=["paused", "paused_by", "paused_reason", "paused_at"])
+        released = batch = 0 if flow.finished_at is not None else make_room(flow)
+        while batch == BATCH:
+            batch = make_room(flow)
+            released += batch
+    settle_later([flow.id])
+    return released
+
+
+def retry_workflow(workflow_id: Id, *, by: str) -> int:
+    """Run the tasks again that ended without success, in their order; return how many.
+
+    Dead letters are replayed. Raises ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow was undone.
+    """
+    with _locked(workflow_id) as flow:
+        if flow.state in _UNDONE:
+            raise InvalidTransition("What had completed was undone; enqueue a new workflow.", status=flow.state)
+        ended = rows.ids_in(flow.id, _AGAIN, flow.nodes)
+        ids = rows.without_skipped(ended)
+        letters = DeadLetter.objects.using(alias()).open().filter(task_id__in=ids).order_by("id")
+        replayed = replay_open(list(letters.select_for_update().values_list("id", flat=True)), by=by)
+        again = {task.id for _, task in replayed} | requeue(ids)
+        if skipped := set(ended) - set(ids):
+            advance(dict.fromkeys(skipped, Status.CANCELLED))
+    settle_later([flow.id])
+    return len(again)
+
+
+def reprioritise_workflow(workflow_id: Id, band: Band | str) -> int:
+    """Move all waiting tasks of a workflow to a band, or its name; return how many. Raises ``WorkflowNotFound``."""
+    priority = parse_band(band)
+    done = 0
+    with _locked(workflow_id) as flow:
+        for ids in rows.waiting_in_other_bands(flow.id, priority, BATCH):
+            changed = waiting.reprioritise(ids, priority)
+            push_on_commit([task.entry for status, task in changed if status is Status.QUEUED])
+            done += len(changed)
+    return done
+
+
+@contextmanager
+def _locked(workflow_id: Id) -> Iterator[Workflow]:
+    """Run a block in one transaction that has a workflow alone; raise ``WorkflowNotFound``."""
+    found: uuid.UUID = parse_id(workflow_id)
+    with atomic():
+        workflow_advance.lock([found])
+        flow = Workflow.objects.using(alias()).select_for_update().filter(pk=found).first()
+        if flow is None:
+            raise WorkflowNotFound(f"There is no workflow {workflow_id}.")
+        yield flow
+
+
+def _refuse_ended(flow: Workflow, why: str) -> None:
+    if flow.finished_at is not None:
+        raise InvalidTransition(f"The workflow is {flow.state}; {why}.", status=flow.state)

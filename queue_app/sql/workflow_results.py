@@ -1,0 +1,31 @@
+"""Read the results that tasks of workflows refer to."""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Collection
+
+from queue_app.sql.database import fetch_all
+
+
+def results(ids: Collection[uuid.UUID], workflows: Collection[uuid.UUID]) -> dict[uuid.UUID, str]:
+    """Return the results (JSON text) of the completed tasks among ``ids`` in these workflows."""
+    found = fetch_all(
+        "SELECT t.id, COALESCE(result.value::text, 'null') FROM queue_app_task AS t"
+        " LEFT JOIN queue_app_taskresult AS result ON result.task_id = t.id"
+        " WHERE t.id = ANY(%s) AND t.workflow_id = ANY(%s) AND t.status = 'completed'",
+        [list(ids), list(workflows)],
+    )
+    return dict(found)
+
+
+def added_by(ids: Collection[uuid.UUID], workflows: Collection[uuid.UUID]) -> dict[uuid.UUID, list[uuid.UUID]]:
+    """Return {task: the tasks that it added, in order}."""
+    found = fetch_all(
+        "SELECT node.added_by, t.id FROM queue_app_workflownode AS node JOIN queue_app_task AS t ON t.id = node.task_id"
+        " WHERE node.added_by = ANY(%s) AND t.workflow_id = ANY(%s) ORDER BY t.id",
+        [list(ids), list(workflows)],
+    )
+    added: dict[uuid.UUID, list[uuid.UUID]] = defaultdict(list)
+    for task_id, each in found:
+        added[task_id].append(each)
+    return added

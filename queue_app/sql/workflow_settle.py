@@ -1,0 +1,220 @@
+"""Statements that decide about a workflow as a whole. The caller has the lock of the workflow alone."""
+
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from queue_app.core.records import TaskRef
+from queue_app.core.states import Status
+from queue_app.sql.claim import fetch_locked
+from queue_app.sql.columns import REF
+from queue_app.sql.database import execute, fetch_all, fetch_value
+
+_PENDING: Final = "('blocked', 'executing', 'queued', 'scheduled')"
+_OF: Final = "t.workflow_id = flow.id"
+_IDLE: Final = f"NOT EXISTS (SELECT FROM queue_app_task AS t WHERE {_OF} AND t.status IN {_PENDING})"
+_FAILING: Final = "t.status IN ('dead_letter', 'expired', 'failed')"
+_OPEN_LETTER: Final = """EXISTS (SELECT FROM queue_app_deadletter AS letter
+    WHERE letter.task_id = t.id AND letter.replayed_at IS NULL AND letter.discarded_at IS NULL)"""
+_UNDOES: Final = """EXISTS (SELECT FROM queue_app_workflownode AS node
+    WHERE node.task_id = t.id AND node.compensates IS NOT NULL)"""
+_EDGE: Final = "SELECT FROM queue_app_taskdependency AS edge WHERE edge.before_id = t.id"
+_EXCUSED: Final = f"""(EXISTS ({_EDGE}) OR flow.on_failure = 'continue')
+    AND NOT EXISTS ({_EDGE} AND edge.condition IN ('hold', 'cancel'))
+    AND NOT {_UNDOES}"""
+
+# A task without success holds the workflow if another waits for it; a dead letter also if none does, until staff replay
+# or discard it. The workflow's policy may excuse it.
+_HELD: Final = f"""EXISTS (
+    SELECT FROM queue_app_task AS t WHERE {_OF} AND {_FAILING} AND (
+        EXISTS (SELECT FROM queue_app_taskdependency AS edge JOIN queue_app_task AS after ON after.id = edge.after_id
+            WHERE edge.before_id = t.id AND edge.condition = 'hold' AND after.status = 'blocked')
+        OR flow.on_failure = 'hold' AND NOT ({_EXCUSED}) AND {_OPEN_LETTER}
+        OR {_UNDOES} AND {_OPEN_LETTER})
+)"""
+_VERDICT: Final = f"""
+SELECT {_IDLE}, {_HELD},
+    EXISTS (SELECT FROM queue_app_task AS t WHERE {_OF} AND {_FAILING} AND NOT ({_EXCUSED})),
+    EXISTS (SELECT FROM queue_app_task AS t
+        WHERE {_OF} AND t.status = 'cancelled' AND t.cancel_requested_at IS NOT NULL)
+FROM queue_app_workflow AS flow WHERE flow.id = %s
+"""
+_WANTED: Final = f"""
+SELECT id FROM queue_app_workflow AS flow
+WHERE id = ANY(%s) AND finished_at IS NULL
+    AND (max_concurrent IS NOT NULL OR held_at IS NOT NULL OR cancel_requested_at IS NOT NULL OR {_IDLE})
+"""
+_RELEASE: Final = f"""
+WITH now AS (SELECT clock_timestamp() AS clock), held AS (
+    SELECT id, row_number() OVER (ORDER BY queued_at, id) - 1 AS number FROM (
+        SELECT id, queued_at FROM queue_app_task
+        WHERE workflow_id = %s AND status = 'blocked' AND queued_at IS NOT NULL ORDER BY queued_at LIMIT %s FOR UPDATE
+    ) AS first
+)
+UPDATE queue_app_task AS t
+SET status = CASE WHEN t.run_after > now.clock THEN 'scheduled' ELSE 'queued' END,
+    queued_at = CASE WHEN t.run_after > now.clock THEN NULL
+        ELSE now.clock + held.number * interval '8 microseconds' END
+FROM held, now WHERE t.id = held.id AND t.status = 'blocked'
+RETURNING t.status, {REF}
+"""
+_PAUSE: Final = f"""
+UPDATE queue_app_task AS t SET status = 'blocked', queued_at = COALESCE(t.queued_at, clock_timestamp())
+WHERE t.id = ANY(%s) AND t.status IN ('queued', 'scheduled')
+RETURNING {REF}
+"""
+_UNDOABLE: Final = """
+SELECT t.id, node.compensation FROM queue_app_workflownode AS node JOIN queue_app_task AS t ON t.id = node.task_id
+WHERE t.workflow_id = %s AND t.status = 'completed' AND node.compensation IS NOT NULL
+ORDER BY t.finished_at DESC, t.id DESC
+"""
+_REOPEN: Final = """
+UPDATE queue_app_workflow SET finished_at = NULL, state = 'running', cancel_requested_at = NULL
+WHERE id = ANY(%s) AND state IN ('completed', 'failed', 'cancelled')
+"""
+# Edges that the present state of `before` satisfies.
+SATISFIED: Final = """(edge.met OR before.status = 'completed' AND edge.condition <> 'failure')"""
+_UNREADY: Final = f"""
+SELECT t.id FROM queue_app_task AS t WHERE t.id = ANY(%s) AND t.attempt = 0 AND EXISTS (
+    SELECT FROM queue_app_taskdependency AS edge JOIN queue_app_task AS before ON before.id = edge.before_id
+    WHERE edge.after_id = t.id AND NOT {SATISFIED})
+"""
+_BLOCK: Final = """
+UPDATE queue_app_task AS t SET status = 'blocked', queued_at = NULL WHERE t.id = ANY(%s) AND t.status = 'queued'
+"""
+_READY: Final = f"""t.status = 'blocked' AND t.queued_at IS NULL AND t.attempt = 0
+    AND EXISTS (SELECT FROM queue_app_workflow AS flow WHERE flow.id = t.workflow_id
+        AND (flow.cancel_requested_at IS NULL OR flow.state = 'compensating'))
+    AND NOT EXISTS (
+        SELECT FROM queue_app_taskdependency AS edge JOIN queue_app_task AS before ON before.id = edge.before_id
+        WHERE edge.after_id = t.id AND NOT {SATISFIED})"""
+_FORGOTTEN: Final = f"""
+SELECT t.id, t.workflow_id, {_READY}
+FROM (SELECT * FROM queue_app_task WHERE status = 'blocked' AND id > %s ORDER BY id LIMIT %s) AS t ORDER BY t.id
+"""
+_PAGE_OF_OPEN: Final = f"""
+SELECT flow.id, (max_concurrent IS NOT NULL OR held_at IS NOT NULL OR cancel_requested_at IS NOT NULL OR {_IDLE}
+    OR EXISTS (SELECT FROM queue_app_task AS t WHERE {_OF} AND {_FAILING}))
+FROM queue_app_workflow AS flow WHERE finished_at IS NULL AND flow.id > %s ORDER BY flow.id LIMIT %s
+"""
+# A task that waits for a failure of one that completed.
+_SKIPPED: Final = """EXISTS (
+    SELECT FROM queue_app_taskdependency AS edge JOIN queue_app_task AS before ON before.id = edge.before_id
+    WHERE edge.after_id = t.id AND edge.condition = 'failure' AND before.status = 'completed' AND NOT edge.met)"""
+
+
+def wanted(workflows: Collection[uuid.UUID]) -> list[uuid.UUID]:
+    """Return the workflows among these that may have ended, are held, or have a cap."""
+    return [row[0] for row in fetch_all(_WANTED, [list(workflows)])]
+
+
+def verdict(workflow_id: uuid.UUID) -> tuple[bool, bool, bool, bool]:
+    """Return whether no task is pending, a failed task holds the workflow, one failed, and one was cancelled."""
+    idle, held, failed, cancelled = fetch_all(_VERDICT, [workflow_id])[0]
+    return idle, held, failed, cancelled
+
+
+def running(workflow_id: uuid.UUID) -> int:
+    """Return how many tasks of a workflow are scheduled, queued or executing."""
+    sql = (
+        "SELECT count(*) FROM queue_app_task WHERE workflow_id = %s AND status IN ('executing', 'queued', 'scheduled')"
+    )
+    return int(fetch_value(sql, [workflow_id]))
+
+
+def release(workflow_id: uuid.UUID, limit: int) -> list[tuple[Status, TaskRef]]:
+    """Let at most ``limit`` tasks go that a pause or the cap held back, in order; return (status now, task) of each."""
+    return [(Status(status), TaskRef.from_row(row)) for status, *row in fetch_all(_RELEASE, [workflow_id, limit])]
+
+
+def ids_in(workflow_id: uuid.UUID, statuses: Collection[Status], limit: int) -> list[uuid.UUID]:
+    """Return at most ``limit`` tasks of a workflow in these states."""
+    sql = "SELECT id FROM queue_app_task WHERE workflow_id = %s AND status = ANY(%s) LIMIT %s"
+    return [row[0] for row in fetch_all(sql, [workflow_id, [str(status) for status in statuses], limit])]
+
+
+def hold_back(ids: Collection[uuid.UUID]) -> list[TaskRef]:
+    """Block queued and scheduled tasks, which keep their places; return them."""
+    in_order = sorted(ids)
+    return [TaskRef.from_row(row) for row in fetch_locked(in_order, _PAUSE, [in_order])]
+
+
+def undoable(workflow_id: uuid.UUID) -> list[tuple[uuid.UUID, str]]:
+    """Return (task, its compensation) of the completed tasks that have one, the last to complete first."""
+    return fetch_all(_UNDOABLE, [workflow_id])
+
+
+def reopen(workflows: Collection[uuid.UUID]) -> None:
+    """Let ended workflows run again, because tasks of theirs do."""
+    execute(_REOPEN, [list(workflows)])
+
+
+def block_unready(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
+    """Block the queued tasks among ``ids`` that still wait for others; return them."""
+    unready = [row[0] for row in fetch_all(_UNREADY, [list(ids)])]
+    if unready:
+        execute(_BLOCK, [unready])
+    return set(unready)
+
+
+def page_of_blocked(after: uuid.UUID, limit: int) -> list[tuple[uuid.UUID, uuid.UUID | None, bool]]:
+    """Return the next blocked tasks, as (id, workflow, whether it waits for nothing and is blocked all the same)."""
+    return fetch_all(_FORGOTTEN, [after, limit])
+
+
+def still_ready(ids: Collection[uuid.UUID]) -> list[uuid.UUID]:
+    """Return the blocked tasks among ``ids`` that wait for nothing."""
+    return [
+        row[0]
+        for row in fetch_all(f"SELECT t.id FROM queue_app_task AS t WHERE t.id = ANY(%s) AND {_READY}", [list(ids)])
+    ]
+
+
+def page_of_open(after: uuid.UUID, limit: int) -> list[tuple[uuid.UUID, bool]]:
+    """Return the next workflows that have not ended, as (id, whether there may be something to decide)."""
+    return fetch_all(_PAGE_OF_OPEN, [after, limit])
+
+
+def without_skipped(ids: Collection[uuid.UUID]) -> list[uuid.UUID]:
+    """Return the tasks among ``ids`` that can still run: that wait for no failure of a completed task."""
+    sql = f"SELECT t.id FROM queue_app_task AS t WHERE t.id = ANY(%s) AND NOT {_SKIPPED}"
+    return [row[0] for row in fetch_all(sql, [list(ids)])]
+
+
+def waiting_in_other_bands(workflow_id: uuid.UUID, priority: int, limit: int) -> Iterator[list[uuid.UUID]]:
+    """Yield the waiting tasks of a workflow that are in another band, in batches."""
+    sql = (
+        "SELECT id FROM queue_app_task WHERE workflow_id = %s AND status IN ('blocked', 'queued', 'scheduled')"
+        " AND priority <> %s ORDER BY id"
+    )
+    found = [row[0] for row in fetch_all(sql, [workflow_id, priority])]
+    for start in range(0, len(found), limit):
+        yield found[start : start + limit]
+
+
+def is_held(task_id: uuid.UUID, attempt: int) -> bool:
+    """Return whether an attempt still holds its task; it then does until the transaction ends."""
+    sql = "SELECT FROM queue_app_task WHERE id = %s AND attempt = %s AND status = 'executing' FOR UPDATE"
+    return bool(fetch_all(sql, [task_id, attempt]))
+
+
+def statuses_in(workflow_id: uuid.UUID, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Status]:
+    """Return the status of each of the tasks that is in the workflow."""
+    sql = "SELECT id, status FROM queue_app_task WHERE id = ANY(%s) AND workflow_id = %s"
+    return {task_id: Status(status) for task_id, status in fetch_all(sql, [list(ids), workflow_id])}
+
+
+def last_shards(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
+    """Return the highest number of a counter of each task that has some."""
+    sql = "SELECT task_id, max(shard) FROM queue_app_taskgate WHERE task_id = ANY(%s) GROUP BY task_id"
+    return dict(fetch_all(sql, [list(ids)]))
+
+
+def raise_gates(more: Mapping[uuid.UUID, int]) -> None:
+    """Raise the first counters of tasks."""
+    execute(
+        "UPDATE queue_app_taskgate AS gate SET remaining = gate.remaining + more.n"
+        " FROM unnest(%s::uuid[], %s::int[]) AS more (task_id, n)"
+        " WHERE gate.task_id = more.task_id AND gate.shard = 0",
+        [list(more), list(more.values())],
+    )

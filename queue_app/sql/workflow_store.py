@@ -1,0 +1,113 @@
+"""Store workflows and their tasks by COPY."""
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from queue_app.core import trace
+from queue_app.core.graph import Edge, NewWorkflow, NodeExtra
+from queue_app.core.ids import as_digits
+from queue_app.core.records import Enqueued, TaskRow
+from queue_app.core.states import Status
+from queue_app.sql.database import connection, execute
+from queue_app.sql.insert import SPEC_COLUMNS, spec_values
+from queue_app.sql.insert_many import STEP, field, in_chunks, instants, payload_lines
+
+_COLUMNS: Final = f"{', '.join(SPEC_COLUMNS)}, attempt, failures, created_at, workflow_id, id, status, queued_at"
+_INSERT: Final = """
+INSERT INTO queue_app_workflow
+    (id, name, "user", state, on_failure, nodes, created_at, deadline, cancel_reason, max_concurrent, paused,
+     paused_reason, paused_by)
+VALUES (%s, %s, %s, 'running', %s, %s, %s, %s, '', %s, false, '', '')
+"""
+
+
+def insert_workflow(flow: NewWorkflow, nodes: int, at: datetime) -> None:
+    """Store the row of a workflow."""
+    execute(_INSERT, [flow.id, flow.name, flow.user, flow.on_failure, nodes, at, flow.deadline, flow.max_concurrent])
+
+
+def insert_nodes(
+    rows: Sequence[TaskRow], workflow_id: uuid.UUID, blocked: Mapping[uuid.UUID, bool], at: datetime
+) -> list[Enqueued]:
+    """Store tasks of a workflow in order; return them.
+
+    ``blocked`` names those that do not start now: with true they wait for nothing but room, else for other tasks.
+    """
+    stored: list[Enqueued] = []
+    held: list[datetime | None] = []
+    for row, queued_at in zip(rows, instants(at, STEP), strict=False):
+        status = Status.QUEUED
+        place: datetime | None = queued_at
+        if row.id in blocked:
+            status, place = Status.BLOCKED, queued_at if blocked[row.id] else None
+        elif row.spec.run_after is not None and row.spec.run_after > at:
+            status, place = Status.SCHEDULED, None
+        held.append(place)
+        stored.append(Enqueued(row.id, row.spec, status, at, place if status is Status.QUEUED else None))
+    digits = as_digits([row.id for row in rows])
+    traceparent = trace.of_caller()
+    payload_columns = "task_id, args, parameters" + ("" if traceparent is None else ", trace")
+    _copy("queue_app_task", _COLUMNS, _task_lines(digits, stored, held, workflow_id, at))
+    payloads = ((row.args, row.parameters) for row in rows)
+    _copy("queue_app_taskpayload", payload_columns, payload_lines(digits, payloads, traceparent))
+    return stored
+
+
+def _task_lines(
+    digits: Sequence[str],
+    stored: Sequence[Enqueued],
+    held: Sequence[datetime | None],
+    workflow_id: uuid.UUID,
+    at: datetime,
+) -> Iterable[str]:
+    shared: dict[int, str] = {}
+    for task_id, item, queued_at in zip(digits, stored, held, strict=True):
+        prefix = shared.get(id(item.spec))
+        if prefix is None:
+            values = (*spec_values(item.spec), 0, 0, at, workflow_id)
+            prefix = shared[id(item.spec)] = "\t".join(map(field, values)) + "\t"
+        yield f"{prefix}{task_id}\t{item.status.value}\t{field(queued_at)}\n"
+
+
+def insert_edges(edges: Sequence[Edge], gates: Sequence[tuple[uuid.UUID, int, int]]) -> None:
+    """Store edges and counters (task, shard, remaining)."""
+    _copy_rows(
+        "queue_app_taskdependency",
+        "after_id, before_id, condition, shard, met",
+        ((edge.after, edge.before, edge.condition, edge.shard, "f") for edge in edges),
+    )
+    _copy_rows("queue_app_taskgate", "task_id, shard, remaining", gates)
+
+
+def insert_extras(extras: Mapping[uuid.UUID, NodeExtra]) -> None:
+    """Store the names, compensations and origins of the nodes that have some."""
+    _copy_rows(
+        "queue_app_workflownode",
+        "task_id, name, compensation, compensates, added_by",
+        ((task_id, *extra) for task_id, extra in extras.items()),
+    )
+
+
+def _copy_rows(table: str, columns: str, rows: Iterable[Sequence[Any]]) -> None:
+    lines = ["\t".join(map(field, row)) + "\n" for row in rows]
+    if lines:
+        _copy(table, columns, lines)
+
+
+def _copy(table: str, columns: str, lines: Iterable[str]) -> None:
+    # Django's cursors do not translate errors of the driver in COPY.
+    with (
+        connection().wrap_database_errors,
+        connection().cursor() as cursor,
+        cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy,
+    ):
+        for text in in_chunks(lines):
+            copy.write(text)
+
+
+def compensation_text(call: Mapping[str, Any]) -> str:
+    """Return the stored form of a compensation."""
+    return json.dumps(call, ensure_ascii=False, separators=(",", ":"))

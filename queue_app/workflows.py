@@ -1,0 +1,445 @@
+"""Workflows in code: tasks that wait for tasks, stored together, in the caller's transaction.
+
+This module uses no models, so a module of tasks may import it while the apps are loading.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from django.tasks.base import Task
+
+from queue_app import registry
+from queue_app.core.graph import Graph, NewWorkflow, NodeExtra, check_references
+from queue_app.core.ids import uuid7, uuid7s
+from queue_app.core.records import NewTask, TaskRow, TaskSpec
+from queue_app.core.references import ADDED, MANY, ONE, Reference, marked
+from queue_app.core.signatures import check_arguments
+from queue_app.exceptions import InvalidWorkflow, WrongArguments
+from queue_app.registry import AnyTask
+
+if TYPE_CHECKING:
+    from queue_app.core.records import AttemptKey
+
+#: Options of a call that a compensation, or the tasks of a ``map``, are stored with.
+OPTIONS: Final = (
+    "task_type", "queue", "priority", "capabilities", "user", "max_retries", "timeout", "retry_delay",
+    "concurrency_key", "weight",
+)  # fmt: skip
+POLICIES: Final = ("hold", "cancel", "continue")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a task waits for, and on which condition."""
+
+    ids: tuple[uuid.UUID, ...]
+    condition: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A task of a workflow, or several that other tasks wait for together (``ids``)."""
+
+    ids: tuple[uuid.UUID, ...]
+    name: str
+    result: Reference = field(repr=False)
+
+    @property
+    def id(self) -> uuid.UUID:
+        """The id of the task."""
+        return self.ids[0]
+
+    @property
+    def if_failed(self) -> Wait:
+        """For ``after``: run only if this task fails."""
+        return Wait(self.ids, "failure")
+
+    @property
+    def even_if_failed(self) -> Wait:
+        """For ``after``: run once this task has ended, however it ended."""
+        return Wait(self.ids, "continue")
+
+    @property
+    def or_cancel(self) -> Wait:
+        """For ``after``: be cancelled if this task fails."""
+        return Wait(self.ids, "cancel")
+
+
+type After = Node | Wait | uuid.UUID | Iterable[Node | Wait | uuid.UUID]
+type Item = AnyTask | tuple[Any, ...] | Chain | Group
+
+
+class Builder:
+    """Collects the tasks of a workflow."""
+
+    def __init__(self, *, user: str = "", on_failure: str = "hold") -> None:
+        self.user = user
+        self.on_failure = on_failure
+        self._graph = Graph()
+        self._names: dict[uuid.UUID, str] = {}
+        self._specs: dict[int, tuple[AnyTask, TaskSpec]] = {}
+
+    def add(
+        self,
+        task: AnyTask | Chain | Group,
+        *args: Any,
+        after: After = (),
+        compensate: AnyTask | None = None,
+        **kwargs: Any,
+    ) -> Node:
+        """Add a call of a task that runs once the tasks in ``after`` have completed; return its node.
+
+        Arguments may contain results of tasks that it waits for: ``node.result["key"]``. ``compensate`` is called with
+        the same arguments if this task completes, but the workflow does not; if it has a parameter ``result``, it
+        gets the result too. ``chain(…)`` and ``group(…)`` may stand for a task.
+        """
+        if isinstance(task, Chain | Group):
+            if args or kwargs or compensate is not None:
+                raise InvalidWorkflow("task", "Give the arguments to the tasks in chain(…) and group(…), not to add().")
+            return task.add_to(self, after, None)
+        return self.add_call(task, args, kwargs, after=after, compensate=compensate)
+
+    def add_call(  # noqa: PLR0913 - by name
+        self,
+        task: AnyTask,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        after: After = (),
+        compensate: AnyTask | None = None,
+        name: str = "",
+    ) -> Node:
+        """Add a call like ``add``, for tasks that themselves have parameters such as ``after``; or give it a name."""
+        task_id = uuid7()
+        self._put(task, [(tuple(args), dict(kwargs or {}))], [task_id], after)
+        label = name or _name_of(task)
+        node = Node((task_id,), label, Reference(ONE, (task_id,)))
+        self._names[task_id] = label
+        compensation = None
+        if compensate is not None:
+            compensation = self._compensation(compensate, args, dict(kwargs or {}), node)
+        if name or compensation:
+            self._graph.extras[task_id] = NodeExtra(_checked_name(name) if name else "", compensation)
+        return node
+
+    def add_many(
+        self, task: AnyTask, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]], *, after: After = ()
+    ) -> Node:
+        """Add a call for each (args, kwargs); return them as one node, whose result is the list of their results."""
+        given = [(tuple(args), dict(kwargs)) for args, kwargs in calls]
+        if not given:
+            raise InvalidWorkflow("calls", "add_many() needs at least one call.")
+        ids = uuid7s(len(given))
+        self._put(task, given, ids, after)
+        return Node(tuple(ids), _name_of(task), Reference(MANY, tuple(ids)))
+
+    def map(self, task: AnyTask, *, over: Reference, after: After = ()) -> Node:
+        """Add a call for each item of a list that another task returns, when it is known.
+
+        The result of the node is the list of their results, in the order of the items.
+        """
+        from queue_app.workflow_expansion import expand  # noqa: PLC0415 - a task, which needs settings
+
+        if not isinstance(over, Reference):
+            raise InvalidWorkflow("over", "Give map() the result of a node: over=node.result.")
+        options = call_options(self._spec_of(task))
+        expansion = expand.using(queue_name=task.queue_name, priority=task.priority, backend=task.backend)
+        ids = over.ids if over.kind != ADDED else over.ids[:1]
+        waits = [*_waits(after, self.on_failure), Wait(ids, self.on_failure)]
+        node = self.add_call(expansion, (), {"options": options, "items": over}, after=waits)
+        return replace(node, name=f"map {_name_of(task)}", result=Reference(ADDED, node.ids))
+
+    def _put(
+        self,
+        task: AnyTask,
+        calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
+        ids: Sequence[uuid.UUID],
+        after: After,
+    ) -> None:
+        from queue_app.services.enqueue.validate import check_payloads  # noqa: PLC0415 - needs models
+
+        spec = self._spec_of(task)
+        waits = _waits(after, self.on_failure)
+        plain: list[tuple[Any, Any]] = []
+        for task_id, (args, kwargs) in zip(ids, calls, strict=True):
+            check_arguments(task, args, kwargs)
+            found: list[Reference] = []
+            plain.append((marked(list(args), found), marked(kwargs, found)))
+            self._graph.references += [(task_id, reference) for reference in found]
+        for task_id, texts in zip(ids, check_payloads(plain), strict=True):
+            self._graph.rows.append(TaskRow(task_id, spec, *texts))
+        for wait in waits:
+            for before in wait.ids:
+                for task_id in ids:
+                    self._graph.edges[task_id, before] = wait.condition
+
+    def _spec_of(self, task: AnyTask) -> TaskSpec:
+        known = self._specs.get(id(task))
+        if known is not None:
+            return known[1]
+        from queue_app.backend import TaskQueueBackend, check_module  # noqa: PLC0415 - it imports this module's users
+        from queue_app.services.enqueue.validate import check_spec  # noqa: PLC0415 - needs models
+
+        if not isinstance(task, Task):
+            raise InvalidWorkflow("task", f"A workflow consists of tasks; put @task above {task!r:.60}.")
+        backend = task.get_backend()
+        if not isinstance(backend, TaskQueueBackend):
+            raise InvalidWorkflow(
+                "task", f"The backend {task.backend!r} cannot run workflows; use queue_app.backend.TaskQueueBackend."
+            )
+        backend.validate_task(task)
+        check_module(task)
+        for option in ("idempotency_key", "unique"):
+            if getattr(task, option, None) is not None:
+                raise InvalidWorkflow(
+                    option, f"{_name_of(task)} has {option}, which could name a task of another workflow; leave it out."
+                )
+        user = getattr(task, "user", "") or self.user
+        new = NewTask(task_type=registry.type_of(task), user=user, run_after=task.run_after)
+        spec = check_spec(new, task)
+        self._specs[id(task)] = task, spec
+        return spec
+
+    def _compensation(self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any], node: Node) -> str:
+        """Return the call that undoes a node, as it is stored."""
+        from queue_app.sql.workflow_store import compensation_text  # noqa: PLC0415 - needs the apps
+
+        spec = self._spec_of(task)
+        try:
+            check_arguments(task, args, {**kwargs, "result": node.result})
+            kwargs = {**kwargs, "result": node.result}
+        except WrongArguments:
+            check_arguments(task, args, kwargs)
+        found: list[Reference] = []
+        call = {"args": marked(list(args), found), "parameters": marked(kwargs, found)}
+        return compensation_text(call_options(spec) | call)
+
+
+class Workflow(Builder):
+    """A workflow that is being written: ``add`` tasks, then ``enqueue``.
+
+    - ``user``: the user on whose behalf its tasks run, unless a task names another;
+    - ``on_failure``: what happens when a task ends without success. "hold": what waits for it goes on waiting, until
+      staff replay or discard it. "cancel": the rest is cancelled. "continue": what waits for it runs all the same;
+    - ``deadline``: a time, or a time from now, at which it is cancelled if it has not ended;
+    - ``max_concurrent``: maximum number of its tasks that are queued or run at the same time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        user: str = "",
+        on_failure: str = "hold",
+        deadline: datetime | timedelta | None = None,
+        max_concurrent: int | None = None,
+    ) -> None:
+        if on_failure not in POLICIES:
+            raise InvalidWorkflow("on_failure", f"on_failure must be one of {', '.join(POLICIES)}, not {on_failure!r}.")
+        super().__init__(user=user, on_failure=on_failure)
+        self.id = uuid7()
+        self.name = name
+        self.deadline = deadline
+        self.max_concurrent = max_concurrent
+        self._is_stored = False
+
+    def enqueue(self) -> uuid.UUID:
+        """Store the workflow with all its tasks, or nothing, in the caller's transaction; return its id.
+
+        Raises ``InvalidWorkflow``, and the errors of ``Task.enqueue``.
+        """
+        from queue_app.services.workflows.store import check_workflow, enqueue_workflow  # noqa: PLC0415 - needs models
+
+        if self._is_stored:
+            raise InvalidWorkflow("workflow", f"The workflow {self.name!r} is enqueued already; make another.")
+        flow = NewWorkflow(
+            id=self.id, name=self.name, user=self.user, on_failure=self.on_failure, max_concurrent=self.max_concurrent
+        )
+        flow = check_workflow(flow, self.deadline)
+        known = {row.id for row in self._graph.rows}
+        for after, before in self._graph.edges:
+            if before not in known:
+                name = self._names.get(after, "a task")
+                raise InvalidWorkflow("after", f"{name} waits for a task that is not in the workflow {self.name!r}.")
+        check_references(self._graph, self._names)
+        enqueue_workflow(flow, self._graph)
+        self._is_stored = True
+        return self.id
+
+    async def aenqueue(self) -> uuid.UUID:
+        """``enqueue`` for coroutines."""
+        from asgiref.sync import sync_to_async  # noqa: PLC0415 - seldom needed
+
+        return await sync_to_async(self.enqueue)()
+
+
+class RunningWorkflow(Builder):
+    """The workflow of a running task, ``context.workflow``: what it adds runs once the task has completed.
+
+    What waits for the task also waits for what it adds, unless ``joined`` is false. If the attempt does not complete,
+    what it added is removed.
+    """
+
+    def __init__(self, workflow_id: uuid.UUID, attempt: AttemptKey, *, user: str = "", joined: bool = True) -> None:
+        super().__init__(user=user)
+        self.id = workflow_id
+        self._attempt = attempt
+        self._joined = joined
+
+    def detached(self) -> RunningWorkflow:
+        """Return the same workflow to add tasks that what waits for the running task does not wait for."""
+        return RunningWorkflow(self.id, self._attempt, user=self.user, joined=False)
+
+    def add(self, task: AnyTask | Chain | Group, *args: Any, **kwargs: Any) -> Node:
+        """Add and store a task, a chain or a group, like ``Workflow.add``."""
+        node = super().add(task, *args, **kwargs)
+        self._store()
+        return node
+
+    def add_many(
+        self, task: AnyTask, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]], *, after: After = ()
+    ) -> Node:
+        """Add and store calls, like ``Workflow.add_many``."""
+        node = super().add_many(task, calls, after=after)
+        self._store()
+        return node
+
+    def add_stored(self, new: NewTask, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> None:
+        """Add calls of a task whose options were stored."""
+        from queue_app.services.enqueue.validate import check_payloads, check_spec  # noqa: PLC0415 - needs models
+
+        spec = check_spec(new)
+        texts = check_payloads((list(args), dict(kwargs)) for args, kwargs in calls)
+        self._graph.rows += [
+            TaskRow(task_id, spec, *text) for task_id, text in zip(uuid7s(len(calls)), texts, strict=True)
+        ]
+        self._store()
+
+    def _store(self) -> None:
+        from queue_app.services.workflows.store import add_nodes  # noqa: PLC0415 - needs models
+
+        graph, self._graph = self._graph, Graph()
+        if graph.rows:
+            add_nodes(self.id, graph, added_by=self._attempt, joined=self._joined)
+
+
+class _Form:
+    """A short form of a workflow."""
+
+    def then(self, *items: Item) -> Chain:
+        """Return a chain of this and of what follows it."""
+        return Chain((self, *items))
+
+    def enqueue(self, name: str = "", **options: Any) -> uuid.UUID:
+        """Store it as a workflow with these options; return the workflow's id."""
+        flow = Workflow(name or type(self).__name__.lower(), **options)
+        self.add_to(flow, (), None)
+        return flow.enqueue()
+
+    def add_to(self, flow: Builder, after: After, given: Reference | None) -> Node:
+        """Add the tasks; the first ones get the result ``given``."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Chain(_Form):
+    """Tasks one after the other."""
+
+    items: tuple[Any, ...]
+
+    def add_to(self, flow: Builder, after: After, given: Reference | None) -> Node:
+        """Add the tasks, each after the one before."""
+        node: Node | None = None
+        for item in self.items:
+            node = _add(flow, item, after, given)
+            after, given = node, node.result
+        if node is None:
+            raise InvalidWorkflow("items", "chain() needs at least one task.")
+        return node
+
+
+@dataclass(frozen=True, slots=True)
+class Group(_Form):
+    """Tasks side by side."""
+
+    items: tuple[Any, ...]
+
+    def add_to(self, flow: Builder, after: After, given: Reference | None) -> Node:
+        """Add the tasks; the node of all of them has the list of their results."""
+        after = _waits(after, flow.on_failure)
+        nodes = [_add(flow, item, after, given) for item in self.items]
+        if not nodes:
+            raise InvalidWorkflow("items", "group() needs at least one task.")
+        if any(node.result.kind != ONE for node in nodes):
+            raise InvalidWorkflow("items", "A group in a group has a list of lists as its result; use Workflow().")
+        ids = tuple(task_id for node in nodes for task_id in node.ids)
+        return Node(ids, "group", Reference(MANY, tuple(node.id for node in nodes)))
+
+
+def chain(*items: Item) -> Chain:
+    """Return tasks that run one after the other.
+
+    An item is a task, a tuple (task, arguments…), or another chain or group. A function that takes one more argument
+    than it is given gets the result of the item before as its first; after a group that is a list.
+    """
+    return Chain(items)
+
+
+def group(*items: Item | Iterable[Item]) -> Group:
+    """Return tasks that run side by side; ``group(…).then(collect)`` gives ``collect`` the list of their results."""
+    if len(items) == 1 and not isinstance(items[0], Task | tuple | _Form):
+        return Group(tuple(items[0]))
+    return Group(items)
+
+
+def _add(flow: Builder, item: Any, after: After, given: Reference | None) -> Node:
+    if isinstance(item, Chain | Group):
+        return item.add_to(flow, after, given)
+    task, *args = item if isinstance(item, tuple) else (item,)
+    if given is not None and isinstance(task, Task):
+        try:
+            check_arguments(task, [given, *args], {})
+            args = [given, *args]
+        except WrongArguments:
+            pass
+    return flow.add_call(task, args, after=after)
+
+
+def _waits(after: Any, condition: str) -> list[Wait]:
+    """Return what ``after`` names; raise ``InvalidWorkflow`` for anything else."""
+    if isinstance(after, Node | Wait | uuid.UUID):
+        after = [after]
+    if isinstance(after, str) or not isinstance(after, Iterable):
+        raise InvalidWorkflow("after", f"after must be a list of nodes, which add() returns, not {after!r:.60}.")
+    found: list[Wait] = []
+    for each in after:
+        if isinstance(each, Wait):
+            found.append(each)
+        elif isinstance(each, Node):
+            found.append(Wait(each.ids, condition))
+        elif isinstance(each, uuid.UUID):
+            found.append(Wait((each,), condition))
+        else:
+            raise InvalidWorkflow("after", f"after must be a list of nodes, which add() returns; it has {each!r:.60}.")
+    return found
+
+
+def call_options(spec: TaskSpec) -> dict[str, Any]:
+    """Return the options of a task as JSON values, for ``NewTask``."""
+    values = {name: getattr(spec, name) for name in OPTIONS} | {"priority": spec.band.label}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _name_of(task: AnyTask) -> str:
+    return registry.type_of(task).rpartition(".")[2]
+
+
+def _checked_name(name: Any) -> str:
+    from queue_app.services.enqueue.validate import check_text  # noqa: PLC0415 - needs models
+
+    return check_text(name, "name", 100)
