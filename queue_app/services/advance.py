@@ -14,7 +14,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from queue_app.core.events import EventName, occasion_of
@@ -49,10 +49,11 @@ _DOOMING: Final = {
 def changing(ids: Collection[uuid.UUID], *, alone: bool = False) -> Iterator[set[uuid.UUID]]:
     """Run a block in one transaction that holds the locks of the workflows of these tasks; yield the workflows.
 
-    ``alone`` excludes other transactions that end their tasks; otherwise these share the locks.
+    ``alone`` excludes other transactions that end their tasks; otherwise these share the locks. For tasks in no
+    workflow there is no transaction.
     """
-    with atomic():
-        workflows = rows.workflows_of(ids) if ids else set()
+    workflows = rows.workflows_of(ids) if ids else set()
+    with atomic() if workflows else nullcontext():
         if workflows:
             (rows.lock if alone else rows.share)(workflows)
         yield workflows

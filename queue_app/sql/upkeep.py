@@ -24,7 +24,7 @@ UNSUCCESSFUL: Final = """
 # A task also stays while its idempotency key is valid.
 _UNKEYED: Final = "(idempotency_key IS NULL OR created_at < statement_timestamp() - make_interval(secs => %(key)s))"
 # The same statement deletes the children, because they have no foreign key that would do it.
-_PURGE: Final = """
+PURGE: Final = """
 WITH doomed AS (
     SELECT id FROM queue_app_task WHERE {which} AND {unkeyed}
     ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
@@ -86,49 +86,7 @@ def purge_tasks(
     Tasks that ended before ``after`` are not read.
     """
     params = {"seconds": seconds, "key": key_seconds, "limit": limit, "after": after}
-    return [row[0] for row in fetch_all(_PURGE.format(which=kind, unkeyed=_UNKEYED), params)]
-
-
-_OLD_WORKFLOWS: Final = """
-SELECT id FROM queue_app_workflow AS flow
-WHERE finished_at < statement_timestamp() - make_interval(secs => CASE WHEN state = 'completed' THEN %s ELSE %s END)
-    AND NOT EXISTS (
-        SELECT FROM queue_app_task AS t JOIN queue_app_deadletter AS letter ON letter.task_id = t.id
-        WHERE t.workflow_id = flow.id AND t.status = 'dead_letter'
-            AND letter.replayed_at IS NULL AND letter.discarded_at IS NULL)
-ORDER BY finished_at LIMIT %s
-"""
-
-
-def old_workflows(success_seconds: float, failure_seconds: float, limit: int) -> list[Any]:
-    """Return ended workflows past their retention whose dead letters are all closed."""
-    return [row[0] for row in fetch_all(_OLD_WORKFLOWS, [success_seconds, failure_seconds, limit])]
-
-
-def purge_workflow(workflow_id: Any) -> int:
-    """Delete an ended workflow with all its tasks; return how many tasks. The caller has it alone."""
-    if not fetch_value("SELECT finished_at FROM queue_app_workflow WHERE id = %s FOR UPDATE", [workflow_id]):
-        return 0
-    among = "IN (SELECT id FROM queue_app_task WHERE workflow_id = %s)"
-    execute(f"DELETE FROM queue_app_taskdependency WHERE after_id {among}", [workflow_id])
-    execute(f"DELETE FROM queue_app_taskgate WHERE task_id {among}", [workflow_id])
-    execute(f"DELETE FROM queue_app_workflownode WHERE task_id {among}", [workflow_id])
-    sql = _PURGE.format(which="workflow_id = %(workflow)s", unkeyed="true")
-    deleted = len(fetch_all(sql.replace("SKIP LOCKED", ""), {"workflow": workflow_id, "limit": None}))
-    execute("DELETE FROM queue_app_workflow WHERE id = %s", [workflow_id])
-    return deleted
-
-
-def expired_letters_of_workflows(limit: int) -> list[Any]:
-    """Return open dead letters past their retention whose tasks are in workflows that have not ended."""
-    found = fetch_all(
-        "SELECT letter.id FROM queue_app_deadletter AS letter JOIN queue_app_task AS t ON t.id = letter.task_id"
-        " JOIN queue_app_workflow AS flow ON flow.id = t.workflow_id AND flow.finished_at IS NULL"
-        " WHERE letter.expires_at < statement_timestamp() AND letter.replayed_at IS NULL"
-        " AND letter.discarded_at IS NULL LIMIT %s",
-        [limit],
-    )
-    return [row[0] for row in found]
+    return [row[0] for row in fetch_all(PURGE.format(which=kind, unkeyed=_UNKEYED), params)]
 
 
 def _purge(table: str, condition: str, params: list[Any]) -> int:

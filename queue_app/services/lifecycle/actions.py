@@ -35,7 +35,7 @@ from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit
 from queue_app.sql import schedules, waiting
 from queue_app.sql.claim import lock_rows, statuses
-from queue_app.sql.database import fetch_all, once_more_after_deadlock
+from queue_app.sql.database import atomic, fetch_all, once_more_after_deadlock
 
 #: States from which ``retry`` can queue a task.
 RETRIABLE = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED, Status.DEAD_LETTER})
@@ -107,7 +107,7 @@ def retry_many(ids: Sequence[Id], *, by: str = "") -> set[uuid.UUID]:
     found = [parse_id(given) for given in ids]
 
     def retry_all() -> set[uuid.UUID]:
-        with changing(found, alone=True):
+        with atomic(), changing(found, alone=True):
             open_letters = DeadLetter.objects.open().filter(task_id__in=found).order_by("id").select_for_update()
             letters = list(open_letters.values_list("id", flat=True))  # locked before tasks, as by every replay
             fetch_all(*lock_rows(found))

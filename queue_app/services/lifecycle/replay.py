@@ -57,7 +57,7 @@ def replay_open(
     ids: list[uuid.UUID], *, by: str, operation_id: uuid.UUID | None = None
 ) -> list[tuple[uuid.UUID, TaskRef]]:
     """Replay the open dead letters among ``ids``, in one transaction; return (dead letter id, task) of each."""
-    with changing(rows.tasks_of(ids), alone=True):
+    with atomic(), changing(rows.tasks_of(ids), alone=True):
         moved = rows.replay(ids, by[:USER_LENGTH], operation_id)
         blocked = queued_again([task for _, task in moved])
         queued = [task for _, task in moved if task.id not in blocked]

@@ -27,7 +27,7 @@ from queue_app.services.schedules.history import settle
 from queue_app.services.upkeep import jobs
 from queue_app.services.upkeep.promote import JOB as PROMOTE
 from queue_app.services.upkeep.promote import promote as promote_aged
-from queue_app.sql import throttle, upkeep, workflow_advance
+from queue_app.sql import throttle, upkeep, workflow_advance, workflow_purge
 from queue_app.sql.database import atomic, clock
 
 PURGE: Final = "purge"
@@ -75,7 +75,7 @@ def purge(*, seconds: float = PURGE_SECONDS) -> int:
     settle()  # the ticks of schedules outlive their tasks
     deleted = purge_tasks(retention, PURGE_BATCH, time.monotonic() + seconds)
     deleted += purge_workflows(retention, time.monotonic() + seconds)
-    if expired := upkeep.expired_letters_of_workflows(PURGE_BATCH):
+    if expired := workflow_purge.expired_letters_of_workflows(PURGE_BATCH):
         discard_open(expired, by="", reason="its retention has passed")
     upkeep.purge_dead_letters(PURGE_BATCH)
     upkeep.purge_audit(retention.audit_seconds, PURGE_BATCH)
@@ -187,10 +187,10 @@ def purge_workflows(retention: RetentionSettings, until: float) -> int:
     At least one is deleted, and none begins after ``until`` (monotonic).
     """
     deleted = 0
-    for workflow_id in upkeep.old_workflows(retention.success_seconds, retention.failure_seconds, PURGE_BATCH):
+    for workflow_id in workflow_purge.old_workflows(retention.success_seconds, retention.failure_seconds, PURGE_BATCH):
         with atomic():
             workflow_advance.lock([workflow_id])
-            deleted += upkeep.purge_workflow(workflow_id)
+            deleted += workflow_purge.purge_workflow(workflow_id)
         if time.monotonic() >= until:
             break
     return deleted

@@ -70,6 +70,7 @@ PLANS = {
     "neighbours": "(using|on) taskqueue_live_workers",
     "orphans": r"using taskqueue_executing on queue_app_task\b[\s\S]*hashed SubPlan[\s\S]* taskqueue_live_workers",
     "overdue": "(using|on) taskqueue_executing",
+    "workflows": "(using|on) taskqueue_open_workflows",
     "operations": "(using|on) taskqueue_operations_run",
     "generation": "queue_app_indexgeneration_pkey",
     "startable": r"(using|on) taskqueue_live_workers[\s\S]*Limit[\s\S]* taskqueue_waiting on queue_app_task\b",
