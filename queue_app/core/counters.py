@@ -4,11 +4,12 @@ Increments travel with the lifecycle events. The index adds them up in one hash,
 keeps metrics of its own. The parts of a name are separated by colons and contain none.
 
 - ``event:NAME:QUEUE:BAND:STATUS:REASON``: number of such events;
-- ``wait:QUEUE:BAND:STATUS:N`` and ``run:…``: attempts whose time falls into bucket ``N``;
-- ``wait:QUEUE:BAND:STATUS:us`` and ``run:…``: the sum of these times, in µs;
+- ``wait:QUEUE:BAND:STATUS:N``, ``run:…``, ``whole:…``: attempts whose time falls into bucket ``N``; ``whole`` is the
+  time from the enqueue to the end of the task;
+- ``wait:QUEUE:BAND:STATUS:us``, ``run:…``, ``whole:…``: the sum of these times, in µs;
 - ``tick:OUTCOME``, ``late:N``, ``late:us``: ticks of schedules, and how late their tasks were enqueued;
 - ``adapted``: changes of adaptive limits;
-- ``repair:KIND``, ``stall:KIND``, ``worker:dead``, ``retry:worker_died``: defined by the code that counts.
+- ``repair:KIND``, ``stall:KIND``, ``worker:dead``, ``retry:worker_died:BAND``: defined by the code that counts.
 """
 
 from bisect import bisect_left
@@ -18,12 +19,13 @@ from typing import Final
 
 from queue_app.core.priorities import BAND_NAMES
 from queue_app.core.records import Outcome
-from queue_app.core.states import Status
+from queue_app.core.states import TERMINAL, Status
 
 #: Upper bounds of the buckets of both histograms, in seconds. One more bucket holds longer times.
 BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 900.0, 3600.0)
 WAIT: Final = "wait"
 RUN: Final = "run"
+WHOLE: Final = "whole"
 SUM: Final = "us"
 TICK: Final = "tick"
 LATE: Final = "late"
@@ -40,7 +42,7 @@ def lateness_of(seconds: Iterable[float]) -> dict[str, int]:
 
 
 def times_of(ended: Iterable[tuple[Outcome, Status]]) -> dict[str, int]:
-    """Return the increments of the wait and run histograms for attempts that ended."""
+    """Return the increments of the histograms of waits, runs and whole lives for attempts that ended."""
     found: dict[tuple[str, int, Status], _Times] = {}
     for outcome, status in ended:  # hot path: texts are built once per kind, below
         task, started_at = outcome.task, outcome.started_at
@@ -56,19 +58,28 @@ def times_of(ended: Iterable[tuple[Outcome, Status]]) -> dict[str, int]:
             times.waited += wait
         if run > 0:
             times.ran += run
+        if status in TERMINAL:
+            whole = (outcome.finished_at - task.created_at).total_seconds()
+            times.wholes[bisect_left(BUCKETS, whole)] += 1
+            times.lived += max(0.0, whole)
     counts: dict[str, int] = {}
     for (queue, priority, status), times in found.items():
         labels = f"{queue}:{BAND_NAMES[priority]}:{status.value}"
-        for name, buckets, total in ((WAIT, times.waits, times.waited), (RUN, times.runs, times.ran)):
+        for name, buckets, total in (
+            (WAIT, times.waits, times.waited), (RUN, times.runs, times.ran), (WHOLE, times.wholes, times.lived)
+        ):  # fmt: skip
+            if not any(buckets):
+                continue
             counts |= {f"{name}:{labels}:{place}": count for place, count in enumerate(buckets) if count}
             counts[f"{name}:{labels}:{SUM}"] = int(total * 1_000_000)
     return counts
 
 
 class _Times:
-    __slots__ = ("ran", "runs", "waited", "waits")
+    __slots__ = ("lived", "ran", "runs", "waited", "waits", "wholes")
 
     def __init__(self) -> None:
         self.waits = [0] * (len(BUCKETS) + 1)
         self.runs = [0] * (len(BUCKETS) + 1)
-        self.waited = self.ran = 0.0
+        self.wholes = [0] * (len(BUCKETS) + 1)
+        self.waited = self.ran = self.lived = 0.0

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from queue_app import conf
-from queue_app.core.counters import ADAPTED, BUCKETS, LATE, RUN, SUM, TICK, TICKS, WAIT
+from queue_app.core.counters import ADAPTED, BUCKETS, LATE, RUN, SUM, TICK, TICKS, WAIT, WHOLE
 from queue_app.core.events import EventName
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED
@@ -21,7 +21,7 @@ from queue_app.index import IndexStats
 from queue_app.metrics.names import BY_NAME, Metric
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.read.metrics import Metrics
-from queue_app.sql.stats import RowStats
+from queue_app.sql.stats import PERCENTILES, RowStats
 
 OTHER: Final = "other"
 FAILURES: Final = {EventName.FAILED.value: "error", EventName.TIMED_OUT.value: "timeout"}
@@ -87,15 +87,22 @@ def families(metrics: Metrics) -> Iterator[Family]:
         yield _family("stalled", stalled)
     if index is not None and rows is not None:
         active = sum(queue.active for queue in index.queues)
+        yield _family("task_state_total", _states(index, rows))
         yield _family("worker_capacity_used_ratio", {(): active / rows.slots if rows.slots else 0.0})
         yield _family("index_ready", {(): float(bool(metrics.ready))})
         paused = {(name,): float(value) for name, value in rows.paused.items() if labels.get(name) == name}
         yield _family("queue_paused", paused)
 
 
+def _states(index: IndexStats, rows: RowStats) -> dict[Labels, float]:
+    """Return the stored tasks by state; the index knows exactly how many are queued."""
+    exact = {Status.QUEUED.value: sum(queue.total for queue in index.queues)} if index.state == "ready" else {}
+    return {(status.value,): (rows.states | exact).get(status.value, 0) for status in Status}
+
+
 def _parse(counts: Mapping[str, int]) -> _Parsed:
     """Parse the names of counters, once for all metrics: there are thousands."""
-    parsed: _Parsed = {"event": [], WAIT: [], RUN: []}
+    parsed: _Parsed = {"event": [], WAIT: [], RUN: [], WHOLE: []}
     for field, count in counts.items():
         kind, *parts = field.split(":", 5)
         if kind in parsed:
@@ -107,7 +114,7 @@ def _queue_labels(index: IndexStats, parsed: _Parsed) -> dict[str, str]:
     """Return the label of each queue: the name for the queues with most tasks, ``other`` for the rest."""
     weight = {queue.queue: queue.total + queue.active for queue in index.queues}
     counted = {parts[1] for parts, _ in parsed["event"]}
-    counted.update(parts[0] for parts, _ in parsed[WAIT] + parsed[RUN])
+    counted.update(parts[0] for kind in (WAIT, RUN, WHOLE) for parts, _ in parsed[kind])
     weight |= dict.fromkeys(counted - weight.keys(), 0)
     first = set(sorted(weight, key=lambda name: (-weight[name], name))[: conf.get().metrics.max_queues])
     return {name: name if name in first else OTHER for name in weight}
@@ -131,7 +138,7 @@ def _of_index(index: IndexStats, parsed: _Parsed, queue_labels: dict[str, str]) 
     yield _family("queue_oldest_age_seconds", ages)
     yield _family("queue_active", active)
     counts = index.counts
-    yield from _of_events(parsed, counts.get("due", 0), counts.get("retry:worker_died", 0), queue_labels)
+    yield from _of_events(parsed, counts, queue_labels)
     yield from _of_times(parsed, queue_labels)
     yield _family(
         "tasks_promoted_total",
@@ -148,14 +155,13 @@ def _of_index(index: IndexStats, parsed: _Parsed, queue_labels: dict[str, str]) 
     yield _family("index_repairs_total", {(kind,): counts.get(f"repair:{kind}", 0) for kind in REPAIRS})
 
 
-def _of_events(parsed: _Parsed, due: int, died: int, queue_labels: dict[str, str]) -> Iterator[Family]:
+def _of_events(parsed: _Parsed, counts: Mapping[str, int], queue_labels: dict[str, str]) -> Iterator[Family]:
     names = sorted(set(queue_labels.values()))
     zeros: dict[Labels, int] = {(name, band.label): 0 for name in names for band in Band}
     enqueued, scheduled, started = Counter(zeros), Counter(zeros), Counter(zeros)
     states = Counter({(status.value,): 0 for status in Status})
-    retries, failed, dead = (
-        Counter({(reason,): 0 for reason in reasons}) for reasons in (RETRY_REASONS, FAILURE_REASONS, DEATH_REASONS)
-    )
+    failed, dead = (Counter({(reason,): 0 for reason in reasons}) for reasons in (FAILURE_REASONS, DEATH_REASONS))
+    retries = Counter({(band.label, reason): 0 for band in Band for reason in RETRY_REASONS})
     for (event, queue, band, status, reason), count in parsed["event"]:
         labels = (queue_labels[queue], band)
         if event not in NO_CHANGE and (event != EventName.DEAD_LETTERED or reason == CRASH_LOOP):
@@ -171,20 +177,26 @@ def _of_events(parsed: _Parsed, due: int, died: int, queue_labels: dict[str, str
         elif event in FAILURES:
             failed[FAILURES[event],] += count
             if status == Status.SCHEDULED:
-                retries[FAILURES[event],] += count
-    states[Status.QUEUED.value,] += due
-    retries["worker_died",] += died
-    yield _family("queue_enqueued_total", enqueued)
-    yield _family("queue_scheduled_total", scheduled)
-    yield _family("queue_started_total", started)
-    yield _family("task_state_total", states)
+                retries[band, FAILURES[event]] += count
+    states[Status.QUEUED.value,] += counts.get("due", 0)
+    for one in Band:
+        retries[one.label, "worker_died"] += counts.get(f"retry:worker_died:{one.label}", 0)
+    yield _family("queue_enqueue_total", enqueued)
+    yield _family("tasks_delayed_total", scheduled)
+    yield _family("queue_schedule_total", started)
+    yield _family("task_transitions_total", states)
     yield _family("task_retries_total", retries)
     yield _family("tasks_failed_total", failed)
     yield _family("tasks_dlq_total", dead)
 
 
+_HISTOGRAMS: Final = (
+    (WAIT, "queue_wait_time"), (RUN, "attempt_duration_seconds"), (WHOLE, "task_duration_seconds")
+)  # fmt: skip
+
+
 def _of_times(parsed: _Parsed, queue_labels: dict[str, str]) -> Iterator[Family]:
-    for kind, name in ((WAIT, "queue_wait_seconds"), (RUN, "task_duration_seconds")):
+    for kind, name in _HISTOGRAMS:
         found: dict[Labels, list[int]] = defaultdict(lambda: [0] * (len(BOUNDS) + 1))  # the buckets, and the sum in µs
         for (queue, band, status, place), count in parsed[kind]:
             found[queue_labels[queue], band, status][-1 if place == SUM else int(place)] += count
@@ -200,6 +212,12 @@ def _of_times(parsed: _Parsed, queue_labels: dict[str, str]) -> Iterator[Family]
 def _of_rows(rows: RowStats) -> Iterator[Family]:
     yield _family("workers_total", {(status.value,): rows.workers.get(status.value, 0) for status in WorkerStatus})
     yield _family("worker_slots", {(): rows.slots})
+    waits = {
+        (Band(band).label, f"p{percentile}"): wait
+        for band, found in rows.waits.items()
+        for percentile, wait in zip(PERCENTILES, found, strict=True)
+    }
+    yield _family("queue_age_seconds", waits)
     yield _family("index_generation", {(): rows.generation})
     if rows.rebuild_seconds is not None:
         yield _family("index_rebuild_seconds", {(): rows.rebuild_seconds})

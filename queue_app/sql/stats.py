@@ -14,8 +14,10 @@ from queue_app.sql.schedule_health import Failing
 
 @dataclass(frozen=True, slots=True)
 class RowStats:
-    """Workers by status and their slots, pauses, maintenance jobs and the generation, by the database's clock."""
+    """Tasks by state, waits, workers by status and their slots, pauses, maintenance jobs and the generation, by the database's clock."""
 
+    states: dict[str, int]  # state -> stored tasks, estimated where there are many
+    waits: dict[int, tuple[float, ...]]  # band -> waits of the last ended tasks, one for each of PERCENTILES
     workers: dict[str, int]
     slots: int  # of active workers
     paused: dict[str, bool]  # queue -> whether it, or everything, is paused
@@ -49,6 +51,8 @@ def read() -> RowStats:
     )
     number, seconds, rebuilding = generation[0] if generation else (0, None, False)
     return RowStats(
+        states=states(),
+        waits=waits(),
         workers={status: count for status, count, _ in workers},
         slots=sum(int(slots or 0) for status, _, slots in workers if status == "active"),
         paused={name: bool(is_all_paused or is_paused) for name, is_paused in paused},
@@ -64,8 +68,35 @@ def read() -> RowStats:
     )
 
 
-#: Number of the last ended tasks whose run times are averaged.
+#: Number of the last ended tasks whose run times are averaged, and whose waits are compared.
 SAMPLE: Final = 2000
+PERCENTILES: Final = (50, 95, 99)
+#: Number of tasks up to which they are counted; of more, PostgreSQL's statistics know the shares of the states.
+COUNTED: Final = 50_000
+_STATES: Final = """
+SELECT status, round(reltuples * share)::bigint FROM pg_class, pg_stats,
+    unnest(most_common_vals::text::text[], most_common_freqs) AS common (status, share)
+WHERE pg_class.oid = 'queue_app_task'::regclass AND tablename = relname AND attname = 'status'
+    AND schemaname = relnamespace::regnamespace::text AND reltuples > %s
+"""
+_FEW_STATES: Final = "SELECT status, count(*) FROM (SELECT status FROM queue_app_task LIMIT %s) AS some GROUP BY 1"
+_WAITS: Final = """
+SELECT priority, percentile_disc(%s::float8[]) WITHIN GROUP (ORDER BY GREATEST(0, wait)) FROM (
+    SELECT priority, EXTRACT(EPOCH FROM started_at - queued_at)::float8 AS wait FROM queue_app_task
+    WHERE finished_at IS NOT NULL ORDER BY finished_at DESC LIMIT %s
+) AS ended WHERE wait IS NOT NULL GROUP BY priority
+"""
+
+
+def states() -> dict[str, int]:
+    """Return the number of stored tasks by state: exact while they are few, else as the last ANALYZE found them."""
+    return dict(fetch_all(_STATES, [COUNTED]) or fetch_all(_FEW_STATES, [2 * COUNTED]))
+
+
+def waits() -> dict[int, tuple[float, ...]]:
+    """Return for each band how long the last ended tasks waited for their last attempt."""
+    shares = [percentile / 100 for percentile in PERCENTILES]
+    return {band: tuple(found) for band, found in fetch_all(_WAITS, [shares, SAMPLE])}
 
 
 class Active(NamedTuple):

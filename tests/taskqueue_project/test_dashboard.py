@@ -38,7 +38,7 @@ def test_it_asks_for_metrics_that_exist_and_for_nearly_all_of_them():
         assert any(word in NAMES for word in re.findall(r"[a-z]\w+", text)), text
     used_metrics = {name.removesuffix("_bucket") for name in used}
     assert {metric.name for metric in ALL} - used_metrics <= {
-        "queue_paused", "queue_scheduled_total", "worker_heartbeat_failures_total", "index_generation",
+        "queue_paused", "tasks_delayed_total", "worker_heartbeat_failures_total", "index_generation",
         "index_rebuild_seconds", "scheduler_leader_age_seconds",
     }  # fmt: skip
 

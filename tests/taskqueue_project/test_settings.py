@@ -74,7 +74,7 @@ def test_the_queue_works_with_counted_connections_and_metrics_show_them(process_
     )
     assert ran.returncode == 0, ran.stderr
     assert "3 claimed" in ran.stdout
-    assert 'queue_enqueued_total{queue="default",priority="normal"} 3' in ran.stdout
+    assert 'queue_enqueue_total{queue="default",priority="normal"} 3' in ran.stdout
     assert "django_cache_get_total{" in ran.stdout
     assert "django_db_execute_total{" in ran.stdout
 

@@ -17,12 +17,14 @@ and the index, the reconciler ends the leases and pushes the tasks.
 import math
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
 from typing import ClassVar
 
 from queue_app import conf, signals
+from queue_app.core.priorities import BAND_NAMES
 from queue_app.core.process import machine_identity, process_identity
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
 from queue_app.core.rests import Rests
@@ -143,9 +145,8 @@ def reap_orphans(among: Sequence[uuid.UUID] | None = None) -> int:
         dead = [each.task for each in reaped if each.status is Status.DEAD_LETTER]
         if dead:
             signals.tasks_crash_looped.send(None, tasks=dead)
-        again = sum(each.status in {Status.QUEUED, Status.SCHEDULED} for each in reaped)
-        if again:
-            events.count({"retry:worker_died": again})
+        again = [each.task for each in reaped if each.status in {Status.QUEUED, Status.SCHEDULED}]
+        events.count(Counter(f"retry:worker_died:{BAND_NAMES[task.priority]}" for task in again))
     return len(reaped)
 
 

@@ -93,11 +93,11 @@ def test_what_waits_and_runs(engine):
     assert scrape("queue_depth", queue="mail", priority="high") == 0
     assert scrape("queue_active", queue="mail") == 1
     assert 0 <= scrape("queue_oldest_age_seconds", **of_queue()) < 60
-    assert scrape("queue_enqueued_total", queue="mail", priority="high") == 1
-    assert scrape("queue_enqueued_total", **of_queue()) == 3
-    assert scrape("queue_started_total", queue="mail", priority="high") == 1
-    assert scrape("task_state_total", state="executing") == 1
-    assert scrape("task_state_total", state="queued") == 4
+    assert scrape("queue_enqueue_total", queue="mail", priority="high") == 1
+    assert scrape("queue_enqueue_total", **of_queue()) == 3
+    assert scrape("queue_schedule_total", queue="mail", priority="high") == 1
+    assert scrape("task_transitions_total", status="executing") == 1
+    assert scrape("task_transitions_total", status="queued") == 4
 
 
 def test_how_attempts_ended_and_how_long_they_took(engine):
@@ -108,16 +108,16 @@ def test_how_attempts_ended_and_how_long_they_took(engine):
     finish([slow, failed(tasks[1], retriable=False), failed(tasks[2]), done(tasks[3])])
     engine.index.flush()
     scrape = Scrape()
-    assert scrape("task_duration_seconds_count", **of_queue(status="completed")) == 2
-    assert scrape("task_duration_seconds_bucket", **of_queue(status="completed", le="5.0")) == 1
-    assert scrape("task_duration_seconds_bucket", **of_queue(status="completed", le="10.0")) == 2
-    assert scrape("task_duration_seconds_sum", **of_queue(status="completed")) == pytest.approx(7, abs=0.1)
-    assert scrape("queue_wait_seconds_count", **of_queue(status="scheduled")) == 1
+    assert scrape("attempt_duration_seconds_count", **of_queue(status="completed")) == 2
+    assert scrape("attempt_duration_seconds_bucket", **of_queue(status="completed", le="5.0")) == 1
+    assert scrape("attempt_duration_seconds_bucket", **of_queue(status="completed", le="10.0")) == 2
+    assert scrape("attempt_duration_seconds_sum", **of_queue(status="completed")) == pytest.approx(7, abs=0.1)
+    assert scrape("queue_wait_time_count", **of_queue(status="scheduled")) == 1
     assert scrape("tasks_failed_total", reason="error") == 2
     assert scrape("task_retries_total", reason="error") == 1
-    assert scrape("queue_scheduled_total", **of_queue()) == 1
-    assert scrape("task_state_total", state="failed") == 1
-    assert scrape("task_state_total", state="completed") == 2
+    assert scrape("tasks_delayed_total", **of_queue()) == 1
+    assert scrape("task_transitions_total", status="failed") == 1
+    assert scrape("task_transitions_total", status="completed") == 2
 
 
 def test_a_dead_letter_is_counted_once(engine):
@@ -126,7 +126,7 @@ def test_a_dead_letter_is_counted_once(engine):
     engine.index.flush()
     scrape = Scrape()
     assert scrape("tasks_dlq_total", reason="retries_exhausted") == 1
-    assert scrape("task_state_total", state="dead_letter") == 1
+    assert scrape("task_transitions_total", status="dead_letter") == 1
 
 
 def test_what_became_due_or_expired(engine):
@@ -137,9 +137,9 @@ def test_what_became_due_or_expired(engine):
     expire_stale("default", older_than=0)
     engine.index.flush()
     scrape = Scrape()
-    assert scrape("task_state_total", state="queued") == 2
-    assert scrape("task_state_total", state="scheduled") == scheduled
-    assert scrape("task_state_total", state="expired") == 2
+    assert scrape("task_transitions_total", status="queued") == 2
+    assert scrape("task_transitions_total", status="scheduled") == scheduled
+    assert scrape("task_transitions_total", status="expired") == 2
 
 
 def test_workers_and_what_they_leave_behind(engine):
@@ -184,7 +184,7 @@ def test_queues_beyond_the_limit_are_shown_together(engine, settings):
     scrape = Scrape()
     assert scrape("queue_depth", queue="d", priority="normal") == 4
     assert scrape("queue_depth", queue="other", priority="normal") == 3
-    assert scrape("queue_enqueued_total", queue="other", priority="normal") == 3
+    assert scrape("queue_enqueue_total", queue="other", priority="normal") == 3
     assert scrape("queue_depth", queue="a", priority="normal") is None
 
 
@@ -201,7 +201,7 @@ def test_events_can_be_off_while_counts_are_kept(engine, settings):
     put()
     finish([done(task) for task in take(engine.worker())])
     engine.index.flush()
-    assert Scrape()("task_state_total", state="completed") == 1
+    assert Scrape()("task_transitions_total", status="completed") == 1
     assert engine.index.last_event_id() == "0-0"
 
 
@@ -212,8 +212,8 @@ def test_a_project_can_register_the_collector_with_its_own_registry(engine):
     registry = CollectorRegistry(auto_describe=True)
     registry.register(QueueCollector())
     assert registry.get_sample_value("up", {"component": "redis"}) == 1
-    assert registry.get_sample_value("task_state_total", {"state": "completed"}) == 1
-    assert registry.get_sample_value("task_duration_seconds_count", of_queue(status="completed")) == 1
+    assert registry.get_sample_value("task_transitions_total", {"status": "completed"}) == 1
+    assert registry.get_sample_value("attempt_duration_seconds_count", of_queue(status="completed")) == 1
 
 
 def failing_schedule(name="nightly", failures=1):
