@@ -62,7 +62,7 @@ ALL: Final = (
         "task_state_total",
         GAUGE,
         ("status",),
-        "Stored tasks by state, now. Queued ones are exact; of more than 50 000, PostgreSQL estimates the others.",
+        "Stored tasks by state, now. Queued and executing are exact; of more than 50 000, the others are estimated.",
     ),
     Metric("task_transitions_total", COUNTER, ("status",), "Transitions of tasks into the state."),
     Metric("workers_total", GAUGE, ("status",), "Worker processes, including those that have ended."),

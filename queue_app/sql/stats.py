@@ -14,7 +14,7 @@ from queue_app.sql.schedule_health import Failing
 
 @dataclass(frozen=True, slots=True)
 class RowStats:
-    """Tasks by state, waits, workers by status and their slots, pauses, maintenance jobs and the generation, by the database's clock."""
+    """Tasks by state, waits, workers, pauses, maintenance jobs and the generation, by the database's clock."""
 
     states: dict[str, int]  # state -> stored tasks, estimated where there are many
     waits: dict[int, tuple[float, ...]]  # band -> waits of the last ended tasks, one for each of PERCENTILES
@@ -79,7 +79,7 @@ SELECT status, round(reltuples * share)::bigint FROM pg_class, pg_stats,
 WHERE pg_class.oid = 'queue_app_task'::regclass AND tablename = relname AND attname = 'status'
     AND schemaname = relnamespace::regnamespace::text AND reltuples > %s
 """
-_FEW_STATES: Final = "SELECT status, count(*) FROM (SELECT status FROM queue_app_task LIMIT %s) AS some GROUP BY 1"
+_FEW_STATES: Final = "SELECT status, count(*) FROM (SELECT status FROM queue_app_task LIMIT %s) AS first GROUP BY 1"
 _WAITS: Final = """
 SELECT priority, percentile_disc(%s::float8[]) WITHIN GROUP (ORDER BY GREATEST(0, wait)) FROM (
     SELECT priority, EXTRACT(EPOCH FROM started_at - queued_at)::float8 AS wait FROM queue_app_task
@@ -89,8 +89,13 @@ SELECT priority, percentile_disc(%s::float8[]) WITHIN GROUP (ORDER BY GREATEST(0
 
 
 def states() -> dict[str, int]:
-    """Return the number of stored tasks by state: exact while they are few, else as the last ANALYZE found them."""
-    return dict(fetch_all(_STATES, [COUNTED]) or fetch_all(_FEW_STATES, [2 * COUNTED]))
+    """Return the number of stored tasks by state: exact while they are few, else as the last ANALYZE found them.
+
+    Executing ones are always exact: there are no more than slots.
+    """
+    found: dict[str, int] = dict(fetch_all(_STATES, [COUNTED]) or fetch_all(_FEW_STATES, [2 * COUNTED]))
+    executing = fetch_value("SELECT count(*) FROM queue_app_task WHERE status = 'executing'")
+    return found | {"executing": int(executing)}
 
 
 def waits() -> dict[int, tuple[float, ...]]:

@@ -4,6 +4,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
@@ -31,6 +32,7 @@ from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import promote
 from queue_app.services.upkeep.promote import make_due
+from queue_app.sql import stats
 from tests.support.engine import done, failed, put, put_many, silent, take
 from tests.workers import chores
 
@@ -114,10 +116,48 @@ def test_how_attempts_ended_and_how_long_they_took(engine):
     assert scrape("attempt_duration_seconds_sum", **of_queue(status="completed")) == pytest.approx(7, abs=0.1)
     assert scrape("queue_wait_time_count", **of_queue(status="scheduled")) == 1
     assert scrape("tasks_failed_total", reason="error") == 2
-    assert scrape("task_retries_total", reason="error") == 1
+    assert scrape("task_retries_total", priority="normal", reason="error") == 1
     assert scrape("tasks_delayed_total", **of_queue()) == 1
     assert scrape("task_transitions_total", status="failed") == 1
     assert scrape("task_transitions_total", status="completed") == 2
+
+
+def test_the_whole_life_of_a_task_counts_from_its_enqueue(engine):
+    """The attempt took no time; the task waited an hour for it."""
+    put()
+    Task.objects.update(created_at=timezone.now() - timedelta(hours=1), queued_at=timezone.now() - timedelta(minutes=3))
+    [task] = take(engine.worker())
+    finish([done(task)])
+    engine.index.flush()
+    scrape = Scrape()
+    labels = of_queue(status="completed")
+    assert scrape("task_duration_seconds_sum", **labels) == pytest.approx(3600, abs=60)
+    assert scrape("attempt_duration_seconds_sum", **labels) < 60
+    for percentile in ("p50", "p95", "p99"):
+        assert scrape("queue_age_seconds", priority="normal", percentile=percentile) == pytest.approx(180, abs=60)
+
+
+def test_a_retry_ends_no_life(engine):
+    put()
+    finish([failed(task) for task in take(engine.worker())])
+    engine.index.flush()
+    assert Scrape()("task_duration_seconds_count", **of_queue(status="scheduled")) is None
+
+
+@pytest.mark.parametrize("counted", [0, 50_000])
+def test_the_stored_tasks_by_state(engine, monkeypatch, counted):
+    """Of many tasks PostgreSQL's statistics know the shares of the states."""
+    monkeypatch.setattr(stats, "COUNTED", counted)
+    put_many(10)
+    hand = engine.worker()
+    finish([done(task) for task in take(hand, 4)])
+    take(hand)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE queue_app_task")
+    scrape = Scrape()
+    found = {status: scrape("task_state_total", status=status) for status in ("queued", "executing", "completed")}
+    assert found == {"queued": 5, "executing": 1, "completed": 4}
+    assert scrape("task_state_total", status="failed") == 0
 
 
 def test_a_dead_letter_is_counted_once(engine):
@@ -155,7 +195,7 @@ def test_workers_and_what_they_leave_behind(engine):
     scrape = Scrape()
     assert (scrape("workers_total", status="active"), scrape("workers_total", status="dead")) == (0, 1)
     assert scrape("worker_heartbeat_failures_total") == 1
-    assert scrape("task_retries_total", reason="worker_died") == 1
+    assert scrape("task_retries_total", priority="normal", reason="worker_died") == 1
 
 
 def test_a_paused_queue(engine):
