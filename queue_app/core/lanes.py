@@ -1,12 +1,10 @@
 """Lanes and scores: the place of a queued task in the index.
 
-A **lane** is a queue, a task type, a set of required capabilities and, if the task has them,
-a user, a concurrency key and a weight. The same workers can run all tasks of a lane, and all
-pass the same limits, in order. A lane's name joins these parts with the ASCII unit separator,
-which no valid name contains.
+A **lane** is a queue, a task type and a set of required capabilities. The same workers can run all tasks of a lane, in
+order. The **address** of a task also has its user, concurrency key and weight, as limits may ask for them. A name joins
+these parts with the ASCII unit separator, which no valid name contains.
 
-Callers always give the user. The index drops it if the queue does not separate its users
-(``lua/lib/lanes.lua``).
+Callers give the address, always with the user. The index makes the lane of it (``lua/lib/places.lua``).
 """
 
 from collections.abc import Iterable
@@ -22,7 +20,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Lane(NamedTuple):
-    """The parts of a lane's name."""
+    """The parts of the name of a lane or an address."""
 
     queue: str
     task_type: str
@@ -55,6 +53,11 @@ def parse_lane(name: str) -> Lane:
         return Lane(queue, task_type, names)
     user, key, weight = more
     return Lane(queue, task_type, names, user, key, int(weight))
+
+
+def kind_of(name: str) -> str:
+    """Return queue, task type and capabilities of a lane or an address: all lanes of such tasks have them in common."""
+    return SEPARATOR.join(name.split(SEPARATOR, 3)[:3])
 
 
 def score(band: int, queued_at: datetime) -> float:

@@ -2,11 +2,12 @@
 
 from queue_app.core.records import Lease, Proposal
 from queue_app.index.client import hide_password, is_refusal, server_url
-from queue_app.index.index import MAX_CLAIM, Generation, Index, get_index
+from queue_app.index.index import MAX_CLAIM, Index, get_index
 from queue_app.index.lazy import is_loaded
 from queue_app.index.profile import Profile
 from queue_app.index.requests import Backlog, Request, Taken
 from queue_app.index.stats import IndexStats
+from queue_app.index.workers import Generation
 
 __all__ = [
     "MAX_CLAIM", "Backlog", "Generation", "Index", "IndexStats", "Lease", "Profile", "Proposal", "Request", "Taken",

@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from itertools import batched, chain
-from typing import Any, NamedTuple, cast
+from itertools import batched, chain, count
+from typing import Any
 
 from queue_app import conf
 from queue_app.core.events import Event, Run, counted
@@ -22,32 +22,27 @@ from queue_app.core.records import Entry, PackedLane, Proposal, TaskRef
 from queue_app.exceptions import IndexDamaged, IndexNotReady, UnknownProfile
 from queue_app.index import events as stream
 from queue_app.index import packed
-from queue_app.index.client import in_one_write, longest_wait, text, translated, unavailable
+from queue_app.index.client import in_one_write, text, translated, unavailable
 from queue_app.index.keys import KINDS
 from queue_app.index.lazy import redis
-from queue_app.index.leases import BATCH, Leases, is_id, readable
+from queue_app.index.leases import BATCH, is_id, readable
 from queue_app.index.placement import Placement
 from queue_app.index.profile import Profile
 from queue_app.index.requests import RequestStream
 from queue_app.index.stats import IndexStats, QueueDepth, count_all, count_queue
+from queue_app.index.workers import Generation, Workers
 
 #: Maximum slots per claim.
 MAX_CLAIM = 500
 #: Maximum notifications that are sent before other threads of the process get their turn.
 NOTIFY_BATCH = 2500
-#: Seconds until a notification that its worker did not read is deleted.
-NOTIFICATION_SECONDS = 60
 
 
-class Generation(NamedTuple):
-    """The generation that the index carries; ``state`` is ready, rebuilding or missing."""
-
-    number: int
-    state: str
-    owner: str = ""  # identity of the database to which the index belongs; empty: of none, or not asked for
+#: Maximum steps in which gates are opened after an edit; each looks at about 100.
+MAX_STEPS = 10_000
 
 
-class Index(Leases):
+class Index(Workers):
     """The Redis side of the queue."""
 
     # -- tasks ----------------------------------------------------------------
@@ -102,7 +97,7 @@ class Index(Leases):
         return self.remove_entries((task.lane, task.id) for task in tasks)
 
     def remove_entries(self, entries: Iterable[tuple[str, uuid.UUID]]) -> int:
-        """Remove waiting tasks (lane, id) from their lanes; return how many were there."""
+        """Remove waiting tasks (address, id) from their lanes; return how many were there."""
         pairs = ((lane, task_id.bytes) for lane, task_id in entries)
         return self._total("remove", (list(chain.from_iterable(batch)) for batch in batched(pairs, BATCH)))
 
@@ -172,93 +167,26 @@ class Index(Leases):
         """The stream through which other services ask for tasks."""
         return RequestStream(self._call)
 
-    # -- workers --------------------------------------------------------------
-
-    def register(self, profile: Profile, worker_id: uuid.UUID) -> None:
-        """Register a worker and build the heads of its profile.
-
-        Builds them every time: the worker that first registered the profile may have died before.
-        """
-        args: list[Any] = [profile.id, str(worker_id)]
-        for names in (profile.queues, profile.task_types, profile.capabilities):
-            args += (len(names), *names)
-        self._call("register", *args, profile.slots or "")
-        for queue in self.queues():
-            self._scan("build_heads", profile.id, queue)
-
-    def unregister(self, profile_id: str, worker_id: uuid.UUID) -> None:
-        """Forget a worker."""
-        self._call("unregister", profile_id, str(worker_id))
-
-    def registered(self) -> list[tuple[str, uuid.UUID]]:
-        """Return (profile, id) of every registered worker."""
-        pairs: dict[tuple[str, bytes], uuid.UUID] = {}
-        for profile, worker in batched(self._call("registered"), 2):
-            try:
-                pairs[profile.decode(), worker] = uuid.UUID(worker.decode())
-            except ValueError:
-                self._drop("SREM", self.keys.profile(text(profile), "workers"), [worker])
-        return [(profile, worker_id) for (profile, _), worker_id in pairs.items()]
-
-    def profiles(self) -> tuple[Generation, dict[str, bool]]:
-        """Return the generation, the registered profiles, and whether all parts of each are there."""
-        with translated("profiles", self.alias):
-            names = cast("list[bytes]", list(self._client.smembers(self.keys.profiles)))
-            with self._client.pipeline(transaction=False) as pipe:
-                pipe.hmget(self.keys.generation, "number", "state")
-                for name in names:
-                    for part in ("queues", "types", "capabilities", "workers"):
-                        pipe.smembers(self.keys.profile(text(name), part))
-                    pipe.get(self.keys.profile(text(name), "slots"))
-                (number, state), *found = pipe.execute()
-        parts = zip(names, batched(found, 5), strict=True)
-        with readable("profiles"):
-            generation = Generation(int(number or 0), text(state or b"missing"))
-        return generation, {text(name): _is_intact(name, each) for name, each in parts}
-
-    def audit(self, profile: str, queue: str, cursor: int) -> tuple[int, str]:
-        """Look for lanes that a profile can run and no claim would find; return (next cursor, what is wrong)."""
-        following, found = self._call("audit", profile, queue, cursor)
-        return int(following), text(found)
-
-    def unserved_types(self, profile: Profile) -> set[str]:
-        """Return the task types that wait in the profile's queues but are not among its types."""
-        found: set[str] = set()
-        for queue in self.queues():
-            if not profile.queues or queue in profile.queues:
-                found.update(name.decode() for page in self._scan("unserved_types", profile.id, queue) for name in page)
-        return found
-
-    def wait_for_wake(self, worker_id: uuid.UUID, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for a wake-up call or a notification; return whether one came."""
-        keys = [self.keys.tell(str(worker_id)), self.keys.wake(str(worker_id))]
-        with translated("wait", self.alias):
-            try:
-                return self._client.blpop(keys, timeout=min(timeout, longest_wait(self._client))) is not None
-            except redis.TimeoutError:  # the network was slow
-                return False
-
-    def notify_workers(self, worker_ids: Iterable[uuid.UUID]) -> None:
-        """Let workers read their rows now: one of their tasks was cancelled, or the index is new."""
-        commands: list[Sequence[Any]] = []
-        for key in (self.keys.tell(str(worker_id)) for worker_id in worker_ids):
-            commands += (("RPUSH", key, "1"), ("EXPIRE", key, NOTIFICATION_SECONDS))
-        if commands:
-            with translated("tell", self.alias):
-                in_one_write(self._client, *commands)
-
-    def wake_idle(self) -> int:
-        """Wake one idle worker of every profile that has work; return how many."""
-        return int(self._call("wake_idle"))
-
     # -- limits, generations, locks ---------------------------------------------
 
     def set_limits(self, gate: str, limits: Limits | None) -> bool:
-        """Copy the limits of a gate, ``None`` when no row has any; return whether anything changed."""
+        """Copy the limits of a gate, ``None`` when no row has any; return whether anything changed.
+
+        A first limit of a type, of keys or of users holds once all that runs has been counted, in steps. Many gates
+        open in steps too; claims and the scheduler's tick go on with them should this process end.
+        """
         fields = limits.fields().items() if limits else ()
-        return bool(
-            self._call("set_limits", gate, int(limits is not None), *(part for item in fields for part in item))
-        )
+        arguments = (gate, int(limits is not None), *(part for item in fields for part in item))
+        changed, following = self._call("set_limits", *arguments)
+        if following == b"count":
+            self._scan("count_leases", gate)
+            changed, following = 1, self._call("set_limits", *arguments)[1]
+        if following == b"forget":
+            self._scan("count_leases", gate)
+        steps = count()
+        while following and next(steps) < MAX_STEPS and self._call("refill"):
+            pass
+        return bool(changed)
 
     def limited(self) -> set[str]:
         """Return the gates with limits, except everything."""
@@ -339,12 +267,6 @@ class Index(Leases):
 
     # -- questions --------------------------------------------------------------
 
-    def queues(self) -> list[str]:
-        """Return the queues that have, or had, tasks in the index."""
-        with translated("queues", self.alias):
-            names = cast("set[bytes]", self._client.smembers(self.keys.queues))
-        return sorted(self._names(self.keys.queues, names))
-
     def position(self, task: TaskRef) -> int | None:
         """Return the position of a task in its queue, from 1; ``None`` when it does not wait here."""
         with translated("position", self.alias):
@@ -374,13 +296,14 @@ class Index(Leases):
                 sizes = dict(batched(page, 2))
                 yield from ((lane, int(sizes[lane.encode()])) for lane in self._names(self.keys.lanes(name), sizes))
 
-    def entries(self, lane: str, cursor: int = 0) -> tuple[int, list[uuid.UUID]]:
-        """Return the cursor of the next page of a lane (0: none), and the tasks on this page."""
-        following, *ids = self._call("entries", lane, cursor)
-        if junk := [task_id for task_id in ids if not is_id(task_id)]:
-            self._call("remove", *chain.from_iterable((lane, task_id) for task_id in junk))
+    def entries(self, lane: str, cursor: int = 0) -> tuple[int, list[tuple[str, uuid.UUID]]]:
+        """Return the cursor of the next page of a lane (0: none), and the tasks on this page: address and id."""
+        following, *parts = self._call("entries", lane, cursor)
+        pairs = list(batched(parts, 2))
+        if junk := [pair for pair in pairs if not is_id(pair[1])]:
+            self._call("remove", *chain.from_iterable(junk))
             self._count_unreadable(len(junk))
-        return int(following), [uuid.UUID(bytes=task_id) for task_id in ids if is_id(task_id)]
+        return int(following), [(text(found), uuid.UUID(bytes=task_id)) for found, task_id in pairs if is_id(task_id)]
 
     def now(self) -> int:
         """Return the time by the index's own clock in µs, which never goes back and exceeds the stamp of any lease."""
@@ -390,17 +313,6 @@ class Index(Leases):
         """Raise ``IndexUnavailable`` unless Redis answers."""
         with translated("ping", self.alias):
             self._client.ping()
-
-
-def _is_intact(name: bytes, parts: Sequence[Any]) -> bool:
-    """Whether the parts of a profile give its id, and it has a worker."""
-    *sets, workers, slots = parts
-    try:
-        queues, types, capabilities = ([item.decode() for item in each] for each in sets)
-        found = Profile.of(queues, types, capabilities, int(slots) if slots else None)
-        return bool(workers) and found.id == name.decode()
-    except ValueError:
-        return False
 
 
 _build = cache(Index)

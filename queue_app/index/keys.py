@@ -32,6 +32,7 @@ KINDS: Final = {
     "weights:": Kind("hash", is_kept=True),
     "bucket:": Kind("hash", is_kept=True),
     "lanes:": Kind("set"),
+    "types:": Kind("hash"),
     "lane:": Kind("zset"),
     "leases:": Kind("zset"),
     "held:": Kind("set"),

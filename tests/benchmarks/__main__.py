@@ -51,6 +51,7 @@ def main() -> int:
         "admin",
         "schedules",
         "snapshot",
+        "shapes",
     )
     parser = argparse.ArgumentParser(prog="./dev bench")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(names)}; default: all")

@@ -103,6 +103,7 @@ def assert_index_agrees() -> index_state.IndexState:
     An aged task may stand anywhere from its own place to the one that promotion gives it.
     """
     state = index_state.check(get_index())
+    standing_at = state.addresses
     lanes: dict[str, dict[uuid.UUID, float]] = defaultdict(dict)
     thresholds, now = PriorityPolicy.thresholds(), datetime.now(UTC)
     queued = list(Task.objects.filter(status="queued").values_list("id", flat=True))
@@ -111,12 +112,12 @@ def assert_index_agrees() -> index_state.IndexState:
         highest = effective_band(own, ref.queued_at, now, thresholds)
         places = [ref.score - rise * BAND_WIDTH for rise in range(own - highest + 1)]
         lane = lane_in_index(state, ref)
-        standing = state.lanes.get(lane, {}).get(ref.id)
+        standing = standing_at.get(lane, {}).get(ref.id)
         lanes[lane][ref.id] = standing if standing in places else ref.score
     for band, seconds in thresholds.items():
         if band in PROMOTED:
             assert state.overall.get(f"promote_{band}") == (None if seconds is None else str(seconds))
-    assert state.lanes == dict(lanes), "what waits, and where"
+    assert standing_at == dict(lanes), "what waits, and where"
     leases: dict[str, set[uuid.UUID]] = defaultdict(set)
     for task_id, lane, _ in snapshot.executing():
         leases[lane.split(SEPARATOR)[0]].add(task_id)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from queue_app.core.lanes import lane_name
 from queue_app.index import Index
 from queue_app.index.keys import KINDS
 
 SEPARATOR = "\x1f"
+FAMILY = "\x1e"  # begins the key in the name of a lane that the pause or throttle of a family has opened
 
 
 @dataclass(slots=True)
@@ -17,7 +19,9 @@ class IndexState:
     """Everything that the index holds, decoded."""
 
     lanes: dict[str, dict[uuid.UUID, float]] = field(default_factory=dict)  # lane -> id -> score
+    members: dict[str, dict[uuid.UUID, str]] = field(default_factory=dict)  # lane -> id -> user and key that follow it
     lane_sets: dict[str, set[str]] = field(default_factory=dict)  # queue -> lanes
+    types: dict[str, dict[str, int]] = field(default_factory=dict)  # queue -> task type -> number of its lanes
     queues: set[str] = field(default_factory=set)
     leases: set[uuid.UUID] = field(default_factory=set)
     queue_leases: dict[str, dict[uuid.UUID, int]] = field(default_factory=dict)  # queue -> id -> leased at
@@ -54,6 +58,18 @@ class IndexState:
         """Every id that waits in a lane."""
         return {task_id for lane in self.lanes.values() for task_id in lane}
 
+    @property
+    def addresses(self) -> dict[str, dict[uuid.UUID, float]]:
+        """Every id that waits, by its address: the lane, with the user and key that a member has beside its id."""
+        found: dict[str, dict[uuid.UUID, float]] = defaultdict(dict)
+        for lane, entries in self.lanes.items():
+            queue, task_type, capabilities, user, key, weight = parts_of(lane)
+            for task_id, score in entries.items():
+                of_user, _, of_key = self.members[lane][task_id].rpartition(SEPARATOR)
+                names = user or of_user, of_key if not key or key.startswith(FAMILY) else key
+                found[lane_name(queue, task_type, capabilities.split(","), *names, weight)][task_id] = score
+        return dict(found)
+
     def runs(self, profile: str, lane: str) -> bool:
         """Whether workers of the profile can run the lane."""
         queue, task_type, capabilities, _user, _key, weight = parts_of(lane)
@@ -77,6 +93,7 @@ class IndexState:
 
     def timed(self, gate: str) -> bool:
         """Whether time alone may open or close a gate: then what is shown of it depends on the instant."""
+        gate = f"k:{gate[2:]}" if gate[0] == "f" else gate
         own = [gate, ":".join(gate.split(":", 2)[:2])] if gate[0] == "k" else [gate]
         found = [self.limits.get(gate[2:], {})] if gate[0] == "q" else [self.gate_limits.get(name, {}) for name in own]
         return any(limits.keys() & {"interval", "delay", "throttled"} for limits in found)
@@ -86,7 +103,9 @@ class IndexState:
         queue, task_type, _, user, key, _ = parts_of(lane)
         family = key.partition(":")[0] if ":" in key else key
         found = [f"t:{task_type}"] if f"t:{task_type}" in self.limited else []
-        if key and {f"k:{key}", f"k:{family}"} & self.limited:
+        if key.startswith(FAMILY):
+            found.append(f"f:{key[1:]}")
+        elif key and {f"k:{key}", f"k:{family}"} & self.limited:
             found.append(f"k:{key}")
         if user and f"u:{queue}" in self.limited:
             found.append(f"u:{queue}\x1e{user}")
@@ -98,6 +117,8 @@ class IndexState:
         if gate[0] == "u":
             cap = self.limits.get(gate[2:].split("\x1e", maxsplit=1)[0], {}).get("per_user")
             return cap is not None and used >= int(cap)
+        if gate[0] == "f":
+            return self.gate_limits.get(f"k:{gate[2:]}", {}).get("paused") == "1"
         own = self.gate_limits.get(gate, {})
         family = self.gate_limits.get(gate.rsplit(":", 1)[0], {}) if gate.count(":") > 1 else {}
         numbers = own if own.keys() & {"max_concurrent", "interval", "delay"} else family
@@ -132,9 +153,12 @@ def read(index: Index) -> IndexState:  # noqa: C901, PLR0912, PLR0915 - one case
     for (kind, _, name), page in zip(names, pages.execute(), strict=True):
         match kind:
             case "lane":
-                state.lanes[name] = {uuid.UUID(bytes=task_id): score for task_id, score in page}
+                state.lanes[name] = {uuid.UUID(bytes=member[:16]): score for member, score in page}
+                state.members[name] = {uuid.UUID(bytes=member[:16]): member[16:].decode() for member, _ in page}
             case "lanes":
                 state.lane_sets[name] = _names(page)
+            case "types":
+                state.types[name] = {member.decode(): int(count) for member, count in page.items()}
             case "queues":
                 state.queues = _names(page)
             case "leases" if not name:
@@ -217,6 +241,8 @@ def check(index: Index, *, with_leftovers: bool = False) -> IndexState:
     for lane in state.lanes:
         by_queue[lane.split(SEPARATOR)[0]].add(lane)
     assert state.lane_sets == dict(by_queue), "the lanes of a queue are those that hold tasks"
+    counted = {queue: dict(Counter(parts_of(lane)[1] for lane in lanes)) for queue, lanes in by_queue.items()}
+    assert state.types == counted, "the types that wait are counted by their lanes"
     assert state.queues >= set(by_queue) | set(state.queue_leases), "every queue with tasks or leases is known"
     assert state.leases == {i for page in state.queue_leases.values() for i in page}, "leases are the queues' leases"
     assert sum(map(len, state.queue_leases.values())) == len(state.leases), "an id is leased in one queue only"
@@ -246,6 +272,7 @@ def _check_profile(state: IndexState, profile: str) -> None:  # noqa: C901 - one
             wanted[parts_of(lane)[0]][lane] = min(entries.values())
     at = state.at.get(profile, {})
     assert set(at) <= {lane for lanes in wanted.values() for lane in lanes}, "only lanes with tasks are grouped"
+    opening = any(name.startswith("s:") for name in state.refills)  # the gates of a family, in steps
     heads = state.heads.get(profile, {})
     assert set(heads) <= set(wanted), "no empty queue stands in the heads"
     lists = {queue for owner, queue in state.queue_heads if owner == profile}
@@ -258,7 +285,7 @@ def _check_profile(state: IndexState, profile: str) -> None:  # noqa: C901 - one
         groups = {g: dict(page) for (p, q, g), page in state.groups.items() if (p, q) == (profile, queue)}
         for gate, page in groups.items():
             entry = state.nodes.get((profile, queue), {}).get(gate) if fair else "\x1e" + gate
-            if state.timed(gate):
+            if state.timed(gate) or opening:
                 root.pop(entry, None)
             elif state.closed(gate):
                 assert entry not in root, "nothing of a closed gate stands among the lanes"

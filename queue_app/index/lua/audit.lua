@@ -42,6 +42,7 @@ local function wrong_with_group(g)
   local entry, room, at = '\30' .. g, gate_room(g)
   if fair then entry = redis.call('HGET', nodes_key(p, q), g) end
   local standing = entry and redis.call('ZSCORE', queue_heads_key(p, q), entry)
+  if select(2, first_of(REFILLS)) == '0' then return nil end  -- gates are being opened in steps
   if is_lost(g, room, at, standing) then return 'the lanes behind an open gate are not among the heads' end
   return nil
 end
@@ -60,11 +61,14 @@ end
 local ready = redis.call('HGET', GENERATION, 'state') == 'ready' and redis.call('SISMEMBER', PROFILES, p) == 1
 if not ready then return { '0', '' } end
 local found = ARGV[3] == '0' and wrong_with_queue()
-local page = redis.call('SSCAN', lanes_key(q), ARGV[3], 'COUNT', 500)
+local page, types = redis.call('SSCAN', lanes_key(q), ARGV[3], 'COUNT', 500), {}
 for _, lane in ipairs(page[2]) do
+  local _, task_type = split_lane(lane)
+  if not types[task_type] and redis.call('HEXISTS', types_key(q), task_type) == 0 then count_lane(lane, 1) end
+  types[task_type] = true
   local id, score = first_of(lane_key(lane))
   if not id then
-    redis.call('SREM', lanes_key(q), lane)
+    unlist_lane(lane)
   elseif can_run(p, lane) then
     found = found or wrong_with_lane(lane, score)
   end

@@ -7,13 +7,15 @@
 -- Returns  {'rebuilding'} when there is no generation, or it is of another server run
 --          {'unknown_profile'}
 --          {'ready', generation, leased_at_us, wait, id, queue, id, queue, ...} in the order of the scores; wait: ms
---          until a limit lets a task start again, for one of the workers that found too few tasks; '' for the others
+--          until a limit lets a task start again, for one of the workers that found too few tasks; 0 when the claim stopped
+--          early; '' for the others
 --
 -- Takes the lowest head over the queues and lanes of the profile, so the order is strict over lanes: the claim stops at
 -- the first task that needs more slots than are left, and reserves its lane. It passes by a lane of such tasks that another
--- worker has reserved. Checks every limit before the first lease. Reads O(want * log n).
+-- worker has reserved. Checks every limit before the first lease. Reads O(want * log n), and what it moves: a task that a limit
+-- holds back moves once to the lane of that limit. After some moves the claim stops, and proposes nothing behind.
 --! include merge
---! include wake
+--! include refills
 local profile, worker, want, register_idle = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 profile_of_claim, worker_of_claim, may_reserve = profile, worker, ARGV[5] == '1'
 local generation = redis.call('HMGET', GENERATION, 'number', 'run_id', 'state', 'stamp', 'short')
@@ -33,16 +35,31 @@ for lane, ids in pairs(found.stale) do
   for i = 1, #ids, 1000 do redis.call('ZREM', lane_key(lane), unpack(ids, i, math.min(i + 999, #ids))) end
   changed[lane] = true
 end
-local ids_of_lanes, lanes_of_ids = {}, {}
+for lane, members in pairs(found.left) do
+  redis.call('ZREM', lane_key(lane), unpack(members))
+  changed[lane] = true
+end
+for lane, scores_and_members in pairs(found.opened) do
+  redis.call('ZADD', lane_key(lane), unpack(scores_and_members))
+  list_lane(lane)
+  changed[lane] = true
+end
+local members_of_lanes, addresses = {}, {}
 for _, each in ipairs(picks) do
-  local id, q, lane = each[1], each[2], each[3]
+  local id, q, lane, member, address = unpack(each)
   reply[#reply + 1] = id
   reply[#reply + 1] = q
   leases[q] = leases[q] or {}
   table.insert(leases[q], stamp)
   table.insert(leases[q], id)
-  ids_of_lanes[lane] = ids_of_lanes[lane] or {}
-  table.insert(ids_of_lanes[lane], id)
+  members_of_lanes[lane] = members_of_lanes[lane] or {}
+  table.insert(members_of_lanes[lane], member)
+  addresses[#addresses + 1] = id
+  addresses[#addresses + 1] = address
+  for _, g in ipairs(gates_of(address)) do
+    passed[g] = passed[g] or {}
+    table.insert(passed[g], id)
+  end
 end
 redis.call('HSET', GENERATION, 'stamp', stamp)
 if #picks > 0 then redis.call('HSET', GENERATION, 'w:' .. worker, stamp) end
@@ -50,19 +67,11 @@ for q, stamps_and_ids in pairs(leases) do
   redis.call('ZADD', queue_leases_key(q), unpack(stamps_and_ids))
   record_starts('q:' .. q, queue_policy(q), #stamps_and_ids / 2)
 end
-for lane, ids in pairs(ids_of_lanes) do
-  redis.call('ZREM', lane_key(lane), unpack(ids))
-  for _, id in ipairs(ids) do
-    lanes_of_ids[#lanes_of_ids + 1] = id
-    lanes_of_ids[#lanes_of_ids + 1] = lane
-    for _, g in ipairs(gates_of(lane)) do
-      passed[g] = passed[g] or {}
-      table.insert(passed[g], id)
-    end
-  end
+for lane, members in pairs(members_of_lanes) do
+  redis.call('ZREM', lane_key(lane), unpack(members))
   changed[lane] = true
 end
-if #picks > 0 then write_leases(lanes_of_ids) end
+if #picks > 0 then write_leases(addresses) end
 for g, ids in pairs(passed) do
   redis.call('SADD', held_key(g), unpack(ids))
   record_starts(g, gate_policy(g), #ids)
@@ -96,17 +105,20 @@ if found.short then
   is_fruitful = is_fruitful or reservations()[found.short] ~= worker
   reserve(found.short, worker)
 elseif has_heavy then
-  for lane in pairs(ids_of_lanes) do
+  for lane in pairs(members_of_lanes) do
     if select(6, split_lane(lane)) > 1 and reservations()[lane] == worker then end_reservations(worker) end
   end
 end
 if (found.short or found.passed) and not has_heavy then redis.call('HSET', GENERATION, 'short', '1') end
-if is_idle and (found.short or found.passed) then
+if found.unfinished and free_slots > 0 then
+  reply[4] = '0'
+  if is_idle then wake_worker(worker) end
+elseif is_idle and (found.short or found.passed) then
   redis.call('ZADD', short_key(profile), free_slots, worker)
 elseif is_idle then
   redis.call('ZADD', idle_key(profile), stamp, worker)
 end
 spare_drainers = not is_fruitful
-if next_refill or has_refill then reply[4] = watch_refills(profile, worker, is_idle) end
+if (next_refill or has_refill) and reply[4] == '' then reply[4] = watch_refills(profile, worker, is_idle) end
 wake_any()  -- wakes the next worker: any profile may still have work
 return reply

@@ -1,6 +1,6 @@
 -- Returns the queued tasks that are missing or misplaced. Writes nothing.
 --
--- ARGV     lane, ids, own places, ...: packed as for push
+-- ARGV     address, ids, own scores, ...: packed as for push
 -- Returns  the ids at a wrong place in their lane, and the ids that have neither a place nor a lease
 --
 -- A task that has not been promoted yet is not misplaced. Places may differ by less than two steps of a double: from the
@@ -8,36 +8,43 @@
 -- them in the same order, all lifted by the same number of bands; then one range read confirms all of them, which takes
 -- half the time of one look-up for each.
 --! include packed
---! include lanes
+--! include places
 --! include promotion
 local TOLERANCE = 0.02
 local wrong = {}
 
 -- Whether exactly these tasks stand between the first and the last of them, each at its place.
-local function all_in_place(lane, packed, places)
-  local n = #places
-  local lift_of_all = effective_place(places[1]) - places[1]
-  if math.floor(places[1] / 1e13) ~= math.floor(places[n] / 1e13)
-      or effective_place(places[n]) - places[n] ~= lift_of_all then
+local function all_in_place(place, packed, scores)
+  local n = #scores
+  local lift_of_all = effective_place(scores[1]) - scores[1]
+  if math.floor(scores[1] / 1e13) ~= math.floor(scores[n] / 1e13)
+      or effective_place(scores[n]) - scores[n] ~= lift_of_all then
     return false
   end
-  local standing = redis.call('ZRANGE', lane_key(lane), exact(places[1] + lift_of_all - TOLERANCE),
-    exact(places[n] + lift_of_all + TOLERANCE), 'BYSCORE', 'WITHSCORES', 'LIMIT', 0, n + 1)
+  local standing = redis.call('ZRANGE', lane_key(place[1]), exact(scores[1] + lift_of_all - TOLERANCE),
+    exact(scores[n] + lift_of_all + TOLERANCE), 'BYSCORE', 'WITHSCORES', 'LIMIT', 0, n + 1)
   if #standing ~= 2 * n then return false end
   local ids = {}
   for i = 1, n do
-    local differs = standing[2 * i] - lift_of_all - places[i]  -- Lua converts the text to a number
+    local differs = standing[2 * i] - lift_of_all - scores[i]  -- Lua converts the text to a number
     if differs > TOLERANCE or differs < -TOLERANCE then return false end
-    ids[i] = standing[2 * i - 1]
+    if string.sub(standing[2 * i - 1], 17) ~= place[2] then return false end
+    ids[i] = string.sub(standing[2 * i - 1], 1, 16)
   end
   return table.concat(ids) == packed
 end
 
-local function look_up_each(lane, packed, places)
-  local ids, absent = unpack_ids(packed), {}
-  local standing = redis.call('ZMSCORE', lane_key(lane), unpack(ids))
+local function look_up_each(where, packed, scores)
+  local ids, absent, standing = unpack_ids(packed), {}, {}
+  for _, place in ipairs(where) do
+    local members = {}
+    for i = 1, #ids do members[i] = ids[i] .. place[2] end
+    for i, score in ipairs(redis.call('ZMSCORE', lane_key(place[1]), unpack(members))) do
+      standing[i] = standing[i] or tonumber(score or nil)
+    end
+  end
   for i = 1, #ids do
-    local own, stands = places[i], tonumber(standing[i] or nil)
+    local own, stands = scores[i], standing[i]
     local above = own - (stands or own)
     if not stands then
       absent[#absent + 1] = ids[i]
@@ -57,15 +64,24 @@ local function look_up_each(lane, packed, places)
 end
 
 -- Whether the sets of lanes and queues name the lane of waiting tasks. A push of any of them puts it there.
+local listed = {}
 local function is_listed(lane)
-  local q = split_lane(lane)
-  return redis.call('EXISTS', lane_key(lane)) == 0
-    or (redis.call('SISMEMBER', lanes_key(q), lane) == 1 and redis.call('SISMEMBER', QUEUES, q) == 1)
+  if listed[lane] == nil then
+    local q, task_type = split_lane(lane)
+    listed[lane] = redis.call('EXISTS', lane_key(lane)) == 0
+      or (redis.call('SISMEMBER', lanes_key(q), lane) == 1 and redis.call('SISMEMBER', QUEUES, q) == 1
+        and redis.call('HEXISTS', types_key(q), task_type) == 1)
+  end
+  return listed[lane]
 end
 
 for at = 1, #ARGV, 3 do
-  local lane, packed, places = lane_of(ARGV[at]), ARGV[at + 1], unpack_places(ARGV[at + 2])
-  if #places > 0 and not is_listed(lane) then wrong[#wrong + 1] = string.sub(packed, 1, 16) end
-  if #places > 0 and not all_in_place(lane, packed, places) then look_up_each(lane, packed, places) end
+  local where, packed, scores = open_places(address_of(ARGV[at])), ARGV[at + 1], unpack_places(ARGV[at + 2])
+  if #scores > 0 then
+    for _, place in ipairs(where) do
+      if not is_listed(place[1]) then wrong[#wrong + 1] = string.sub(packed, 1, 16) end
+    end
+    if #where > 1 or not all_in_place(where[1], packed, scores) then look_up_each(where, packed, scores) end
+  end
 end
 return wrong

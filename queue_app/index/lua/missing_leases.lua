@@ -5,7 +5,7 @@
 --! include lanes
 local missing, at = {}, 1
 while at < #ARGV do
-  local lane, n = lane_of(ARGV[at]), tonumber(ARGV[at + 1])
+  local lane, n = address_of(ARGV[at]), tonumber(ARGV[at + 1])
   local q, gates = split_lane(lane), gates_of(lane)
   local is_known = redis.call('SISMEMBER', QUEUES, q) == 1
   for i = 1, n do

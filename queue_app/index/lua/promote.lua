@@ -7,22 +7,24 @@
 --! include packed
 --! include lane_heads
 --! include promotion
-local risen = {}
+local risen, rose = {}, {}
 for at = 1, #ARGV, 3 do
-  local lane, ids, places, rose = lane_of(ARGV[at]), unpack_ids(ARGV[at + 1]), unpack_places(ARGV[at + 2]), 0
+  local ids, scores = unpack_ids(ARGV[at + 1]), unpack_places(ARGV[at + 2])
+  local where = open_places(address_of(ARGV[at]))
   for i = 1, #ids do
-    local id, own = ids[i], places[i] or places[1]
-    local place = effective_place(own)
-    local bands = lift(lane, id, own, place) or 0
+    local id, own = ids[i], scores[i] or scores[1]
+    local score = effective_place(own)
+    local place = score < own and (#where == 1 and where[1] or find_task(where, id))
+    local bands = place and lift(place[1], id .. place[2], own, score) or 0
     if bands > 0 then
-      local to = math.floor(place / 1e13)
+      local to = math.floor(score / 1e13)
       local n_risen = #risen
       risen[n_risen + 1], risen[n_risen + 2], risen[n_risen + 3] = id, to + bands, to
-      rose = rose + bands
+      rose[place[1]] = true
     end
   end
-  if rose > 0 then refresh_lane(lane) end
 end
+for lane in pairs(rose) do refresh_lane(lane) end
 refresh_touched()
 count_promotions()
 return risen

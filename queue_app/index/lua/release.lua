@@ -11,7 +11,7 @@
 --! include wake
 local freed, at = 0, 1
 while at < #ARGV do
-  local lane, n = lane_of(ARGV[at]), tonumber(ARGV[at + 1])
+  local lane, n = address_of(ARGV[at]), tonumber(ARGV[at + 1])
   local q, ids = split_lane(lane), {}
   for i = 1, n do ids[i] = ARGV[at + 2 * i] end
   local leased, ended = redis.call('ZMSCORE', queue_leases_key(q), unpack(ids)), {}

@@ -8,7 +8,7 @@
 --! include wake
 local restored, latest, at = 0, 0, 1
 while at < #ARGV do
-  local lane, n = lane_of(ARGV[at]), tonumber(ARGV[at + 1])
+  local lane, n = address_of(ARGV[at]), tonumber(ARGV[at + 1])
   local q, leases, ids, changed = split_lane(lane), {}, {}, {}
   for i = 1, n do
     local id, stamp = ARGV[at + 2 * i], ARGV[at + 2 * i + 1]

@@ -2,11 +2,18 @@
 --
 -- ARGV[1]  gate: 'a', 'q:queue', 't:type' or 'k:key'    ARGV[2]  '1' when a row has limits for it
 -- ARGV[3..] field, value, ... as in the hash ('' for none); shares of a fair queue as 'share:name'
--- Returns  1 when anything changed
+-- Returns  {1 when anything changed, what the caller must do next}: 'count': the leases must be counted (count_leases.lua), and
+--          the limits copied again; 'forget': the same leases must be forgotten (count_leases.lua); 'open': gates may have
+--          opened (refill.lua); '' for nothing
+--
+-- A cap of a type, of keys or of users counts what runs already. Up to 500 leases are counted at once. Of more, the limits take
+-- effect when all have been counted; leases that begin meanwhile are counted by their claims.
 --
 -- When a queue with tasks starts or stops having lanes for each user, its tasks need other lanes. Claims are then refused
 -- until the index is rebuilt.
---! include wake
+--! include refills
+--! include counting
+local AT_ONCE_LEASES = 500
 local g, exists = ARGV[1], ARGV[2] == '1'
 local kind, name = string.sub(g, 1, 1), string.sub(g, 3)
 local key = kind == 'a' and SETTINGS or kind == 'q' and queue_key(name) or limit_key(g)
@@ -24,6 +31,7 @@ local known = kind == 'a' or redis.call('SISMEMBER', kind == 'q' and LIMITED or 
 local changed = known ~= exists and (exists and next(after) ~= nil or known)
 -- Parts of the copy that something else than this script removed or added.
 local own = { since = true, gated = true, rows_ahead = true, promote_2 = true, promote_3 = true, promote_4 = true }
+own.counting = true
 for _, field in ipairs(fields) do own[field] = true end
 for _, field in ipairs(redis.call('HKEYS', key)) do
   if not own[field] then redis.call('HDEL', key, field) end
@@ -45,7 +53,33 @@ if kind == 'q' then
   for _ in pairs(shares) do n = n - 1 end
   if n ~= 0 then changed = true end
 end
-if not changed then return 0 end
+
+-- The set of a gate's leases exists only while the gate has limits.
+local set = kind == 'q' and 'u:' .. name or g
+local counts = kind ~= 'a' and redis.call('SISMEMBER', LIMITS, set) == 1
+local must_count = kind == 'q' and after.per_user ~= nil or kind ~= 'q' and kind ~= 'a' and exists
+local is_counting = redis.call('HEXISTS', key, 'counting') == 1
+if not changed and not is_counting then return { 0, '' } end
+if not must_count then redis.call('HDEL', key, 'counting') end
+local next_step = ''
+if must_count and (not counts or is_counting) then
+  redis.call('SADD', LIMITS, set)
+  redis.call('HSET', SETTINGS, 'gated', '1')
+  if is_counting or redis.call('HLEN', LEASES) > AT_ONCE_LEASES then
+    redis.call('HSET', key, 'counting', '1')
+    return { 0, 'count' }
+  end
+  forget_policies()
+  count_leases(redis.call('HGETALL', LEASES))
+elseif counts and not must_count then
+  redis.call('SREM', LIMITS, set)
+  forget_policies()
+  if redis.call('HLEN', LEASES) > AT_ONCE_LEASES then
+    next_step = 'forget'
+  else
+    count_leases(redis.call('HGETALL', LEASES))
+  end
+end
 
 -- `since`: the instant (us) from which a rate has been known; before it the rate was unused.
 for _, field in ipairs(fields) do redis.call('HDEL', key, field) end
@@ -56,38 +90,16 @@ elseif not since then
   redis.call('HSET', key, 'since', whole(now_us()))
 end
 
--- The set of a gate's leases exists only while the gate has limits: this fills the sets of gates that got limits and
--- deletes the sets of gates that lost them.
-local function recount()
-  forget_policies()
-  local all, gone = redis.call('HGETALL', LEASES), {}
-  for i = 1, #all, 2 do
-    local counts = {}
-    for _, gate in ipairs(gates_of(all[i + 1])) do
-      redis.call('SADD', held_key(gate), all[i])
-      counts[gate] = true
-    end
-    local q, task_type, _, user, task_key = split_lane(all[i + 1])
-    for _, gate in ipairs({ 't:' .. task_type, 'k:' .. task_key, 'u:' .. q .. '\30' .. user }) do
-      if not counts[gate] then gone[gate] = true end
-    end
-  end
-  for gate in pairs(gone) do redis.call('DEL', held_key(gate)) end
-end
-
 if is_gated then redis.call('HSET', SETTINGS, 'gated', '1') end
 if kind == 'q' then
   redis.call(exists and 'SADD' or 'SREM', LIMITED, name)
   redis.call('DEL', weights_key(name))
   for who, share in pairs(shares) do redis.call('HSET', weights_key(name), who, share) end
-  if redis.call(after.per_user and 'SADD' or 'SREM', LIMITS, 'u:' .. name) == 1 then recount() end
   local reshaped = before.fair ~= after.fair or before.by_user ~= after.by_user
   if reshaped and redis.call('EXISTS', lanes_key(name), queue_leases_key(name)) > 0 then
     redis.call('HSET', GENERATION, 'state', 'rebuilding', 'reshaped', '1')
-    return 1
+    return { 1, next_step }
   end
-elseif kind ~= 'a' and redis.call(exists and 'SADD' or 'SREM', LIMITS, g) == 1 then
-  recount()
 end
 
 forget_policies()
@@ -96,12 +108,17 @@ if kind == 'q' then
   refresh_queue_everywhere(name)
   if before.per_user ~= after.per_user then family = 'u:' .. name .. '\30' end
 elseif kind ~= 'a' then
-  family = g .. ':'
+  refresh_gate(g)
+  if kind == 'k' then
+    refresh_gate('f:' .. name)
+    family = g .. ':'
+  end
 end
-for _, gate in ipairs(family and redis.call('SMEMBERS', GATES) or {}) do
-  if gate == g or string.sub(gate, 1, #family) == family then refresh_gate(gate) end
+if family and redis.call('EXISTS', GATES) == 1 then
+  refresh_family(family, '0')
+  if next_step == '' and select(2, first_of(REFILLS)) == '0' then next_step = 'open' end
 end
 refresh_touched()
 watch_refills()
 wake_any()
-return 1
+return { 1, next_step }

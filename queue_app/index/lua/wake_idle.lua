@@ -1,7 +1,7 @@
 -- Repeats wake-up calls that may have been lost: wakes one idle worker of every profile that has work.
 --
 -- Returns  how many were woken
---! include wake
+--! include refills
 local woken = 0
 apply_refills()
 watch_refills()

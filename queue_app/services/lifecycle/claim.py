@@ -56,6 +56,8 @@ def claim(  # noqa: PLR0913 - the parts of a claim
         breaker.reset()  # the index answers: held-back releases would now cost slots
         if proposal.wait is not None and on_wait is not None:
             on_wait(proposal.wait)
+        if not proposal.tasks and proposal.wait == 0:  # it stopped early, to let others have their turn
+            continue
         if not proposal.tasks:
             return []
         if granted := _grant(proposal, worker_id):

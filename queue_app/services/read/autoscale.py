@@ -1,8 +1,8 @@
 """How many workers a queue could use, for autoscalers.
 
-Counts the lanes of the index, so the cost does not depend on the number of waiting tasks. Limits, pauses and workers
-come from the rows. Tasks held back by a pause, a limit, a rate or the lack of an able worker ask for no workers,
-because these would idle. See ``core.autoscale``.
+Counts the lanes of the index, and where keys or users are limited the first 10 000 tasks in them, so the cost does not
+grow with the number of waiting tasks. Limits, pauses and workers come from the rows. Tasks held back by a pause, a
+limit, a rate or the lack of an able worker ask for no workers, because these would idle. See ``core.autoscale``.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ from queue_app.sql.database import alias
 
 #: Default for the seconds within which the workers should finish the backlog.
 TARGET_SECONDS: Final = 60.0
-#: Maximum number of lanes that are counted. With more lanes, the counted ones are demand enough.
+#: Maximum number of lanes, and of tasks in them, that are counted. If there are more, these are demand enough.
 MAX_LANES: Final = 10_000
 
 
@@ -35,7 +35,7 @@ def autoscale(queue: Queue, *, slots: int | None = None, seconds: float = TARGET
 
     ``slots`` defaults to the average of the queue's live workers. Raises ``IndexUnavailable``.
     """
-    sizes = dict(islice(get_index().lane_sizes(queue.name), MAX_LANES))
+    sizes = _sizes(queue)
     workers = [
         worker
         for worker in Worker.objects.using(alias()).filter(status=WorkerStatus.ACTIVE)
@@ -57,6 +57,23 @@ def autoscale(queue: Queue, *, slots: int | None = None, seconds: float = TARGET
         seconds=seconds,
         slots=slots,
     )
+
+
+def _sizes(queue: Queue) -> Counter[str]:
+    """Return how many tasks wait, by what limits may ask of them."""
+    index, left = get_index(), MAX_LANES
+    found = Counter(dict(islice(index.lane_sizes(queue.name), MAX_LANES)))
+    limited = Limit.objects.using(alias()).filter(scope=Scope.KEY.value).exists()
+    if not limited and queue.max_concurrent_per_user is None:
+        return found
+    for lane in sorted(found):
+        cursor = -1
+        while cursor and left > 0:
+            cursor, entries = index.entries(lane, max(cursor, 0))
+            left -= len(entries)
+            found[lane] -= len(entries)
+            found.update(address for address, _ in entries)
+    return +found
 
 
 def _has_worker(lane: Lane, workers: Sequence[Worker]) -> bool:

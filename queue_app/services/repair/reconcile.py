@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from queue_app import conf, signals
+from queue_app.core.lanes import kind_of
 from queue_app.core.records import PackedLane
 from queue_app.core.rests import FACTOR, Rests
 from queue_app.core.states import Status
@@ -47,23 +48,28 @@ STEP = 5000
 
 @dataclass(slots=True)
 class Sweep:
-    """The lanes that have more entries than queued rows, and how far each has been swept."""
+    """The kinds of task that have more entries than queued rows, and how far each of their lanes has been swept."""
 
-    counted: Counter[str] = field(default_factory=Counter)  # queued rows that the current pass has met, by lane
-    suspects: set[str] = field(default_factory=set)  # lanes with more entries than rows at the end of the last pass
+    counted: Counter[str] = field(default_factory=Counter)  # queued rows that the current pass has met, by kind
+    suspects: set[str] = field(default_factory=set)  # kinds with more entries than rows at the end of the last pass
     cursors: dict[str, int] = field(default_factory=dict)  # lanes to sweep, and where to continue
 
     def count(self, lanes: Iterable[PackedLane]) -> None:
         """Count rows that the comparison has met."""
         for lane in lanes:
-            self.counted[lane.lane] += lane.size
+            self.counted[kind_of(lane.lane)] += lane.size
 
     def end_pass(self, index: Index) -> None:
-        """Compare the counts with the index; mark lanes that had more entries after two passes for a sweep."""
-        fuller = {lane for lane, size in index.lane_sizes() if size > self.counted[lane]}
+        """Compare the counts with the index; mark the lanes of kinds with more entries after two passes for a sweep."""
+        sizes = dict(index.lane_sizes())
+        held: Counter[str] = Counter()
+        for lane, size in sizes.items():
+            held[kind_of(lane)] += size
+        fuller = {kind for kind, size in held.items() if size > self.counted[kind]}
         self.counted.clear()
-        for lane in fuller & self.suspects:
-            self.cursors.setdefault(lane, 0)
+        for lane in sizes:
+            if kind_of(lane) in fuller & self.suspects:
+                self.cursors.setdefault(lane, 0)
         self.suspects = fuller
 
     def step(self, index: Index) -> int:
@@ -71,9 +77,9 @@ class Sweep:
         seen = removed = 0
         while self.cursors and seen < STEP:
             lane, cursor = next(iter(self.cursors.items()))
-            cursor, ids = index.entries(lane, cursor)
-            removed += _sweep_page(index, lane, ids)
-            seen += len(ids)
+            cursor, entries = index.entries(lane, cursor)
+            removed += _sweep_page(index, entries)
+            seen += len(entries)
             if cursor:
                 self.cursors[lane] = cursor
             else:
@@ -81,13 +87,13 @@ class Sweep:
         return removed
 
 
-def _sweep_page(index: Index, lane: str, ids: list[uuid.UUID]) -> int:
-    found = statuses(ids)
-    doomed = [task_id for task_id in ids if found.get(task_id) is not Status.QUEUED]
+def _sweep_page(index: Index, entries: list[tuple[str, uuid.UUID]]) -> int:
+    found = statuses([task_id for _, task_id in entries])
+    doomed = [(address, task_id) for address, task_id in entries if found.get(task_id) is not Status.QUEUED]
     if not doomed:
         return 0
-    removed = index.remove_entries((lane, task_id) for task_id in doomed)
-    return removed - index.push(snapshot.refs(doomed))
+    removed = index.remove_entries(doomed)
+    return removed - index.push(snapshot.refs([task_id for _, task_id in doomed]))
 
 
 @dataclass(slots=True)

@@ -66,7 +66,7 @@ def test_lanes_queues_and_limits(scene: Scene, counted):
     assert index.queues() == ["default"]
     assert dict(index.lane_sizes()) == {LANE: 1 + len(JUNK)}
     assert index.limited() == {""}
-    assert index.entries(LANE) == (0, [scene.tasks["x"].id])
+    assert index.entries(LANE) == (0, [(LANE, scene.tasks["x"].id)])
     assert counted() == 3 + len(JUNK)
     scene.check()
 

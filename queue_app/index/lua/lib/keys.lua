@@ -16,7 +16,7 @@ local POISON = P .. ':requests:poison'   -- stream: quarantined requests, capped
 local QUEUES = P .. ':queues'            -- set: queues that have, or had, a lane
 local LIMITED = P .. ':limited'          -- set: queues that have limits
 local LIMITS = P .. ':limits'            -- set: gates of types and keys that have limits; 'u:queue' for its users
-local LEASES = P .. ':leases'            -- hash: leased id -> its lane
+local LEASES = P .. ':leases'            -- hash: leased id -> its address
 local PROFILES = P .. ':profiles'        -- set: profiles of registered workers
 local REFILLS = P .. ':refills'          -- zset: gate that waits for time only -> when it opens (us)
 local RESERVATIONS = P .. ':reservations'  -- hash: lane of a heavy task -> when it lapses (us) and the worker that drains
@@ -26,7 +26,8 @@ local function limit_key(g) return P .. ':limit:' .. g end              -- hash:
 local function weights_key(q) return P .. ':weights:' .. q end          -- hash: user or key of a fair queue -> share
 local function bucket_key(since, g) return P .. ':bucket:' .. since .. ':' .. g end  -- hash: used part of a rate
 local function lanes_key(q) return P .. ':lanes:' .. q end              -- set: lanes of a queue that hold tasks
-local function lane_key(l) return P .. ':lane:' .. l end                -- zset: id -> band * 10^13 + ms
+local function types_key(q) return P .. ':types:' .. q end              -- hash: task type -> its lanes in the queue
+local function lane_key(l) return P .. ':lane:' .. l end                -- zset: id, user and key -> band * 10^13 + ms
 local function queue_leases_key(q) return P .. ':leases:' .. q end      -- zset: leased id -> leased at (us)
 local function held_key(g) return P .. ':held:' .. g end                -- set: leased ids that passed a gate
 local function profile_key(p, part) return P .. ':profile:' .. p .. ':' .. part end

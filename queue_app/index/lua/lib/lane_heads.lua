@@ -22,8 +22,8 @@ local function move_to_group(p, q, lane, from, g)
   has_groups[p] = true
 end
 
--- Puts a lane at the score of its first task, for one profile that can run it. A lane of a limited type or key is grouped
--- from the start, one of a limited user when the user has no room.
+-- Puts a lane at the score of its first task, for one profile that can run it. A lane that a limit has opened is grouped behind
+-- that, one of a limited type or key behind this from the start, one of a limited user when the user has no room.
 local function place_lane(p, lane, score)
   local q = split_lane(lane)
   local g = group_of(p, lane)
@@ -33,9 +33,10 @@ local function place_lane(p, lane, score)
     return
   end
   local gates = gates_of(lane)
-  if g == '' and gates[1] and string.sub(gates[1], 1, 1) ~= 'u' then
-    move_to_group(p, q, lane, g, gates[1])
-    g = gates[1]
+  local behind = opener_of(lane) or (gates[1] and string.sub(gates[1], 1, 1) ~= 'u' and gates[1])
+  if g == '' and behind then
+    move_to_group(p, q, lane, g, behind)
+    g = behind
   end
   set_head(p, q, g, lane, score)
 end
@@ -43,6 +44,6 @@ end
 -- Puts a lane at the score of its first task, for every profile that can run it.
 local function refresh_lane(lane)
   local id, score = first_of(lane_key(lane))
-  if not id then redis.call('SREM', lanes_key((split_lane(lane))), lane) end
+  if not id then unlist_lane(lane) end
   for _, p in ipairs(profiles_for(lane)) do place_lane(p, lane, score) end
 end

@@ -1,21 +1,11 @@
---! include limits
--- The lane in which a task waits. Callers always name the user; this function drops the user if the queue has no lanes
--- for each user.
-local function lane_of(address)
-  local q, task_type, capabilities, user, key, weight = split_lane(address)
-  if user == '' or queue_policy(q).by_user then return address end
-  local lane = q .. '\31' .. task_type .. '\31' .. capabilities
-  if key == '' and weight == 1 then return lane end
-  return lane .. '\31\31' .. key .. '\31' .. string.format('%d', weight)
-end
-
+--! include places
 -- The user or key that takes turns in a fair queue, for tasks of this lane.
 local function turn_owner(fair, lane)
   local _, _, _, user, key = split_lane(lane)
   return fair == 'key' and key or user
 end
 
--- Writes leases: id, lane, id, lane, ... Redis stores a small hash as a list, which it reads through at each look-up. One
+-- Writes leases: id, address, id, address, ... Redis stores a small hash as a list, which it reads through at each look-up. One
 -- value longer than a list may hold turns the hash into a table, and it stays one.
 local function write_leases(leases)
   local is_new = redis.call('EXISTS', LEASES) == 0
@@ -25,12 +15,12 @@ local function write_leases(leases)
 end
 
 -- Removes leases from the gates that they passed; returns the gates that were full. The caller frees the slot of the queue.
--- `given` is the lane to use for an incomplete lease whose lane the index has lost.
+-- `given` is the address to use for an incomplete lease whose address the index has lost.
 local function leave_gates(ids, given)
   if not has_gate_limits() then return {} end
   local gone, opened = {}, {}
-  for i, lane in ipairs(redis.call('HMGET', LEASES, unpack(ids))) do
-    for _, g in ipairs(gates_of(lane or given)) do
+  for i, address in ipairs(redis.call('HMGET', LEASES, unpack(ids))) do
+    for _, g in ipairs(gates_of(address or given)) do
       gone[g] = gone[g] or {}
       table.insert(gone[g], ids[i])
     end

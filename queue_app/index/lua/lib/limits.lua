@@ -1,7 +1,8 @@
 --! include keys
 -- Limits, as set_limits.lua copied them from their rows. A task passes these gates at its start: everything ('a'), its
 -- queue ('q:name'), its task type ('t:name'), its concurrency key ('k:name') and, where the queue limits its users, its
--- user in that queue ('u:queue\30name'). All values are cached until the call ends.
+-- user in that queue ('u:queue\30name'). The pause and the throttle of a family of keys are a gate of their own too ('f:name'),
+-- behind which tasks of all its keys wait together. All values are cached until the call ends.
 local lane_parts = {}
 local function split_lane(lane)
   local parts = lane_parts[lane]
@@ -61,6 +62,10 @@ local function gate_policy(g)
   local policy
   if string.sub(g, 1, 1) == 'u' then
     policy = { cap = queue_policy(string.match(g, '^u:([^\30]*)\30')).per_user }
+  elseif string.sub(g, 1, 1) == 'f' then
+    local family = 'k:' .. string.sub(g, 3)
+    local general = has_limits(family) and family_policy(family) or NONE
+    policy = { paused = general.paused, throttled = general.throttled }
   elseif not has_gate_limits() then
     policy = {}
   else
@@ -80,7 +85,7 @@ local function gate_policy(g)
   return policy
 end
 
--- The gates of a lane that have limits, besides everything and its queue.
+-- The gates of an address, or of a lane by what its name gives, that have limits, besides everything and its queue.
 local lane_gates = {}
 local function gates_of(lane)
   local gates = lane_gates[lane]
@@ -89,7 +94,9 @@ local function gates_of(lane)
     if has_gate_limits() then
       local q, task_type, _, user, key = split_lane(lane)
       if has_limits('t:' .. task_type) then gates[1] = 't:' .. task_type end
-      if key ~= '' then
+      if string.sub(key, 1, 1) == '\30' then  -- a lane that a family has opened
+        gates[#gates + 1] = 'f:' .. string.sub(key, 2)
+      elseif key ~= '' then
         local family = family_of('k:' .. key)
         if has_limits('k:' .. key) or (family and has_limits(family)) then gates[#gates + 1] = 'k:' .. key end
       end

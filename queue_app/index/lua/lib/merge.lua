@@ -20,6 +20,7 @@ local function open_queue(q)
   rooms[q] = queue_room(q)
   if rooms[q] <= 0 then
     found.outdated[#found.outdated + 1] = q
+    spend()
   elseif queue_policy(q).fair then
     if not take_turn then prepare_fair_queues() end
     open[#open + 1] = open_fair_queue(q)
@@ -52,7 +53,7 @@ end
 local function merge(limit, slots)
   max_picks, free_slots = limit, slots
   open[1] = open_list('queues', heads_key(profile_of_claim))
-  while #picks < limit and free_slots > 0 and not found.short do
+  while #picks < limit and free_slots > 0 and not found.short and not found.unfinished do
     local best, second, at
     for i = 1, #open do
       local each = open[i]

@@ -23,11 +23,11 @@ end
 -- Lifts a waiting task to `place`; returns by how many bands. Returns nil if the task's present place does not come from
 -- its own place by promotion, or is above `place`: then the place is wrong, and push.lua corrects it.
 local promoted = { [2] = 0, [3] = 0, [4] = 0 }  -- band -> number of tasks that this call lifted out of it
-local function lift(lane, id, own, place)
-  local standing = tonumber(redis.call('ZSCORE', lane_key(lane), id) or nil)
+local function lift(lane, member, own, place)
+  local standing = tonumber(redis.call('ZSCORE', lane_key(lane), member) or nil)
   if not standing or standing < place or standing > own or (own - standing) % 1e13 ~= 0 then return nil end
   if standing == place then return 0 end
-  redis.call('ZADD', lane_key(lane), exact(place), id)
+  redis.call('ZADD', lane_key(lane), exact(place), member)
   local from, to = math.floor(standing / 1e13), math.floor(place / 1e13)
   for band = from, to + 1, -1 do promoted[band] = promoted[band] + 1 end
   return from - to

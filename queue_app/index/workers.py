@@ -1,0 +1,127 @@
+"""Workers in the index: their profiles, and how they are woken."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from itertools import batched
+from typing import Any, NamedTuple, cast
+
+from queue_app.index.client import in_one_write, longest_wait, text, translated
+from queue_app.index.lazy import redis
+from queue_app.index.leases import BATCH, Leases, readable
+from queue_app.index.profile import Profile
+
+#: Seconds until a notification that its worker did not read is deleted.
+NOTIFICATION_SECONDS = 60
+#: Answer of ``lua/register.lua``.
+FORGET_FIRST = 2
+
+
+class Generation(NamedTuple):
+    """The generation that the index carries; ``state`` is ready, rebuilding or missing."""
+
+    number: int
+    state: str
+    owner: str = ""  # identity of the database to which the index belongs; empty: of none, or not asked for
+
+
+class Workers(Leases):
+    """The part of the index that knows workers."""
+
+    def queues(self) -> list[str]:
+        """Return the queues that have, or had, tasks in the index."""
+        with translated("queues", self.alias):
+            names = cast("set[bytes]", self._client.smembers(self.keys.queues))
+        return sorted(self._names(self.keys.queues, names))
+
+    def register(self, profile: Profile, worker_id: uuid.UUID) -> None:
+        """Register a worker, and build the heads of its profile unless they are complete."""
+        args: list[Any] = [profile.id, str(worker_id)]
+        for names in (profile.queues, profile.task_types, profile.capabilities):
+            args += (len(names), *names)
+        while (answer := self._call("register", *args, profile.slots or "")) == FORGET_FIRST:
+            self._forget_heads(profile.id)
+        queues = self.queues() if answer else []
+        for number, queue in enumerate(queues, 1):
+            self._scan("build_heads", profile.id, int(number == len(queues)), queue)
+
+    def unregister(self, profile_id: str, worker_id: uuid.UUID) -> None:
+        """Forget a worker; its profile goes with the last worker that has it."""
+        if self._call("unregister", profile_id, str(worker_id)):
+            self._forget_heads(profile_id)
+
+    def _forget_heads(self, profile_id: str) -> None:
+        for queue in self.queues():
+            self._scan("forget_heads", profile_id, "", queue)
+        self._scan("forget_heads", profile_id, 1, "")
+
+    def registered(self) -> list[tuple[str, uuid.UUID]]:
+        """Return (profile, id) of every registered worker."""
+        pairs: dict[tuple[str, bytes], uuid.UUID] = {}
+        for profile, worker in batched(self._call("registered"), 2):
+            try:
+                pairs[profile.decode(), worker] = uuid.UUID(worker.decode())
+            except ValueError:
+                self._drop("SREM", self.keys.profile(text(profile), "workers"), [worker])
+        return [(profile, worker_id) for (profile, _), worker_id in pairs.items()]
+
+    def profiles(self) -> tuple[Generation, dict[str, bool]]:
+        """Return the generation, the registered profiles, and whether all parts of each are there."""
+        with translated("profiles", self.alias):
+            names = cast("list[bytes]", list(self._client.smembers(self.keys.profiles)))
+            with self._client.pipeline(transaction=False) as pipe:
+                pipe.hmget(self.keys.generation, "number", "state")
+                for name in names:
+                    for part in ("queues", "types", "capabilities", "workers"):
+                        pipe.smembers(self.keys.profile(text(name), part))
+                    pipe.get(self.keys.profile(text(name), "slots"))
+                (number, state), *found = pipe.execute()
+        parts = zip(names, batched(found, 5), strict=True)
+        with readable("profiles"):
+            generation = Generation(int(number or 0), text(state or b"missing"))
+        return generation, {text(name): _is_intact(name, each) for name, each in parts}
+
+    def audit(self, profile: str, queue: str, cursor: int) -> tuple[int, str]:
+        """Look for lanes that a profile can run and no claim would find; return (next cursor, what is wrong)."""
+        following, found = self._call("audit", profile, queue, cursor)
+        return int(following), text(found)
+
+    def unserved_types(self, profile: Profile) -> set[str]:
+        """Return the task types that wait in the profile's queues but are not among its types."""
+        queues = [queue for queue in self.queues() if not profile.queues or queue in profile.queues]
+        found = (self._call("unserved_types", profile.id, *batch) for batch in batched(queues, BATCH))
+        return {text(name) for reply in found for name in reply}
+
+    def wait_for_wake(self, worker_id: uuid.UUID, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for a wake-up call or a notification; return whether one came."""
+        keys = [self.keys.tell(str(worker_id)), self.keys.wake(str(worker_id))]
+        with translated("wait", self.alias):
+            try:
+                return self._client.blpop(keys, timeout=min(timeout, longest_wait(self._client))) is not None
+            except redis.TimeoutError:  # the network was slow
+                return False
+
+    def notify_workers(self, worker_ids: Iterable[uuid.UUID]) -> None:
+        """Let workers read their rows now: one of their tasks was cancelled, or the index is new."""
+        commands: list[Sequence[Any]] = []
+        for key in (self.keys.tell(str(worker_id)) for worker_id in worker_ids):
+            commands += (("RPUSH", key, "1"), ("EXPIRE", key, NOTIFICATION_SECONDS))
+        if commands:
+            with translated("tell", self.alias):
+                in_one_write(self._client, *commands)
+
+    def wake_idle(self) -> int:
+        """Wake one idle worker of every profile that has work; return how many."""
+        return int(self._call("wake_idle"))
+
+
+def _is_intact(name: bytes, parts: Sequence[Any]) -> bool:
+    """Whether the parts of a profile give its id, and it has a worker."""
+    *sets, workers, slots = parts
+    try:
+        queues, types, capabilities = ([item.decode() for item in each] for each in sets)
+        found = Profile.of(queues, types, capabilities, int(slots) if slots else None)
+        return bool(workers) and found.id == name.decode()
+    except ValueError:
+        return False
