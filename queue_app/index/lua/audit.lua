@@ -68,7 +68,7 @@ for _, lane in ipairs(page[2]) do
   types[task_type] = true
   local id, score = first_of(lane_key(lane))
   if not id then
-    unlist_lane(lane)
+    unlist_lane(lane, q)
   elseif can_run(p, lane) then
     found = found or wrong_with_lane(lane, score)
   end

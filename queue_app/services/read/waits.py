@@ -1,7 +1,8 @@
 """Why the queued tasks of each queue wait, counted by reason, the longest wait first.
 
-The index has one lane for all tasks that the same workers can run, with its size and its oldest task; where keys or users are
-limited, it tells the first ones apart. So the cost depends on the number of lanes, not of tasks. While Redis is away, one query groups the rows.
+The index has one lane for all tasks that the same workers can run, with its size and its oldest task; where keys or
+users are limited, it tells the first ones apart. So the cost depends on the number of lanes, not of tasks. While Redis
+is away, one query groups the rows.
 The reasons are those of ``explain`` that limits, pauses and workers cause; what stops everything is not repeated.
 """
 

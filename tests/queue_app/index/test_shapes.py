@@ -137,9 +137,7 @@ def test_one_more_worker_of_a_profile_builds_nothing(scene: Scene, monkeypatch):
     assert drain(scene, hand)[0] == ["x"]
 
 
-def test_a_profile_that_is_half_forgotten_is_forgotten_before_it_is_used_again(
-    scene: Scene, monkeypatch
-):
+def test_a_profile_that_is_half_forgotten_is_forgotten_before_it_is_used_again(scene: Scene, monkeypatch):
     index = scene.index
     index.set_limits("k:c", Limits(max_concurrent=1, paused=True))
     scene.push(*keyed(scene, 3))

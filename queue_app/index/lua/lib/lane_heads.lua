@@ -44,6 +44,6 @@ end
 -- Puts a lane at the score of its first task, for every profile that can run it.
 local function refresh_lane(lane)
   local id, score = first_of(lane_key(lane))
-  if not id then unlist_lane(lane) end
+  if not id then unlist_lane(lane, (split_lane(lane))) end
   for _, p in ipairs(profiles_for(lane)) do place_lane(p, lane, score) end
 end

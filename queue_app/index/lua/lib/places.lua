@@ -99,6 +99,6 @@ local function list_lane(lane)
   redis.call('SADD', QUEUES, q)
   return is_new
 end
-local function unlist_lane(lane)
-  if redis.call('SREM', lanes_key((split_lane(lane))), lane) == 1 then count_lane(lane, -1) end
+local function unlist_lane(lane, q)
+  if redis.call('SREM', lanes_key(q), lane) == 1 then count_lane(lane, -1) end
 end
