@@ -240,13 +240,11 @@ def nobody_knows(plant: Plant) -> Iterator[None]:
 
 
 @contextmanager
-def _damaged(plant: Plant, times: int) -> Iterator[None]:
-    """Let the index lose the lists in which workers look for lanes, while the reconciler rests."""
-    with plant.without("scheduler"):
-        pass
+def stalls_again(plant: Plant) -> Iterator[None]:
+    """Let the index lose what workers look through, three times, while the reconciler rests: the watchdog ends it."""
     plant.processes["scheduler"].kill()
     plant.processes["scheduler"] = plant.run.fleet.scheduler(**QUICK, **stalls.NO_RECONCILER)
-    for number in range(times):
+    for number in range(3):
         if number:
             eventually(lambda: stalls.levels() == {Level.OK}, "the watchdog has ended it", PATIENCE)
         stalls.lose_heads(plant.run, plant.processes["worker 1"])
@@ -254,23 +252,6 @@ def _damaged(plant: Plant, times: int) -> Iterator[None]:
     yield
     with plant.without("scheduler"):
         pass
-
-
-@contextmanager
-def stalls_again(plant: Plant) -> Iterator[None]:
-    """Damage the index three times: each time the watchdog ends the stall."""
-    with _damaged(plant, 3):
-        yield
-
-
-@contextmanager
-def stall_stays(plant: Plant) -> Iterator[None]:
-    """Damage the index while another process holds the lock of the rebuild."""
-    token = uuid.uuid4().hex
-    eventually(lambda: get_index().lock("rebuild", token, 600), "the lock is ours")
-    with _damaged(plant, 1):
-        yield
-        get_index().lock("rebuild", token, 0)
 
 
 @contextmanager
@@ -317,7 +298,6 @@ SCENES: list[tuple[str, Callable[[Plant], AbstractContextManager[None]], tuple[s
     ("a task that no worker knows", nobody_knows, ("TaskQueueNotConsumed",)),
     # The watchdog waits as long as ever, so in the hurry of the rules each stall lasts long enough for the first alert.
     ("the index is damaged three times", stalls_again, ("TaskQueueStalled", "TaskQueueStallsAgain")),
-    ("the index is damaged, and the rebuild hangs", stall_stays, ("TaskQueueStalled",)),
     ("a schedule's tasks fail for good", schedule_fails, ("TaskQueueScheduleFails",)),
     ("a schedule's row is locked", schedule_overdue, ("TaskQueueScheduleOverdue",)),
 ]
