@@ -131,8 +131,14 @@ def check_range(field: str, value: datetime | None) -> None:
         raise InvalidTaskData(field, message, code="date_out_of_range")
 
 
+#: Files beside those of the zones; each machine may have others.
+_NO_ZONES: Final = {"localtime", "posixrules", "Factory"}
+
+
 def _check_zone(zone: str) -> None:
     try:
+        if zone in _NO_ZONES:
+            raise KeyError(zone)
         ZoneInfo(zone)
     except Exception:  # noqa: BLE001 - zoneinfo raises many kinds: of files, keys and values
         message = f'{zone!r:.60} is not a time zone; use a name such as "Europe/Berlin" or "UTC".'

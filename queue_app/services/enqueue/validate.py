@@ -225,7 +225,7 @@ def check_text(value: Any, field: str, limit: int, *, allow_blank: bool = False)
     """Return ``value`` if it is visible text of at most ``limit`` characters."""
     if not isinstance(value, str):
         raise InvalidTaskData(field, f"{field} must be a string.", code="string_expected")
-    if not (value or allow_blank):
+    if not (value.strip(" ") or allow_blank):
         raise InvalidTaskData(field, f"{field} must not be empty.", code="blank")
     if len(value) > limit:
         raise InvalidTaskData(field, f"{field} has {len(value)} characters; the limit is {limit}.", limit=limit)

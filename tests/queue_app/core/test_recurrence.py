@@ -100,6 +100,7 @@ def test_a_daily_tick_comes_once_on_every_date(zone):
         ({"cron": "daily"}, "cron", "five fields"),
         ({"cron": "@daily", "zone": "Berlin"}, "zone", "Europe/Berlin"),
         ({"cron": "@daily", "zone": "../../etc/passwd"}, "zone", "not a time zone"),
+        ({"cron": "@daily", "zone": "localtime"}, "zone", "not a time zone"),
         ({"cron": "@daily", "every": 60}, "cron", "one of"),
         ({}, "cron", "one of"),
         ({"every": 0}, "every", "from 1"),

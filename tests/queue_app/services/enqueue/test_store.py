@@ -309,6 +309,7 @@ BAD = {
     "time is a date": ({"run_after": datetime(2030, 1, 1, tzinfo=UTC).date()}, "run_after", "datetime_expected"),
     "time is a number": ({"run_after": 1893456000}, "run_after", "datetime_expected"),
     "key empty": ({"idempotency_key": ""}, "idempotency_key", "blank"),
+    "key of blanks": ({"idempotency_key": "  "}, "idempotency_key", "blank"),
     "key too long": ({"idempotency_key": "k" * 65}, "idempotency_key", "invalid"),
     "key with ESC": ({"idempotency_key": "\x1b[0m"}, "idempotency_key", "invalid_characters"),
     "args a text": ({"args": "abc"}, "args", "list_expected"),
