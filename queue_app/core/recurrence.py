@@ -137,9 +137,7 @@ _NO_ZONES: Final = {"localtime", "posixrules", "Factory"}
 
 def _check_zone(zone: str) -> None:
     try:
-        if zone in _NO_ZONES:
-            raise KeyError(zone)
-        ZoneInfo(zone)
+        ZoneInfo("" if zone in _NO_ZONES else zone)
     except Exception:  # noqa: BLE001 - zoneinfo raises many kinds: of files, keys and values
         message = f'{zone!r:.60} is not a time zone; use a name such as "Europe/Berlin" or "UTC".'
         raise InvalidTaskData("zone", message, code="unknown_zone") from None

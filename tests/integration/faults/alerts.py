@@ -241,13 +241,13 @@ def nobody_knows(plant: Plant) -> Iterator[None]:
 
 @contextmanager
 def stalls_again(plant: Plant) -> Iterator[None]:
-    """Let the index lose what workers look through, three times, while the reconciler rests: the watchdog ends it."""
+    """Let the index, but not the rows, say three times that all is paused, while only the watchdog repairs."""
     plant.processes["scheduler"].kill()
     plant.processes["scheduler"] = plant.run.fleet.scheduler(**QUICK, **stalls.NO_RECONCILER)
     for number in range(3):
         if number:
             eventually(lambda: stalls.levels() == {Level.OK}, "the watchdog has ended it", PATIENCE)
-        stalls.lose_heads(plant.run, plant.processes["worker 1"])
+        stalls.pause_the_index_only(plant.run, plant.processes["worker 1"])
         eventually(lambda: Level.FAIL in stalls.levels(), "the watchdog notices", PATIENCE)
     yield
     with plant.without("scheduler"):
