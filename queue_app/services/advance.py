@@ -67,16 +67,18 @@ def share(workflows: Iterable[uuid.UUID | None]) -> set[uuid.UUID]:
     return found
 
 
-def advance(changes: Changes) -> None:
+def advance(changes: Changes) -> set[uuid.UUID]:
     """Let the workflows go on whose tasks changed to these states in this transaction.
 
-    The caller holds the locks of the workflows. Tasks in no workflow may be among them.
+    Returns the tasks that were queued or scheduled and must wait for the end of a pause. The caller holds the locks of
+    the workflows. Tasks in no workflow may be among them.
     """
+    held: set[uuid.UUID] = set()
     counts: Counter[tuple[uuid.UUID, int]] = Counter()
     if undone := [task_id for task_id, status in changes.items() if status is not Status.COMPLETED]:
         counts.update(rows.drop_added(undone))
     if again := [task_id for task_id, status in changes.items() if status in {Status.QUEUED, Status.SCHEDULED}]:
-        rows.close_paused(again)
+        held = rows.close_paused(again)
     ended = {task_id: status for task_id, status in changes.items() if status in TERMINAL}
     opened: set[uuid.UUID] = set()
     while ended or counts:
@@ -87,6 +89,7 @@ def advance(changes: Changes) -> None:
         counts.clear()
     if opened:
         open_tasks(opened)
+    return held
 
 
 def advance_returned(returned: Iterable[Returned]) -> set[uuid.UUID]:

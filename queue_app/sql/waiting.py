@@ -11,6 +11,7 @@ from queue_app.sql.claim import fetch_locked
 from queue_app.sql.columns import REF
 from queue_app.sql.comparison import Cursor
 from queue_app.sql.database import fetch_all
+from queue_app.sql.workflow_advance import TRY_SHARE
 
 #: Condition for scheduled tasks whose time has come within the last minute, or comes later.
 RECENTLY: Final = "run_after > statement_timestamp() - interval '1 minute'"
@@ -24,6 +25,7 @@ WITH due AS (
 ), late AS (
     SELECT id, run_after FROM queue_app_task AS t
     WHERE {TIMED_OUT} AND run_after <= statement_timestamp()
+        AND (t.workflow_id IS NULL OR {TRY_SHARE.format(id="t.workflow_id")})
         AND EXISTS (SELECT FROM queue_app_stepresult AS step WHERE step.task_id = t.id AND step.done_at IS NULL)
     ORDER BY run_after LIMIT %s FOR UPDATE SKIP LOCKED
 ), placed AS (

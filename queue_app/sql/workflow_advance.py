@@ -19,6 +19,8 @@ type EdgeRow = tuple[uuid.UUID, uuid.UUID, int, str]  # before, after, shard, co
 
 #: First half of the keys of the advisory locks; the other half is a hash of the workflow.
 _LOCKS: Final = 0x7461736B
+#: Condition that shares the lock of a workflow, or is false if another transaction has it alone.
+TRY_SHARE: Final = f"pg_try_advisory_xact_lock_shared({_LOCKS}, hashtext({{id}}::text))"
 _KEYS: Final = "SELECT DISTINCT hashtext(id::text) AS key FROM unnest(%s::uuid[]) AS flow (id) ORDER BY key"
 _SHARE: Final = f"SELECT pg_advisory_xact_lock_shared({_LOCKS}, key) FROM ({_KEYS} OFFSET 0) AS keys"
 _LOCK: Final = f"SELECT pg_advisory_xact_lock({_LOCKS}, key) FROM ({_KEYS} OFFSET 0) AS keys"
@@ -146,9 +148,9 @@ def open_tasks(ids: Collection[uuid.UUID]) -> list[tuple[Status, TaskRef]]:
     return [(Status(status), TaskRef.from_row(row)) for status, *row in found]
 
 
-def close_paused(ids: Collection[uuid.UUID]) -> int:
-    """Block the queued and scheduled tasks among ``ids`` whose workflow is paused; return how many."""
-    return len(fetch_all(_CLOSE.format(held="flow.paused"), [list(ids)]))
+def close_paused(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
+    """Block the queued and scheduled tasks among ``ids`` whose workflow is paused; return them."""
+    return {row[0] for row in fetch_all(_CLOSE.format(held="flow.paused"), [list(ids)])}
 
 
 def close_held(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:

@@ -17,6 +17,7 @@ from queue_app.core.payload import dump_json
 from queue_app.core.signals import check_payload
 from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.exceptions import InvalidTransition, TaskNotFound
+from queue_app.services.advance import advance, changing
 from queue_app.services.enqueue.validate import check_signal_name
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit
@@ -46,11 +47,13 @@ def signal(task: Id, name: str, payload: Any = None, *, by: str = "") -> Sent:
     waits = [one for one in awaited(task_id) if one.signal == name]
     for one in waits:
         check_payload(one.fields, payload)
-    stored = rows.send(task_id, name, text, by)
-    if stored is None:
-        raise _refusal(task_id)
-    signal_id, woken = stored
-    if woken is not None:
+    with changing([task_id]) as workflows:
+        stored = rows.send(task_id, name, text, by)
+        if stored is None:
+            raise _refusal(task_id)
+        signal_id, woken = stored
+        is_held = woken is not None and bool(workflows) and bool(advance({woken.id: Status.QUEUED}))
+    if woken is not None and not is_held:
         push_on_commit([woken.entry], events=events.of_queued_again([woken]))
     return Sent(signal_id, woken is not None)
 

@@ -27,12 +27,13 @@ from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.index import Index, get_index
 from queue_app.models import PriorityPolicy
+from queue_app.services.advance import advance
 from queue_app.services.notify import events
 from queue_app.services.notify.index import notify_index
 from queue_app.services.upkeep import jobs
 from queue_app.sql import waiting
 from queue_app.sql.comparison import Cursor
-from queue_app.sql.database import alias, clock
+from queue_app.sql.database import alias, atomic, clock
 
 JOB = "promote"
 BUDGET_SECONDS = 5.0
@@ -157,7 +158,11 @@ def make_due(*, limit: int = DUE_BATCH, recent: bool = False) -> int:
     Safe to run twice at once: rows that another process has locked are skipped. After a crash between row and
     index the reconciler pushes the queued tasks.
     """
-    tasks = waiting.make_due(limit, recent=recent)
+    with atomic():
+        tasks = waiting.make_due(limit, recent=recent)
+        of_workflow = [task.id for task in tasks if task.workflow_id is not None]
+        held = advance(dict.fromkeys(of_workflow, Status.QUEUED)) if of_workflow else set[uuid.UUID]()
+        tasks = [task for task in tasks if task.id not in held]
     if tasks:
         notify_index(Index.push, "push", tasks)
         if transition_log.enabled():
