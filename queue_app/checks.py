@@ -305,6 +305,15 @@ def check_probes(**_: Any) -> list[CheckMessage]:
 
 
 @register("taskqueue")
+def check_hooks(**_: Any) -> list[CheckMessage]:
+    """Report hooks that cannot be imported (E015)."""
+    from queue_app.hooks import problems  # noqa: PLC0415 - it imports the registry
+
+    hint = "Name subclasses of queue_app.hooks.Hook by their dotted paths."
+    return [Error(problem, hint=hint, id="queue_app.E015") for problem in problems()]
+
+
+@register("taskqueue")
 def check_schedules(**_: Any) -> list[CheckMessage]:
     """Report schedules that the code declares with invalid values (E013)."""
     from queue_app.schedules import declared  # noqa: PLC0415 - it imports the project's tasks

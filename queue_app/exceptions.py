@@ -251,6 +251,10 @@ class Discard(TaskControl):
     """End the task as failed, without further retries."""
 
 
+class Veto(TaskQueueError, Discard, code="vetoed"):
+    """Raised by a hook: refuse an enqueue, or end the task as failed instead of running it."""
+
+
 class Snooze(TaskControl):
     """Schedule the task again in ``seconds``; no retry is used up."""
 

@@ -80,6 +80,7 @@ class TaskOptions(TypedDict, total=False):
     weight: int
     sensitive: Sequence[str]
     unique: Unique | bool | None
+    hooks: Sequence[Any]
 
 
 class DecoratorOptions(TaskOptions, total=False):
@@ -121,7 +122,8 @@ class QueueTask[**P, R](_Base[P, R]):
       dotted path; the function may then move or be renamed; only in the decorator;
     - ``sensitive``: names of parameters, at any depth, whose values are masked wherever they
       are displayed; only in the decorator, as it applies to all tasks of the function;
-    - ``unique``: ``True`` or a ``Unique`` rule: while one task stands, no second one like it is stored.
+    - ``unique``: ``True`` or a ``Unique`` rule: while one task stands, no second one like it is stored;
+    - ``hooks``: hooks around enqueue and run, after those of the setting ``HOOKS``; only in the decorator.
     """
 
     capabilities: Sequence[str] = ()
@@ -137,6 +139,7 @@ class QueueTask[**P, R](_Base[P, R]):
     task_type: str = ""
     sensitive: Sequence[str] = ()
     unique: Unique | bool | None = None
+    hooks: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None:
@@ -159,6 +162,8 @@ class QueueTask[**P, R](_Base[P, R]):
         own: object = self.task_type
         if not isinstance(own, str) or not _TYPE.fullmatch(own):
             raise InvalidTask(f"task_type must be a name such as 'process_video', not {own!r:.60}.")
+        if self.hooks:
+            object.__setattr__(self, "hooks", _hooks(self.hooks))
         Task.__post_init__(self)
         registry.register(self)
 
@@ -173,7 +178,7 @@ class QueueTask[**P, R](_Base[P, R]):
     ) -> Self:
         """Return a copy with other defaults; raise ``TypeError`` for an unknown option."""
         _check_names(options)
-        for name in ("backoff", "sensitive", "task_type"):
+        for name in ("backoff", "sensitive", "task_type", "hooks"):
             if name in options:
                 raise TypeError(
                     f"{name} can be set in the decorator only: a stored task knows its function, not its copy."
@@ -215,6 +220,15 @@ def _rule(task: QueueTask[..., Any]) -> Unique | None:
     except InvalidTaskData as error:
         raise InvalidTask(str(error)) from None
     return rule
+
+
+def _hooks(given: Any) -> tuple[Any, ...]:
+    from queue_app.hooks import resolve  # noqa: PLC0415 - it imports this module's registry
+
+    try:
+        return resolve(given)
+    except InvalidTaskData as error:
+        raise InvalidTask(str(error)) from None
 
 
 def _names(given: Any) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from queue_app.backend import has_receivers
 from queue_app.core.records import Outcome
 from queue_app.core.signatures import check_arguments
 from queue_app.exceptions import Snooze, Suspended, Throttle
+from queue_app.hooks import around_run, enter_async
 from queue_app.registry import AnyTask
 from queue_app.services.enqueue.validate import result_text
 from queue_app.tasks import AnyResult
@@ -107,8 +108,9 @@ class Executor:
 
     def _complete(self, held: ClaimedAttempt, call: _Call, function: Callable[[], Any]) -> str | None:
         """Call the function; return its result as JSON text, ``None`` for null."""
+        text = None  # the result if a hook suppresses an error
         try:
-            with interruption_first(held):
+            with interruption_first(held), around_run(held.task):
                 text = _end(held, function())
         except (Snooze, Suspended, Throttle):  # the task will run again later; it has not ended
             raise
@@ -121,9 +123,12 @@ class Executor:
     async def _acomplete(self, held: ClaimedAttempt, call: _Call) -> str | None:
         """Do the same as ``_complete`` for a coroutine function."""
         may_block = call.seen is not None and has_receivers(task_finished, logging.ERROR)
+        text = None
         try:
             with interruption_first(held):
-                text = _end(held, await call.task.func(*call.args, **call.kwargs))
+                async with AsyncExitStack() as stack:
+                    await enter_async(stack, held.task)
+                    text = _end(held, await call.task.func(*call.args, **call.kwargs))
         except (Snooze, Suspended, Throttle, GeneratorExit):
             raise
         except BaseException as error:

@@ -27,12 +27,14 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
     detail: dict[str, Any] = {"may_view_payload": may_view_payload}
     secrets: frozenset[str] = frozenset()
     if may_view_payload:
-        secrets, args, parameters = displayed_payload(task.task_type, TaskPayload.objects.filter(pk=task.pk).first())
+        payload = TaskPayload.objects.filter(pk=task.pk).first()
+        secrets, args, parameters = displayed_payload(task.task_type, payload)
         result = TaskResult.objects.filter(pk=task.pk).first()
         progress, logs = progress_and_logs(task, secrets)
         detail |= {
             "parameters": pretty(parameters) if parameters else "",
             "args": pretty(args) if args else "",
+            "metadata": pretty(redact_value(payload.metadata, secrets)) if payload and payload.metadata else "",
             "result": pretty(redact_value(result.value, secrets)) if result else None,
             "progress": progress,
             "logs": logs,

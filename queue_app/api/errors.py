@@ -76,6 +76,7 @@ RULES: Final = (
     Rule(own.UserLimitExceeded, 429),
     Rule(own.IdempotencyConflict, 409),
     Rule(own.UniqueConflict, 409),
+    Rule(own.Veto, 403),
     Rule(own.TokenRefused, 401),
     Rule(own.OutOfScope, 403),
     Rule(own.WorkerNotFound, 404),

@@ -105,8 +105,8 @@ HEARTBEAT_REPLY: Final = Shape("cancel", "lost", "drain", "unserved")
 CLAIMED: Final = Shape(
     "task_id", "attempt", "task_type", "queue", "priority", "required_capabilities", "user", "args", "parameters",
     "timeout_seconds", "retry_count", "max_retries", "retry_delay", "concurrency_key", "weight", "created_at",
-    "queued_at", "started_at", "trace_id", "traceparent", task_id="id", required_capabilities="capabilities",
-    timeout_seconds="timeout", retry_count="failures",
+    "queued_at", "started_at", "trace_id", "traceparent", "metadata", task_id="id",
+    required_capabilities="capabilities", timeout_seconds="timeout", retry_count="failures",
 )  # fmt: skip
 
 
@@ -116,6 +116,7 @@ def claimed(task: ClaimedTask) -> dict[str, Any]:
         "priority": Band(task.priority).label,
         "args": json.loads(task.args),
         "parameters": json.loads(task.parameters),
+        "metadata": None if task.metadata is None else json.loads(task.metadata),
     }
 
 
@@ -136,6 +137,7 @@ def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
         "payload_hidden": not visible,
         "parameters": parameters if visible else None,
         "args": args if visible else None,
+        "metadata": redact_value(found.metadata, secrets) if visible else None,
         "attempts": [
             ATTEMPT(attempt)
             | {

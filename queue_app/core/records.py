@@ -42,6 +42,7 @@ class NewTask:
     concurrency_key: str | None = None
     weight: int | None = None
     unique: "Unique | None" = None  # the rule of the registered task applies only to submissions
+    metadata: dict[str, Any] | None = None  # of the original of a copy; None: hooks decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class TaskRow(NamedTuple):
     spec: TaskSpec
     args: str = "[]"  # JSON text
     parameters: str = "{}"  # JSON text
+    metadata: str | None = None  # JSON text of what hooks added
 
 
 class Enqueued(NamedTuple):
@@ -217,6 +219,7 @@ class ClaimedTask:
     trace: str | None = None  # W3C traceparent of the caller
     leased_at: int = 0  # stamp of the lease that it was granted under (index time, µs)
     workflow_id: uuid.UUID | None = None
+    metadata: str | None = None  # JSON text of what hooks added at the enqueue
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Self:

@@ -457,6 +457,7 @@ class Migration(migrations.Migration):
                 ('task', models.OneToOneField(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='payload', serialize=False, to='queue_app.task')),
                 ('args', models.JSONField(default=list)),
                 ('parameters', models.JSONField(default=dict)),
+                ('metadata', models.JSONField(blank=True, null=True)),
                 ('trace', models.CharField(blank=True, max_length=55, null=True)),
             ],
         ),

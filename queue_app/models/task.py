@@ -207,6 +207,7 @@ class TaskPayload(models.Model):
     )
     args = models.JSONField(default=list)
     parameters = models.JSONField(default=dict)
+    metadata = models.JSONField(null=True, blank=True)  # what hooks added at the enqueue
     trace = models.CharField(max_length=55, null=True, blank=True)  # noqa: DJ001 - W3C traceparent; null: no trace
 
     class Meta:

@@ -47,12 +47,19 @@ _OPTIONS: Final = {
 }
 #: For ``ClaimedTask.from_row``, with the table ``payload``.
 CLAIMED: Final = _of(
-    ClaimedTask, **_OPTIONS, args="payload.args", parameters="payload.parameters", trace="payload.trace"
+    ClaimedTask,
+    **_OPTIONS,
+    args="payload.args",
+    parameters="payload.parameters",
+    trace="payload.trace",
+    metadata="payload.metadata",
 )
 #: The caller's trace context, without the table ``payload``.
 TRACE: Final = "(SELECT trace FROM queue_app_taskpayload WHERE task_id = t.id)"
 #: For ``ClaimedTask.from_row`` where the payload does not matter.
-CLAIMED_WITHOUT_PAYLOAD: Final = _of(ClaimedTask, **_OPTIONS, args="'[]'", parameters="'{}'", trace=TRACE)
+CLAIMED_WITHOUT_PAYLOAD: Final = _of(
+    ClaimedTask, **_OPTIONS, args="'[]'", parameters="'{}'", trace=TRACE, metadata="NULL"
+)
 
 INSERT_ATTEMPTS: Final = """INSERT INTO queue_app_taskattempt
         (task_id, attempt, worker_id, started_at, finished_at, exception_class, message, traceback)"""

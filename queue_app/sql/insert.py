@@ -47,8 +47,8 @@ WITH task AS (
     {{on_conflict}}
     RETURNING id, status, created_at, queued_at
 ), payload AS (
-    INSERT INTO queue_app_taskpayload (task_id, args, parameters, trace)
-    SELECT id, %s::jsonb, %s::jsonb, %s::text FROM task
+    INSERT INTO queue_app_taskpayload (task_id, args, parameters, trace, metadata)
+    SELECT id, %s::jsonb, %s::jsonb, %s::text, %s::jsonb FROM task
 )
 SELECT status, created_at, queued_at FROM task
 """
@@ -99,7 +99,7 @@ def insert_one(row: TaskRow, *, admitted: bool = False, at: datetime | None = No
 
 def values(row: TaskRow, *of_condition: Any) -> list[Any]:
     """Return the parameters of ``insert_where``."""
-    return [row.id, *spec_values(row.spec), *of_condition, row.args, row.parameters, trace.of_caller()]
+    return [row.id, *spec_values(row.spec), *of_condition, row.args, row.parameters, trace.of_caller(), row.metadata]
 
 
 def spec_values(spec: TaskSpec) -> list[Any]:

@@ -15,8 +15,7 @@ from queue_app.sql.insert import SPEC_COLUMNS, LimitApplies, clock_and_limits, s
 _COPY_TASK: Final = f"""
 COPY queue_app_task ({", ".join(SPEC_COLUMNS)}, attempt, failures, created_at, id, status, queued_at) FROM STDIN
 """
-_COPY_PAYLOAD: Final = "COPY queue_app_taskpayload (task_id, args, parameters) FROM STDIN"
-_COPY_TRACED_PAYLOAD: Final = "COPY queue_app_taskpayload (task_id, args, parameters, trace) FROM STDIN"
+PAYLOAD_COLUMNS: Final = "task_id, args, parameters"
 #: Time between two tasks that are queued together and must keep their order: the resolution of a score.
 STEP: Final = timedelta(microseconds=8)
 #: Rows per message to the server, which stores them while the client writes the next message.
@@ -63,12 +62,12 @@ def insert_calls[T](
         ids = as_digits([row.id for row in rows])
         # Django's cursors do not translate errors of the driver in COPY.
         with connection().wrap_database_errors, connection().cursor() as cursor:
-            traceparent = trace.of_caller()
             with cursor.copy(_COPY_TASK) as copy:
                 for text in in_chunks(_task_lines(ids, stored, clock)):
                     copy.write(text)
-                texts = list(in_chunks(payload_lines(ids, payloads(), traceparent)))
-            with cursor.copy(_COPY_PAYLOAD if traceparent is None else _COPY_TRACED_PAYLOAD) as copy:
+                more, ends = payload_extras(rows)
+                texts = list(in_chunks(payload_lines(ids, payloads(), ends)))
+            with cursor.copy(f"COPY queue_app_taskpayload ({PAYLOAD_COLUMNS}{more}) FROM STDIN") as copy:
                 for text in texts:
                     copy.write(text)
                 made = make(stored)
@@ -110,10 +109,17 @@ def _task_lines(ids: Sequence[str], stored: Sequence[Enqueued], clock: datetime)
         yield prefix + digits + waiting
 
 
-def payload_lines(ids: Sequence[str], payloads: Iterable[tuple[str, str]], traceparent: str | None) -> Iterator[str]:
+def payload_extras(rows: Sequence[TaskRow]) -> tuple[str, Iterable[str]]:
+    """Return the names of the columns that only some payloads have, and the end of each line with their values."""
+    traceparent = trace.of_caller()
+    if traceparent is None and all(row.metadata is None for row in rows):
+        return "", repeat("\n")
+    return ", trace, metadata", (f"\t{field(traceparent)}\t{field(row.metadata)}\n" for row in rows)
+
+
+def payload_lines(ids: Sequence[str], payloads: Iterable[tuple[str, str]], ends: Iterable[str]) -> Iterator[str]:
     """Yield the lines of the COPY of payloads."""
-    end = "\n" if traceparent is None else f"\t{traceparent}\n"
-    for digits, (args, parameters) in zip(ids, payloads, strict=True):
+    for digits, (args, parameters), end in zip(ids, payloads, ends, strict=False):
         yield f"{digits}\t{_quote(args)}\t{_quote(parameters)}{end}"
 
 

@@ -14,8 +14,8 @@ _NAMES: Final = [field.attname for field in Task._meta.concrete_fields]  # noqa:
 _SELECTED: Final = ", ".join(f't."{column}"' for column in _COLUMNS)
 
 _INSPECT: Final = f"""
-SELECT {_SELECTED}, clock_timestamp(), payload.args::text, payload.parameters::text, payload.trace, result.value::text,
-    queue.timeout_seconds, queue.max_retries,
+SELECT {_SELECTED}, clock_timestamp(), payload.args::text, payload.parameters::text, payload.metadata::text,
+    payload.trace, result.value::text, queue.timeout_seconds, queue.max_retries,
     (SELECT jsonb_agg(jsonb_build_array(priority, max_retries, timeout_seconds, promote_after_seconds))::text
         FROM queue_app_prioritypolicy),
     EXISTS (SELECT 1 FROM queue_app_taskattempt AS attempt WHERE attempt.task_id = t.id),
@@ -55,6 +55,7 @@ class Inspected(NamedTuple):
     args: list[Any]
     parameters: dict[str, Any]
     trace: str | None
+    metadata: dict[str, Any] | None  # what hooks added
     result: Any
     queue: QueueOptions
     policies: dict[int, BandPolicy]
@@ -68,13 +69,15 @@ def inspect(task_id: uuid.UUID, user: str | None) -> Inspected | None:
     if not found:
         return None
     values, rest = found[0][: len(_NAMES)], found[0][len(_NAMES) :]
-    at, args, parameters, traceparent, result, timeout, retries, policies, has_failed, has_steps = rest
+    at, args, parameters, metadata, traceparent, result, *state = rest
+    timeout, retries, policies, has_failed, has_steps = state
     return Inspected(
         task=Task.from_db(alias(), _NAMES, values),
         at=at,
         args=json.loads(args) if args else [],
         parameters=json.loads(parameters) if parameters else {},
         trace=traceparent,
+        metadata=json.loads(metadata) if metadata else None,
         result=None if result is None else json.loads(result),
         queue=QueueOptions(timeout, retries),
         policies={band: BandPolicy(*rest) for band, *rest in json.loads(policies or "[]")},

@@ -86,8 +86,9 @@ t AS (INSERT INTO queue_app_task SELECT * FROM gone RETURNING *)
 SELECT {REF} FROM t
 """
 _PAYLOADS: Final = """
-UPDATE queue_app_taskpayload AS p SET args = v.args::jsonb, parameters = v.parameters::jsonb
-FROM unnest(%s::uuid[], %s::text[], %s::text[]) AS v (id, args, parameters) WHERE p.task_id = v.id
+UPDATE queue_app_taskpayload AS p
+SET args = v.args::jsonb, parameters = v.parameters::jsonb, metadata = v.metadata::jsonb
+FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::text[]) AS v (id, args, parameters, metadata) WHERE p.task_id = v.id
 RETURNING p.task_id
 """
 # Returns the tasks that leave the index.
@@ -107,11 +108,11 @@ FROM t JOIN before USING (id) WHERE before.queued_at IS NOT NULL
 """
 
 
-def replace_arguments(payloads: Sequence[tuple[uuid.UUID, str, str]]) -> list[TaskRef]:
-    """Store new (id, args, parameters) of locked tasks that wait; return the queued ones, which were written anew."""
-    ids, args, parameters = (list(column) for column in zip(*payloads, strict=True))
-    fetch_all(_PAYLOADS, [ids, args, parameters])
-    return [TaskRef.from_row(row) for row in fetch_all(_REWRITE, [ids])]
+def replace_arguments(payloads: Sequence[tuple[uuid.UUID, str, str, str | None]]) -> list[TaskRef]:
+    """Store new (id, args, parameters, metadata) of locked tasks that wait; return the queued ones, written anew."""
+    columns = [list(column) for column in zip(*payloads, strict=True)]
+    fetch_all(_PAYLOADS, columns)
+    return [TaskRef.from_row(row) for row in fetch_all(_REWRITE, columns[:1])]
 
 
 def postpone(times: Sequence[tuple[uuid.UUID, datetime]], max_wait: float | None) -> list[TaskRef]:

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from queue_app.core import trace
 from queue_app.core.graph import Edge, NewWorkflow, NodeExtra
 from queue_app.core.ids import as_digits
 from queue_app.core.records import Enqueued, TaskRow
 from queue_app.core.states import Status
 from queue_app.sql.database import connection, execute
 from queue_app.sql.insert import SPEC_COLUMNS, spec_values
-from queue_app.sql.insert_many import STEP, field, in_chunks, instants, payload_lines
+from queue_app.sql.insert_many import PAYLOAD_COLUMNS, STEP, field, in_chunks, instants, payload_extras, payload_lines
 
 _COLUMNS: Final = f"{', '.join(SPEC_COLUMNS)}, attempt, failures, created_at, workflow_id, id, status, queued_at"
 _INSERT: Final = """
@@ -48,11 +47,10 @@ def insert_nodes(
         held.append(place)
         stored.append(Enqueued(row.id, row.spec, status, at, place if status is Status.QUEUED else None))
     digits = as_digits([row.id for row in rows])
-    traceparent = trace.of_caller()
-    payload_columns = "task_id, args, parameters" + ("" if traceparent is None else ", trace")
+    more, ends = payload_extras(rows)
     _copy("queue_app_task", _COLUMNS, _task_lines(digits, stored, held, workflow_id, at))
     payloads = ((row.args, row.parameters) for row in rows)
-    _copy("queue_app_taskpayload", payload_columns, payload_lines(digits, payloads, traceparent))
+    _copy("queue_app_taskpayload", f"{PAYLOAD_COLUMNS}{more}", payload_lines(digits, payloads, ends))
     return stored
 
 

@@ -12,11 +12,14 @@ from django.utils import timezone
 
 from queue_app import conf
 from queue_app.core.backoff import retry_delay
+from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
 from queue_app.core.states import Status
 from queue_app.exceptions import Discard, Retry, Snooze, Suspended, TaskTimeout
+from queue_app.hooks import after_end, around_run
 from queue_app.services.enqueue.validate import result_text
 from queue_app.tasks import AnyResult, next_try
 from queue_app.testing import steps
+from queue_app.testing.hooks import claimed
 from queue_app.testing.stored import StoredCall
 from queue_app.workers.steps import AttemptSteps
 
@@ -51,14 +54,33 @@ def run(
             _later(call, delay.seconds)
         return
     except BaseException as error:  # noqa: BLE001 - like a worker: any exception is a failure
+        attempted = claimed(call)
         _fail(call, error, retries, result_of)
+        _tell_hooks(attempted, call, error)
     else:
         call.value, call.status, call.finished_at = value, Status.COMPLETED, timezone.now()
+        _tell_hooks(claimed(call), call)
     if call.finished_at is not None:
         task_finished.send_robust(sender, task_result=result_of(call))
 
 
+def _tell_hooks(attempted: ClaimedTask, call: StoredCall, error: BaseException | None = None) -> None:
+    now, failure = timezone.now(), None
+    if error is not None:
+        last = call.errors[-1]
+        failure = TaskFailure(last.exception_class_path, str(error), last.traceback)
+    wait = (call.run_after - now).total_seconds() if call.run_after and call.status is Status.SCHEDULED else None
+    after_end(Outcome(attempted, call.started_at or now, now, failure=failure), call.status, wait)
+
+
 def _call(call: StoredCall, seen: AnyResult) -> str | None:
+    text = None  # the result if a hook suppresses an error
+    with around_run(claimed(call)):
+        text = _function(call, seen)
+    return text  # noqa: RET504 - see above
+
+
+def _function(call: StoredCall, seen: AnyResult) -> str | None:
     args, kwargs = json.loads(call.args), json.loads(call.kwargs)
     if call.task.takes_context:
         attempted = AttemptSteps(steps.MemorySteps(call), lambda: timezone.now(), is_first=False)  # noqa: PLW0108 - patched

@@ -23,6 +23,7 @@ from queue_app.results import RESULT_STATUS
 from queue_app.tasks import AnyResult, QueueTask
 from queue_app.testing import attempt, steps
 from queue_app.testing.clock import current, freeze
+from queue_app.testing.hooks import metadata_of
 from queue_app.testing.limits import QueueLimits
 from queue_app.testing.stored import StoredCall, as_json, existence
 from queue_app.testing.unique import claim_of
@@ -85,6 +86,7 @@ class MemoryBackend(BaseTaskBackend):
         if claim is not None and (stands := claim.standing(self.calls)) is not None:
             claim.repeat(stands, task, *texts)
             return self._result(stands)
+        metadata = metadata_of(task, *texts)
         now, run_after = timezone.now(), task.run_after if claim is None else claim.run_after
         waits = run_after is not None and run_after > now
         call = StoredCall(
@@ -99,6 +101,7 @@ class MemoryBackend(BaseTaskBackend):
             run_after=run_after,
             exists=existence(),
             unique_key=None if claim is None else claim.key,
+            metadata=metadata,
         )
         self._calls.append(call)
         result = self._result(call)

@@ -44,6 +44,7 @@ class StoredCall:
     steps: dict[str, Step] = field(default_factory=dict)  # by name, in order
     signals: list[tuple[str, str | None]] = field(default_factory=list)  # (name, payload as JSON) that no step took
     schema: Fields | None = None  # of the signal that it waits for
+    metadata: str | None = None
 
     @property
     def band(self) -> Band:

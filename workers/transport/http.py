@@ -254,6 +254,8 @@ def _task(form: Form, server_id: uuid.UUID) -> ClaimedTask:
     values |= {name: form[given] for name, given in _NAMES.items()}
     values |= {"id": form["task_id"], "trace": form["traceparent"], "worker_id": str(server_id)}
     values |= {name: json.dumps(form[name]) for name in ("args", "parameters")}
+    metadata = form.get("metadata")  # an older server sends none
+    values["metadata"] = None if metadata is None else json.dumps(metadata)
     return task_of(values | {"priority": parse_band(form["priority"])})
 
 

@@ -182,6 +182,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "retry_delay": NUMBER,
             "trace_id": TEXT,
             "error": maybe(record({"class": TEXT, "message": TEXT, "retriable": FLAG})),
+            "metadata": maybe(OBJECT),
             "attempts": listed(_ATTEMPT),
             "progress": maybe(record(_PROGRESS)),
             "logs": maybe(listed(record({"attempt": COUNT, "lines": listed(TEXT), "dropped": COUNT}))),

@@ -55,7 +55,7 @@ _TASK: Final = columns(
     Task, representation.CLAIMED.names,
     task_id=UUID, priority=BAND, required_capabilities=listed(TEXT), args=listed(ANYTHING), parameters=OBJECT,
     timeout_seconds=NUMBER, retry_count=COUNT, max_retries=COUNT, retry_delay=NUMBER, queued_at=TIME, started_at=TIME,
-    trace_id=TEXT, traceparent=TEXT,
+    trace_id=TEXT, traceparent=TEXT, metadata=maybe(OBJECT),
 )  # fmt: skip
 _REGISTERED: Final = {
     "worker_id": UUID, "queues": listed(TEXT), "capabilities": listed(TEXT), "heartbeat_seconds": NUMBER,

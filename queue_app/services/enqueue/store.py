@@ -16,6 +16,7 @@ from queue_app.core.ids import uuid7s
 from queue_app.core.lanes import score
 from queue_app.core.records import Enqueued, Entry, NewTask, TaskRow, TaskSpec
 from queue_app.exceptions import IdempotencyConflict
+from queue_app.hooks import before_enqueue, hooks_of
 from queue_app.services.enqueue.admission import Write, store_if_room, store_one_if_room
 from queue_app.services.enqueue.unique import store_unique
 from queue_app.services.enqueue.validate import check_call, check_payloads, check_task
@@ -50,6 +51,7 @@ def store_one(row: TaskRow, *, outside: bool = False, write_events: bool = True,
     Without ``write_events`` the caller writes the event that the task was accepted or refused. With ``locate`` the
     index is asked for the task's position in the queue, unless the caller's transaction goes on.
     """
+    row = before_enqueue(row)
     positions: list[int | None] = []
     store = partial(
         _store_one, outside=outside, write_events=write_events, on_located=positions.append if locate else None
@@ -93,6 +95,7 @@ def enqueue_many(tasks: Iterable[NewTask]) -> list[Enqueued]:
 
 def store_many(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:
     """Store many checked tasks, like ``enqueue_many``."""
+    rows = [before_enqueue(row) for row in rows]
     if any(row.spec.unique is not None for row in rows):
         return _store_unique(rows, partial(_store_many, outside=outside), outside=outside)
     return _store_many(rows, outside=outside)
@@ -116,10 +119,10 @@ def enqueue_calls[T](
 ) -> T:
     """Store one task for each (args, parameters) of a checked task; return the result of ``make``.
 
-    Otherwise as ``enqueue_many``. Without an idempotency key or a unique rule ``make`` is called while PostgreSQL
-    stores the tasks: if it raises, nothing is stored, and all tasks are ``created``.
+    Otherwise as ``enqueue_many``. Without an idempotency key, a unique rule or hooks, ``make`` is called while
+    PostgreSQL stores the tasks: if it raises, nothing is stored, and all tasks are ``created``.
     """
-    if spec.idempotency_key is not None or spec.unique is not None:
+    if spec.idempotency_key is not None or spec.unique is not None or hooks_of(spec.task_type):
         return make(store_many([check_call(spec, *call) for call in calls]))
     rows = [TaskRow(task_id, spec) for task_id in uuid7s(len(calls))]
     if not rows:

@@ -94,7 +94,9 @@ class _Plan:
                 if rule.on_conflict == "raise":
                     raise UniqueConflict(f"{_subject(row, rule)} Two tasks of this call are the same.")
                 if rule.replaces:
-                    self.new[first] = self.new[first]._replace(args=row.args, parameters=row.parameters)
+                    self.new[first] = self.new[first]._replace(
+                        args=row.args, parameters=row.parameters, metadata=row.metadata
+                    )
                 self.same_as[position] = first
             else:
                 first_of[key] = position
@@ -175,5 +177,7 @@ def _renew(rule: Unique, renewed: dict[uuid.UUID, TaskRow]) -> None:
         gone = rows.postpone(times, rule.seconds("max_wait"))
         if gone:
             on_commit(Index.remove, "remove", gone)
-    queued = rows.replace_arguments([(task_id, row.args, row.parameters) for task_id, row in renewed.items()])
+    queued = rows.replace_arguments(
+        [(task_id, row.args, row.parameters, row.metadata) for task_id, row in renewed.items()]
+    )
     push_on_commit([task.entry for task in queued])

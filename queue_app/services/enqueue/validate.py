@@ -42,7 +42,8 @@ _NAME = re.compile(NAME_PATTERN)
 
 def check_task(new: NewTask) -> TaskRow:
     """Return the row of a new task; raise ``InvalidTaskData`` for what must not be stored."""
-    return check_call(check_spec(new), new.args, new.parameters)
+    row = check_call(check_spec(new), new.args, new.parameters)
+    return row if new.metadata is None else row._replace(metadata=check_parameters(new.metadata))
 
 
 def check_spec(new: NewTask, registered: AnyTask | None = None) -> TaskSpec:

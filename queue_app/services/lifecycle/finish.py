@@ -30,6 +30,7 @@ from queue_app.core.records import (
 from queue_app.core.redaction import Secrets, redact
 from queue_app.core.states import Status
 from queue_app.displayed_payload import secrets_of_call
+from queue_app.hooks import after_end
 from queue_app.index import Index
 from queue_app.services.advance import advance, share
 from queue_app.services.lifecycle.settle import settle_later
@@ -80,8 +81,10 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
     if held:
         events.finished(first, held)
     settle_later({task.workflow_id for task in tasks if task.workflow_id is not None})
+    retry_in = {(v.outcome.task.id, v.outcome.task.attempt): v.retry_in for v in verdicts}
+    for attempt, status in held.items():
+        after_end(first[attempt], status, retry_in.get(attempt))
     if signals.attempt_finished.has_listeners():
-        retry_in = {(v.outcome.task.id, v.outcome.task.attempt): v.retry_in for v in verdicts}
         for attempt, status in held.items():
             signals.attempt_finished.send(None, outcome=first[attempt], status=status, retry_in=retry_in.get(attempt))
     return {task.id for task in tasks}

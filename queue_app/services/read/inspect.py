@@ -57,6 +57,7 @@ class TaskDetail:
     args: list[Any]
     parameters: dict[str, Any]
     trace_id: str
+    metadata: dict[str, Any] | None
     result: Any
     attempts: list[TaskAttempt]
     progress: TaskProgress | None
@@ -174,6 +175,7 @@ def task_detail(task_id: uuid.UUID, *, user: str | None = None) -> TaskDetail:
         args=found.args,
         parameters=found.parameters,
         trace_id=trace.trace_id(trace.of_task(task.id, found.trace)),
+        metadata=found.metadata,
         result=found.result,
         attempts=list(failed),
         progress=progress,

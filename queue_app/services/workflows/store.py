@@ -18,6 +18,7 @@ from queue_app.core.graph import SHARD_SIZE, Edge, Graph, NewWorkflow, NodeExtra
 from queue_app.core.records import AttemptKey, Enqueued
 from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.exceptions import AttemptOver, InvalidWorkflow, WorkflowNotFound
+from queue_app.hooks import before_enqueue
 from queue_app.models import TaskDependency, TaskGate, Workflow
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.limit_columns import MAX_CAP
@@ -50,6 +51,7 @@ def enqueue_workflow(flow: NewWorkflow, graph: Graph, *, outside: bool = False) 
     """
     limits = conf.get().workflows
     check_size(len(graph.rows), len(graph.edges), max_nodes=limits.max_tasks, max_edges=limits.max_dependencies)
+    graph.rows[:] = map(before_enqueue, graph.rows)
     with tracing.enqueueing(graph.rows):
         queues = ensure_queues(graph.rows)
         stored = store_rows(graph.rows, partial(_write, flow, graph), outside=outside)
@@ -83,6 +85,7 @@ def add_nodes(
     ``joined``, what waits for that task waits for the added ones too. Raises ``WorkflowNotFound``, ``InvalidWorkflow``
     for a task that is not of this workflow or a workflow that has ended, and ``AttemptOver`` if the attempt has ended.
     """
+    graph.rows[:] = map(before_enqueue, graph.rows)
     with atomic():
         workflow_advance.lock([workflow_id])
         flow = Workflow.objects.using(alias()).select_for_update().filter(pk=workflow_id).first()

@@ -4,7 +4,7 @@ import pytest
 from django.urls import reverse
 
 from queue_app import Unique, registry, task
-from queue_app.models import Task
+from queue_app.models import Task, TaskPayload
 from queue_app.services.read.explain import explain
 from tests.support.factories import StaffFactory
 
@@ -50,6 +50,16 @@ def test_many_submissions_of_one_request(alice):
     found = alice.post("/api/v1/tasks/bulk", body).data["tasks"]
     assert [item["replayed"] for item in found] == [False, True, False]
     assert found[0]["task_id"] == found[1]["task_id"] != found[2]["task_id"]
+
+
+def test_the_metadata_of_hooks_are_shown_without_secrets(alice, client):
+    task_id = alice.submit(task_type=SHIP, parameters={"order": 1}).data["task_id"]
+    TaskPayload.objects.update(metadata={"tenant": "acme", "token": "canary"})
+    assert alice.get(f"/api/v1/tasks/{task_id}").data["metadata"] == {"tenant": "acme", "token": "********"}
+    client.force_login(StaffFactory(is_superuser=True))
+    page = client.get(reverse("admin:queue_app_task_change", args=[task_id])).content.decode()
+    assert "acme" in page
+    assert "canary" not in page
 
 
 def test_explain_and_the_admin_show_the_rule(alice, client):
