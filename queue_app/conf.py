@@ -70,6 +70,7 @@ class RetentionSettings:
     failure_seconds: float = 30 * 86_400.0  # tasks that ended in any other state
     dead_letter_seconds: float = 30 * 86_400.0  # dead letters
     stats_seconds: float = 8 * 86_400.0  # statistics of queues
+    task_stats_seconds: float = 31 * 86_400.0  # statistics of task types, users and concurrency keys
     audit_seconds: float = 365 * 86_400.0  # entries of the audit log
     tick_seconds: float = 90 * 86_400.0  # ticks of schedules
     worker_seconds: float = 86_400.0  # workers that have ended

@@ -16,7 +16,7 @@ from django.utils.translation import ngettext
 
 from queue_app.admin.columns import column, json_block, preformatted, queue_and_user, two_lines
 from queue_app.admin.dead_letter_actions import DeadLetterActionsMixin
-from queue_app.admin.filters import LETTER_SEARCH_HELP, BandFilter, QueueFilter, choice_filter, search
+from queue_app.admin.filters import LETTER_SEARCH_HELP, LetterBandFilter, QueueFilter, choice_filter, search
 from queue_app.admin.forms import DeadLetterActionForm
 from queue_app.admin.mixins import ReadOnlyAdmin
 from queue_app.admin.saved_views import SavedViewsMixin
@@ -44,7 +44,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
         "masked_args", "masked_parameters", "died", "expires", "fate", "parameters_edited",
     )  # fmt: skip
     list_display = ("failure", "type", "where", "why", "when", "fate")
-    list_filter = (StateFilter, BandFilter, QueueFilter)
+    list_filter = (StateFilter, LetterBandFilter, QueueFilter)
     ordering = ("-expires_at", "-id")  # uses the index of the purge; they expire in the order in which they died
     search_fields = ("task_id", "task_type", "user")  # shows the box; get_search_results searches
     search_help_text = LETTER_SEARCH_HELP

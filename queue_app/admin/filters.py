@@ -103,6 +103,10 @@ BandFilter = choice_filter(
     lambda: _BANDS,
     lambda rows, value: cast("TaskQuerySet", rows).in_effective_band([_BANDS[value]]),
 )
+#: A dead letter keeps the band of its task.
+LetterBandFilter = choice_filter(
+    _("priority"), "priority", lambda: _BANDS, lambda rows, value: rows.filter(priority=_BANDS[value])
+)
 #: The names come from the table of queues; distinct names of all tasks would cost a scan.
 QueueFilter = choice_filter(
     _("queue"),

@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import reduce
@@ -36,6 +36,7 @@ ENDED: Final = {"1m": timedelta(minutes=1), **SINCE}
 FAILED_ANY: Final = "failed_any"
 #: Reasons of ``services.read.waits`` by which the list can be filtered.
 WAIT_CODES: Final = (*sorted(SEVERE), "limit_reached", "no_free_slot", "paused", "rate_limited", "throttled")
+_BANDS: Final = {band.label: band for band in Band}
 _PARAMETERS = "parameters."
 _KINDS = ("user:", "type:", "error:", _PARAMETERS)
 
@@ -142,25 +143,29 @@ def read_address(data: Mapping[str, str], now: datetime, *, may_view_payload: bo
     Raises ``NotAllowed``, ``Ambiguous``, and ``ValueError`` or ``KeyError`` for invalid values.
     """
     found = read_term(data.get("q", ""), may_view_payload=may_view_payload)
-    if status := data.get("status"):
-        found = replace(found, statuses=statuses_of(status))
-    if band := data.get("priority"):
-        found = replace(found, effective_bands=[{item.label: item for item in Band}[band]])
-    if code := data.get("wait"):
-        found = replace(found, kinds=waiting_for(code).kinds, statuses=found.statuses or [Status.QUEUED])
-    if ended := data.get("ended"):
-        found = replace(found, finished_after=now - ENDED[ended])
-    if queue := data.get("queue"):
-        found = replace(found, queues=[queue])
-    if task_type := data.get("task_type"):
-        found = replace(found, task_types=_both(found.task_types, task_type))
-    if user := data.get("user"):
-        found = replace(found, user=user)
-    if worker := data.get("worker_id"):
-        found = replace(found, worker_id=uuid.UUID(worker))
-    if since := data.get("since"):
-        found = replace(found, created_after=now - SINCE[since])
+    for name, narrow in _NARROW.items():
+        if value := data.get(name):
+            found = narrow(found, value, now)
     return found
+
+
+def _waiting(found: TaskFilter, code: str, _now: datetime) -> TaskFilter:
+    return replace(found, kinds=waiting_for(code).kinds, statuses=found.statuses or [Status.QUEUED])
+
+
+#: Parameter of the address -> the filter narrowed by its value, in this order.
+_NARROW: Final[Mapping[str, Callable[[TaskFilter, str, datetime], TaskFilter]]] = {
+    "status": lambda found, name, _: replace(found, statuses=statuses_of(name)),
+    "priority": lambda found, name, _: replace(found, effective_bands=[_BANDS[name]]),
+    "queue": lambda found, name, _: replace(found, queues=[name]),
+    "task_type": lambda found, name, _: replace(found, task_types=_both(found.task_types, name)),
+    "user": lambda found, name, _: replace(found, user=name),
+    "concurrency_key": lambda found, name, _: replace(found, concurrency_key=name),
+    "worker_id": lambda found, text, _: replace(found, worker_id=uuid.UUID(text)),
+    "since": lambda found, name, now: replace(found, created_after=now - SINCE[name]),
+    "ended": lambda found, name, now: replace(found, finished_after=now - ENDED[name]),
+    "wait": _waiting,
+}
 
 
 def _both(found: Any, task_type: str) -> list[str]:

@@ -21,22 +21,24 @@ class Section(NamedTuple):
     pages: list[Page]
 
 
-_WORK, _RULES, _RECORD, _INTERNALS = _lazy("Work"), _lazy("Rules"), _lazy("Record"), _lazy("Internals")
+_WORK, _RULES, _RECORD, _MACHINERY = _lazy("Work"), _lazy("Rules"), _lazy("Record"), _lazy("Machinery")
 #: (section, model, purpose), in the order of the page.
 _PAGES: Final[tuple[tuple[Any, str, Any], ...]] = (
     (_WORK, "Task", _lazy("find, follow, cancel, retry")),
+    (_WORK, "TaskStats", _lazy("how often, how long, how many failed; by type, user and key")),
     (_WORK, "DeadLetter", _lazy("tasks that failed for good: replay or discard them")),
     (_WORK, "Queue", _lazy("pause, limit, order")),
     (_WORK, "Worker", _lazy("what each runs; drain")),
     (_RULES, "PriorityPolicy", _lazy("retries, timeouts and promotion of each band")),
     (_RULES, "Limit", _lazy("limits of task types and concurrency keys")),
     (_RULES, "RuntimeSettings", _lazy("limits over all queues; pause everything")),
+    (_RULES, "Schedule", _lazy("what starts when; pause, run now")),
     (_RECORD, "Operation", _lazy("actions on many tasks or dead letters")),
     (_RECORD, "AuditEntry", _lazy("who changed what, and why")),
     (_RECORD, "SavedView", _lazy("lists that staff have saved")),
-    (_INTERNALS, "QueueStats", _lazy("a snapshot of each queue per minute")),
-    (_INTERNALS, "MaintenanceJob", _lazy("when each job succeeded last")),
-    (_INTERNALS, "IndexGeneration", _lazy("the index in Redis")),
+    (_MACHINERY, "QueueStats", _lazy("a snapshot of each queue per minute")),
+    (_MACHINERY, "MaintenanceJob", _lazy("when each job succeeded last")),
+    (_MACHINERY, "IndexGeneration", _lazy("the index in Redis")),
 )
 
 

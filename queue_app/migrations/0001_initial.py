@@ -412,6 +412,33 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='TaskStats',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('kind', models.CharField(choices=[('type', 'type'), ('user', 'user'), ('key', 'key')], max_length=4)),
+                ('name', models.CharField(max_length=255)),
+                ('since', models.DateTimeField()),
+                ('completed', models.BigIntegerField(default=0)),
+                ('failed', models.BigIntegerField(default=0)),
+                ('other', models.BigIntegerField(default=0)),
+                ('failures', models.BigIntegerField(default=0)),
+                ('last_at', models.DateTimeField()),
+                ('waits', models.JSONField(default=dict)),
+                ('runs', models.JSONField(default=dict)),
+                ('versions', models.JSONField(default=dict)),
+            ],
+            options={
+                'verbose_name': 'task type',
+                'verbose_name_plural': 'task types',
+                'ordering': ['-since', 'name'],
+                'indexes': [models.Index(fields=['kind', 'since'], name='taskqueue_task_stats_since')],
+                'constraints': [
+                    models.UniqueConstraint(fields=('kind', 'name', 'since'), name='taskqueue_task_stats_once'),
+                    models.CheckConstraint(condition=models.Q(('kind__in', ['type', 'user', 'key'])), name='taskqueue_task_stats_kind'),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name='RuntimeSettings',
             fields=[
                 ('max_concurrent', models.PositiveIntegerField(blank=True, help_text='Maximum number of tasks that run at the same time, over all workers. Empty: no limit.', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000000)])),
@@ -780,5 +807,9 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(condition=models.Q(('task_id__isnull', False)), fields=['task_id'], name='taskqueue_ticks_by_task'), models.Index(condition=models.Q(('outcome__isnull', True), ('task_id__isnull', False)), fields=['schedule'], name='taskqueue_ticks_open'), models.Index(fields=['at'], name='taskqueue_ticks_by_age'), models.Index(condition=models.Q(('outcome__in', ['dead_letter', 'expired', 'failed'])), fields=['schedule'], name='taskqueue_ticks_failed')],
                 'constraints': [models.UniqueConstraint(fields=('schedule', 'instant'), name='taskqueue_tick_once'), models.CheckConstraint(condition=models.Q(('task_id__isnull', False), models.Q(('reason', ''), _negated=True), _connector='OR'), name='taskqueue_tick_task_or_reason')],
             },
+        ),
+        migrations.AddIndex(
+            model_name='taskattempt',
+            index=django.contrib.postgres.indexes.GinIndex(models.Func(models.Value('simple'), models.Func(models.Func(models.F('exception_class'), models.Value(' '), models.Func(models.F('message'), models.Value(2000), function='left'), arg_joiner=' || ', template='(%(expressions)s)'), models.Value('[^[:alnum:]]+'), models.Value(' '), models.Value('g'), function='regexp_replace'), function='to_tsvector'), name='taskqueue_error_words'),
         ),
     ]

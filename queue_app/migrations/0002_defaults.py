@@ -16,7 +16,7 @@ POLICIES = {
 VIEWER = (
     "view_task", "view_queue", "view_limit", "view_worker", "view_deadletter", "view_queuestats", "view_operation",
     "view_prioritypolicy", "view_runtimesettings", "view_indexgeneration", "view_maintenancejob",
-    "view_auditentry", "view_savedview", "view_schedule", "view_scheduletick",
+    "view_auditentry", "view_savedview", "view_schedule", "view_scheduletick", "view_taskstats",
 )
 OPERATOR = (
     *VIEWER, "view_payload", "cancel_task", "reprioritise_task", "retry_task", "pause_queue", "pause_limit",

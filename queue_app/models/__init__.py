@@ -23,6 +23,7 @@ from queue_app.models.task import Task as Task
 from queue_app.models.task import TaskAttempt as TaskAttempt
 from queue_app.models.task import TaskPayload as TaskPayload
 from queue_app.models.task import TaskResult as TaskResult
+from queue_app.models.task_stats import TaskStats as TaskStats
 from queue_app.models.token import WorkerToken as WorkerToken
 from queue_app.models.worker import Worker as Worker
 from queue_app.models.workflow import TaskDependency as TaskDependency

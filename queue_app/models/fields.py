@@ -77,5 +77,9 @@ class ContainmentIndex(_PlainIndex, GinIndex):
     """A GIN index for ``@>`` over JSON or names."""
 
 
+class WordsIndex(_PlainIndex, GinIndex):
+    """A GIN index for words of a text."""
+
+
 class BlockIndex(_PlainIndex, BrinIndex):
     """A BRIN index, which summarises blocks of pages."""

@@ -10,7 +10,7 @@ would cost each enqueue a lookup and a lock.
 from typing import ClassVar
 
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Func, Q, Value
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL, Status
@@ -25,7 +25,7 @@ from queue_app.models.columns import (
     TYPE_LENGTH,
     USER_LENGTH,
 )
-from queue_app.models.fields import BlockIndex, ContainmentIndex, IdField, NamesField
+from queue_app.models.fields import BlockIndex, ContainmentIndex, IdField, NamesField, WordsIndex
 from queue_app.models.querysets import TaskQuerySet
 
 #: Terminal states without a result; sorted, because migrations compare the list.
@@ -232,6 +232,20 @@ class TaskResult(models.Model):
         return f"result of {self.task_id}"
 
 
+#: Number of characters of a message whose words are indexed.
+INDEXED_CHARACTERS = 2000
+
+
+def words_of_error() -> Func:
+    """Return the words of an attempt's error, as the index has them; ``sql.words`` asks for the same expression."""
+    text = Func(
+        F("exception_class"), Value(" "), Func(F("message"), Value(INDEXED_CHARACTERS), function="left"),
+        arg_joiner=" || ", template="(%(expressions)s)",
+    )  # fmt: skip
+    plain = Func(text, Value("[^[:alnum:]]+"), Value(" "), Value("g"), function="regexp_replace")
+    return Func(Value("simple"), plain, function="to_tsvector")
+
+
 class TaskAttempt(models.Model):
     """An attempt that did not complete, with its error."""
 
@@ -247,6 +261,10 @@ class TaskAttempt(models.Model):
     traceback = models.TextField(blank=True)
 
     class Meta:
+        indexes: ClassVar = [
+            # the search for errors by the beginnings of their words; only failures write here
+            WordsIndex(words_of_error(), name="taskqueue_error_words")
+        ]
         constraints: ClassVar = [
             # one record per attempt, even if it is reported twice; also serves the list of a task's attempts
             models.UniqueConstraint(fields=["task", "attempt"], name="taskqueue_attempt_once")

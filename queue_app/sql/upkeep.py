@@ -118,6 +118,12 @@ def purge_stats(seconds: float, limit: int) -> int:
     return _purge("queue_app_queuestats", f"taken_at < {_AGO}", [seconds, limit])
 
 
+def purge_task_stats(seconds: float, limit: int) -> int:
+    """Delete old statistics of task types, users and keys."""
+    kinds = "kind IN ('type', 'user', 'key')"  # the index begins with it
+    return _purge("queue_app_taskstats", f"{kinds} AND since < {_AGO}", [seconds, limit])
+
+
 def purge_limit_steps(seconds: float, limit: int) -> int:
     """Delete the old history of adaptive limits."""
     return _purge("queue_app_limitstep", f"stepped_at < {_AGO}", [seconds, limit])

@@ -7,7 +7,10 @@ from typing import Any
 import django
 from django import template
 from django.template import Context
+from django.urls import reverse
 from django.utils import formats, timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
@@ -40,6 +43,7 @@ register.filter("tq_short", labels.short_id)
 register.filter("tq_spaces", lambda text: str(text).replace("_", " "))
 register.filter("tq_times", lambda text: labels.with_times(str(text)))
 register.filter("tq_words", lambda text: text.split())
+register.filter("tq_type", labels.type_label)
 register.simple_tag(labels.sparkline, name="tq_spark")
 
 
@@ -47,6 +51,24 @@ register.simple_tag(labels.sparkline, name="tq_spark")
 def tq_bands(summary: QueueSummary | None) -> list[tuple[Band, int]]:
     """Return (band, number of queued tasks) of the bands with queued tasks."""
     return [] if summary is None else [(band, stats.depth) for band, stats in summary.bands.items() if stats.depth]
+
+
+@register.simple_tag
+def tq_stats_url(kind: str, name: str) -> str:
+    """Return the address of the page of a task type, user or concurrency key."""
+    return reverse(f"admin:queue_app_taskstats_{kind}", args=[name])
+
+
+@register.simple_tag(takes_context=True)
+def tq_sorted(context: Context, order: str, title: str) -> SafeString:
+    """Return the head of a column that sorts the list."""
+    query = context["request"].GET.copy()
+    query["o"] = order
+    current = format_html(' aria-sort="{}"', "ascending" if order == "name" else "descending")
+    return format_html(
+        '<th scope="col"{}><a href="?{}">{}</a></th>',
+        current if context["order"] == order else "", query.urlencode(), title,
+    )  # fmt: skip
 
 
 @register.simple_tag(takes_context=True)

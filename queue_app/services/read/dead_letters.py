@@ -196,9 +196,9 @@ class Group:
         return self.trend[-1]
 
 
-def groups() -> list[Group]:
-    """Return the open dead letters by cause, the most frequent first, with three queries."""
-    source = DeadLetter.objects.open()
+def groups(letters: DeadLetterQuerySet | None = None) -> list[Group]:
+    """Return the open dead letters (of ``letters``) by cause, the most frequent first, with three queries."""
+    source = DeadLetter.objects.open() if letters is None else letters.open()
     rows = list(
         source.order_by()
         .values("fingerprint")

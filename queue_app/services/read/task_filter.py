@@ -81,6 +81,7 @@ class TaskFilter(StoredFilter):
     task_types: Sequence[str] = ()
     user: str | None = None
     worker_id: uuid.UUID | None = None
+    concurrency_key: str | None = None
     capabilities: Sequence[str] = ()  # the task requires all of them
     created_after: datetime | None = None
     created_before: datetime | None = None
@@ -162,7 +163,11 @@ def _plain_conditions(wanted: TaskFilter) -> Iterator[Q]:
     for column, names in (("queue", wanted.queues), ("task_type", wanted.task_types)):
         if names:
             yield Q(**({column: names[0]} if len(names) == 1 else {f"{column}__in": names}))
-    for column, value in (("user", wanted.user), ("worker_id", wanted.worker_id)):
+    for column, value in (
+        ("user", wanted.user),
+        ("worker_id", wanted.worker_id),
+        ("concurrency_key", wanted.concurrency_key),
+    ):
         if value is not None:
             yield Q(**{column: value})
     if wanted.capabilities:

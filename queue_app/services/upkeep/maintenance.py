@@ -24,7 +24,7 @@ from queue_app.services.enqueue.admission import expire_eager
 from queue_app.services.lifecycle.replay import discard_open
 from queue_app.services.read.stats import queue_summary
 from queue_app.services.schedules.history import settle
-from queue_app.services.upkeep import jobs
+from queue_app.services.upkeep import jobs, task_stats
 from queue_app.services.upkeep.promote import JOB as PROMOTE
 from queue_app.services.upkeep.promote import promote as promote_aged
 from queue_app.sql import throttle, upkeep, workflow_advance, workflow_purge
@@ -60,7 +60,8 @@ def expire() -> int:
 
 @jobs.recorded("snapshot")
 def snapshot() -> int:
-    """Write the statistics of this minute for every queue; return how many rows were new."""
+    """Write the statistics of this minute for every queue, and add to those of types; return how many rows were new."""
+    task_stats.collect()
     return take_snapshot(clock().replace(second=0, microsecond=0))
 
 
@@ -81,6 +82,7 @@ def purge(*, seconds: float = PURGE_SECONDS) -> int:
     upkeep.purge_audit(retention.audit_seconds, PURGE_BATCH)
     upkeep.purge_operations(retention.dead_letter_seconds, PURGE_BATCH)
     upkeep.purge_stats(retention.stats_seconds, PURGE_BATCH)
+    upkeep.purge_task_stats(retention.task_stats_seconds, PURGE_BATCH)
     upkeep.purge_limit_steps(retention.stats_seconds, PURGE_BATCH)
     upkeep.purge_workers(retention.worker_seconds, PURGE_BATCH)
     upkeep.purge_ticks(retention.tick_seconds, PURGE_BATCH)

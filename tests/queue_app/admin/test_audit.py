@@ -77,6 +77,9 @@ PAGES = {
     "queue_app_queue_live": READS,
     "queue_app_queue_charts": READS,
     "queue_app_task_live": READS,
+    "queue_app_taskstats_type": READS,
+    "queue_app_taskstats_user": READS,
+    "queue_app_taskstats_key": READS,
     "queue_app_worker_drain": lambda s: ([s.worker.pk], {}),
     "queue_app_operation_stop": lambda s: ([s.operation.pk], {}),
 }

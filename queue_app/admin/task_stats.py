@@ -1,0 +1,149 @@
+"""The pages of task types, users and concurrency keys: what ended, how long it waited and ran, and what failed."""
+
+from typing import Any, Final
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _
+
+from queue_app.admin.mixins import ReadOnlyAdmin, page
+from queue_app.core.redaction import redact
+from queue_app.dashboard import type_charts
+from queue_app.dashboard.cache import Shared
+from queue_app.displayed_payload import displayed_payload
+from queue_app.models import DeadLetter, Limit, Schedule, Task, TaskPayload, TaskStats, Worker
+from queue_app.models.task_stats import StatsKind
+from queue_app.models.worker import WorkerStatus
+from queue_app.services.read.dead_letters import groups
+from queue_app.services.read.inspect import list_tasks
+from queue_app.services.read.task_filter import TaskFilter
+from queue_app.services.read.task_stats import PERIODS, Figures, figures, history
+
+RECENT: Final = 20
+MAX_CAUSES: Final = 10
+#: Seconds for which viewers share a list.
+FRESH: Final = {"1h": 10.0, "24h": 30.0, "7d": 120.0, "30d": 300.0}
+DEFAULT_PERIOD: Final = "24h"
+#: Column of a list -> the value it is sorted by; names sort upwards, numbers downwards.
+_ORDERS: Final[dict[str, Any]] = {
+    "name": lambda found: found.name,
+    "total": lambda found: -found.total,
+    "failed": lambda found: (-found.failed_share, -found.failed),
+    "failures": lambda found: -found.failures,
+    "wait_p50": lambda found: -(found.wait_p50 or 0),
+    "wait_p95": lambda found: -(found.wait_p95 or 0),
+    "run_p50": lambda found: -(found.run_p50 or 0),
+    "run_p95": lambda found: -(found.run_p95 or 0),
+    "last": lambda found: -(found.last_at.timestamp() if found.last_at else 0),
+}
+
+
+def _read(key: str) -> list[Figures]:
+    kind, period = key.split()
+    return figures(StatsKind(kind), period)
+
+
+_shared: Final = Shared(_read, lambda key: FRESH[key.split()[1]])
+
+
+@admin.register(TaskStats)
+class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
+    """A sortable list of all task types (or users, or keys), and a page for each."""
+
+    def has_view_permission(self, request: HttpRequest, obj: TaskStats | None = None) -> bool:
+        """Return whether the user may see tasks, for these are their sums."""
+        return request.user.has_perm("queue_app.view_task")
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the list."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        if any("\x00" in value for value in request.GET.values()):
+            self.message_user(request, _("The address contains an invalid value."), messages.ERROR)
+            return HttpResponseRedirect(request.path)
+        kind = _one_of(request.GET.get("kind"), [kind.value for kind in StatsKind], StatsKind.TYPE)
+        period = _one_of(request.GET.get("period"), list(PERIODS), DEFAULT_PERIOD)
+        order = _one_of(request.GET.get("o"), list(_ORDERS), "total")
+        term = request.GET.get("q", "").strip()
+        found = [each for each in _shared.get(f"{kind} {period}") if term.lower() in each.name.lower()]
+        titles = {"type": _("Task types"), "user": _("Users"), "key": _("Concurrency keys")}
+        context = {
+            "kind": kind, "period": period, "order": order, "q": term,
+            "found": sorted(found, key=_ORDERS[order]), "kinds": titles, "periods": list(PERIODS),
+        }  # fmt: skip
+        return self.own_page(request, "taskstats/list.html", titles[kind], **context, **(extra_context or {}))
+
+    @page("type/<path:name>/", "type")
+    def type_view(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Show one task type."""
+        context = self._context(request, StatsKind.TYPE, name)
+        limit = Limit.objects.filter(scope="type", name=name).first()
+        live = Worker.objects.filter(status=WorkerStatus.ACTIVE, task_types__contains=[name])
+        return self._page(
+            request, name, limit=limit, causes=_causes(request, name),
+            schedules=list(Schedule.objects.filter(task_type=name).order_by("name")[:RECENT]),
+            workers=list(live.order_by("name")[:RECENT]), **context,
+        )  # fmt: skip
+
+    @page("user/<path:name>/", "user")
+    def user_view(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Show one user."""
+        return self._page(request, name, **self._context(request, StatsKind.USER, name))
+
+    @page("key/<path:name>/", "key")
+    def key_view(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Show one concurrency key."""
+        context = self._context(request, StatsKind.KEY, name)
+        names = [name, name.partition(":")[0]]
+        limits = {limit.name: limit for limit in Limit.objects.filter(scope="key", name__in=names)}
+        return self._page(request, name, limit=limits.get(name) or limits.get(names[1]), **context)
+
+    def _context(self, request: HttpRequest, kind: StatsKind, name: str) -> dict[str, Any]:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        if "\x00" in name:
+            raise Http404
+        known = history(kind, name)
+        month = known.sums["30d"]
+        wanted = {
+            StatsKind.TYPE: TaskFilter(task_types=[name]),
+            StatsKind.USER: TaskFilter(user=name),
+            StatsKind.KEY: TaskFilter(concurrency_key=name),
+        }
+        recent = list_tasks(Task.objects.all(), wanted[kind], page_size=RECENT).tasks
+        return {
+            "kind": kind.value,
+            "sums": known.sums,
+            "month": month,
+            "histogram": type_charts.histogram(month.runs),
+            "timeline": type_charts.timeline(known.rows, kind),
+            "versions": month.versions.most_common(10),
+            "recent": recent,
+            "list_query": {"type": "task_type", "user": "user", "key": "concurrency_key"}[kind],
+            "may_view_workers": request.user.has_perm("queue_app.view_worker"),
+            "may_add_limit": request.user.has_perm("queue_app.add_limit"),
+        }
+
+    def _page(self, request: HttpRequest, name: str, **context: Any) -> HttpResponse:
+        return self.own_page(request, "taskstats/page.html", name, name=name, **context)
+
+
+def _one_of(value: str | None, known: list[str], default: str) -> str:
+    return value if value in known else default
+
+
+def _causes(request: HttpRequest, task_type: str) -> list[tuple[Any, str, str]]:
+    """Return the causes of the type's open dead letters with class and message, without secrets."""
+    if not request.user.has_perm("queue_app.view_deadletter"):
+        return []
+    found = groups(DeadLetter.objects.filter(task_type=task_type))[:MAX_CAUSES]
+    may_view = request.user.has_perm("queue_app.view_payload")
+    payloads = TaskPayload.objects.in_bulk([group.latest.task_id for group in found]) if may_view else {}
+    causes = []
+    for group in found:
+        secrets = displayed_payload(task_type, payloads.get(group.latest.task_id))[0]
+        texts = (group.latest.exception_class, group.latest.message)
+        name, message = (redact(text, secrets)[:200] if may_view else "" for text in texts)
+        causes.append((group, name or group.latest.reason, message))
+    return causes

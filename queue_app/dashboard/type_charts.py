@@ -1,0 +1,94 @@
+"""Charts of one task type, user or key as SVG: a histogram of run times, and 30 days by hour or day."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from queue_app.core.histogram import bounds_of
+from queue_app.dashboard import labels
+from queue_app.models import TaskStats
+from queue_app.models.task_stats import StatsKind
+
+_WIDTH, _HEIGHT = 720, 90
+DAYS: Final = 30
+
+
+def histogram(counts: Mapping[int, int]) -> SafeString:
+    """Return the bars of a histogram, each with its range and count; empty without times."""
+    if not counts:
+        return SafeString("")
+    first, last, top = min(counts), max(counts), max(counts.values())
+    step = _WIDTH / (last - first + 1)
+    bars = []
+    for bucket in range(first, last + 1):
+        count = counts.get(bucket, 0)
+        height = _HEIGHT * count / top
+        low, high = (labels.duration(bound) for bound in bounds_of(bucket))
+        title = _("%(low)s to %(high)s: %(count)d") % {"low": low, "high": high, "count": count}
+        bars.append(
+            (f"{(bucket - first) * step:.1f}", f"{_HEIGHT - height:.1f}", f"{step * 0.9:.1f}", f"{height:.1f}", title)
+        )
+    words = _("Run times from %(low)s to %(high)s") % {
+        "low": labels.duration(bounds_of(first)[0]), "high": labels.duration(bounds_of(last)[1]),
+    }  # fmt: skip
+    return _svg(words, "tq-piece-wait", bars)
+
+
+def timeline(rows: Sequence[TaskStats], kind: StatsKind) -> SafeString:
+    """Return the ended tasks of the last 30 days by hour (of a type) or by day, failed ones in red; empty for none."""
+    if not rows:
+        return SafeString("")
+    unit = timedelta(hours=1) if kind is StatsKind.TYPE else timedelta(days=1)
+    end = timezone.now()
+    slots = int(timedelta(days=DAYS) / unit)
+    begin = end - slots * unit
+    top = max(row.completed + row.failed + row.other for row in rows)
+    step = _WIDTH / slots
+    parts = []
+    for row in rows:
+        place = (row.since - begin) / unit * step
+        parts += _column(row, place, max(step * 0.9, 1.0), top) if place > -step else []
+    done = format_html_join("", _BAR, [part for failed, part in parts if not failed])
+    bad = format_html_join("", _BAR, [part for failed, part in parts if failed])
+    words = _("Ended tasks of the last %(days)d days") % {"days": DAYS}
+    return format_html(
+        '<svg class="tq-bars" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
+        '<g class="tq-piece-done">{}</g><g class="tq-piece-failed">{}</g></svg>',
+        _WIDTH, _HEIGHT, words, done, bad,
+    )  # fmt: skip
+
+
+_BAR: Final = '<rect x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
+
+type _Part = tuple[bool, tuple[str, str, str, str, str]]
+
+
+def _column(row: TaskStats, place: float, width: float, top: int) -> list[_Part]:
+    """Return the parts of one column: what failed at the bottom, the rest above it."""
+    failed = _HEIGHT * row.failed / top
+    rest = _HEIGHT * (row.completed + row.other) / top
+    title = _("%(at)s: %(completed)d completed, %(failed)d failed, %(other)d cancelled or expired") % {
+        "at": _when(row.since), "completed": row.completed, "failed": row.failed, "other": row.other,
+    }  # fmt: skip
+    x, w = f"{place:.1f}", f"{width:.1f}"
+    return [
+        (True, (x, f"{_HEIGHT - failed:.1f}", w, f"{failed:.1f}", title)),
+        (False, (x, f"{_HEIGHT - failed - rest:.1f}", w, f"{rest:.1f}", title)),
+    ]
+
+
+def _when(value: datetime) -> str:
+    return f"{timezone.localtime(value):%Y-%m-%d %H:%M %Z}"
+
+
+def _svg(words: str, name: str, bars: Sequence[tuple[str, str, str, str, str]]) -> SafeString:
+    return format_html(
+        '<svg class="tq-bars" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
+        '<g class="{}">{}</g></svg>',
+        _WIDTH, _HEIGHT, words, name, format_html_join("", _BAR, bars),
+    )  # fmt: skip
