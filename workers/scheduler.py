@@ -156,8 +156,8 @@ class Scheduler:
             self._declare.due_at = time.monotonic() + self._declare.interval
         if not self._lead():
             return ran
-        soon = time.monotonic() + TOGETHER_SECONDS
-        due = [job for job in self.jobs if job.due_at <= soon]
+        turned_at = time.monotonic()
+        due = [job for job in self.jobs if job.due_at <= turned_at + TOGETHER_SECONDS]
         self._questions = {name for job in due for name in job.asks}
         self._answers = None
         self._query.run_once()  # if it fails there are no answers, and every due job runs
@@ -172,7 +172,9 @@ class Scheduler:
             if not job.run_once(self._answers):
                 self._pause_index(began)
             self.loop_heartbeat.beat()
-            job.due_at = time.monotonic() + job.wait(self._answers)
+            # Counted from the begin of a short turn, so that the jobs stay together.
+            now = time.monotonic()
+            job.due_at = (turned_at if now - turned_at < TOGETHER_SECONDS else now) + job.wait(self._answers)
             ran.append(job.name)
         self._summary.log_if_due()
         return ran

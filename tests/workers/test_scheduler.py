@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -253,6 +254,22 @@ def test_jobs_that_are_due_soon_run_with_jobs_that_are_due_now(make):
     for job, seconds in zip(scheduler.jobs, (0, 0.05, 60, 60, 0.02), strict=False):
         job.due_at = now + seconds
     assert scheduler.run_once() == ["rebuild", "due", "reap"]
+
+
+@pytest.mark.parametrize(("seconds", "together"), [(0.01, True), (1.0, False)])
+def test_jobs_of_a_short_turn_stay_together(make, monkeypatch, seconds, together):
+    """Otherwise each would get a turn and a query of its own. After a long turn each rests for its interval."""
+    scheduler = make()
+    tick(scheduler, "due", "reap", "overdue")
+    clock = [time.monotonic() + 10]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    jobs = [job for job in scheduler.jobs if job.name in {"requests", "reconcile", "fallback"}]
+    for job in jobs:
+        job.due_at, job.interval = clock[0], 5.0
+        job.action = lambda: clock.append(clock.pop() + seconds)
+    assert scheduler.run_once() == [job.name for job in jobs]
+    assert (len({job.due_at for job in jobs}) == 1) is together
+    assert all(job.due_at >= job.turned_at + (0 if together else 5.0) for job in jobs)
 
 
 # -- backoff --------------------------------------------------------------------------------------------
