@@ -161,6 +161,10 @@ class OperationEnded(TaskQueueError, code="operation_ended"):
     """The operation has ended; there is nothing left to cancel."""
 
 
+class SimulationRefused(TaskQueueError, code="simulation_refused"):
+    """A simulation cannot run here, or has nothing to simulate."""
+
+
 class ChangedMeanwhile(TaskQueueError, code="changed_meanwhile"):
     """The object was changed after the caller read it."""
 

@@ -1,0 +1,172 @@
+"""Change a plan as a scenario says: limits, bands, workers, pauses, further load."""
+
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from queue_app.core.limit_values import EVERYTHING, Limits, gate_of
+from queue_app.core.priorities import Band
+from queue_app.core.simulation import SECOND, Change, Crew, Kind, Load, Plan
+from queue_app.exceptions import InvalidTaskData
+
+_OF_LIMITS: Final = {field.name for field in fields(Limits)} - {"throttled_until"}
+_PARTS: Final = ("window", "limits", "bands", "priorities", "workers", "without_workers", "pauses", "load")
+_OF_LOAD: Final = {
+    "task_type", "queue", "priority", "user", "key", "weight", "capabilities", "count", "at", "over", "runs"
+}  # fmt: skip
+_OF_WORKERS: Final = {"count", "slots", "queues", "task_types", "capabilities", "at", "until"}
+_DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", re.ASCII)
+MAX_COUNT: Final = 1_000_000
+MAX_SLOTS: Final = 100_000
+
+
+def check(scenario: Mapping[str, Any]) -> None:
+    """Raise ``InvalidTaskData`` for parts that no scenario has."""
+    for name in scenario:
+        if name not in _PARTS:
+            raise InvalidTaskData(name, f"A scenario has no part {name!r:.60}. It may have: {', '.join(_PARTS)}.")
+
+
+def changed(plan: Plan, scenario: Mapping[str, Any]) -> Plan:
+    """Return the plan with the changes of a scenario; raise ``InvalidTaskData`` for what makes no sense."""
+    check(scenario)
+    limits = dict(plan.limits)
+    for name, values in _table(scenario, "limits").items():
+        gate = gate_named(name)
+        limits[gate] = _limits(name, limits.get(gate, Limits()), values)
+    thresholds = dict(plan.thresholds)
+    for name, values in _table(scenario, "bands").items():
+        thresholds[_band(name)] = _number(values, "promote_after_seconds", None)
+    load = _load(plan, scenario)
+    crews = () if scenario.get("without_workers") else plan.crews
+    types = sorted({kind.task_type for kind in load.kinds})
+    crews = (*crews, *(_crew(each, plan, types) for each in _list(scenario, "workers")))
+    changes = [change for each in _list(scenario, "pauses") for change in _pause(each, plan, limits)]
+    return replace(
+        plan, load=load, limits=limits, thresholds=thresholds, crews=crews, changes=(*plan.changes, *changes)
+    )
+
+
+def empty(begin: int, seconds: float) -> Plan:
+    """Return a plan without tasks and workers, for a scenario that brings its own."""
+    return Plan(load=Load(), crews=(), begin=begin, end=begin + round(seconds * SECOND))
+
+
+def gate_named(name: str) -> str:
+    """Return the gate of ``everything``, ``queue:mail``, ``type:shop.tasks.export`` or ``key:customer``."""
+    scope, _, rest = name.partition(":")
+    if name == "everything":
+        return EVERYTHING
+    if scope not in ("queue", "type", "key") or not rest:
+        text = f"{name!r:.80} names no limit: write everything, queue:NAME, type:NAME or key:NAME."
+        raise InvalidTaskData("limits", text)
+    return gate_of(scope, rest)
+
+
+def _limits(name: str, known: Limits, values: Mapping[str, Any]) -> Limits:
+    for field, value in values.items():
+        if field not in _OF_LIMITS:
+            options = ", ".join(sorted(_OF_LIMITS))
+            raise InvalidTaskData("limits", f"{name} has no {field!r:.60}. It may have: {options}.")
+        if field not in ("paused", "fair_by", "shares") and value is not None:
+            _number(values, field, None)
+    found = replace(known, **values)
+    if (found.rate_count is None) != (found.rate_seconds is None):
+        raise InvalidTaskData("limits", f"{name}: a rate needs rate_count and rate_seconds.")
+    return found
+
+
+def _load(plan: Plan, scenario: Mapping[str, Any]) -> Load:
+    """Return the load with other priorities, and with further tasks."""
+    bands = {name: _band(band) for name, band in scenario.get("priorities", {}).items()}
+    further = _list(scenario, "load")
+    if not (bands or further):
+        return plan.load
+    load, before = Load(), plan.load
+    kinds = [kind._replace(band=bands.get(kind.task_type, kind.band)) for kind in before.kinds]
+    for place, queued_at, runs, waited in zip(before.kind, before.queued_at, before.runs, before.waited, strict=True):
+        load.add(kinds[place], queued_at, runs, waited)
+    chance = random.Random(len(before))  # noqa: S311 - repeatable, not secret
+    for each in further:
+        _known(each, _OF_LOAD, "load")
+        kind = Kind(
+            str(each.get("queue", "default")),
+            str(each.get("task_type", "simulated")),
+            _band(each.get("priority", "normal")),
+            tuple(sorted(each.get("capabilities", ()))),
+            str(each.get("user", "")),
+            str(each.get("key", "")),
+            int(_number(each, "weight", 1)),
+        )
+        count, lasts = int(_number(each, "count", 1, most=MAX_COUNT)), _seconds(each, "runs", 1.0)
+        at, over = plan.begin + round(_seconds(each, "at", 0.0) * SECOND), _seconds(each, "over", 0.0)
+        for _ in range(count):
+            load.add(kind, at + round(chance.random() * over * SECOND), round(lasts * SECOND))
+    return load
+
+
+def _crew(each: Mapping[str, Any], plan: Plan, types: Sequence[str]) -> Crew:
+    _known(each, _OF_WORKERS, "workers")
+    slots = int(_number(each, "count", 1)) * int(_number(each, "slots", 1, most=MAX_SLOTS))
+    changes = [(plan.begin + round(_seconds(each, "at", 0.0) * SECOND), slots)]
+    if "until" in each:
+        changes.append((plan.begin + round(_seconds(each, "until", 0.0) * SECOND), -slots))
+    names = [tuple(sorted(each.get(part, ()))) for part in ("queues", "task_types", "capabilities")]
+    return Crew(names[0], names[1] or tuple(types), names[2], tuple(changes))
+
+
+def _pause(each: Mapping[str, Any], plan: Plan, limits: Mapping[str, Limits]) -> Iterator[Change]:
+    _known(each, {"limit", "at", "lasts"}, "pauses")
+    gate = gate_named(str(each.get("limit", "everything")))
+    at = plan.begin + round(_seconds(each, "at", 0.0) * SECOND)
+    known = limits.get(gate)
+    yield Change(at, gate, replace(known or Limits(), paused=True))
+    if "lasts" in each:
+        yield Change(at + round(_seconds(each, "lasts", 0.0) * SECOND), gate, known)
+
+
+def _table(scenario: Mapping[str, Any], part: str) -> Mapping[str, Mapping[str, Any]]:
+    found = scenario.get(part, {})
+    if not isinstance(found, Mapping) or not all(isinstance(each, Mapping) for each in found.values()):
+        raise InvalidTaskData(part, f"{part} must hold a table for each name.")
+    return found
+
+
+def _list(scenario: Mapping[str, Any], part: str) -> Sequence[Mapping[str, Any]]:
+    found = scenario.get(part, [])
+    if not isinstance(found, Sequence) or not all(isinstance(each, Mapping) for each in found):
+        raise InvalidTaskData(part, f"{part} must be a list of tables, as [[{part}]] in TOML.")
+    return found
+
+
+def _known(each: Mapping[str, Any], names: set[str], part: str) -> None:
+    if unknown := sorted(set(each) - names):
+        raise InvalidTaskData(part, f"{part} has no {unknown[0]!r:.60}. It may have: {', '.join(sorted(names))}.")
+
+
+def _band(name: object) -> Band:
+    found = {band.label: band for band in Band} | {"medium": Band.NORMAL}
+    if name not in found:
+        raise InvalidTaskData("bands", f"{name!r:.60} is no band: use {', '.join(band.label for band in Band)}.")
+    return found[str(name)]
+
+
+def _number(values: Mapping[str, Any], name: str, default: Any, most: float = 10**9) -> Any:
+    value = values.get(name, default)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 < value <= most:
+        raise InvalidTaskData(name, f"{name} must be a number above 0 and at most {most:g}, not {value!r:.60}.")
+    return value
+
+
+def _seconds(values: Mapping[str, Any], name: str, default: float) -> float:
+    """Return seconds, also of a text such as 90s or 1h30m; times count from the beginning of the window."""
+    value = values.get(name, default)
+    if isinstance(value, str) and (found := _DURATION.fullmatch(value)):
+        return sum(float(part or 0) * unit for part, unit in zip(found.groups(), (86_400, 3600, 60, 1), strict=True))
+    if type(value) not in (int, float) or not 0 <= value <= 366 * 86_400:
+        raise InvalidTaskData(name, f"{name} must be seconds, or a duration such as 90s or 1h30m, not {value!r:.60}.")
+    return float(value)

@@ -1,0 +1,130 @@
+"""Simulate a window or a scenario, as it was and with changes, and compare both with what happened."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from queue_app.core.simulation import NEVER, SECOND, Load, Outcome, Plan, Waits, agreement, waits_by
+from queue_app.exceptions import InvalidTaskData
+from queue_app.index.simulated import simulated_index
+from queue_app.models import PriorityPolicy
+from queue_app.services.simulate.engine import Engine
+from queue_app.services.simulate.recorded import record
+from queue_app.services.simulate.scenario import changed, check, empty
+from queue_app.sql.database import alias
+
+type Report = Callable[[str, float], None]
+
+#: Differences of waits below this are not put into words.
+WORTH_SAYING: Final = 1.0
+
+
+def simulate(  # noqa: PLR0913 - by name
+    scenario: Mapping[str, Any],
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    seconds: float = 86_400.0,
+    shared_server: bool = False,
+    report: Report = lambda _what, _share: None,
+) -> dict[str, Any]:
+    """Return the waits of a window as plain data: actual, simulated unchanged (the calibration), and with the changes.
+
+    Without a window, the scenario brings its own load, for ``seconds``. ``report`` receives the name of the run and its
+    progress; it may raise an error to cancel. Raises ``InvalidTaskData`` and ``SimulationRefused``. Writes nothing.
+    """
+    check(scenario)
+    notes: tuple[str, ...] = ()
+    if since is not None and until is not None:
+        report("reading", 0.0)
+        plan, notes = _recorded(since, until)
+    else:
+        plan = empty(round(time.time() * SECOND), seconds)
+        if not scenario.get("load"):
+            raise InvalidTaskData("load", "Without a window, the scenario must bring a load.")
+    targets = dict(PriorityPolicy.objects.using(alias()).values_list("priority", "target_seconds"))
+    answer: dict[str, Any] = {
+        "from": _time(plan.begin), "to": _time(plan.end), "recorded_tasks": len(plan.load), "changes": dict(scenario),
+        "notes": list(notes),
+    }  # fmt: skip
+    if len(plan.load):
+        answer["actual"] = {"waits": waits_by(plan, plan.load.waited, targets, recorded=True)}
+        answer["unchanged"] = _run(plan, targets, "unchanged", shared_server=shared_server, report=report)
+        simulated = answer["unchanged"]["waits"]
+        answer["calibration"] = agreement(answer["actual"]["waits"]["band"], simulated["band"])
+    if scenario:
+        other = changed(plan, scenario)
+        answer["changed"] = _run(other, targets, "changed", shared_server=shared_server, report=report)
+        answer["words"] = list(_words(answer))
+    return answer
+
+
+def _recorded(since: datetime, until: datetime) -> tuple[Plan, tuple[str, ...]]:
+    found = record(since, until)
+    return found.plan, found.notes
+
+
+def _run(
+    plan: Plan, targets: Mapping[int, float | None], name: str, *, shared_server: bool, report: Report
+) -> dict[str, Any]:
+    began = time.monotonic()
+    with simulated_index(shared_server=shared_server) as index:
+        real_now = round(time.time() * SECOND)
+        outcome = Engine(index, plan, real_now=real_now, report=lambda share: report(name, share)).run()
+    report(name, 1.0)
+    waited = _waits(plan.load, outcome)
+    started = sum(plan.begin <= at < plan.end for at in outcome.started)
+    return {
+        "tasks": len(plan.load),
+        "waits": waits_by(plan, waited, targets),
+        "utilisation": round(outcome.utilisation, 4),
+        "starts_per_second": round(started * SECOND / (plan.end - plan.begin), 4),
+        "starved": outcome.started.count(NEVER),
+        "drained_at": _time(outcome.drained_at) if outcome.drained_at else None,
+        "exact_to_seconds": outcome.resolution / SECOND,
+        "took_seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def _waits(load: Load, outcome: Outcome) -> list[int]:
+    return [NEVER if at == NEVER else at - queued for at, queued in zip(outcome.started, load.queued_at, strict=True)]
+
+
+def _words(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the changes do to the waits of each queue: "imports wait 4 min longer"."""
+    before = answer.get("unchanged", {}).get("waits", {}).get("queue", {})
+    for queue, now in answer["changed"]["waits"]["queue"].items():
+        if queue not in before:
+            yield f"{queue}: new; 95 % of {now['tasks']:,} tasks wait at most {_span(now['p95'])}."
+            continue
+        parts = []
+        for name, text in (("p50", "half"), ("p95", "95 %")):
+            difference = now[name] - before[queue][name]
+            if abs(difference) >= max(WORTH_SAYING, 0.05 * before[queue][name]):
+                parts.append(f"{text} wait {_span(abs(difference))} {'longer' if difference > 0 else 'less'}")
+        starved = now["starved"] - before[queue]["starved"]
+        parts += [f"{starved:,} more tasks never start"] if starved > 0 else []
+        yield f"{queue}: {', '.join(parts) or 'no difference'}."
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120:  # noqa: PLR2004 - seconds are read easily up to two minutes
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004 - the same
+
+
+def _time(at: int) -> str:
+    return datetime.fromtimestamp(at / SECOND, UTC).isoformat(timespec="seconds")
+
+
+def table(answer: Mapping[str, Any], by: str) -> Iterator[list[str]]:
+    """Yield rows that show actual, unchanged and changed waits side by side."""
+    names = [name for name in ("actual", "unchanged", "changed") if name in answer]
+    yield [by, "tasks", *(f"{share} {name}" for share in ("p50", "p95", "p99", "worst") for name in names), "starved"]
+    groups = {group: None for name in reversed(names) for group in answer[name]["waits"][by]}
+    none = Waits.of([])._asdict()
+    for group in groups:
+        found = [answer[name]["waits"][by].get(group, none) for name in names]
+        values = [f"{each[share]:.3g}" for share in ("p50", "p95", "p99", "worst") for each in found]
+        yield [group, str(found[-1]["tasks"]), *values, str(found[-1]["starved"])]

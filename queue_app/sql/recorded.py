@@ -1,0 +1,68 @@
+"""Read recorded tasks for a simulation: when they waited and ran, never what they were called with."""
+
+import uuid
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from queue_app.sql.database import fetch_all
+
+PAGE: Final = 20_000
+_US: Final = "(EXTRACT(EPOCH FROM {}) * 1e6)::bigint"
+_KIND: Final = 't.queue, t.task_type, t.priority, t.capabilities, t."user", t.concurrency_key, t.weight'
+_TIMES: Final = ", ".join(_US.format(f"t.{name}_at") for name in ("queued", "started", "finished"))
+_ENDED: Final = f"""
+SELECT {_KIND}, {_TIMES}, t.worker_id, t.status, t.finished_at, t.id FROM queue_app_task AS t
+WHERE t.finished_at >= %(since)s AND (t.finished_at, t.id) > (%(last)s, %(id)s)
+ORDER BY t.finished_at, t.id LIMIT {PAGE}
+"""
+_PENDING: Final = f"""
+SELECT {_KIND}, {_TIMES}, t.worker_id, t.status, t.finished_at, t.id FROM queue_app_task AS t
+WHERE t.status IN ('queued', 'executing') AND t.queued_at < %(until)s
+"""
+# The last attempt of an ended task is the task's own row.
+_FAILED: Final = f"""
+SELECT {_KIND}, {_US.format("a.started_at")}, {_US.format("a.finished_at")}
+FROM queue_app_taskattempt AS a JOIN queue_app_task AS t ON t.id = a.task_id
+WHERE a.finished_at >= %(since)s AND a.started_at < %(until)s AND (a.attempt < t.attempt OR t.finished_at IS NULL)
+"""
+_EDITS: Final = """
+SELECT count(*) FROM queue_app_auditentry WHERE at BETWEEN %(since)s AND %(until)s
+    AND target IN ('queue', 'limit', 'prioritypolicy', 'runtimesettings', 'settings')
+"""
+
+
+class RecordedTask(NamedTuple):
+    """A task of the window; times in µs."""
+
+    kind: tuple[Any, ...]  # queue, task type, band, capabilities, user, key, weight
+    queued_at: int | None
+    started_at: int | None
+    finished_at: int | None
+    worker_id: uuid.UUID | None
+    status: str
+
+
+def tasks(since: datetime, until: datetime) -> Iterator[RecordedTask]:
+    """Yield the tasks that ended since ``since`` or are pending, and were queued before ``until``."""
+    last: dict[str, Any] = {"since": since, "last": since, "id": uuid.UUID(int=0)}
+    while page := fetch_all(_ENDED, last):
+        yield from (found for row in page if (found := _task(row)).queued_at and row[7] < until.timestamp() * 1e6)
+        last |= {"last": page[-1][12], "id": page[-1][13]}
+    yield from map(_task, fetch_all(_PENDING, {"until": until}))
+
+
+def _task(row: tuple[Any, ...]) -> RecordedTask:
+    kind = (*row[:3], tuple(row[3]), *row[4:7])
+    return RecordedTask(kind, *row[7:12])
+
+
+def failed_attempts(since: datetime, until: datetime) -> Iterator[tuple[tuple[Any, ...], int, int]]:
+    """Yield (kind, start, end) of the attempts that were retried."""
+    for row in fetch_all(_FAILED, {"since": since, "until": until}):
+        yield (*row[:3], tuple(row[3]), *row[4:7]), row[7], row[8]
+
+
+def edits(since: datetime, until: datetime) -> int:
+    """Return how often people edited limits and policies in the window."""
+    return int(fetch_all(_EDITS, {"since": since, "until": until})[0][0])

@@ -1,0 +1,236 @@
+"""``simulate`` compares what happened with what would have happened; it touches neither rows nor the index."""
+
+import json
+import random
+import time
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from queue_app.core.limit_values import Limits
+from queue_app.core.priorities import Band
+from queue_app.core.simulation import NEVER, SECOND, Crew, Kind, Load, Plan
+from queue_app.exceptions import InvalidTaskData, SimulationRefused
+from queue_app.index import get_index, simulated
+from queue_app.index.simulated import simulated_index
+from queue_app.models import Limit, PriorityPolicy, Queue, Task, TaskAttempt, Worker
+from queue_app.services.simulate.engine import Engine
+from queue_app.services.simulate.simulate import simulate
+from tests.support.engine import put_many
+from tests.support.factories import AttemptFactory, TaskFactory, WorkerFactory
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def window():
+    until = timezone.now().replace(microsecond=0) - timedelta(minutes=5)
+    return until - 2 * HOUR, until
+
+
+def history(window, *, workers: bool = True, tasks: int = 400, slots: int = 4) -> None:
+    """Store two hours of work, as an unlimited queue `mail` and a queue `imports` with a cap would have done it."""
+    chance, since = random.Random(5), round(window[0].timestamp() * SECOND)
+    load, kinds = Load(), []
+    for band, queue in ((Band.HIGH, "mail"), (Band.NORMAL, "imports"), (Band.LOW, "imports")):
+        kinds.append(Kind(queue, f"shop.{queue}", band.value, user=f"user-{queue}"))
+    for _ in range(tasks):
+        load.add(chance.choice(kinds), since + chance.randrange(5400 * SECOND), chance.randrange(30, 90) * SECOND)
+    Queue.objects.get_or_create(name="mail")
+    Queue.objects.update_or_create(name="imports", defaults={"max_concurrent": 2})
+    crew = Crew((), ("shop.imports", "shop.mail"), (), ((since, slots),))
+    limits = {"q:imports": Limits(max_concurrent=2), "q:mail": Limits()}
+    plan = Plan(
+        load=load, crews=(crew,), limits=limits, thresholds=PriorityPolicy.thresholds(), begin=since,
+        end=round(window[1].timestamp() * SECOND),
+    )  # fmt: skip
+    with simulated_index() as index:
+        found = Engine(index, plan, real_now=round(time.time() * SECOND)).run()
+    worker = WorkerFactory(
+        name="one",
+        task_types=list(crew.task_types),
+        concurrency=slots,
+        started_at=window[0],
+        last_heartbeat_at=window[1],
+    )
+    rows = []
+    for place, at in enumerate(found.started):
+        kind, ended = load.kinds[load.kind[place]], at + load.runs[place]
+        if at == NEVER:
+            continue
+        rows.append(
+            Task(
+                id=uuid.uuid4(), task_type=kind.task_type, queue=kind.queue, status="completed", priority=kind.band,
+                user=kind.user, created_at=when(load.queued_at[place]), queued_at=when(load.queued_at[place]),
+                started_at=when(at), finished_at=when(ended), worker_id=worker.id, attempt=1,
+            )
+        )  # fmt: skip
+    Task.objects.bulk_create(rows)
+    if not workers:
+        Worker.objects.all().delete()
+
+
+def when(at: int) -> datetime:
+    return datetime.fromtimestamp(at / SECOND, UTC)
+
+
+def snapshot() -> tuple:
+    index = get_index()
+    keys = sorted(key for key in index._client.scan_iter(match=index.keys.everything))
+    return keys, [sorted(map(str, model.objects.values_list())) for model in (Task, Queue, Limit, Worker)]
+
+
+def test_the_unchanged_simulation_agrees_with_what_happened(engine, window):
+    history(window)
+    answer = simulate({}, since=window[0], until=window[1])
+    assert answer["calibration"]["agrees"], answer["calibration"]
+    actual, simulated_waits = answer["actual"]["waits"], answer["unchanged"]["waits"]
+    assert actual["queue"]["imports"]["p95"] > 60, "the recorded work waited"
+    assert set(actual) == {"band", "queue", "type", "user"}
+    assert simulated_waits["user"]["user-mail"]["tasks"] == actual["user"]["user-mail"]["tasks"]
+    assert "changed" not in answer
+    json.dumps(answer)
+
+
+def test_purged_workers_are_inferred_and_said(engine, window):
+    history(window, workers=False)
+    answer = simulate({}, since=window[0], until=window[1])
+    assert answer["calibration"]["agrees"], answer["calibration"]
+    assert any("rows of 1 workers were purged" in note for note in answer["notes"])
+
+
+def test_a_higher_cap_is_put_into_words(engine, window):
+    history(window)
+    limits = {"queue:imports": {"max_concurrent": 4}}
+    answer = simulate({"limits": limits}, since=window[0], until=window[1])
+    before, after = (answer[name]["waits"]["queue"]["imports"]["p95"] for name in ("unchanged", "changed"))
+    assert after < 0.7 * before
+    [words] = [text for text in answer["words"] if text.startswith("imports:")]
+    assert "less" in words
+
+
+def test_a_burst_at_noon_workers_bands_and_a_pause(engine, window):
+    history(window, tasks=100)
+    burst = {"queue": "imports", "task_type": "shop.imports", "count": 300, "at": "30m", "over": "1m", "runs": 5}
+    base = simulate({"load": [burst]}, since=window[0], until=window[1])
+    assert base["changed"]["waits"]["queue"]["imports"]["tasks"] > 300
+    assert base["changed"]["waits"]["queue"]["imports"]["p95"] > base["unchanged"]["waits"]["queue"]["imports"]["p95"]
+    more = {"workers": [{"count": 2, "slots": 10}], "limits": {"queue:imports": {"max_concurrent": 22}}}
+    helped = simulate({"load": [burst]} | more, since=window[0], until=window[1])
+    assert helped["changed"]["waits"]["queue"]["imports"]["p95"] < base["changed"]["waits"]["queue"]["imports"]["p95"]
+    pause = {"pauses": [{"limit": "queue:mail", "at": "10m", "lasts": "20m"}]}
+    paused = simulate(pause, since=window[0], until=window[1])
+    assert paused["changed"]["waits"]["queue"]["mail"]["worst"] > 600
+    urgent = simulate({"priorities": {"shop.mail": "background"}}, since=window[0], until=window[1])
+    assert "background" in urgent["changed"]["waits"]["band"]
+
+
+def test_it_touches_neither_rows_nor_the_index(engine, window):
+    history(window, tasks=50)
+    put_many(3)
+    before = snapshot()
+    simulate({"limits": {"everything": {"max_concurrent": 1}}}, since=window[0], until=window[1])
+    assert snapshot() == before
+
+
+def test_on_the_server_of_the_index_it_leaves_nothing(engine, window, monkeypatch):
+    history(window, tasks=50)
+    put_many(3)
+    monkeypatch.setattr(simulated, "_program", lambda: None)
+    with pytest.raises(SimulationRefused, match="needs a server of its own"):
+        simulate({}, since=window[0], until=window[1])
+    before, all_keys = snapshot(), get_index()._client.dbsize()
+    answer = simulate({}, since=window[0], until=window[1], shared_server=True)
+    assert answer["calibration"]["agrees"]
+    assert snapshot() == before
+    assert get_index()._client.dbsize() == all_keys
+
+
+def test_retries_and_what_has_not_ended_take_their_slots(engine, window):
+    history(window, tasks=60)
+    at = window[0] + timedelta(minutes=1)
+    AttemptFactory(task=Task.objects.first(), attempt=0, started_at=at, finished_at=at + timedelta(minutes=3))
+    TaskFactory(queue="mail", task_type="shop.mail", created_at=window[0])
+    answer = simulate({}, since=window[0], until=window[1])
+    assert answer["recorded_tasks"] == Task.objects.count() + TaskAttempt.objects.count()
+    assert "1 tasks have not ended: they run as long as the median of their type." in answer["notes"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "said"),
+    [
+        ({"limit": {}}, "A scenario has no part 'limit'"),
+        ({"limits": {"mail": {}}}, "names no limit"),
+        ({"limits": {"queue:mail": {"cap": 3}}}, "has no 'cap'"),
+        ({"limits": {"queue:mail": {"max_concurrent": 0}}}, "max_concurrent must be a number above 0"),
+        ({"limits": {"queue:mail": {"max_concurrent": "5"}}}, "not '5'"),
+        ({"limits": {"queue:mail": {"rate_count": 5}}}, "a rate needs"),
+        ({"limits": []}, "must hold a table"),
+        ({"bands": {"urgent": {}}}, "is no band"),
+        ({"workers": {"count": 2}}, "must be a list"),
+        ({"workers": [{"cores": 2}]}, "workers has no 'cores'"),
+        ({"pauses": [{"limit": "queue:mail", "at": "noon"}]}, "at must be seconds"),
+        ({"load": [{"count": 10**9}]}, "at most 1e+06"),
+    ],
+)
+def test_a_scenario_without_sense_is_refused(engine, window, scenario, said):
+    history(window, tasks=20)
+    with pytest.raises(InvalidTaskData) as error:
+        simulate(scenario, since=window[0], until=window[1])
+    assert said in str(error.value)
+
+
+def test_an_empty_or_future_window_is_refused(engine, window):
+    with pytest.raises(SimulationRefused, match="No task ended"):
+        simulate({}, since=window[0], until=window[1])
+    with pytest.raises(SimulationRefused, match="must begin before it ends"):
+        simulate({}, since=window[1], until=window[0])
+
+
+def test_a_written_scenario_needs_no_window(engine, tmp_path, capsys):
+    path = tmp_path / "peak.toml"
+    path.write_text("""
+seconds = 3600
+[[workers]]
+slots = 2
+[limits."queue:imports"]
+max_concurrent = 1
+[[load]]
+queue = "imports"
+count = 10
+runs = "30s"
+[[load]]
+queue = "mail"
+count = 5
+runs = 10
+""")
+    call_command("taskqueue", "simulate", "--scenario", str(path), "--by", "queue")
+    text = capsys.readouterr().out
+    assert "imports" in text
+    assert "changed: 15 tasks, 5% of the slots in use, drained at" in text
+    call_command("taskqueue", "simulate", "--scenario", str(path), "--set", "queue:imports.max_concurrent=2", "--json")
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["changed"]["waits"]["queue"]["imports"]["worst"] < 200
+
+
+def test_the_command_shows_actual_beside_simulated(engine, window, capsys):
+    history(window, tasks=100)
+    since, until = (at.isoformat() for at in window)
+    call_command(
+        "taskqueue", "simulate", "--since", since, "--until", until, "--set", "queue:imports.max_concurrent=1",
+        "--workers", "1x4",
+    )  # fmt: skip
+    text = capsys.readouterr().out
+    assert "p95 actual" in text
+    assert "p95 changed" in text
+    assert "calibration: the unchanged simulation agrees" in text
+    assert "imports: " in text
+
+
+@pytest.mark.parametrize("option", [["--set", "max_concurrent=5"], ["--workers", "many"], ["--last", "soon"]])
+def test_wrong_options_are_refused(engine, option):
+    with pytest.raises(CommandError):
+        call_command("taskqueue", "simulate", *option)
