@@ -112,7 +112,17 @@ def end_of(world):
 
 
 @pytest.mark.parametrize(
-    "twin", ["cancel", "late-grant", "release-stamp", "row-first", "lock-order", "acknowledge-first"]
+    "twin",
+    [
+        "cancel",
+        "late-grant",
+        "release-stamp",
+        "row-first",
+        "lock-order",
+        "acknowledge-first",
+        "step-fence",
+        "signal-lock",
+    ],
 )
 def test_a_broken_twin_is_found(explorer, twin):
     """Without the guard a promise breaks, and the explorer says where; ``./dev explore --twins`` tries them all."""

@@ -35,6 +35,7 @@ from queue_app.services.schedules.edit import update_schedule
 from queue_app.services.schedules.run import run_schedule
 from queue_app.services.upkeep.maintenance import purge_tasks
 from queue_app.services.upkeep.promote import make_due, promote
+from tests.explorer.waits import WAITS
 from tests.explorer.world import CHANGED, KEY, STATES, World, new, row, tick
 from tests.support.engine import done, failed
 
@@ -42,7 +43,7 @@ EVERYWHERE: Final = tuple(state for state in STATES if state != "both")
 #: Of these, the ones in which the loss of keys is tried.
 LOSSES: Final = ("queued", "executing", "proposed", "scheduled", "dead")
 HELD: Final = ("executing", "overdue")
-PENDING: Final = ("queued", "executing", "proposed", "scheduled", "requested", "ticked")
+PENDING: Final = ("queued", "executing", "proposed", "scheduled", "requested", "ticked", "blocked")
 TWO: Final = (*PENDING, "both")
 
 
@@ -89,7 +90,7 @@ def _reprioritise_broken(world: World, _value: Any, error: BaseException | None)
         return
     was = world.statuses_of(world.x)
     if error is not None:
-        if was <= {"queued", "scheduled"}:
+        if was <= {"queued", "scheduled", "blocked"}:
             yield f"reprioritise was refused ({error}), and x waited all the time"
     elif row(world.x).priority != Band.HIGH:
         yield "reprioritise was acknowledged, and the row has the old priority"
@@ -178,10 +179,10 @@ TRANSITIONS: Final[dict[str, Transition]] = {
     "cancel_many": Transition(lambda world, _: cancel_many([world.y, world.x]), TWO, _cancel_many_broken),
     "reprioritise": Transition(
         lambda world, _: reprioritise(world.x, Band.HIGH),
-        ("queued", "scheduled", "proposed", "requested"),
+        ("queued", "scheduled", "proposed", "requested", "blocked"),
         _reprioritise_broken,
     ),
-    "due": Transition(lambda _world, _number: make_due(), ("scheduled", "executing")),
+    "due": Transition(lambda _world, _number: make_due(), ("scheduled", "executing", "blocked")),
     "run_now": Transition(lambda world, _: run_now(world.x), ("scheduled",)),
     "promote": Transition(lambda _world, _number: promote(), ("queued", "executing", "requested")),
     "expire": Transition(
@@ -225,4 +226,5 @@ TRANSITIONS: Final[dict[str, Transition]] = {
         lambda world, _: worker_services.deregister(world.hands[0].id, world.hands[0].profile, tasks_done=0),
         ("executing", "proposed"),
     ),
+    **{name: Transition(*of_steps) for name, of_steps in WAITS.items()},
 }

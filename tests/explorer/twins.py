@@ -18,6 +18,8 @@ from queue_app.services.enqueue import store
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.services.lifecycle import finish as finish_service
 from queue_app.sql import claim, database, dead_letters, finish, snapshot, waiting
+from queue_app.sql import signals as signal_rows
+from queue_app.sql import steps as step_rows
 from tests.explorer.gates import CLOCK, DIE
 from tests.explorer.search import Explorer, Finding, Meeting, search
 
@@ -221,6 +223,16 @@ TWINS: Final[dict[str, Twin]] = {
         _by_the_clock,
         _pairs("claim", "lose_leases", "reconcile", states=("queued",)),
         (CLOCK,),
+    ),
+    "step-fence": Twin(
+        "a step is stored while its attempt still holds the task",
+        lambda: _text(step_rows, "_RECORD", "FOR NO KEY UPDATE", ""),
+        _pairs("step", "go_on", states=("executing",)),
+    ),
+    "signal-lock": Twin(
+        "a signal and the end of an attempt that waits for it see one another",
+        lambda: mock.patch.object(signal_rows, "lock_rows", return_value=("SELECT 1", ())),
+        _pairs("signal", "wait", states=("executing",)),
     ),
     "request-key": Twin(
         "a request is its own idempotency key",

@@ -36,6 +36,7 @@ from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import snapshot
 from tests.explorer.copies import FORGET, Copy
+from tests.explorer.waits import answer, let_wait_too_long
 from tests.support import index_state
 from tests.support.asking import TYPE, aside, ask
 from tests.support.engine import assert_index_agrees, done, failed, lane_in_index, new, put, row
@@ -45,10 +46,11 @@ from tests.support.scene import Hand
 
 KEY: Final = "customer:7"
 #: States that differ from others only for one transition.
-OWN_STATES: Final = {"requests": "requested", "tick": "ticked"}
+OWN_STATES: Final = {"requests": "requested", "tick": "ticked", "signal": "blocked"}
 #: How the task ``x`` stands when the actors begin. ``y`` is queued behind it. ``requested``: another service asked for
 #: ``x`` in the request stream, by a request that its consumer did not acknowledge; two more requests wait there.
-#: ``ticked``: a schedule enqueued ``x``, and its next tick cancels it.
+#: ``ticked``: a schedule enqueued ``x``, and its next tick cancels it. ``blocked``: ``x`` waits for a signal, and its
+#: time to wait is over.
 STATES: Final = (
     *("queued", "executing", "overdue", "proposed", "scheduled", "dead", "cancelled", "both"),
     *OWN_STATES.values(),
@@ -122,9 +124,11 @@ class World:
             return
         self.x = put(**options)
         first = self.hands[0]
-        if state in ("executing", "overdue", "dead"):
+        if state in ("executing", "overdue", "dead", "blocked"):
             self.held = claim(first.profile, first.id, 1)
-        if state == "overdue":
+        if state == "blocked":
+            let_wait_too_long(self.held.pop())
+        elif state == "overdue":
             Task.objects.filter(pk=self.x).update(deadline=datetime.now(UTC) - PAST)
         elif state == "dead":
             finish([failed(self.held[0])])
@@ -281,7 +285,11 @@ class World:
             consume()
         elif self.state == "ticked":
             tick(2)
-        if Task.objects.filter(status="scheduled").update(run_after=datetime.now(UTC) - PAST):
+        answer(self.x)
+        if (
+            Task.objects.filter(status="scheduled").update(run_after=datetime.now(UTC) - PAST)
+            or self.state == "blocked"
+        ):
             make_due()
         for _ in range(6):
             try:

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from queue_app import task
 from queue_app.exceptions import SignalTimeout
-from queue_app.models import Queue
+from queue_app.models import AuditEntry, Queue
 
 calls: list[str] = []
 #: Called inside steps, by their name: to fail, or to let something else happen meanwhile.
@@ -133,3 +133,24 @@ def collect(context, count: int) -> list[Any]:
 async def acollect(context, count: int) -> list[Any]:
     """Do the same in a coroutine."""
     return [await context.wait_for("item") for _ in range(count)]
+
+
+#: Called before the function of a step does anything, with its name.
+before: Callable[[str], object] = lambda _name: None  # noqa: E731
+
+
+def effect(name: str, task_id: str) -> str:
+    """Leave a row."""
+    before(name)
+    AuditEntry.objects.create(at=timezone.now(), action="effect", target=name, target_id=task_id, via="command")
+    return name
+
+
+@task(takes_context=True, max_retries=0)
+def killable(context, *, atomic: bool) -> list[Any]:
+    """Leave rows in steps, and wait for a signal between them."""
+    task_id = context.task_result.id
+    found = [context.step(name, effect, name, task_id, atomic=atomic) for name in ("one", "two")]
+    context.sleep(0)
+    found.append(context.wait_for("go"))
+    return [*found, context.step("three", effect, "three", task_id, atomic=atomic)]
