@@ -51,6 +51,7 @@ def main() -> int:
         "admin",
         "schedules",
         "snapshot",
+        "steps",
         "shapes",
     )
     parser = argparse.ArgumentParser(prog="./dev bench")

@@ -38,3 +38,19 @@ def read(number: int) -> int:
 async def aread(number: int) -> int:
     """Ask the database for something, from a coroutine."""
     return await get_user_model().objects.filter(pk__lt=number).acount()
+
+
+def _number(number: int) -> int:
+    return number
+
+
+@task(takes_context=True)
+def ten_steps(context: TaskContext, atomic: bool, number: int) -> int:
+    """Add the results of ten steps."""
+    return sum(context.step(f"step {each}", _number, number + each, atomic=atomic) for each in range(10))
+
+
+@task(takes_context=True)
+def plain_functions(context: TaskContext, number: int) -> int:
+    """Do the same without steps."""
+    return sum(_number(number + each) for each in range(10))
