@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 project = "Task queue for Django"
 author = "the contributors"
 project_copyright = "the contributors"
 
-extensions = ["myst_parser"]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+extensions = ["myst_parser", "assistants"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 root_doc = "index"

@@ -18,7 +18,10 @@ import sys
 import textwrap
 import typing
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
+
+from asgiref.sync import SyncToAsync
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -159,6 +162,12 @@ FIELD_CODES = {
     "user_not_allowed": "A request in the stream names a user that `REQUESTS.USER` does not allow.",
     "unknown_task_type": "No registered task has this type; `near_matches` lists similar names.",
 }
+
+#: What a task raises, or sees.
+TASK_EXCEPTIONS = (
+    "Discard", "Retry", "Snooze", "Throttle", "TaskTimeout", "TaskCancelled", "AttemptLost", "SignalTimeout",
+    "WorkerDied",
+)  # fmt: skip
 
 #: Command -> module of its app.
 COMMANDS = {
@@ -426,6 +435,69 @@ def scripts() -> str:
 
 # -- pages ---------------------------------------------------------------------------------------
 
+
+def policies() -> str:
+    """Return the table of the bands, with the policies that the first migration stores."""
+    from queue_app import conf  # noqa: PLC0415 - needs Django
+    from queue_app.core.priorities import Band  # noqa: PLC0415
+
+    stored = import_module("queue_app.migrations.0002_defaults").POLICIES
+    retry = conf.RetrySettings()
+    rows = []
+    for band in Band:
+        retries, timeout, promote_after, target = stored[band]
+        waits = [_duration(min(retry.base_seconds * 2**number, retry.cap_seconds)) for number in range(retries)]
+        rises = f"after {_duration(promote_after)}" if promote_after else "never"
+        rows.append((band.name.lower(), _duration(timeout), str(retries), ", ".join(waits), rises, _duration(target)))
+    heads = ("band", "timeout", "retries", "waits before them", "rises", "longest wait that it should have")
+    return table(heads, rows)
+
+
+def _duration(seconds: float) -> str:
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= unit and seconds % unit == 0:
+            return f"{seconds / unit:g} {name}"
+    return f"{seconds:g} s"
+
+
+def members(module: str, names: Iterable[str] | None = None) -> str:
+    """Return an entry for each public name of a module: how it is called, and what it does."""
+    found = import_module(module)
+    values = {name: getattr(found, name) for name in sorted(names or found.__all__, key=str.lower)}
+    return "\n\n".join(_entry(name, value) for name, value in values.items() if not isinstance(value, SyncToAsync))
+
+
+def context_members() -> str:
+    """Return an entry for each public member of a task's context."""
+    from queue_app.workers.context import QueueTaskContext  # noqa: PLC0415 - needs Django
+
+    found = {name: value for name, value in vars(QueueTaskContext).items() if not name.startswith("_")}
+    return "\n\n".join(_entry(f"context.{name}", value) for name, value in found.items() if inspect.getdoc(value))
+
+
+def _entry(name: str, value: object) -> str:
+    text = (inspect.getdoc(value) or "").replace("``", "`")
+    if isinstance(value, property):
+        return f"{code(name)}\n: {_first(text)}"
+    return f"{code(name + _signature(value))}\n: {_first(text)}"
+
+
+def _signature(value: object) -> str:
+    """Return the parameters without their types: those stand in the code, where tools read them."""
+    try:
+        found = inspect.signature(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return ""
+    parameters = [
+        each.replace(annotation=inspect.Parameter.empty) for each in found.parameters.values() if each.name != "self"
+    ]
+    return str(found.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+def _first(text: str) -> str:
+    return " ".join(text.partition("\n\n")[0].split())
+
+
 PARTS_BY_NAME: dict[str, Callable[[], str]] = {
     "settings": settings,
     "states": states,
@@ -439,6 +511,12 @@ PARTS_BY_NAME: dict[str, Callable[[], str]] = {
     "scripts": scripts,
     "metrics": metrics,
     "verbs": verbs,
+    "policies": policies,
+    "python-app": lambda: members("queue_app"),
+    "python-context": context_members,
+    "python-exceptions": lambda: members("queue_app.exceptions", TASK_EXCEPTIONS),
+    "python-services": lambda: members("queue_app.services"),
+    "python-testing": lambda: members("queue_app.testing"),
     **{f"command-{name}": (lambda name=name: command(name)) for name in COMMANDS},
 }
 

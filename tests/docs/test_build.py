@@ -34,6 +34,14 @@ def test_loads_nothing_from_the_network(built):
     assert not [path for path in built.rglob("*.css") if re.search(r"url\(['\"]?(https?:)?//", path.read_text())]
 
 
+@pytest.mark.slow
+def test_the_index_for_assistants_names_every_page(built):
+    text = (built / "llms.txt").read_text()
+    links = re.findall(r"^- \[[^\]]+\]\(([^)]+)\)(?:: \S.*)?$", text, re.MULTILINE)
+    assert {"how-to/troubleshooting.html", "reference/python-api.html", "tutorial/index.html"} <= set(links)
+    assert [link for link in links if not (built / link).exists()] == []
+
+
 @pytest.mark.parametrize("page", [page for page in pages() if page.parent == ROOT], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
