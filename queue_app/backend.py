@@ -22,7 +22,7 @@ from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 from django.utils.json import normalize_json
 
-from queue_app import conf, registry
+from queue_app import codecs, conf, registry
 from queue_app.core.ids import Id, as_texts
 from queue_app.core.records import Enqueued, NewTask, TaskSpec
 from queue_app.core.signatures import check_arguments, check_calls
@@ -86,6 +86,8 @@ class TaskQueueBackend(BaseTaskBackend):
 
         spec = self._spec_of(task)
         check_arguments(task, args, kwargs)
+        if codecs.are_on():
+            args, kwargs = codecs.encode_call(args, kwargs)
         try:
             row = check_call(spec, args, kwargs)
         except UnserializableParameters as refused:
@@ -112,6 +114,8 @@ class TaskQueueBackend(BaseTaskBackend):
         spec = self._spec_of(task)
         calls = list(calls)
         check_calls(task, calls)
+        if codecs.are_on():
+            calls = [codecs.encode_call(*call) for call in calls]
         created: list[AnyResult] = []
 
         def results(stored: list[Enqueued]) -> list[AnyResult]:

@@ -305,6 +305,15 @@ def check_probes(**_: Any) -> list[CheckMessage]:
 
 
 @register("taskqueue")
+def check_codecs(**_: Any) -> list[CheckMessage]:
+    """Report codecs that cannot be used (E016)."""
+    from queue_app.codecs import problems  # noqa: PLC0415 - it imports models
+
+    hint = "Name ready codecs, and Enums, dataclasses or subclasses of queue_app.codecs.Codec by their dotted paths."
+    return [Error(problem, hint=hint, id="queue_app.E016") for problem in problems()]
+
+
+@register("taskqueue")
 def check_hooks(**_: Any) -> list[CheckMessage]:
     """Report hooks that cannot be imported (E015)."""
     from queue_app.hooks import problems  # noqa: PLC0415 - it imports the registry

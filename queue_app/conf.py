@@ -151,6 +151,7 @@ class TaskQueueSettings:
     key_prefix: str = "taskqueue"  # prefix of all keys; projects that share a Redis need different ones
     task_modules: list[str] = field(default_factory=lambda: ["tasks"])  # modules of installed apps that define tasks
     sensitive: list[str] = field(default_factory=list)  # names of parameters whose values are masked for all tasks
+    codecs: list[str] = field(default_factory=list)  # names of ready codecs, and dotted paths of more, for arguments
     hooks: list[str] = field(default_factory=list)  # dotted paths of hooks around every enqueue and run, in order
     payload: PayloadLimits = field(default_factory=PayloadLimits)
     worker: WorkerSettings = field(default_factory=WorkerSettings)

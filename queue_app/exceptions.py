@@ -145,6 +145,10 @@ class UniqueConflict(TaskQueueError, code="unique_conflict"):
         self.status = status
 
 
+class CodecMissing(TaskQueueError, code="codec_missing"):
+    """An argument needs a codec that this process does not know; another worker may."""
+
+
 class TaskNotFound(TaskQueueError, LookupError, code="task_not_found"):
     """No task has this id, or it was purged."""
 
@@ -253,6 +257,14 @@ class Retry(TaskControl):
 
 class Discard(TaskControl):
     """End the task as failed, without further retries."""
+
+
+class ArgumentGone(TaskQueueError, Discard, code="argument_gone"):
+    """A model instance in the arguments was deleted before the task started; the task is not retried."""
+
+
+class ArgumentUnreadable(TaskQueueError, Discard, code="argument_unreadable"):
+    """A codec does not understand the form of an argument; the task is not retried."""
 
 
 class Veto(TaskQueueError, Discard, code="vetoed"):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 from django.utils.json import normalize_json
 
-from queue_app import registry
+from queue_app import codecs, registry
 from queue_app.core.priorities import band_from_django, django_priority
 from queue_app.core.records import Enqueued
 from queue_app.core.states import TERMINAL, WAITING, Status
@@ -100,7 +100,7 @@ def load_result(task_id: uuid.UUID, alias: str) -> AnyResult | None:
     )
     if status is TaskResultStatus.SUCCESSFUL:
         value = models.TaskResult.objects.filter(pk=task_id).values_list("value", flat=True).first()
-        object.__setattr__(result, "_return_value", value)  # as Django's own backends do
+        object.__setattr__(result, "_return_value", codecs.real_result(value))  # as Django's own backends do
     return result
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.tasks.base import Task
 
-from queue_app import registry
+from queue_app import codecs, registry
 from queue_app.core.graph import Graph, NewWorkflow, NodeExtra, check_references
 from queue_app.core.ids import uuid7, uuid7s
 from queue_app.core.records import NewTask, TaskRow, TaskSpec
@@ -168,8 +168,9 @@ class Builder:
         plain: list[tuple[Any, Any]] = []
         for task_id, (args, kwargs) in zip(ids, calls, strict=True):
             check_arguments(task, args, kwargs)
+            given = codecs.encode_call(args, kwargs) if codecs.are_on() else (args, kwargs)
             found: list[Reference] = []
-            plain.append((marked(list(args), found), marked(kwargs, found)))
+            plain.append((marked(list(given[0]), found), marked(given[1], found)))
             self._graph.references += [(task_id, reference) for reference in found]
         for task_id, texts in zip(ids, check_payloads(plain), strict=True):
             self._graph.rows.append(TaskRow(task_id, spec, *texts))

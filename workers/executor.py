@@ -18,7 +18,7 @@ from django.dispatch import Signal
 from django.tasks.base import TaskResultStatus
 from django.tasks.signals import task_finished, task_started
 
-from queue_app import registry, tracing
+from queue_app import codecs, registry, tracing
 from queue_app.backend import has_receivers
 from queue_app.core.records import Outcome
 from queue_app.core.signatures import check_arguments
@@ -56,7 +56,7 @@ class Executor:
         try:
             with tracing.attempt(held.task):
                 call = self._prepare(held)
-                result = self._complete(held, call, lambda: call.task.call(*call.args, **call.kwargs))
+                result = self._complete(held, call, call.run)
         except BaseException as error:  # noqa: BLE001 - SystemExit in a task is the task's failure, not the worker's
             return ended(held, began, error)
         return held.outcome(began, result)
@@ -104,7 +104,8 @@ class Executor:
         if task.takes_context and seen is not None:
             number = claimed.failures + 1
             args = [QueueTaskContext(task_result=seen, attempt_number=number, held=held, reports=self.reports), *args]
-        return _Call(task, args, kwargs, seen)
+        is_coded = codecs.may_hold_forms(claimed.args, claimed.parameters)
+        return _Call(task, args, kwargs, seen, is_coded)
 
     def _complete(self, held: ClaimedAttempt, call: _Call, function: Callable[[], Any]) -> str | None:
         """Call the function; return its result as JSON text, ``None`` for null."""
@@ -128,7 +129,8 @@ class Executor:
             with interruption_first(held):
                 async with AsyncExitStack() as stack:
                     await enter_async(stack, held.task)
-                    text = _end(held, await call.task.func(*call.args, **call.kwargs))
+                    args, kwargs = await _call_in_thread_if(call.is_coded, call.real)
+                    text = _end(held, await call.task.func(*args, **kwargs))
         except (Snooze, Suspended, Throttle, GeneratorExit):
             raise
         except BaseException as error:
@@ -146,7 +148,8 @@ class Executor:
         if call.seen is not None:
             object.__setattr__(call.seen, "status", TaskResultStatus.SUCCESSFUL)
             object.__setattr__(call.seen, "finished_at", held.row_time(time.monotonic()))
-            object.__setattr__(call.seen, "_return_value", None if text is None else json.loads(text))
+            value = None if text is None else codecs.real_result(json.loads(text))
+            object.__setattr__(call.seen, "_return_value", value)
             _send(task_finished, call.task, call.seen)
 
 
@@ -157,6 +160,16 @@ class _Call(NamedTuple):
     args: list[Any]
     kwargs: dict[str, Any]
     seen: AnyResult | None
+    is_coded: bool
+
+    def real(self) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments with real values; the hooks have restored their context before."""
+        return codecs.decode_call(self.args, self.kwargs) if self.is_coded else (self.args, self.kwargs)
+
+    def run(self) -> Any:
+        """Call the function."""
+        args, kwargs = self.real()
+        return self.task.call(*args, **kwargs)
 
 
 def _end(held: ClaimedAttempt, result: Any) -> str | None:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from asgiref.sync import sync_to_async
 
+from queue_app import codecs
 from queue_app.core import steps
 from queue_app.core.signals import Fields, read_schema
 from queue_app.core.steps import STEP_NAME_LENGTH, Step, StepKind
@@ -181,7 +182,7 @@ def _result(place: int, name: str, value: Any) -> Step:
 
 def _value(step: Step) -> Any:
     """Return the result as a later attempt gets it: a tuple is a list in every attempt."""
-    return None if step.value is None else json.loads(step.value)
+    return None if step.value is None else codecs.real_result(json.loads(step.value))
 
 
 def _positive(duration: float | timedelta) -> timedelta:

@@ -161,7 +161,8 @@ def _check_scalar(value: Any, path: str) -> None:
         raise UnserializableParameters(
             path,
             f"{path} is a {kind.__module__}.{kind.__qualname__}, which JSON cannot hold; "
-            "pass plain strings, numbers, lists and dicts (a model instance by its primary key).",
+            "pass plain strings, numbers, lists and dicts (a model instance by its primary key),"
+            " or turn a codec on in TASKQUEUE CODECS.",
         )
 
 

@@ -10,7 +10,7 @@ from django.tasks.base import TaskError, TaskResultStatus
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 
-from queue_app import conf
+from queue_app import codecs, conf
 from queue_app.core.backoff import retry_delay
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
 from queue_app.core.states import Status
@@ -82,6 +82,8 @@ def _call(call: StoredCall, seen: AnyResult) -> str | None:
 
 def _function(call: StoredCall, seen: AnyResult) -> str | None:
     args, kwargs = json.loads(call.args), json.loads(call.kwargs)
+    if codecs.may_hold_forms(call.args, call.kwargs):
+        args, kwargs = codecs.decode_call(args, kwargs)
     if call.task.takes_context:
         attempted = AttemptSteps(steps.MemorySteps(call), lambda: timezone.now(), is_first=False)  # noqa: PLW0108 - patched
         context = steps.MemoryContext(task_result=seen, attempt_number=call.failures + 1, steps=attempted)

@@ -12,6 +12,7 @@ from django.tasks.exceptions import TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 from django.utils import timezone
 
+from queue_app import codecs
 from queue_app.core.ids import Id, uuid7
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import effective_band
@@ -232,5 +233,5 @@ class MemoryBackend(BaseTaskBackend):
             worker_ids=list(call.worker_ids),
         )
         if call.status is Status.COMPLETED and call.value is not None:
-            object.__setattr__(result, "_return_value", json.loads(call.value))
+            object.__setattr__(result, "_return_value", codecs.real_result(json.loads(call.value)))
         return result

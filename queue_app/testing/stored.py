@@ -9,7 +9,7 @@ from django.db import connections, transaction
 from django.tasks.base import TaskError
 from django.utils.json import normalize_json
 
-from queue_app import conf
+from queue_app import codecs, conf
 from queue_app.core.payload import dump_json
 from queue_app.core.priorities import Band, band_from_django
 from queue_app.core.signals import Fields
@@ -59,6 +59,8 @@ class StoredCall:
 def as_json(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, str]:
     """Return the parameters as the JSON texts of a row; raise the real backend's errors."""
     limits = conf.get().payload
+    if codecs.are_on():
+        args, kwargs = codecs.encode_call(args, kwargs)
     texts = []
     for name, value in (("args", list(args)), ("parameters", kwargs)):
         try:

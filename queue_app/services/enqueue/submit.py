@@ -7,7 +7,7 @@ are those of the registered task.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from queue_app import registry
+from queue_app import codecs, registry
 from queue_app.core.records import Enqueued, NewTask, TaskRow, TaskSpec
 from queue_app.core.signatures import check_arguments
 from queue_app.core.states import Status
@@ -72,6 +72,10 @@ def _spec(new: NewTask, queues: set[str]) -> TaskSpec:
 
 def _row(spec: TaskSpec, new: NewTask) -> TaskRow:
     row = check_call(spec, new.args, new.parameters)
+    if codecs.are_on():
+        codecs.check_forms([*new.args], "args")
+        for name, value in new.parameters.items():
+            codecs.check_forms(value, f"parameters.{name}")
     check_arguments(registry.get(spec.task_type), new.args, new.parameters)
     return row
 

@@ -11,7 +11,7 @@ from typing import Any
 from django.tasks.base import DEFAULT_TASK_QUEUE_NAME
 from django.utils.json import normalize_json
 
-from queue_app import conf
+from queue_app import codecs, conf
 from queue_app.core.ids import uuid7
 from queue_app.core.lanes import lane_name
 from queue_app.core.payload import dump_json
@@ -135,12 +135,14 @@ def check_parameters(parameters: Any) -> str:
 def result_text(value: Any) -> str | None:
     """Return a task's return value as JSON text, ``None`` for null; raise ``InvalidTaskData`` if JSON cannot hold it.
 
-    Any mapping, any sequence and UTF-8 bytes become plain JSON as in Django. Keys that are not
-    strings are refused at every depth, in results as in parameters: JSON would turn them into
-    strings, and 1 and "1" into one key.
+    Values of the project's codecs get their forms. Any other mapping, any sequence and UTF-8 bytes become plain JSON as
+    in Django. Keys that are not strings are refused at every depth, in results as in parameters: JSON would turn them
+    into strings, and 1 and "1" into one key.
     """
     if value is None:
         return None
+    if codecs.are_on():
+        value = codecs.encode(value, "result")
     limits = conf.get().payload
     try:
         return dump_json(value, field="result", limits=limits)
