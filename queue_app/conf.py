@@ -130,6 +130,8 @@ class ApiSettings:
 class AdmissionSettings:
     """Limits of submissions by API and request stream, unless a row sets other ones."""
 
+    max_length: int = 10_000  # waiting tasks of one queue
+    stale_seconds: float = 3600.0  # age at which a task makes room in a full queue; 1e9: never
     max_pending_per_user: int = 100  # pending tasks of one user
     lock_seconds: float = 10.0  # longest wait of a submission for earlier ones of the same queue or user
 

@@ -14,6 +14,7 @@ from typing import Protocol
 from django.db import Error as DatabaseError
 from django.db import connections
 
+from queue_app.core.wakeup import Call
 from queue_app.exceptions import IndexUnavailable
 from queue_app.workers.lifecycle import essential_thread
 from queue_app.workers.transport.base import Transport
@@ -40,7 +41,8 @@ class Heartbeat:
         self._seconds = seconds
         self._beat = beat
         self._on_lost = on_lost
-        self._stop = threading.Event()
+        self._turn = threading.Event()
+        self._stopping = False
         self._is_failing = False
         self._supervisor = supervisor
         self._thread = essential_thread(self._run, "heartbeat")
@@ -51,8 +53,13 @@ class Heartbeat:
 
     def stop(self) -> None:
         """Stop the thread."""
-        self._stop.set()
+        self._stopping = True
+        self._turn.set()
         self._thread.join(timeout=5)
+
+    def hurry(self) -> None:
+        """Send the next heartbeat now."""
+        self._turn.set()
 
     def run_once(self) -> bool:
         """Send one heartbeat; return false if the worker was declared dead."""
@@ -76,7 +83,11 @@ class Heartbeat:
 
     def _run(self) -> None:
         try:
-            while not self._stop.wait(self._seconds):
+            while True:
+                self._turn.wait(self._seconds)
+                self._turn.clear()
+                if self._stopping:
+                    return
                 if not self.run_once():
                     return
                 if self._supervisor is not None and os.getppid() != self._supervisor:
@@ -113,12 +124,22 @@ class WakeHandler(Protocol):
 
 
 class WakeListener:
-    """Calls ``on_wake`` for each wake-up call, and with ``called=False`` if it may have missed one."""
+    """Calls ``on_wake`` for each wake-up call, and with ``called=False`` if it may have missed one.
 
-    def __init__(self, worker_id: uuid.UUID, transport: Transport, on_wake: WakeHandler) -> None:
+    Calls ``on_notification`` first if a row of the worker has changed.
+    """
+
+    def __init__(
+        self,
+        worker_id: uuid.UUID,
+        transport: Transport,
+        on_wake: WakeHandler,
+        on_notification: Callable[[], object] = lambda: None,
+    ) -> None:
         self._worker_id = worker_id
         self._transport = transport
         self._on_wake = on_wake
+        self._on_notification = on_notification
         self._stopping = False
         self._thread = essential_thread(self._run, "wake-listener")
 
@@ -132,16 +153,18 @@ class WakeListener:
 
     def run_once(self) -> None:
         """Wait for one call."""
-        called = False
+        call: Call | None = None
         try:
-            called = self._transport.wait_for_wake(self._worker_id, WAIT_SECONDS)
+            call = self._transport.wait_for_wake(self._worker_id, WAIT_SECONDS)
         except IndexUnavailable:
             time.sleep(RETRY_SECONDS)
         except Exception:  # without this thread the worker would hear no calls
             logger.exception("waiting for a wake-up call failed")
             time.sleep(RETRY_SECONDS)
-        self._on_wake(called=called)
-        if called:
+        if call is Call.NOTIFICATION:
+            self._on_notification()
+        self._on_wake(called=bool(call))
+        if call:
             time.sleep(REST_SECONDS)
 
     def _run(self) -> None:

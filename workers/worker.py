@@ -43,10 +43,10 @@ class Worker(WorkerLoop):
         self.is_signalled = False  # whether the worker ends because of a signal
         self._is_supervised = supervisor is not None
         self.guard = ProcessGuard(stale_seconds(options.heartbeat_seconds), self._shutdown)
-        self._is_drain_logged = False
+        self._is_drain_logged = self._is_drain_reported = False
         self._beats_without_leader = PATIENCE_BEATS - 1
         self._heartbeat = Heartbeat(options.heartbeat_seconds, self._beat, self._on_lost, supervisor)
-        self._wake_listener = WakeListener(self.id, transport, self._wake)
+        self._wake_listener = WakeListener(self.id, transport, self._wake, self._heartbeat.hurry)
         self._scheduler = SchedulerThread() if options.with_scheduler else None
 
     # -- start and signals --------------------------------------------------------
@@ -74,7 +74,7 @@ class Worker(WorkerLoop):
                 self._log_start()
                 while True:
                     self.run_once()
-                    self._log_drain()
+                    self._report_drain()
                     if self._finished():
                         return self._exit()
                     self._wakeup.wait(self._sleep_seconds())
@@ -93,6 +93,13 @@ class Worker(WorkerLoop):
         if self._discovery.refused:
             names = ", ".join(self._discovery.refused)
             logger.warning("worker %s does not claim task types that its pool cannot run: %s", name, names)
+
+    def _report_drain(self) -> None:
+        """Let the row say at once that the worker drains, and the log what it waits for."""
+        if self._shutdown.draining and not self._is_drain_reported:
+            self._is_drain_reported = True
+            self._heartbeat.hurry()
+        self._log_drain()
 
     def _log_drain(self) -> None:
         """Log once what a draining worker waits for; a signal handler must not log."""

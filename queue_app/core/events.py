@@ -20,6 +20,7 @@ class EventName(StrEnum):
     """Kinds of events."""
 
     EXECUTION_REQUESTED = "ExecutionRequested"  # on the request stream only: another service requests a task
+    EXECUTION_CANCELLED = "ExecutionCancelled"  # likewise: it requests to cancel one
     ACCEPTED = "Accepted"
     REJECTED = "Rejected"
     STARTED = "Started"

@@ -273,6 +273,12 @@ class Index(Workers):
             position: int | None = self._call_fast("position", task.lane, task.id.bytes)
         return position
 
+    def future_position(self, entry: Entry) -> int:
+        """Return the position that a task will have once it is pushed."""
+        with translated("position", self.alias):
+            position: int = self._call_fast("position", entry.lane, entry.id.bytes, f"{entry.score:.3f}")
+        return position
+
     def explain(self, task: TaskRef) -> Placement:
         """Return where a task stands, and the gates that it must pass to start."""
         with readable("explain"):

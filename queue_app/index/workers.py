@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import batched
 from typing import Any, NamedTuple, cast
 
+from queue_app.core.wakeup import Call
 from queue_app.index.client import in_one_write, longest_wait, text, translated
 from queue_app.index.lazy import redis
 from queue_app.index.leases import BATCH, Leases, readable
@@ -95,12 +96,19 @@ class Workers(Leases):
 
     def wait_for_wake(self, worker_id: uuid.UUID, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for a wake-up call or a notification; return whether one came."""
-        keys = [self.keys.tell(str(worker_id)), self.keys.wake(str(worker_id))]
+        return self.wait_for_call(worker_id, timeout) is not None
+
+    def wait_for_call(self, worker_id: uuid.UUID, timeout: float) -> Call | None:
+        """Wait up to ``timeout`` seconds; return what came, ``None`` for nothing."""
+        tell, wake = self.keys.tell(str(worker_id)), self.keys.wake(str(worker_id))
         with translated("wait", self.alias):
             try:
-                return self._client.blpop(keys, timeout=min(timeout, longest_wait(self._client))) is not None
+                found = self._client.blpop([tell, wake], timeout=min(timeout, longest_wait(self._client)))
             except redis.TimeoutError:  # the network was slow
-                return False
+                return None
+        if found is None:
+            return None
+        return Call.NOTIFICATION if text(found[0]) == tell else Call.WAKE_UP
 
     def notify_workers(self, worker_ids: Iterable[uuid.UUID]) -> None:
         """Let workers read their rows now: one of their tasks was cancelled, or the index is new."""

@@ -453,7 +453,7 @@ class Migration(migrations.Migration):
                 ('paused_at', models.DateTimeField(blank=True, null=True)),
                 ('resume_at', models.DateTimeField(blank=True, help_text='Time at which the pause ends. Empty: it ends when staff resume it.', null=True)),
                 ('id', models.SmallIntegerField(default=1, editable=False, primary_key=True, serialize=False)),
-                ('max_length', models.PositiveIntegerField(db_default=10000, default=10000, help_text='Maximum number of waiting tasks in a queue that has no value of its own. It applies to tasks from the API and the request stream, not to tasks from code.', validators=[django.core.validators.MinValueValidator(1)])),
+                ('max_length', models.PositiveIntegerField(blank=True, help_text='Maximum number of waiting tasks in a queue that has no value of its own. It applies to tasks from the API and the request stream, not to tasks from code. Empty: as in the settings of the project.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
                 ('max_pending_per_user', models.PositiveIntegerField(blank=True, help_text='Maximum number of pending tasks of one user, if the queue has no value of its own. Empty: as in the settings of the project.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
                 ('updated_at', models.DateTimeField(auto_now=True)),
             ],

@@ -123,8 +123,8 @@ class Operation(models.Model):
 
     @property
     def remaining(self) -> int:
-        """The number of rows that remain."""
-        return max(0, self.total - self.changed - self.skipped) if self.state == OperationState.RUNNING else 0
+        """The number of rows that remain, also of an operation that ended early."""
+        return 0 if self.state == OperationState.DONE else max(0, self.total - self.changed - self.skipped)
 
     @property
     def is_waiting_for_the_first(self) -> bool:

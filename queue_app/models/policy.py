@@ -59,11 +59,11 @@ class RuntimeSettings(Capped, Pausable):
 
     id = models.SmallIntegerField(primary_key=True, default=1, editable=False)
     max_length = models.PositiveIntegerField(
-        default=10_000,
-        db_default=10_000,
+        null=True,
+        blank=True,
         validators=[MinValueValidator(1)],
         help_text="Maximum number of waiting tasks in a queue that has no value of its own. It applies to tasks from"
-        " the API and the request stream, not to tasks from code.",
+        " the API and the request stream, not to tasks from code. Empty: as in the settings of the project.",
     )
     max_pending_per_user = optional_count(
         "Maximum number of pending tasks of one user, if the queue has no value of"

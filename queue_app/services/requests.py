@@ -1,9 +1,9 @@
-"""Enqueue the tasks that other services request in the request stream; the answers are events.
+"""Enqueue and cancel the tasks that other services request in the request stream; the answers are events.
 
 Crash points; after each, another consumer takes the request again after ``IDLE_SECONDS``:
 
 - between the read and the commit nothing was stored, and the next try stores the task;
-- between the commit and the acknowledgement the request id is the idempotency key (unless the
+- between the commit and the acknowledgement, also before the answer, the request id is the idempotency key (unless the
   request names another key): the next try finds the task, answers once more, and acknowledges;
 - a request that kills its consumer is tried alone from the second time on, and quarantined
   after ``MAX_TRIES``. Failures of PostgreSQL or Redis do not count as tries.
@@ -13,31 +13,41 @@ prevents a second task. Requests that FLUSHALL deletes before they were consumed
 lose a request submits it over the API.
 """
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from django.db import InterfaceError, OperationalError
 
 from queue_app import conf, transition_log
 from queue_app.core.events import EventName, Occasion, Run, accepted
+from queue_app.core.ids import parse_id
 from queue_app.core.parsing import decode_text, load_json, timestamp
 from queue_app.core.payload import BESIDE_BYTES
 from queue_app.core.priorities import parse_band
 from queue_app.core.records import Enqueued, NewTask
+from queue_app.core.states import Status
 from queue_app.exceptions import (
     IdempotencyConflict,
     IndexUnavailable,
     InvalidTaskData,
+    InvalidTransition,
     LimitExceeded,
     PayloadTooLarge,
     QueueFull,
+    TaskNotFound,
+    TaskQueueError,
     UniqueConflict,
 )
 from queue_app.index import Backlog, Index, Request, Taken, get_index
+from queue_app.models import Task
 from queue_app.services.enqueue.admission import refusal_fields
+from queue_app.services.enqueue.store import entry_of
 from queue_app.services.enqueue.submit import submit
 from queue_app.services.enqueue.validate import check_request_id
+from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.notify import events
 from queue_app.sql.database import connection, fetch_all
 
@@ -56,6 +66,11 @@ FIELDS: Final = (
     "event", "request_id", "task_type", "parameters", "queue", "priority", "user", "capabilities", "run_after",
     "delay", "timeout", "max_retries", "idempotency_key", "concurrency_key", "weight",
 )  # fmt: skip
+#: Names of fields in the HTTP API that are accepted too.
+_OTHER_NAMES: Final = {"required_capabilities": "capabilities", "timeout_seconds": "timeout"}
+#: The fields of a request to cancel.
+CANCEL_FIELDS: Final = ("event", "request_id", "task_id", "user")
+INBOUND: Final = (EventName.EXECUTION_REQUESTED, EventName.EXECUTION_CANCELLED)
 _AS_THEY_ARE: Final = (
     "parameters", "queue", "delay", "timeout", "max_retries", "idempotency_key", "concurrency_key", "weight",
 )  # fmt: skip
@@ -69,7 +84,7 @@ class Answer:
     """The answer to a request. With a ``quarantine_reason`` the request is quarantined, else it is done."""
 
     entry: str
-    event: Run
+    event: Run | None = None  # None: it was written before
     quarantine_reason: str | None = None
 
 
@@ -130,10 +145,7 @@ def _settle(index: Index, answers: list[Answer]) -> None:
     """Answer, then acknowledge: an answer may come twice, but must not be missing."""
     if not answers:
         return
-    if transition_log.enabled():
-        transition_log.log_events(answer.event for answer in answers)
-    if events.enabled():
-        index.publish([answer.event for answer in answers])
+    _write(index, [answer.event for answer in answers if answer.event is not None])
     for answer in answers:
         if answer.quarantine_reason is not None:
             index.requests.quarantine(
@@ -144,37 +156,98 @@ def _settle(index: Index, answers: list[Answer]) -> None:
         index.requests.acknowledge(done)
 
 
+def _write(index: Index, runs: Sequence[Run]) -> None:
+    if transition_log.enabled():
+        transition_log.log_events(runs)
+    if runs and events.enabled():
+        index.publish(runs)
+
+
+#: Errors that refuse a request for good.
+_REFUSALS: Final = (
+    InvalidTaskData, IdempotencyConflict, UniqueConflict, LimitExceeded, TaskNotFound, InvalidTransition
+)  # fmt: skip
+
+
 def _try(request: Request) -> Answer:
     try:
         values = _read(request.fields)
     except InvalidTaskData as error:
         return _rejected(request, error.code, error.field, quarantine=True)
     try:
-        submitted = submit(_new_task(values), write_events=False)
+        if values["event"] == EventName.EXECUTION_CANCELLED:
+            return _cancel(request, values)
+        submitted = submit(_new_task(values), before_push=partial(_answer_first, request))
+    except _REFUSALS as error:
+        details = refusal_fields(error) if isinstance(error, LimitExceeded) else ()
+        return _rejected(request, error.code, _field_of(error, values), details=details)
+    return Answer(request.id) if submitted.created else Answer(request.id, _accepted(request, submitted))
+
+
+def _field_of(error: TaskQueueError, values: dict[str, Any]) -> str:
+    match error:
+        case InvalidTaskData():
+            return error.field
+        case IdempotencyConflict():
+            return "idempotency_key" if "idempotency_key" in values else "request_id"
+        case UniqueConflict():
+            return "task_type"
+        case LimitExceeded():
+            return "queue" if isinstance(error, QueueFull) else "user"
+    return "task_id" if "task_id" in values else "request_id"
+
+
+def _cancel(request: Request, values: dict[str, Any]) -> Answer:
+    """Cancel a task by its id, or by the id of the request that it came from; the event of the task is the answer."""
+    for name in values:
+        if name not in CANCEL_FIELDS:
+            raise InvalidTaskData(name, "There is no such field.", code="unknown_field")
+    owner = _owner(values)
+    named = {"pk": _id_of(values["task_id"])} if "task_id" in values else {
+        "idempotency_key": check_request_id(_required(values, "request_id"))
+    }  # fmt: skip
+    task_id = Task.objects.filter(**named, user=owner).values_list("pk", flat=True).first()
+    if task_id is None:
+        raise TaskNotFound("This user has no such task.")
+    try:
+        cancel(task_id)
+    except InvalidTransition as error:
+        if error.status != Status.CANCELLED:  # an earlier try may have cancelled it
+            raise
+    return Answer(request.id)
+
+
+def _id_of(text: str) -> uuid.UUID:
+    try:
+        return parse_id(text)
     except InvalidTaskData as error:
-        return _rejected(request, error.code, error.field)
-    except IdempotencyConflict as error:
-        return _rejected(request, error.code, "idempotency_key" if "idempotency_key" in values else "request_id")
-    except UniqueConflict as error:
-        return _rejected(request, error.code, "task_type")
-    except LimitExceeded as error:
-        field = "queue" if isinstance(error, QueueFull) else "user"
-        return _rejected(request, error.code, field, details=refusal_fields(error))
-    return _accepted(request, submitted)
+        error.field = "task_id"
+        raise
+
+
+def _answer_first(request: Request, stored: Enqueued) -> None:
+    """Write the answer before the task is pushed: no event of the task may come earlier.
+
+    Raises ``IndexUnavailable``. The task is stored then, and a later try of the request answers.
+    """
+    index, entry = get_index(), entry_of(stored)
+    if entry is not None:
+        stored = stored._replace(queue_position=index.future_position(entry))
+    _write(index, [_accepted(request, stored)])
 
 
 def _quarantine(request: Request) -> Answer:
     return _rejected(request, "crash_loop", "", quarantine=True)
 
 
-def _accepted(request: Request, task: Enqueued) -> Answer:
+def _accepted(request: Request, task: Enqueued) -> Run:
     details = _identity(request)
     if task.queue_position is not None:
         details += ("queue_position", str(task.queue_position))
     if not task.created:
         details += ("replayed", "1")
     occasion = accepted(task.spec.task_type, task.spec.queue, task.spec.priority, task.spec.user, task.status)
-    return Answer(request.id, Run(occasion._replace(details=details), [task.id]))
+    return Run(occasion._replace(details=details), [task.id])
 
 
 def _rejected(
@@ -182,7 +255,7 @@ def _rejected(
 ) -> Answer:
     """Name the wrong field without the path below it, which would reveal keys of the parameters."""
     name = field.partition(".")[0].partition("[")[0]
-    details = (*_identity(request), "code", code, "field", name if name in FIELDS else "", *details)
+    details = (*_identity(request), "code", code, "field", name if name in {*FIELDS, *CANCEL_FIELDS} else "", *details)
     occasion = Occasion(EventName.REJECTED.value, "", "", "", "", "", "", "rejected", details)
     return Answer(request.id, Run(occasion, []), code if quarantine else None)
 
@@ -195,15 +268,16 @@ def _read(fields: Fields) -> dict[str, Any]:
     """Decode the fields of a request; raise ``InvalidTaskData`` if that fails. The values are not checked yet."""
     texts: dict[str, str] = {}
     for raw_name, raw in fields:
-        name = decode_text(raw_name, field="", subject="A field's name")
+        given = decode_text(raw_name, field="", subject="A field's name")
+        name = _OTHER_NAMES.get(given, given)
         if name in texts:
             raise InvalidTaskData(name, f"{name!r:.80} occurs twice.", code="duplicate_key")
         limit = conf.get().payload.wire_bytes if name == "parameters" else BESIDE_BYTES
         if len(raw) > limit:
             raise PayloadTooLarge(name, f"{name:.80} has {len(raw)} bytes; the limit is {limit}.", limit=limit)
         texts[name] = decode_text(raw, field=name, subject=name)
-    if texts.get("event") != EventName.EXECUTION_REQUESTED:
-        raise InvalidTaskData("event", f"event must be {EventName.EXECUTION_REQUESTED}.", code="unknown_event")
+    if texts.get("event") not in INBOUND:
+        raise InvalidTaskData("event", f"event must be {' or '.join(INBOUND)}.", code="unknown_event")
     depth = conf.get().payload.max_depth
     return {
         name: load_json(text, field=name, subject=name, max_depth=depth) if name in _JSON else text

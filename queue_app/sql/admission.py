@@ -30,7 +30,6 @@ class QueueLimits(NamedTuple):
     length: int | None
     pending_per_user: int | None
     counts_users_apart: bool  # whether the queue has a limit of its own for users
-    has_own_length: bool
     stale_after_seconds: float | None
 
 
@@ -48,7 +47,7 @@ SELECT name.name AS queue,
     COALESCE(queue.max_length, CASE WHEN %s::int IS NOT NULL THEN COALESCE(settings.max_length, %s::int) END)
         AS length,
     COALESCE(queue.max_pending_per_user, settings.max_pending_per_user, %s::int) AS pending,
-    queue.max_pending_per_user IS NOT NULL AS apart, queue.max_length IS NOT NULL AS own, queue.stale_after_seconds
+    queue.max_pending_per_user IS NOT NULL AS apart, queue.stale_after_seconds
 FROM unnest(%s::text[]) AS name (name)
 LEFT JOIN queue_app_queue AS queue ON queue.name = name.name
 LEFT JOIN queue_app_runtimesettings AS settings ON settings.id = 1

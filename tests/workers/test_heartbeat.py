@@ -81,3 +81,14 @@ def test_it_watches_the_supervisor(lost, supervisor, why):
         assert beats.acquire(timeout=60)
     heart.stop()
     assert lost == why
+
+
+def test_a_hurried_beat_does_not_wait_for_its_turn(lost):
+    beats = threading.Semaphore(0)
+    heart = Heartbeat(3600, lambda: beats.release() or True, lost.append)
+    heart.start()
+    for _ in range(2):
+        heart.hurry()
+        assert beats.acquire(timeout=60)
+    heart.stop()
+    assert not heart._thread.is_alive()

@@ -1,5 +1,6 @@
 """How a worker exits: drained, at once, or declared dead."""
 
+import threading
 import types
 
 from queue_app.core.states import Status
@@ -190,3 +191,27 @@ def test_staff_may_ask_a_worker_to_drain(hire):
     service.request_drain(worker.id, by="alice")
     assert worker._beat()
     assert worker._shutdown.draining
+
+
+def test_a_drain_is_reported_at_once_and_once(hire, monkeypatch):
+    """The row of the worker says draining within a second, not with the next heartbeat in ten."""
+    worker, hurried = hire(), []
+    monkeypatch.setattr(worker._heartbeat, "hurry", lambda: hurried.append(1))
+    worker._report_drain()
+    assert hurried == []
+    worker.drain()
+    worker._report_drain()
+    worker._report_drain()
+    assert hurried == [1]
+
+
+def test_a_request_of_staff_hurries_the_heartbeat(hire, monkeypatch):
+    worker = hire()
+    worker.run_once()
+    hurried = threading.Event()
+    monkeypatch.setattr(worker._wake_listener, "_on_notification", hurried.set)
+    worker._wake_listener.start()
+    service.request_drain(worker.id, by="alice")
+    assert hurried.wait(60)
+    worker._wake_listener.stop()
+    service.deregister(worker.id, worker.profile, tasks_done=0)

@@ -9,6 +9,7 @@ from django.tasks.base import TaskError
 from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
 from queue_app.core.signals import Fields
 from queue_app.core.steps import Step
+from queue_app.core.wakeup import Call
 from queue_app.exceptions import StepRefused
 from queue_app.index import Profile
 from queue_app.services.repair.workers import WorkerIdentity
@@ -52,8 +53,8 @@ class Transport(Protocol):
         """Give back the tasks of a worker process that has died."""
         return None
 
-    def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> bool:
-        """Block until the index wakes the worker, for at most ``seconds``; return whether it did."""
+    def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> Call | None:
+        """Block until the index wakes or notifies the worker, for at most ``seconds``; return which, or ``None``."""
 
     def unserved_types(self, profile: Profile) -> set[str]:
         """Return the task types that wait in the profile's queues but are missing from the profile."""

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from queue_app import signals
 from queue_app.core.priorities import parse_band
 from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
+from queue_app.core.wakeup import Call
 from queue_app.exceptions import IndexUnavailable, InvalidTaskData, WorkerLost
 from queue_app.index import Profile
 from queue_app.services.enqueue.validate import MAX_TIMEOUT_SECONDS
@@ -120,12 +121,13 @@ class HttpTransport(Transport):
     def deregister(self, worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:
         self._call(worker_id, "deregister", {"tasks_done": tasks_done})
 
-    def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> bool:
+    def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> Call | None:
         try:
-            return bool(self._call(worker_id, "wait", {"wait": min(seconds, MAX_WAIT)}, wait=seconds)["called"])
+            called = self._call(worker_id, "wait", {"wait": min(seconds, MAX_WAIT)}, wait=seconds)["called"]
         except ServerFull as error:
             time.sleep(min(seconds, error.retry_after))
-            return False
+            return None
+        return Call.WAKE_UP if called else None
 
     def unserved_types(self, profile: Profile) -> set[str]:
         return self._unserved - set(profile.task_types)  # as of the last heartbeat

@@ -2,7 +2,8 @@
 
 Two limits apply: ``max_length`` of a queue, and ``max_pending_per_user``. Limits that a queue sets itself apply to
 every caller, as does ``max_pending_per_user`` of the runtime settings. Tasks from outside (API, request stream) also
-have default limits: ``max_length`` of the runtime settings, and ``ADMISSION.MAX_PENDING_PER_USER``.
+have default limits: ``max_length`` of the runtime settings, else ``ADMISSION.MAX_LENGTH``, and
+``ADMISSION.MAX_PENDING_PER_USER``.
 
 ``max_length`` counts waiting tasks, scheduled or queued. ``max_pending_per_user`` counts all pending tasks of a user:
 in one queue if that queue sets the limit, else in all queues together that set none. Only submissions are limited; a
@@ -13,9 +14,8 @@ Submitters never exceed a limit: the submitters of one queue or of one user take
 to the same two queues in different orders may deadlock; PostgreSQL ends one of them with an error. Without a limit,
 code that enqueues takes no lock and counts nothing.
 
-A full queue first expires its stale tasks. Tasks are stale when they are older than the queue's
-``stale_after_seconds``. A queue that sets only ``max_length`` uses one hour. A queue that sets neither expires nothing
-when the default limit for tasks from outside is reached: the tasks in it may come from code, which has no limit.
+A full queue first expires its stale tasks, whichever limit it has reached. Tasks are stale when they have waited longer
+than the queue's ``stale_after_seconds``, else ``ADMISSION.STALE_SECONDS``.
 
 Crash points: everything is one transaction, so a process that dies in between has admitted nothing. Expiring stale
 tasks is a transition of its own, before that transaction.
@@ -41,12 +41,8 @@ from queue_app.sql import waiting
 from queue_app.sql.admission import Defaults, QueueLimits, UserScope
 from queue_app.sql.database import atomic, is_in_transaction
 
-#: Maximum length of a queue for tasks from outside, without the row of the runtime settings.
-DEFAULT_LENGTH: Final = 10_000
 #: Maximum number of times a submission expires stale tasks whose places others then take.
 MAX_SWEEPS: Final = 20
-#: Age at which a task is stale in a full queue with a ``max_length`` but no ``stale_after_seconds``.
-DEFAULT_STALE_SECONDS: Final = 3600.0
 #: Older ages mean never: PostgreSQL cannot subtract them from a date.
 MAX_SECONDS: Final = 10 * 365 * 86_400.0
 #: Number of tasks that one statement expires.
@@ -87,8 +83,7 @@ def _store[T](asked: Sequence[TaskRow], write: Write[T], *, is_own: bool, outsid
             try:
                 return _try(asked, write, is_own=is_own, outside=outside)
             except _NoRoom as full:
-                may_sweep = full.stale_after is not None and sweep < MAX_SWEEPS
-                if not (may_sweep and expire_stale(full.error.queue, full.stale_after or 0.0)):
+                if sweep >= MAX_SWEEPS or not expire_stale(full.error.queue, full.stale_after):
                     raise full.error from None
     except LimitExceeded as error:
         if write_events:
@@ -106,7 +101,7 @@ def refusal_fields(error: LimitExceeded) -> tuple[str, ...]:
 class _NoRoom(Exception):
     """A queue is full; expiring tasks that have waited longer than ``stale_after`` (s) may make room."""
 
-    def __init__(self, error: QueueFull, stale_after: float | None) -> None:
+    def __init__(self, error: QueueFull, stale_after: float) -> None:
         super().__init__(str(error))
         self.error = error
         self.stale_after = stale_after
@@ -135,7 +130,7 @@ def _defaults(*, is_own: bool, outside: bool) -> Defaults:
     if not outside:
         return Defaults()
     settings = conf.get().admission
-    return Defaults(DEFAULT_LENGTH, settings.max_pending_per_user, settings.lock_seconds if is_own else None)
+    return Defaults(settings.max_length, settings.max_pending_per_user, settings.lock_seconds if is_own else None)
 
 
 def _check(asked: Sequence[TaskRow], defaults: Defaults) -> None:
@@ -166,9 +161,8 @@ def _check(asked: Sequence[TaskRow], defaults: Defaults) -> None:
     for (queue, limit), current in zip(queues, waiting, strict=True):
         if current + places[queue] > limit:
             error = QueueFull(queue, limit=limit, current=current, asked=places[queue])
-            default = DEFAULT_STALE_SECONDS if limits[queue].has_own_length else None
-            stale_after = limits[queue].stale_after_seconds
-            raise _NoRoom(error, default if stale_after is None else stale_after)
+            own = limits[queue].stale_after_seconds
+            raise _NoRoom(error, own or conf.get().admission.stale_seconds)
 
 
 def _scope(row: TaskRow, limits: dict[str, QueueLimits]) -> UserScope:
@@ -186,7 +180,7 @@ def _new_ones(asked: Sequence[TaskRow], lengths: dict[str, int], pendings: dict[
     return [row for row in asked if row.spec.idempotency_key is None] + fresh
 
 
-def expire_stale(queue: str, older_than: float = DEFAULT_STALE_SECONDS, limit: int = BATCH) -> int:
+def expire_stale(queue: str, older_than: float = 3600.0, limit: int = BATCH) -> int:
     """Expire at most ``limit`` tasks queued for more than ``older_than`` seconds; return how many.
 
     Expires the oldest first, regardless of band. Two processes may run this at once.

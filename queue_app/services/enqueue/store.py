@@ -28,6 +28,7 @@ from queue_app.sql.insert import LimitApplies
 from queue_app.sql.insert_many import STEP, insert_calls, insert_many, instants
 
 type QueueKey = tuple[str, str]  # database alias, queue
+type BeforePush = Callable[[Enqueued], object]
 
 #: Queues that are committed and known to this process. Only an unknown name costs a query.
 _known_queues: Final[set[QueueKey]] = set()
@@ -45,16 +46,19 @@ def enqueue(new: NewTask, *, outside: bool = False) -> Enqueued:
     return store_one(check_task(new), outside=outside)
 
 
-def store_one(row: TaskRow, *, outside: bool = False, write_events: bool = True, locate: bool = False) -> Enqueued:
+def store_one(
+    row: TaskRow, *, outside: bool = False, before_push: BeforePush | None = None, locate: bool = False
+) -> Enqueued:
     """Store a checked task, like ``enqueue``.
 
-    Without ``write_events`` the caller writes the event that the task was accepted or refused. With ``locate`` the
-    index is asked for the task's position in the queue, unless the caller's transaction goes on.
+    With ``before_push`` the caller writes the event that the task was accepted or refused. It is called with the task
+    once that is committed, before any worker can know of it. With ``locate`` the index is asked for the task's position
+    in the queue, unless the caller's transaction goes on.
     """
     row = before_enqueue(row)
     positions: list[int | None] = []
     store = partial(
-        _store_one, outside=outside, write_events=write_events, on_located=positions.append if locate else None
+        _store_one, outside=outside, before_push=before_push, on_located=positions.append if locate else None
     )
     if row.spec.unique is None:
         stored = store(row)
@@ -64,8 +68,13 @@ def store_one(row: TaskRow, *, outside: bool = False, write_events: bool = True,
 
 
 def _store_one(
-    row: TaskRow, *, outside: bool, write_events: bool, on_located: Callable[[int | None], object] | None
+    row: TaskRow,
+    *,
+    outside: bool,
+    before_push: BeforePush | None,
+    on_located: Callable[[int | None], object] | None,
 ) -> Enqueued:
+    write_events = before_push is None
     with tracing.enqueueing([row]):
         queues = ensure_queues([row])
         write = partial(_insert_one, row)
@@ -75,7 +84,11 @@ def _store_one(
             stored = store_rows([row], write, write_events=write_events)
         if stored is None:
             return _replayed(row)
-        _announcement([stored], queues, write_events=write_events, on_located=on_located)()
+        try:
+            if before_push is not None:
+                before_push(stored)
+        finally:
+            _announcement([stored], queues, write_events=write_events, on_located=on_located)()
     return stored
 
 
@@ -212,6 +225,11 @@ def _announcement(
 def announce(stored: list[Enqueued], queues: set[QueueKey]) -> None:
     """Notify the index and event listeners of stored tasks, once the transaction has committed."""
     _announcement(stored, queues)()
+
+
+def entry_of(stored: Enqueued) -> Entry | None:
+    """Return the place of a task in the index; ``None`` if it is not queued."""
+    return next(iter(_entries([stored])), None)
 
 
 def _entries(stored: list[Enqueued]) -> list[Entry]:

@@ -13,22 +13,22 @@ from queue_app.core.signatures import check_arguments
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.models import Queue, Task
-from queue_app.services.enqueue.store import store_many, store_one
+from queue_app.services.enqueue.store import BeforePush, store_many, store_one
 from queue_app.services.enqueue.validate import check_call, check_spec, check_task_type
 from queue_app.services.read.inspect import get_task, position_of
 
 
-def submit(new: NewTask, *, write_events: bool = True) -> Enqueued:
+def submit(new: NewTask, *, before_push: BeforePush | None = None) -> Enqueued:
     """Store a task by the name of its type, and return it with its position in the queue.
 
     A replayed task is described as it is now; it may wait in another queue than the caller asked for.
-    Without ``write_events`` the caller writes the event that the task was accepted. Raises ``InvalidTaskData`` for a
+    With ``before_push`` the caller writes the event that the task was accepted. Raises ``InvalidTaskData`` for a
     task that must not be stored (``WrongArguments`` with a signature, ``UnknownTaskType`` and ``UnknownQueue`` with
     near matches), and the other errors of ``enqueue``.
     """
     spec = _spec(new, set())
     row = _row(spec, new)
-    stored = store_one(row, outside=True, write_events=write_events, locate=True)
+    stored = store_one(row, outside=True, before_push=before_push, locate=True)
     if stored.created:
         return stored
     task = get_task(Task.objects.all(), stored.id)

@@ -152,7 +152,7 @@ def wait_for_call(token: WorkerToken, worker_id: uuid.UUID, seconds: float, wait
     """Wait up to ``seconds`` until the index wakes the worker; return whether it did."""
     _own(token, worker_id)
     with waiting():
-        return service.wait_for_wake(worker_id, seconds)
+        return service.wait_for_wake(worker_id, seconds) is not None
 
 
 def held(token: WorkerToken, worker_id: uuid.UUID, attempts: Sequence[tuple[uuid.UUID, int]]) -> list[ClaimedTask]:

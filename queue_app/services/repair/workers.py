@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db.models.functions import Now
 
+from queue_app.core.wakeup import Call
 from queue_app.exceptions import InvalidTransition
 from queue_app.index import Index, Profile, get_index
 from queue_app.models import Worker
@@ -80,9 +81,9 @@ def register_in_index(profile: Profile, worker_id: uuid.UUID) -> None:
     get_index().register(profile, worker_id)
 
 
-def wait_for_wake(worker_id: uuid.UUID, seconds: float) -> bool:
-    """Wait up to ``seconds`` until the index wakes the worker; return whether it did."""
-    return get_index().wait_for_wake(worker_id, seconds)
+def wait_for_wake(worker_id: uuid.UUID, seconds: float) -> Call | None:
+    """Wait up to ``seconds`` until the index wakes or notifies the worker; return which, or ``None``."""
+    return get_index().wait_for_call(worker_id, seconds)
 
 
 def unserved_types(profile: Profile) -> set[str]:

@@ -7,6 +7,8 @@ import pytest
 from queue_app.core.priorities import Band
 from queue_app.index import get_index
 from queue_app.models import Task
+from queue_app.services.enqueue import store
+from queue_app.services.notify import events
 from queue_app.services.requests import backlog, consume
 from tests.support.asking import TYPE, answer, answers, aside, ask
 
@@ -195,3 +197,63 @@ def test_whose_task_it_becomes(settings, setting, said, owner):
         assert Task.objects.count() == 0
     else:
         assert Task.objects.get().user == answer().user == owner
+
+
+def cancel(**fields):
+    return ask(event="ExecutionCancelled", **{"task_type": None} | fields)
+
+
+def test_a_request_is_cancelled_by_its_id_or_that_of_its_task():
+    ask(request_id="one", user="eve")
+    ask(request_id="two", user="eve")
+    consume()
+    first, second = Task.objects.order_by("id")
+    cancel(request_id="one", user="eve")
+    cancel(request_id="three", task_id=str(second.id), user="eve")
+    assert consume() == 2
+    assert set(Task.objects.values_list("status", flat=True)) == {"cancelled"}
+    assert backlog() == (0, 0)
+    cancel(request_id="one", user="eve")
+    consume()
+    get_index().flush()
+    found = [(event.name, event.task_id) for event in events.read("0-0", count=100)[0]]
+    assert [task_id for name, task_id in found if name == "Cancelled"] == [str(first.id), str(second.id)]
+    assert "Rejected" not in dict(found), "a request that comes twice has done its work"
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "field"),
+    [
+        ({"request_id": "one", "user": "mallory"}, "task_not_found", "request_id"),
+        ({"request_id": "x", "task_id": "nonsense", "user": "eve"}, "invalid_id", "task_id"),
+        ({"request_id": "unknown", "user": "eve"}, "task_not_found", "request_id"),
+        ({"request_id": "one", "user": "eve", "priority": "high"}, "unknown_field", "priority"),
+    ],
+)
+def test_a_bad_cancellation_is_rejected(fields, code, field):
+    ask(request_id="one", user="eve")
+    consume()
+    cancel(**fields)
+    consume()
+    rejected = [event for event in events.read("0-0", count=100)[0] if event.name == "Rejected"]
+    assert [(event.details["code"], event.details["field"]) for event in rejected] == [(code, field)]
+    assert Task.objects.get().status == "queued"
+    assert backlog() == (0, 0)
+
+
+def test_the_answer_comes_before_everything_that_happens_to_the_task(monkeypatch):
+    """A worker that is fast could complete the task before the consumer has answered the whole batch."""
+    told = []
+    plain = store.push_on_commit
+
+    def pushed(entries, *args, **options):
+        told.append([event.task_id for event in events.read("0-0", count=100)[0] if event.name == "Accepted"])
+        return plain(entries, *args, **options)
+
+    monkeypatch.setattr(store, "push_on_commit", pushed)
+    for number in range(2):
+        ask(request_id=f"r{number}")
+    consume()
+    ids = [str(task_id) for task_id in Task.objects.order_by("id").values_list("id", flat=True)]
+    assert told == [ids[:1], ids]
+    assert [event.details["queue_position"] for event in answers()] == ["1", "2"]

@@ -262,15 +262,25 @@ def test_a_full_queue_expires_its_stale_tasks_first(engine, own, age):
         put()
 
 
-def test_under_the_default_limit_only_a_queue_with_a_stale_time_expires_tasks(engine):
-    """Code has no limit by default, so a submission from outside must not expire its tasks."""
-    RuntimeSettings.objects.update(max_length=1)
-    task_id = aged(9999)
-    assert outcome_of(from_outside) == "queue_full"
-    assert status(task_id) == Status.QUEUED
-    limit(stale_after_seconds=60)
-    assert outcome_of(from_outside) == "stored"
-    assert status(task_id) == Status.EXPIRED
+@pytest.mark.parametrize(
+    ("own", "settings_say", "age", "is_stale"),
+    [
+        (None, 3600, 3601, True),
+        (None, 3600, 3500, False),
+        (None, 1e9, 9999, False),
+        (60, 1e9, 61, True),
+        (60, 9, 50, False),
+    ],
+)
+def test_stale_tasks_make_room_under_the_default_limit_too(engine, settings, own, settings_say, age, is_stale):
+    """Both defaults may come from the environment."""
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "ADMISSION": {"MAX_LENGTH": 1, "STALE_SECONDS": settings_say}}
+    task_id = aged(age)
+    limit(stale_after_seconds=own)
+    assert outcome_of(from_outside) == ("stored" if is_stale else "queue_full")
+    assert status(task_id) == (Status.EXPIRED if is_stale else Status.QUEUED)
+    RuntimeSettings.objects.update(max_length=9)
+    assert outcome_of(from_outside) == "stored", "the row of the runtime settings goes before"
 
 
 def test_expired_tasks_stay_expired_if_there_is_still_no_room(engine):

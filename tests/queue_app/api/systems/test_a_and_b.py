@@ -1,0 +1,96 @@
+"""Systems A (execution queue in Redis) and B (coordinator): their events, limits and numbers."""
+
+import pytest
+
+from queue_app.core.priorities import Band
+from queue_app.index import get_index
+from queue_app.models import RuntimeSettings, Task
+from queue_app.services import cancel
+from queue_app.services.control.queues import copy_global_limits, set_queue_limits
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.notify import events
+from queue_app.services.requests import consume
+from tests.queue_app.api.conftest import ApiClient
+from tests.support.asking import ask
+from tests.support.engine import done, put, put_many, take
+from tests.support.factories import StaffFactory
+
+API = "/api/v1"
+
+
+@pytest.fixture
+def admin(engine):
+    return ApiClient(StaffFactory(permissions=("view_task", "view_queue", "reprioritise_task")))
+
+
+@pytest.fixture
+def stream(engine, settings):
+    settings.TASKQUEUE = settings.TASKQUEUE | {"REQUESTS": {"ENABLED": True}}
+
+
+def heard():
+    get_index().flush()
+    return [(event.name, event.details.get("queue_position")) for event in events.read("0-0", count=100)[0]]
+
+
+def test_an_execution_is_requested_accepted_with_its_position_and_cancelled(stream):
+    for name in ("one", "two"):
+        ask(event="ExecutionRequested", request_id=name, user="eve")
+    consume()
+    assert heard() == [("Accepted", "1"), ("Accepted", "2")]
+    ask(event="ExecutionCancelled", request_id="two", task_type=None, user="eve")
+    consume()
+    assert heard()[-1] == ("Cancelled", None)
+    assert sorted(Task.objects.values_list("status", flat=True)) == ["cancelled", "queued"]
+
+
+def test_critical_runs_before_normal_and_within_a_band_the_earlier_first(engine):
+    names = [("normal", Band.NORMAL), ("low", Band.LOW), ("critical", Band.CRITICAL), ("later", Band.NORMAL)]
+    ids = {put(priority=band): name for name, band in names}
+    assert [ids[task.id] for task in take(engine.worker(), 4)] == ["critical", "normal", "later", "low"]
+
+
+def test_the_cap_over_everything_is_10_in_a_and_holds_from_the_next_claim(engine):
+    """A's default; ours is none, and one row sets it."""
+    put_many(12)
+    RuntimeSettings.objects.update(max_concurrent=10)
+    copy_global_limits()
+    hand = engine.worker()
+    assert len(take(hand, 20)) == 10
+
+
+def test_a_release_lets_the_next_one_start(engine):
+    put_many(3)
+    set_queue_limits("default", max_concurrent=1)
+    hand = engine.worker()
+    [first] = take(hand, 2)
+    assert take(hand, 2) == []
+    finish([done(first)])
+    assert len(take(hand, 2)) == 1
+
+
+def test_staff_see_the_queue_and_change_a_priority(admin):
+    first, second = put(), put()
+    found = admin.get(f"{API}/admin/queue").data
+    assert (found["depth"], found["active"], found["cap"]) == (2, 0, None)
+    assert found["by_priority"] == {"critical": 0, "high": 0, "normal": 2, "low": 0, "background": 0}
+    moved = admin.put(f"{API}/admin/tasks/{second}/priority", {"priority": "critical"}).data
+    assert (moved["priority"], moved["queue_position"]) == ("critical", 1)
+    listed = admin.get(f"{API}/admin/tasks?status=queued&priority=critical").data["results"]
+    assert [task["task_id"] for task in listed] == [str(second)]
+    cancel(first)
+    refused = admin.put(f"{API}/admin/tasks/{first}/priority", {"priority": "high"})
+    assert (refused.status_code, refused.data["task_status"]) == (409, "cancelled")
+
+
+def test_a_full_queue_and_a_user_at_the_limit_are_rejected_with_events(stream, settings):
+    settings.TASKQUEUE = settings.TASKQUEUE | {"ADMISSION": {"MAX_LENGTH": 2, "MAX_PENDING_PER_USER": 1}}
+    for name, user in (("one", "eve"), ("two", "eve"), ("three", "ada"), ("four", "bob")):
+        ask(request_id=name, user=user)
+    consume()
+    get_index().flush()
+    found = events.read("0-0", count=100)[0]
+    assert [event.details["code"] for event in found if event.name == "Rejected"] == [
+        "user_limit_exceeded",
+        "queue_full",
+    ]
