@@ -84,7 +84,7 @@ def advance(changes: Changes) -> set[uuid.UUID]:
     while ended or counts:
         edges = rows.edges_from(ended) if ended else []
         opened |= _count(edges, ended, counts)
-        doomed = {after for before, after, _, condition in edges if condition in _DOOMING[ended[before]]}
+        doomed = {after for before, after, _, condition, _ in edges if condition in _DOOMING[ended[before]]}
         ended = _cancelled(rows.cancel_doomed(doomed)) if doomed else {}
         counts.clear()
     if opened:
@@ -110,7 +110,7 @@ def advance_ended(tasks: Iterable[TaskRef], status: Status) -> None:
 
 def give_up(ids: Collection[uuid.UUID]) -> None:
     """Cancel what waits for these tasks, whose dead letters were closed for good."""
-    waiting = [after for _, after, _, condition in rows.edges_from(ids) if condition == Condition.HOLD]
+    waiting = [after for _, after, _, condition, _ in rows.edges_from(ids) if condition == Condition.HOLD]
     if waiting:
         advance(_cancelled(rows.cancel_doomed(waiting)))
 
@@ -125,22 +125,28 @@ def open_tasks(ids: Collection[uuid.UUID]) -> int:
 def _count(edges: Iterable[rows.EdgeRow], ended: Changes, counts: Counter[tuple[uuid.UUID, int]]) -> set[uuid.UUID]:
     """Count the edges that the ends meet; return the tasks that now wait for no other."""
     early: list[tuple[uuid.UUID, uuid.UUID]] = []
-    for before, after, shard, condition in edges:
+    ready: set[uuid.UUID] = set()
+    for before, after, shard, condition, is_counted in edges:
         status = ended[before]
         if condition in _MET[status]:
-            counts[after, shard] += 1
+            if is_counted:
+                counts[after, shard] += 1
+            else:
+                ready.add(after)
             if status is not Status.COMPLETED:
                 early.append((after, before))
     if early:
         rows.meet(early)
     if not counts:
-        return set()
+        return ready
     remaining = rows.count(counts)
-    uncounted = {task_id for task_id, shard in counts if shard == 0 and (task_id, shard) not in remaining}
     full = Counter((task_id, 0) for (task_id, shard), left in remaining.items() if shard and not left)
     if full:
         remaining |= rows.count(full)
-    return uncounted | {task_id for (task_id, shard), left in remaining.items() if not shard and left <= 0}
+    zero = {task_id for (task_id, shard), left in remaining.items() if not shard and left <= 0}
+    if zero:
+        rows.delete_gates(zero)
+    return ready | zero
 
 
 def _cancelled(tasks: Collection[TaskRef]) -> dict[uuid.UUID, Status]:

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
-from queue_app.sql.claim import fetch_locked
+from queue_app.sql.claim import fetch_locked, lock_rows
 from queue_app.sql.columns import REF
-from queue_app.sql.database import execute, fetch_all
+from queue_app.sql.database import execute, fetch_all, fetch_prepared, fetch_together
 
-type EdgeRow = tuple[uuid.UUID, uuid.UUID, int, str]  # before, after, shard, condition
+type EdgeRow = tuple[uuid.UUID, uuid.UUID, int, str, bool]  # before, after, shard, condition, whether a counter counts
 
 #: First half of the keys of the advisory locks; the other half is a hash of the workflow.
 _LOCKS: Final = 0x7461736B
@@ -25,8 +25,12 @@ _KEYS: Final = "SELECT DISTINCT hashtext(id::text) AS key FROM unnest(%s::uuid[]
 _SHARE: Final = f"SELECT pg_advisory_xact_lock_shared({_LOCKS}, key) FROM ({_KEYS} OFFSET 0) AS keys"
 _LOCK: Final = f"SELECT pg_advisory_xact_lock({_LOCKS}, key) FROM ({_KEYS} OFFSET 0) AS keys"
 
+# The statements below are planned anew each time: one call may open one task, the next a hundred thousand.
 _EDGES: Final = """
-SELECT before_id, after_id, shard, condition FROM queue_app_taskdependency WHERE before_id = ANY(%s) AND NOT met
+SELECT edge.before_id, edge.after_id, edge.shard, edge.condition, gate.task_id IS NOT NULL
+FROM queue_app_taskdependency AS edge
+    LEFT JOIN queue_app_taskgate AS gate ON gate.task_id = edge.after_id AND gate.shard = edge.shard
+WHERE edge.before_id = ANY(%s) AND NOT edge.met
 """
 
 # A counter that another transaction changed meanwhile is read again once that one has committed, so of two parents that
@@ -47,17 +51,14 @@ RETURNING gate.task_id, gate.shard, gate.remaining
 # What starts nothing now: a pause, a cap (room is made afterwards), or a cancellation of what is not a compensation.
 _IS_HELD: Final = "(flow.paused OR flow.max_concurrent IS NOT NULL)"
 _MAY_GO_ON: Final = "(flow.cancel_requested_at IS NULL OR flow.state = 'compensating')"
-_TO_GO: Final = "CASE WHEN t.run_after > now.clock THEN 'scheduled' ELSE 'queued' END"
+# Tasks that are opened together share the instant; in a lane, their ids keep the order.
 _OPEN: Final = f"""
-WITH now AS (SELECT clock_timestamp() AS clock), placed AS (
-    SELECT id, row_number() OVER (ORDER BY id) - 1 AS number FROM unnest(%s::uuid[]) AS given (id)
-)
+WITH now AS (SELECT clock_timestamp() AS clock)
 UPDATE queue_app_task AS t
-SET status = CASE WHEN {_IS_HELD} THEN 'blocked' ELSE {_TO_GO} END,
-    queued_at = CASE WHEN NOT {_IS_HELD} AND t.run_after > now.clock THEN NULL
-        ELSE now.clock + placed.number * interval '8 microseconds' END
-FROM placed, now, queue_app_workflow AS flow
-WHERE t.id = placed.id AND flow.id = t.workflow_id AND t.status = 'blocked' AND t.queued_at IS NULL
+SET status = CASE WHEN {_IS_HELD} THEN 'blocked' WHEN t.run_after > now.clock THEN 'scheduled' ELSE 'queued' END,
+    queued_at = CASE WHEN NOT {_IS_HELD} AND t.run_after > now.clock THEN NULL ELSE now.clock END
+FROM now, queue_app_workflow AS flow
+WHERE t.id = ANY(%s) AND flow.id = t.workflow_id AND t.status = 'blocked' AND t.queued_at IS NULL
     AND t.attempt = 0 AND {_MAY_GO_ON}
 RETURNING t.status, {REF}
 """
@@ -112,7 +113,7 @@ SELECT after_id, shard, count(*)::int FROM edges WHERE after_id NOT IN (SELECT i
 
 def share(workflows: Collection[uuid.UUID]) -> None:
     """Share the locks of workflows until the transaction ends."""
-    fetch_all(_SHARE, [list(workflows)])
+    fetch_prepared((_SHARE, [list(workflows)]))
 
 
 def lock(workflows: Collection[uuid.UUID]) -> None:
@@ -141,11 +142,15 @@ def count(counts: Mapping[tuple[uuid.UUID, int], int]) -> dict[tuple[uuid.UUID, 
 
 
 def open_tasks(ids: Collection[uuid.UUID]) -> list[tuple[Status, TaskRef]]:
-    """Let tasks go that wait for no other any more; return (status now, task) of each. Deletes their counters."""
+    """Let tasks go that wait for no other any more; return (status now, task) of each."""
     in_order = sorted(ids)
-    found = fetch_locked(in_order, _OPEN, [in_order])
-    execute("DELETE FROM queue_app_taskgate WHERE task_id = ANY(%s)", [in_order])
+    found = fetch_together(lock_rows(in_order), (_OPEN, [in_order]))
     return [(Status(status), TaskRef.from_row(row)) for status, *row in found]
+
+
+def delete_gates(ids: Collection[uuid.UUID]) -> None:
+    """Delete the counters of tasks that wait for no other any more."""
+    execute("DELETE FROM queue_app_taskgate WHERE task_id = ANY(%s)", [list(ids)])
 
 
 def close_paused(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:

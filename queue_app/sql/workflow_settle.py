@@ -8,8 +8,10 @@ from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.sql.claim import fetch_locked
 from queue_app.sql.columns import REF
-from queue_app.sql.database import execute, fetch_all, fetch_value
+from queue_app.sql.database import BY_KEYS_ONLY, execute, fetch_all, fetch_prepared, fetch_value
 
+# Precedes prepared statements, so that plans made while the tables were empty suit full ones.
+_LOOK_UP: Final = (f"SELECT {BY_KEYS_ONLY}", ())
 _PENDING: Final = "('blocked', 'executing', 'queued', 'scheduled')"
 _OF: Final = "t.workflow_id = flow.id"
 _IDLE: Final = f"NOT EXISTS (SELECT FROM queue_app_task AS t WHERE {_OF} AND t.status IN {_PENDING})"
@@ -44,18 +46,23 @@ SELECT id FROM queue_app_workflow AS flow
 WHERE id = ANY(%s) AND finished_at IS NULL
     AND (max_concurrent IS NOT NULL OR held_at IS NOT NULL OR cancel_requested_at IS NOT NULL OR {_IDLE})
 """
+# The plain end: all completed, or were skipped because what they handle did not happen.
+_COMPLETE: Final = f"""
+UPDATE queue_app_workflow AS flow SET state = 'completed', finished_at = clock_timestamp(), held_at = NULL
+WHERE id = ANY(%s) AND finished_at IS NULL AND state = 'running' AND cancel_requested_at IS NULL AND NOT EXISTS (
+    SELECT FROM queue_app_task AS t WHERE {_OF} AND t.status <> 'completed')
+RETURNING id
+"""
+# Tasks keep the places that they had.
 _RELEASE: Final = f"""
-WITH now AS (SELECT clock_timestamp() AS clock), held AS (
-    SELECT id, row_number() OVER (ORDER BY queued_at, id) - 1 AS number FROM (
-        SELECT id, queued_at FROM queue_app_task
-        WHERE workflow_id = %s AND status = 'blocked' AND queued_at IS NOT NULL ORDER BY queued_at LIMIT %s FOR UPDATE
-    ) AS first
-)
+WITH now AS (SELECT clock_timestamp() AS clock)
 UPDATE queue_app_task AS t
 SET status = CASE WHEN t.run_after > now.clock THEN 'scheduled' ELSE 'queued' END,
-    queued_at = CASE WHEN t.run_after > now.clock THEN NULL
-        ELSE now.clock + held.number * interval '8 microseconds' END
-FROM held, now WHERE t.id = held.id AND t.status = 'blocked'
+    queued_at = CASE WHEN t.run_after > now.clock THEN NULL ELSE t.queued_at END
+FROM now WHERE t.status = 'blocked' AND t.id = ANY(ARRAY(
+    SELECT id FROM queue_app_task
+    WHERE workflow_id = %s AND status = 'blocked' AND queued_at IS NOT NULL ORDER BY queued_at LIMIT %s
+))
 RETURNING t.status, {REF}
 """
 _PAUSE: Final = f"""
@@ -105,7 +112,12 @@ _SKIPPED: Final = """EXISTS (
 
 def wanted(workflows: Collection[uuid.UUID]) -> list[uuid.UUID]:
     """Return the workflows among these that may have ended, are held, or have a cap."""
-    return [row[0] for row in fetch_all(_WANTED, [list(workflows)])]
+    return [row[0] for row in fetch_prepared(_LOOK_UP, (_WANTED, [list(workflows)]))]
+
+
+def complete(workflows: Collection[uuid.UUID]) -> set[uuid.UUID]:
+    """End the workflows among these whose tasks have all completed; return them."""
+    return {row[0] for row in fetch_prepared(_LOOK_UP, (_COMPLETE, [list(workflows)]))}
 
 
 def verdict(workflow_id: uuid.UUID) -> tuple[bool, bool, bool, bool]:

@@ -50,6 +50,7 @@ def main() -> int:
         "indexes",
         "admin",
         "schedules",
+        "workflows",
         "snapshot",
         "steps",
         "shapes",

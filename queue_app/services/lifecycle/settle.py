@@ -56,7 +56,12 @@ def _settle_quietly(workflows: Collection[uuid.UUID]) -> None:
 
 def settle_all(workflows: Iterable[uuid.UUID]) -> None:
     """Decide about each workflow; log an error of one, so that the others have their turn. Raises database errors."""
-    for workflow_id in workflows:
+    left = set(workflows)
+    if len(left) > 1:
+        with atomic():
+            workflow_advance.lock(left)
+            left -= rows.complete(left)
+    for workflow_id in left:
         try:
             settle_one(workflow_id)
         except DatabaseError:
