@@ -74,7 +74,8 @@ def drained(*, plain_only: bool = False) -> float:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FILTER (WHERE status <> 'completed'), count(*),"
-            " EXTRACT(EPOCH FROM max(finished_at) - min(started_at)) FROM queue_app_task WHERE workflow_id IS NULL OR %s",
+            " EXTRACT(EPOCH FROM max(finished_at) - min(started_at)) FROM queue_app_task"
+            " WHERE workflow_id IS NULL OR %s",
             [not plain_only],
         )
         left, done, seconds = cursor.fetchone()
