@@ -22,7 +22,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from queue_app.admin.audited import with_reason
 from queue_app.admin.columns import counted, permission
 from queue_app.admin.mixins import QueueAppAdmin
-from queue_app.admin.task_search import Ambiguous, NotAllowed, read_address
+from queue_app.admin.task_search import NotAllowed, read_address
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.exceptions import InvalidTaskData
@@ -126,7 +126,7 @@ class TaskBulkMixin(OperationsMixin[Task]):
                 self._start(request, action, TaskFilter(ids=list(selected)), reason)
             else:
                 self._act_at_once(request, action, selected, reason)
-        except (InvalidTaskData, NotAllowed, Ambiguous, ValueError, KeyError) as error:
+        except (InvalidTaskData, NotAllowed, ValueError, KeyError) as error:
             self.refuse(request, error)
         return None
 

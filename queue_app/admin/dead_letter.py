@@ -77,8 +77,9 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[DeadLetter], search_term: str
     ) -> tuple[QuerySet[DeadLetter], bool]:
-        """Search by task id, beginning of the task type, or user."""
-        return search(queryset, search_term, id_field="task_id"), False
+        """Search by what a letter shows: the end of the task's id, type, queue, user, words of the message."""
+        may_view = request.user.has_perm("queue_app.view_payload")
+        return search(queryset, search_term, id_field="task_id", may_view_payload=may_view), False
 
     @admin.display(description=_lazy("exception, message"))
     def failure(self, letter: DeadLetter) -> SafeString:

@@ -3,11 +3,12 @@
 import re
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.db.models import Model, Q, QuerySet
+from django.db.models import F, Model, Q, QuerySet
+from django.db.models.functions import Coalesce, Now
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -18,20 +19,22 @@ from queue_app.admin.task_search import (
     MAX_TYPES,
     SINCE,
     WAIT_CODES,
-    known_types,
     statuses_of,
     waiting_for,
 )
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING_NAME, Status
-from queue_app.models import Queue
+from queue_app.dashboard.cache import Shared
+from queue_app.models import Queue, Schedule, Task, Worker
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.queue import NAME_PATTERN
-from queue_app.services.read.task_filter import matching
+from queue_app.models.worker import WorkerStatus
+from queue_app.services.read.search import find, known_types
+from queue_app.services.read.task_filter import TaskFilter, condition_of, matching
 
 #: Maximum number of names in the queue filter. The search finds the others.
 MAX_QUEUES = 200
-LETTER_SEARCH_HELP = _("A task id, the beginning of a task type, or a user name; user:NAME and type:NAME say which.")
+LETTER_SEARCH_HELP = _("What you see: the short id of the task, part of its type, queue, user, words of the message.")
 _NAME = re.compile(NAME_PATTERN)
 _BANDS = {band.label: band for band in Band}
 
@@ -85,6 +88,37 @@ def _ended(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
     return rows.filter(finished_at__gte=timezone.now() - ENDED[name])
 
 
+def _read_workers(_key: str) -> dict[str, str]:
+    found = Worker.objects.filter(status=WorkerStatus.ACTIVE).order_by("name").values_list("id", "name")
+    return {str(worker_id): name for worker_id, name in found[:MAX_QUEUES]}
+
+
+#: Shared for a moment, because the menu asks for the name of each.
+_workers: Final = Shared(_read_workers, lambda _: 5.0)
+#: Number of newest tasks that are sorted by a value that no index has.
+SORTED_TASKS: Final = 10_000
+
+
+def _newest(rows: QuerySet[Any]) -> QuerySet[Any]:
+    return Task.objects.filter(pk__in=rows.order_by("-id").values("pk")[:SORTED_TASKS])
+
+
+#: Order -> the tasks in it. The time of a task that has not ended runs to now.
+SORTED: Final[dict[str, Callable[[QuerySet[Any]], QuerySet[Any]]]] = {
+    "oldest": lambda rows: rows.order_by("id"),
+    "slowest": lambda rows: _newest(rows).order_by(
+        (Coalesce("finished_at", Now()) - F("started_at")).desc(nulls_last=True), "-id"
+    ),
+    "attempts": lambda rows: _newest(rows).order_by("-attempt", "-id"),
+}
+
+
+def _sorted_later(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
+    """Check the name only: the list sorts when all filters have narrowed it."""
+    SORTED[name]
+    return rows
+
+
 def _waiting_for(rows: QuerySet[Any], code: str) -> QuerySet[Any]:
     return matching(waiting_for(code), cast("TaskQuerySet", rows))
 
@@ -125,11 +159,36 @@ TypeFilter = choice_filter(
 )
 SinceFilter = choice_filter(_("created in the last"), "since", lambda: SINCE, _since)
 EndedFilter = choice_filter(_("ended in the last"), "ended", lambda: ENDED, _ended)
+#: The address names the worker by its id; the menu by its name.
+WorkerFilter = choice_filter(
+    _("worker"),
+    "worker_id",
+    _workers.get,
+    lambda rows, value: rows.filter(worker_id=uuid.UUID(value)),
+    label=lambda value: _workers.get().get(value, value),
+)
+ScheduleFilter = choice_filter(
+    _("schedule"),
+    "schedule",
+    lambda: Schedule.objects.order_by("name").values_list("name", flat=True)[:MAX_QUEUES],
+    lambda rows, value: matching(TaskFilter(schedule=value), cast("TaskQuerySet", rows)),
+    label=str,
+)
+ErrorClassFilter = choice_filter(
+    _("error"),
+    "error_class",
+    lambda: (),  # links name the class
+    lambda rows, value: matching(TaskFilter(error_class=value), cast("TaskQuerySet", rows)),
+    label=str,
+)
+SortFilter = choice_filter(_("sort by"), "sort", lambda: SORTED, _sorted_later)
 WaitFilter = choice_filter(_("waits because"), "wait", lambda: WAIT_CODES, _waiting_for)
 
 
-def search[M: Model](queryset: QuerySet[M], term: str, *, id_field: str = "pk") -> QuerySet[M]:
-    """Return the rows that match a search term: a task id, a user, or the beginning of a task type."""
+def search[M: Model](
+    queryset: QuerySet[M], term: str, *, id_field: str = "pk", may_view_payload: bool = False
+) -> QuerySet[M]:
+    """Return the rows that match a search term: what a person sees of them, or ``user:`` or ``type:`` with a name."""
     term = term.strip()
     if not term:
         return queryset
@@ -142,4 +201,5 @@ def search[M: Model](queryset: QuerySet[M], term: str, *, id_field: str = "pk") 
         return queryset.filter(user=value.strip())
     if separator and kind == "type":
         return queryset.filter(task_type__startswith=value.strip())
-    return queryset.filter(Q(task_type__startswith=term) | Q(user=term))
+    found = find(term, may_view_payload=may_view_payload)
+    return queryset.filter(condition_of(found.any_of, task=id_field) | Q(user=term))

@@ -2,12 +2,14 @@
 
 import uuid
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from django.contrib import admin, messages
+from django.contrib.admin.utils import quote
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.forms.widgets import Script
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.html import format_html
@@ -17,38 +19,48 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.approvals import ApprovalMixin
 from queue_app.admin.bulk import PRIORITY_ACTIONS
-from queue_app.admin.columns import column, queue_and_user, two_lines
+from queue_app.admin.columns import column, two_lines
 from queue_app.admin.filters import (
+    SORTED,
     BandFilter,
     EndedFilter,
+    ErrorClassFilter,
     QueueFilter,
+    ScheduleFilter,
     SinceFilter,
+    SortFilter,
     StatusFilter,
     TypeFilter,
     WaitFilter,
-    search,
+    WorkerFilter,
 )
 from queue_app.admin.mixins import AnnotatedChangeList, ReadOnlyAdmin, page
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.task_actions import TaskActionsMixin
 from queue_app.admin.task_detail import load_detail, progress_and_logs
-from queue_app.admin.task_search import SEARCH_HELP, Ambiguous, NotAllowed, read_term
+from queue_app.admin.task_search import SEARCH_HELP, NotAllowed, read_term
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
 from queue_app.displayed_payload import displayed_payload
 from queue_app.models import Task, TaskPayload, Worker
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.querysets import TaskQuerySet
+from queue_app.services.read.search import named
 from queue_app.services.read.task_filter import matching
+
+#: Maximum number of suggestions of the search.
+SUGGESTED: Final = 20
 
 
 class TaskChangeList(AnnotatedChangeList):
     """A page of tasks with their effective bands."""
 
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
-        """Add the bands that promotion gives the tasks."""
-        found = super().get_queryset(request, *args, **kwargs)
-        return cast("TaskQuerySet", found).with_effective_priority()
+        """Sort as asked, and add the bands that promotion gives the tasks."""
+        found = cast("TaskQuerySet", super().get_queryset(request, *args, **kwargs))
+        if order := SORTED.get(request.GET.get("sort", "")):
+            found = cast("TaskQuerySet", order(found))
+        return found.with_effective_priority()
 
 
 @admin.register(Task)
@@ -60,18 +72,24 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
     actions = ("cancel_selected", "retry_selected", "run_now_selected", *PRIORITY_ACTIONS)
     exact_lookups = ("user", "worker_id", "concurrency_key")
     list_display = ("short_id", "type", "state", "band", "when", "where")
-    list_display_links = ("short_id", "type")
-    list_filter = (StatusFilter, BandFilter, QueueFilter, TypeFilter, SinceFilter, EndedFilter, WaitFilter)
+    list_display_links = ("short_id",)
+    list_filter = (
+        StatusFilter, BandFilter, QueueFilter, TypeFilter, WorkerFilter, WaitFilter, SinceFilter, EndedFilter,
+        ScheduleFilter, ErrorClassFilter, SortFilter,
+    )  # fmt: skip
+    suggestions = True
     ordering = ("-id",)  # ids are UUIDv7: the primary key alone sorts them, newest first
     search_fields = ("id", "task_type", "user")  # shows the box; get_search_results searches
     search_help_text = SEARCH_HELP
 
-    type = column(_lazy("task type"), lambda task: labels.type_label(task.task_type))
     band = column(_lazy("priority"), labels.priority_label)
-    where = column(_lazy("queue, user"), queue_and_user)
 
     class Media:
-        js = (Script("queue_app/task_live.js", defer=True),)
+        js = (
+            Script("queue_app/task_live.js", defer=True),
+            Script("queue_app/morph.js", defer=True),
+            Script("queue_app/lists.js", defer=True),
+        )
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         """Read the names of the workers of the page's tasks."""
@@ -87,13 +105,31 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
     ) -> tuple[QuerySet[Task], bool]:
         """Search by id, beginning of the task type, user, error, or parameter."""
         try:
-            wanted = read_term(search_term, may_view_payload=self.may_view_payload(request))
+            wanted, notes = read_term(search_term, may_view_payload=self.may_view_payload(request))
         except NotAllowed as error:
             self.message_user(request, str(error), messages.WARNING)
             return queryset.none(), False
-        except Ambiguous:
-            return search(queryset, search_term), False
+        request.taskqueue_notes = notes  # type: ignore[attr-defined]  # shown below the search
         return matching(wanted, cast("TaskQuerySet", queryset)), False
+
+    @admin.display(description=_lazy("task type"))
+    def type(self, task: Task) -> SafeString:
+        """Return the function's name as a link to the task, above its module as a link to the page of the type."""
+        module, _dot, name = task.task_type.rpartition(".")
+        return format_html(
+            '<span class="tq-type"><a href="{}">{}</a><small><a href="{}">{}</a></small></span>',
+            self.url_of("change", task.pk), name or task.task_type,
+            self.url_of_model("taskstats", "type", task.task_type), module or _("all of this type"),
+        )  # fmt: skip
+
+    @admin.display(description=_lazy("queue, user"))
+    def where(self, task: Task) -> SafeString:
+        """Return links to the queue and to the user."""
+        queue = format_html('<a href="{}">{}</a>', self.url_of_model("queue", "change", quote(task.queue)), task.queue)
+        if not task.user:
+            return queue
+        user = format_html('<a href="{}">{}</a>', self.url_of_model("taskstats", "user", task.user), task.user)
+        return two_lines(queue, user)
 
     @admin.display(description=_lazy("id"))
     def short_id(self, task: Task) -> SafeString:
@@ -135,6 +171,16 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
             "may_view_queues": request.user.has_perm("queue_app.view_queue"),
             "may_view_letters": request.user.has_perm("queue_app.view_deadletter"),
         }
+
+    @page("suggest/", "suggest")
+    def suggest_view(self, request: HttpRequest) -> HttpResponse:
+        """Return names that contain what is typed into the search, for its script."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        text = request.GET.get("q", "").strip()[:100]
+        found = named(text) if text and "\x00" not in text else {}
+        names = [name for each in found.values() for name in each][:SUGGESTED]
+        return JsonResponse({"names": names}, headers={"Cache-Control": "no-store"})
 
     @page("<uuid:pk>/live/", "live")
     def live_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:

@@ -1,6 +1,5 @@
 """The search of the task list as one filter, which the list and the actions on all that match share."""
 
-import json
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,17 +8,18 @@ from functools import reduce
 from typing import Any, Final
 
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app import registry
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 from queue_app.models import Worker
-from queue_app.models.worker import WorkerStatus
+from queue_app.services.read.search import find, known_types, meanings, named
 from queue_app.services.read.task_filter import TaskFilter, seeks_hidden
 from queue_app.services.read.waits import SEVERE, kinds_that_wait
 
-SEARCH_HELP = (
-    "A task id, the beginning of a task type, or a user name. To combine conditions: user:NAME type:NAME error:TEXT"
+SEARCH_HELP = _lazy(
+    "What you see of a task: its short id, part of its type, its queue, worker, user, schedule, words of its error,"
+    " the value of a parameter. To combine conditions: type: queue: worker: user: key: schedule: error:"
     " parameters.KEY:VALUE"
 )
 #: Maximum number of names in the type filter. The search finds the others.
@@ -38,24 +38,11 @@ FAILED_ANY: Final = "failed_any"
 WAIT_CODES: Final = (*sorted(SEVERE), "limit_reached", "no_free_slot", "paused", "rate_limited", "throttled")
 _BANDS: Final = {band.label: band for band in Band}
 _PARAMETERS = "parameters."
-_KINDS = ("user:", "type:", "error:", _PARAMETERS)
+_KINDS = ("user:", "type:", "queue:", "worker:", "key:", "schedule:", "error:", _PARAMETERS)
 
 
 class NotAllowed(Exception):
     """The user may not search for this."""
-
-
-class Ambiguous(Exception):
-    """No known task type begins with the term. It may mean a user, or a type that no code knows any more."""
-
-
-def known_types() -> list[str]:
-    """Return the task types that this process or a live worker knows, without a query over the tasks."""
-    names = set(registry.known_types())
-    live = Worker.objects.filter(status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
-    for types in live.order_by("-id").values_list("task_types", flat=True)[:MAX_WORKERS]:
-        names.update(types)
-    return sorted(names)
 
 
 def statuses_of(name: str) -> tuple[str, ...]:
@@ -70,67 +57,77 @@ def waiting_for(code: str) -> TaskFilter:
     return TaskFilter(statuses=[Status.QUEUED], kinds=kinds_that_wait(code))
 
 
-def read_term(term: str, *, may_view_payload: bool) -> TaskFilter:
-    """Return the filter for a search term.
+def read_term(term: str, *, may_view_payload: bool) -> tuple[TaskFilter, list[str]]:
+    """Return the filter for a search term, and what the page says about the search.
 
-    Raises ``NotAllowed``, and ``Ambiguous`` for a word that may be a user or a task type. Only users
-    who may read parameters and errors can search in them, and no one can find secrets by guessing.
+    Raises ``NotAllowed``. Only users who may read parameters and errors can search in them, and no one can find secrets
+    by guessing.
     """
     term = term.strip()
     if not term:
-        return TaskFilter()
+        return TaskFilter(), []
     try:
-        return TaskFilter(ids=[uuid.UUID(term)])
+        return TaskFilter(ids=[uuid.UUID(term)]), []
     except ValueError:
         pass
-    if not term.startswith(_KINDS):
-        types = [name for name in known_types() if name.startswith(term)]
-        if not types:
-            raise Ambiguous(_("Write user:%(term)s, or type: and the full name of a task type.") % {"term": term})
-        return TaskFilter(task_types=types)
-    found = TaskFilter()
+    found, notes = TaskFilter(), list[str]()
     for kind, value in _parts(term):
-        found = _add(found, kind, value, may_view_payload=may_view_payload)
+        if kind:
+            found = _add(found, kind, value, may_view_payload=may_view_payload)
+        else:
+            meant = find(value, may_view_payload=may_view_payload)
+            found, notes = meant.as_filter(), meant.notes
     if any(seeks_hidden(contained, found.task_types) for group in found.parameters for contained in group):
         raise NotAllowed(_("Hidden values cannot be searched."))
-    return found
+    if found.error is not None:
+        notes.append(_("The errors of all tasks that the other conditions leave were read."))
+    return found, notes
 
 
 def _parts(term: str) -> list[tuple[str, str]]:
-    """Split a term at the words that name a kind; other words belong to the value before them."""
-    parts: list[str] = []
+    """Split a term at the words that name a kind; other words belong to the value before them, or to no kind."""
+    parts: list[tuple[str, str]] = []
     for word in term.split():
         if word.startswith(_KINDS) and ":" in word:
-            parts.append(word)
+            kind, _separator, value = word.partition(":")
+            parts.append((kind, value))
+        elif parts:
+            parts[-1] = (parts[-1][0], f"{parts[-1][1]} {word}".strip())
         else:
-            parts[-1:] = [f"{parts[-1]} {word}"] if parts else [word]
-    split = [part.partition(":") for part in parts]
-    return [(kind, value.strip()) for kind, _separator, value in split]
+            parts.append(("", word))
+    return parts
 
 
 def _add(found: TaskFilter, kind: str, value: str, *, may_view_payload: bool) -> TaskFilter:
-    if kind == "user":
-        return replace(found, user=value)
-    if kind == "type":
-        types = [name for name in known_types() if name.startswith(value)]
-        if not types:
-            raise Ambiguous(_("No known task type begins with %(value)s.") % {"value": value})
-        return replace(found, task_types=types)
+    if kind in _NAMED:
+        return _NAMED[kind](found, value)
     if not may_view_payload:
         raise NotAllowed(_("Searching in parameters and errors needs the permission queue_app.view_payload."))
     if kind == "error":
         return replace(found, error=value)
     keys = kind.removeprefix(_PARAMETERS).split(".")
-    return replace(found, parameters=[*found.parameters, [_nested(keys, item) for item in _meanings(value)]])
+    return replace(found, parameters=[*found.parameters, [_nested(keys, item) for item in meanings(value)]])
 
 
-def _meanings(value: str) -> list[Any]:
-    """Return the possible meanings of a value: the text itself, and the JSON number or boolean that it spells."""
-    try:
-        read = json.loads(value)
-    except (ValueError, RecursionError):
-        return [value]
-    return [value, read] if isinstance(read, bool | int | float) or read is None else [value]
+def _of_type(found: TaskFilter, value: str) -> TaskFilter:
+    types = [name for name in known_types() if value.lower() in name.lower()]
+    return replace(found, task_types=types) if types else replace(found, any_of={"type_prefixes": [value]})
+
+
+def _of_worker(found: TaskFilter, value: str) -> TaskFilter:
+    ids = Worker.objects.filter(name__icontains=value).order_by("-id").values_list("id", flat=True)[:MAX_WORKERS]
+    return replace(found, any_of={"worker_ids": [str(worker_id) for worker_id in ids]})
+
+
+#: Word before a colon -> the filter narrowed by the value after it.
+_NAMED: Final[Mapping[str, Callable[[TaskFilter, str], TaskFilter]]] = {
+    "user": lambda found, value: replace(found, user=value),
+    "type": _of_type,
+    "queue": lambda found, value: replace(found, queues=named(value)["queues"] or [value]),
+    "key": lambda found, value: replace(found, concurrency_key=value),
+    "schedule": lambda found, value: replace(found, schedule=value),
+    "worker": _of_worker,
+}
 
 
 def _nested(keys: list[str], value: Any) -> Any:
@@ -142,7 +139,7 @@ def read_address(data: Mapping[str, str], now: datetime, *, may_view_payload: bo
 
     Raises ``NotAllowed``, ``Ambiguous``, and ``ValueError`` or ``KeyError`` for invalid values.
     """
-    found = read_term(data.get("q", ""), may_view_payload=may_view_payload)
+    found, _notes = read_term(data.get("q", ""), may_view_payload=may_view_payload)
     for name, narrow in _NARROW.items():
         if value := data.get(name):
             found = narrow(found, value, now)
@@ -163,6 +160,8 @@ _NARROW: Final[Mapping[str, Callable[[TaskFilter, str, datetime], TaskFilter]]] 
     "concurrency_key": lambda found, name, _: replace(found, concurrency_key=name),
     "worker_id": lambda found, text, _: replace(found, worker_id=uuid.UUID(text)),
     "since": lambda found, name, now: replace(found, created_after=now - SINCE[name]),
+    "schedule": lambda found, name, _: replace(found, schedule=name),
+    "error_class": lambda found, name, _: replace(found, error_class=name),
     "ended": lambda found, name, now: replace(found, finished_after=now - ENDED[name]),
     "wait": _waiting,
 }

@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import reduce
@@ -15,7 +15,7 @@ from queue_app import registry
 from queue_app.core.priorities import Band
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.core.states import PENDING, TERMINAL, Status
-from queue_app.models import Task, TaskAttempt, TaskPayload
+from queue_app.models import ScheduleTick, Task, TaskAttempt, TaskPayload
 from queue_app.models.querysets import TaskQuerySet, expand_statuses
 
 #: Times of a task that can be filtered by a range.
@@ -94,6 +94,9 @@ class TaskFilter(StoredFilter):
     run_after: datetime | None = None
     run_before: datetime | None = None
     error: str | None = None
+    any_of: Mapping[str, Sequence[str]] | None = None  # kind of names -> names; what ``services.read.search`` found
+    schedule: str | None = None
+    error_class: str | None = None
     kinds: Sequence[Sequence[Any]] | None = None  # (queue, task type, capabilities, concurrency key); any of them
     parameters: Sequence[Sequence[dict[str, Any]]] = ()
 
@@ -172,9 +175,35 @@ def _plain_conditions(wanted: TaskFilter) -> Iterator[Q]:
             yield Q(**{column: value})
     if wanted.capabilities:
         yield Q(capabilities__contains=list(wanted.capabilities)) & ~Q(capabilities=[])  # as the partial index has it
+    yield from _found_elsewhere(wanted)
+    yield from _times(wanted)
+
+
+def _found_elsewhere(wanted: TaskFilter) -> Iterator[Q]:
+    """Yield the conditions that the search, a reason to wait, a schedule or an error make."""
     if wanted.kinds is not None:
         yield reduce(or_, (_of_kind(*kind) for kind in wanted.kinds), Q(pk__in=()))
-    yield from _times(wanted)
+    if wanted.any_of is not None:
+        yield condition_of(wanted.any_of)
+    if wanted.schedule is not None:
+        ticks = ScheduleTick.objects.filter(schedule__name=wanted.schedule, task_id__isnull=False)
+        yield Q(pk__in=ticks.values("task_id"))
+    if wanted.error_class is not None:
+        yield Q(pk__in=TaskAttempt.objects.filter(exception_class=wanted.error_class).values("task_id"))
+
+
+def condition_of(any_of: Mapping[str, Iterable[str]], *, task: str = "pk") -> Q:
+    """Return the condition on tasks, or on rows that name a task in ``task``."""
+    columns = {"ids": task, "task_types": "task_type", "queues": "queue", "users": "user"}
+    if task == "pk":
+        columns |= {"worker_ids": "worker_id", "keys": "concurrency_key"}
+    condition = Q(pk__in=())
+    for prefix in any_of.get("type_prefixes", ()):
+        condition |= Q(task_type__startswith=prefix)
+    for kind, names in any_of.items():
+        if kind in columns:
+            condition |= Q(**{f"{columns[kind]}__in": list(names)})
+    return condition
 
 
 def _of_kind(queue: str, task_type: str, capabilities: Sequence[str], key: str) -> Q:

@@ -110,7 +110,8 @@
   });
   localise(document);
   const live = document.getElementById('tq-live');
-  if (live) new MutationObserver(() => localise(live)).observe(live, { childList: true });
+  if (live) new MutationObserver(() => localise(live)).observe(live, { childList: true, subtree: true });
+  document.addEventListener('taskqueue:updated', (event) => localise(event.detail));
   /* Reload the page of a running operation until the operation has ended. */
   if (document.querySelector('[data-tq-running]')) {
     setTimeout(() => { if (!document.hidden) window.location.reload(); }, 2500);

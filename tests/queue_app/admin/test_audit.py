@@ -77,6 +77,7 @@ PAGES = {
     "queue_app_queue_live": READS,
     "queue_app_queue_charts": READS,
     "queue_app_task_live": READS,
+    "queue_app_task_suggest": READS,
     "queue_app_taskstats_type": READS,
     "queue_app_taskstats_user": READS,
     "queue_app_taskstats_key": READS,

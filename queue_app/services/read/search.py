@@ -1,0 +1,166 @@
+"""Find tasks by what a person sees of them: a word may be part of an id, a type, a queue, a worker, a user, an error.
+
+The answer is a filter of plain values, so that lists, counts and actions on all that match mean the same tasks. What is
+found in errors, parameters and ticks is named by the ids of the newest such tasks, and a note says so.
+"""
+
+import json
+import re
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.db.models import Q
+
+from queue_app import registry
+from queue_app.core.redaction import redact
+from queue_app.core.signatures import taken_by
+from queue_app.models import Queue, Schedule, ScheduleTick, Task, TaskPayload, TaskStats, Worker
+from queue_app.models.task_stats import StatsKind
+from queue_app.models.worker import WorkerStatus
+from queue_app.services.read.dead_letters import secrets_by_task
+from queue_app.services.read.task_filter import TaskFilter, seeks_hidden
+from queue_app.sql import search as rows
+from queue_app.sql.database import alias
+
+#: Maximum number of names of one kind that a word finds, and of tasks that are found by what is stored beside them.
+MAX_NAMES: Final = 50
+MAX_TASKS: Final = 300
+MAX_WORKERS: Final = 200
+_NAME: Final = re.compile(r"[\w.]+")
+_DIGITS: Final = re.compile(r"[0-9a-f]{6,32}")
+#: Kind of names -> the field of a filter that means the same when nothing else is found.
+_PLAIN: Final = {"task_types": "task_types", "queues": "queues"}
+
+
+@dataclass(slots=True)
+class Found:
+    """What a text may mean, by kind: names, or ids of tasks; and what the page says about the search."""
+
+    any_of: dict[str, list[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, kind: str, names: Iterable[object]) -> None:
+        """Add names of a kind."""
+        if texts := [str(name) for name in names]:
+            self.any_of.setdefault(kind, []).extend(texts)
+
+    def as_filter(self) -> TaskFilter:
+        """Return the filter; the plainest one, for which there are indexes."""
+        [only] = self.any_of if len(self.any_of) == 1 else [""]
+        if only in _PLAIN:
+            return TaskFilter(**{_PLAIN[only]: self.any_of[only]})  # type: ignore[arg-type]
+        if only == "users" and len(self.any_of["users"]) == 1:
+            return TaskFilter(user=self.any_of["users"][0])
+        if only == "ids":
+            return TaskFilter(ids=[uuid.UUID(text) for text in self.any_of["ids"]])
+        return TaskFilter(any_of=self.any_of)
+
+
+def known_types() -> list[str]:
+    """Return the task types that this process, a live worker or the statistics know, without a query over the tasks."""
+    names = set(registry.known_types())
+    live = Worker.objects.using(alias()).filter(status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
+    for types in live.order_by("-id").values_list("task_types", flat=True)[:MAX_WORKERS]:
+        names.update(types)
+    stored = TaskStats.objects.using(alias()).filter(kind=StatsKind.TYPE).order_by()
+    names.update(stored.values_list("name", flat=True).distinct()[:1000])
+    return sorted(names)
+
+
+def named(text: str) -> dict[str, list[str]]:
+    """Return the names of each kind that contain a text: for suggestions, and as a part of the search."""
+    lower = text.lower()
+    types = [name for name in known_types() if lower in name.lower()][:MAX_NAMES]
+    queues = Queue.objects.using(alias()).filter(name__icontains=text).values_list("name", flat=True)
+    workers = Worker.objects.using(alias()).filter(Q(name__icontains=text) | Q(host__icontains=text))
+    schedules = Schedule.objects.using(alias()).filter(name__icontains=text).values_list("name", flat=True)
+    stats = TaskStats.objects.using(alias()).filter(name__istartswith=text).order_by()
+    users, keys = (
+        list(stats.filter(kind=kind).values_list("name", flat=True).distinct()[:MAX_NAMES])
+        for kind in (StatsKind.USER, StatsKind.KEY)
+    )
+    if text not in users and Task.objects.using(alias()).filter(user=text).exclude(user="").exists():
+        users.append(text)
+    return {
+        "task_types": types,
+        "queues": list(queues[:MAX_NAMES]),
+        "workers": list(dict.fromkeys(workers.order_by("-id").values_list("name", flat=True)[:MAX_NAMES])),
+        "users": users,
+        "keys": keys,
+        "schedules": list(schedules[:MAX_NAMES]),
+    }
+
+
+def find(text: str, *, may_view_payload: bool) -> Found:
+    """Return what a text without a prefix may mean."""
+    found = Found()
+    names = named(text)
+    for kind in ("task_types", "queues", "users", "keys"):
+        found.add(kind, names[kind])
+    if not names["task_types"] and _NAME.fullmatch(text):
+        found.add("type_prefixes", [text])  # of code that is gone
+    if names["workers"]:
+        workers = Worker.objects.using(alias()).filter(name__in=names["workers"]).order_by("-id")
+        found.add("worker_ids", workers.values_list("id", flat=True)[:MAX_NAMES])
+    if names["schedules"]:
+        ticks = ScheduleTick.objects.using(alias()).filter(schedule__name__in=names["schedules"], task_id__isnull=False)
+        _add_tasks(found, "of these schedules", ticks.order_by("-instant").values_list("task_id", flat=True))
+    digits = text.lower().replace("-", "")
+    if _DIGITS.fullmatch(digits):
+        found.add("ids", rows.ids_that_end_in(digits, MAX_NAMES))
+        found.notes.append(f"The end of the id was looked for among the newest {rows.IDS_READ:,} tasks.")
+    if not may_view_payload:
+        found.notes.append("Errors and parameters were not searched: that needs the permission queue_app.view_payload.")
+        return found
+    _add_tasks(found, "with such an error", _with_error(text))
+    _add_tasks(found, "with this value of a parameter", _with_parameter(text))
+    return found
+
+
+def _add_tasks(found: Found, what: str, ids: Any) -> None:
+    tasks = list(dict.fromkeys(ids[: MAX_TASKS + 1]))
+    if len(tasks) > MAX_TASKS:
+        found.notes.append(f"Of the tasks {what}, only the newest {MAX_TASKS} were read.")
+    found.add("ids", tasks[:MAX_TASKS])
+
+
+def _with_error(text: str) -> list[uuid.UUID]:
+    """Return tasks whose errors have the words where they are displayed: a guess must not reveal a secret."""
+    words = rows.words_of(text)
+    failed = rows.failed_with(words, MAX_TASKS + 1) if words else []
+    secrets = secrets_by_task([each.task_id for each in failed])
+    found = []
+    for each in failed:
+        displayed = redact(f"{each.exception_class} {each.message}", secrets.get(each.task_id, ()))
+        parts = [word.lower() for word in rows.split(displayed)]
+        if all(any(part.startswith(word) for part in parts) for word in words):
+            found.append(each.task_id)
+    return found
+
+
+def _with_parameter(text: str) -> Any:
+    """Return the tasks of which a parameter that known code names has this value."""
+    names = set[str]()
+    for task in filter(None, map(registry.known, registry.known_types())):
+        taken = taken_by(task.func, takes_context=task.takes_context)
+        names |= taken.allowed if taken else frozenset()
+    contained = Q()
+    for value in meanings(text):
+        for name in sorted(names)[:MAX_NAMES]:
+            if not seeks_hidden({name: value}, ()):
+                contained |= Q(parameters__contains={name: value})
+    if not contained:
+        return []
+    payloads = TaskPayload.objects.using(alias()).filter(contained)
+    return payloads.order_by("-task_id").values_list("task_id", flat=True)
+
+
+def meanings(value: str) -> list[Any]:
+    """Return the possible meanings of a value: the text itself, and the JSON number or boolean that it spells."""
+    try:
+        read = json.loads(value)
+    except (ValueError, RecursionError):
+        return [value]
+    return [value, read] if isinstance(read, bool | int | float) or read is None else [value]

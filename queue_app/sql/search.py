@@ -1,0 +1,60 @@
+"""Find tasks by the end of their id, and failed attempts by the beginnings of words in their errors."""
+
+import re
+import uuid
+from typing import Final, NamedTuple
+
+from queue_app.models.task import INDEXED_CHARACTERS
+from queue_app.sql.database import fetch_all
+
+#: Number of newest tasks among which the end of an id is looked for.
+IDS_READ: Final = 1_000_000
+MAX_WORDS: Final = 8
+#: The expression of the index ``taskqueue_error_words``.
+_WORDS: Final = (
+    "to_tsvector('simple', regexp_replace((exception_class || ' ' || left(message, "
+    f"{INDEXED_CHARACTERS})), '[^[:alnum:]]+', ' ', 'g'))"
+)
+_WORD: Final = re.compile(r"[^\W_]+")
+
+
+class Failed(NamedTuple):
+    """A failed attempt whose error has the words."""
+
+    task_id: uuid.UUID
+    task_type: str
+    exception_class: str
+    message: str
+
+
+def split(text: str) -> list[str]:
+    """Return the words of a text as the index has them."""
+    return _WORD.findall(text)
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words to look for, at most ``MAX_WORDS``."""
+    return [word.lower() for word in split(text)[:MAX_WORDS]]
+
+
+def failed_with(words: list[str], limit: int) -> list[Failed]:
+    """Return the newest failed attempts in whose class or message some word begins with each of ``words``."""
+    query = " & ".join(f"'{word}':*" for word in words)
+    found = fetch_all(
+        f"SELECT a.task_id, t.task_type, a.exception_class, left(a.message, {INDEXED_CHARACTERS})"
+        " FROM (SELECT task_id, exception_class, message FROM queue_app_taskattempt"
+        f" WHERE {_WORDS} @@ to_tsquery('simple', %s) ORDER BY task_id DESC LIMIT %s) AS a"
+        " JOIN queue_app_task AS t ON t.id = a.task_id",
+        [query, limit],
+    )
+    return [Failed(*row) for row in found]
+
+
+def ids_that_end_in(digits: str, limit: int) -> list[uuid.UUID]:
+    """Return the tasks, among the newest ``IDS_READ``, whose id ends in these hexadecimal digits."""
+    found = fetch_all(
+        "SELECT id FROM (SELECT id FROM queue_app_task ORDER BY id DESC LIMIT %s) AS newest"
+        " WHERE encode(uuid_send(id), 'hex') LIKE %s LIMIT %s",
+        [IDS_READ, f"%{digits}", limit],
+    )
+    return [task_id for (task_id,) in found]

@@ -1,0 +1,170 @@
+"""The search finds what the list shows; filters and orders of the list."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from queue_app import registry
+from queue_app.core.priorities import Band
+from queue_app.core.states import Status
+from queue_app.models import Operation, Queue, Task
+from queue_app.services.schedules.edit import create_schedule
+from tests.support.factories import AttemptFactory, DeadLetterFactory, TaskFactory, WorkerFactory, move
+from tests.workers import chores
+
+LIST = "/admin/queue_app/task/"
+LETTERS = "/admin/queue_app/deadletter/"
+
+
+@pytest.fixture
+def shop(end_task):
+    """One task of each kind that the search tells apart, and one that nothing finds."""
+    types = ["shop.tasks.send_receipt", "shop.tasks.charge"]
+    worker = WorkerFactory(name="gpu-7.fra", host="gpu-7", task_types=types)
+    Queue.objects.create(name="payments")
+    failed = TaskFactory(task_type="shop.tasks.charge", queue="payments", user="omar")
+    move(failed, Status.DEAD_LETTER, worker_id=worker.id)
+    AttemptFactory(task=failed, exception_class="shop.gateway.CardDeclined", message="no funds on account 4711")
+    DeadLetterFactory(task=failed, exception_class="shop.gateway.CardDeclined", message="no funds on account 4711")
+    return {
+        "failed": failed,
+        "receipt": TaskFactory(task_type="shop.tasks.send_receipt", user="ina", queue="mail"),
+        "other": TaskFactory(task_type="shop.tasks.other", user="zoe", queue="default"),
+    }
+
+
+def found_by(staff, query, address=LIST):
+    response = staff.get(address, query)
+    assert response.status_code == 200, response.headers
+    return {getattr(row, "task_id", row.pk) for row in response.context["cl"].result_list}
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        "charge", "CHARGE", "shop.tasks.charge", "payments", "omar", "user:omar", "queue:pay", "type:charge", "gpu-7",
+        "worker:gpu-7", "CardDeclined", "carddecl", "no funds", "funds 4711", "error:no funds",
+        "shop.gateway.CardDeclined",
+    ],
+)  # fmt: skip
+def test_the_search_finds_what_is_shown(staff, shop, term):
+    assert shop["failed"].pk in found_by(staff, {"q": term})
+    assert shop["other"].pk not in found_by(staff, {"q": term})
+
+
+def test_the_short_id_is_found(staff, shop):
+    for digits in (str(shop["failed"].pk)[-8:], str(shop["failed"].pk)[-8:].upper(), str(shop["failed"].pk)[-17:]):
+        assert found_by(staff, {"q": digits}) == {shop["failed"].pk}
+    assert "among the newest 1,000,000 tasks" in staff.get(LIST, {"q": digits}).content.decode()
+
+
+def test_nothing_is_found_by_what_no_task_has(staff, shop):
+    for term in ("nonsense", "deadbeef", "user:nobody", "worker:none", "schedule:none", "%", "'", "&", "!:*", "\\"):
+        assert found_by(staff, {"q": term}) == set(), term
+
+
+def test_the_value_of_a_parameter_is_found(staff, make_task):
+    kind = registry.type_of(chores.echo)
+    [name] = chores.echo.func.__code__.co_varnames[: chores.echo.func.__code__.co_argcount]
+    seven, text = make_task(kind, parameters={name: 7}), make_task(kind, parameters={name: "order 1017"})
+    assert found_by(staff, {"q": "7"}) == {seven.pk}
+    assert found_by(staff, {"q": "order 1017"}) == {text.pk}
+
+
+def test_the_tasks_of_a_schedule_are_found(staff, make_task):
+    task = make_task()
+    schedule = create_schedule("nightly", {"task_type": registry.type_of(chores.echo), "args": [1], "every": 3600})
+    schedule.ticks.create(instant=timezone.now(), at=timezone.now(), task_id=task.pk)
+    for query in ({"q": "night"}, {"q": "schedule:nightly"}, {"schedule": "nightly"}):
+        assert found_by(staff, query) == {task.pk}
+
+
+def test_who_may_not_read_errors_finds_none_by_them(client_of, shop):
+    viewer = client_of("viewer")
+    response = viewer.get(LIST, {"q": "CardDeclined"})
+    assert list(response.context["cl"].result_list) == []
+    assert "needs the permission queue_app.view_payload" in response.content.decode()
+    assert found_by(viewer, {"q": "omar"}) == {shop["failed"].pk}
+
+
+def test_a_secret_in_an_error_is_not_found_by_guessing(staff, make_task, end_task):
+    task = end_task(make_task(parameters={"token": "tok_5f2c9e81"}), "dead_letter", error="declined with tok_5f2c9e81")
+    assert found_by(staff, {"q": "declined"}) == {task.pk}
+    assert found_by(staff, {"q": "5f2c9e81x"}) == found_by(staff, {"q": "tok_5f2c9e81"}) == set()
+
+
+def test_dead_letters_are_found_by_what_they_show(staff, shop):
+    task_id = shop["failed"].pk
+    for term in ("charge", "payments", "omar", "no funds", "CardDeclined", str(task_id)[-8:], str(task_id)):
+        assert found_by(staff, {"q": term}, LETTERS) == {task_id}, term
+    assert found_by(staff, {"q": "nonsense"}, LETTERS) == set()
+
+
+@pytest.mark.parametrize("term", ["charge", "payments", "CardDeclined", "no funds", "omar"])
+def test_an_action_on_all_that_match_reaches_the_same_tasks(staff, shop, term):
+    """Its filter is stored, and read again in the background."""
+    data = {
+        "action": "retry_selected", "select_across": "1", "index": "0", "confirmed": "yes",
+        "_selected_action": [str(shop["failed"].pk)],
+    }  # fmt: skip
+    staff.post(f"{LIST}?q={term}", data)
+    operation = Operation.objects.get()
+    assert (operation.total, operation.changed) == (1, 1)
+    assert Task.objects.get(pk=shop["failed"].pk).status == Status.QUEUED
+
+
+def test_filters(staff, shop, make_task, run_task):
+    worker = WorkerFactory(name="w1", task_types=["shop.tasks.send_mail"])
+    promoted = make_task(priority=Band.NORMAL, concurrency_key="customer:1")
+    Task.objects.filter(pk=promoted.pk).update(queued_at=timezone.now() - timedelta(hours=1))
+    running = run_task(make_task("shop.tasks.send_mail"), worker)
+    assert found_by(staff, {"priority": "high", "status": "queued"}) == {promoted.pk}, "the effective band"
+    assert promoted.pk not in found_by(staff, {"priority": "normal", "status": "queued"})
+    assert found_by(staff, {"worker_id": str(worker.id)}) == {running.pk}
+    assert found_by(staff, {"concurrency_key": "customer:1"}) == {promoted.pk}
+    assert found_by(staff, {"error_class": "shop.gateway.CardDeclined"}) == {shop["failed"].pk}
+    assert found_by(staff, {"status": "failed_any"}) == {shop["failed"].pk}
+    assert found_by(staff, {"wait": "no_free_slot"}) == {promoted.pk}, "the only worker has one slot"
+    assert found_by(staff, {"wait": "paused"}) == set()
+    for bad in ({"wait": "no"}, {"sort": "no"}, {"worker_id": "no"}):
+        assert staff.get(LIST, bad).status_code == 302
+
+
+def test_orders(staff):
+    now = timezone.now()
+    slow, quick, young = (TaskFactory(created_at=now - timedelta(minutes=5 - n)) for n in range(3))
+    for task, seconds, attempt in ((slow, 90, 1), (quick, 1, 4)):
+        started = now - timedelta(seconds=120)
+        move(task, Status.COMPLETED, started + timedelta(seconds=seconds), started_at=started, attempt=attempt)
+
+    def order(sort):
+        return [row.pk for row in staff.get(LIST, {"sort": sort}).context["cl"].result_list]
+
+    assert order("oldest") == [slow.pk, quick.pk, young.pk]
+    assert order("slowest") == [slow.pk, quick.pk, young.pk]
+    assert order("attempts")[0] == quick.pk
+
+
+def test_suggestions(staff, client_of, shop):
+    def names(text):
+        return staff.get(f"{LIST}suggest/", {"q": text}).json()["names"]
+
+    assert "shop.tasks.send_receipt" in names("receipt")
+    assert "gpu-7.fra" in names("gpu")
+    assert names("") == names("\x00") == []
+    assert client_of("pauser").get(f"{LIST}suggest/", {"q": "gpu"}).status_code == 403
+
+
+def test_a_list_costs_the_same_with_many_workers(staff, shop):
+    costs = []
+    for count in (1, 20):
+        for n in range(count):
+            WorkerFactory(name=f"w{count}-{n}")
+        with CaptureQueriesContext(connection) as queries:
+            staff.get(LIST)
+        costs.append(len(queries))
+    assert costs[0] >= costs[1]
+    assert costs[1] <= 16
