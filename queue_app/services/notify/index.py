@@ -100,7 +100,10 @@ class FirstNotifications:
         if self._thread is None:
             self._since = time.monotonic()
             self._thread = threading.Thread(target=self._send, name="taskqueue-first-notifications")
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError:  # the interpreter is about to exit, or the system has no room for a thread
+                self._send()
         elif is_loaded() or not self._thread.is_alive() or time.monotonic() > self._since + PATIENCE_SECONDS:
             self._send()  # the thread may have ended a moment ago; and some servers run no threads of Python
 

@@ -55,6 +55,18 @@ def test_without_threads_a_later_notification_sends_those_that_wait(engine, fres
     assert take_ids(hand, 2) == ids
 
 
+def test_where_no_thread_can_be_started_the_caller_imports(engine, fresh, monkeypatch):
+    """For example in a function that atexit calls."""
+
+    def refuse(_thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    hand = engine.worker("a")
+    fresh.go.set()
+    assert [put()] == take_ids(hand)
+
+
 def test_an_import_that_hangs_holds_notifications_up_for_a_while_only(engine, fresh, monkeypatch):
     hand, first = engine.worker("a"), put()
     fresh._since -= module.PATIENCE_SECONDS
