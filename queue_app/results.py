@@ -80,9 +80,9 @@ def load_result(task_id: uuid.UUID, alias: str) -> AnyResult | None:
         return None
     payload = models.TaskPayload.objects.filter(pk=task_id).first()
     attempts = list(row.attempts.order_by("attempt"))
-    workers = [str(attempt.worker_id) for attempt in attempts if attempt.worker_id]
+    workers = [attempt.worker_id for attempt in attempts if attempt.worker_id]
     if row.worker_id is not None and row.attempt not in {attempt.attempt for attempt in attempts}:
-        workers.append(str(row.worker_id))
+        workers.append(row.worker_id)
     status = RESULT_STATUS[Status(row.status)]
     result: AnyResult = TaskResult(
         task=_restored(row, alias),
@@ -96,7 +96,7 @@ def load_result(task_id: uuid.UUID, alias: str) -> AnyResult | None:
         kwargs=payload.parameters if payload else {},
         backend=alias,
         errors=[_error(attempt.exception_class, attempt.traceback) for attempt in attempts],
-        worker_ids=workers,
+        worker_ids=worker_names(workers),
     )
     if status is TaskResultStatus.SUCCESSFUL:
         value = models.TaskResult.objects.filter(pk=task_id).values_list("value", flat=True).first()
@@ -110,7 +110,15 @@ def earlier_attempts(task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
 
     found = TaskAttempt.objects.filter(task_id=task_id).order_by("attempt")
     rows = list(found.values_list("exception_class", "traceback", "worker_id"))
-    return [_error(*row[:2]) for row in rows], [str(row[2]) for row in rows if row[2]]
+    return [_error(*row[:2]) for row in rows], worker_names([row[2] for row in rows if row[2]])
+
+
+def worker_names(ids: Sequence[uuid.UUID]) -> list[str]:
+    """Return the names of workers, as people see them elsewhere; the id of one whose row is gone."""
+    from queue_app.models import Worker  # noqa: PLC0415 - needs the apps
+
+    names = dict(Worker.objects.filter(pk__in=ids).values_list("id", "name")) if ids else {}
+    return [names.get(worker_id) or str(worker_id) for worker_id in ids]
 
 
 def _error(exception_class: str, traceback: str) -> TaskError:

@@ -35,8 +35,9 @@ from queue_app.workers.outcomes import describe, ended, has_backoff, interruptio
 class Executor:
     """Runs attempts for one worker; all its slots share it."""
 
-    def __init__(self, worker_id: uuid.UUID | None, reports: ProgressSink = NO_REPORTS) -> None:
+    def __init__(self, worker_id: uuid.UUID | None, reports: ProgressSink = NO_REPORTS, name: str = "") -> None:
         self.worker_id = worker_id
+        self.worker_name = name  # a slot process learns it with each task
         self.reports = reports
 
     def run(self, held: ClaimedAttempt) -> Outcome:
@@ -99,7 +100,11 @@ class Executor:
         args: list[Any] = json.loads(claimed.args)
         kwargs: dict[str, Any] = json.loads(claimed.parameters)
         check_arguments(task, args, kwargs)
-        seen = visible_result(task, held, args, kwargs, self.worker_id) if _wants_result(task) else None
+        seen = (
+            visible_result(task, held, args, kwargs, self.worker_name or str(self.worker_id))
+            if _wants_result(task)
+            else None
+        )
         _send(task_started, task, seen)
         if task.takes_context and seen is not None:
             number = claimed.failures + 1

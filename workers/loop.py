@@ -54,7 +54,7 @@ class WorkerLoop:
         self._claimer = Claimer(options, worker_id, transport, self._in_flight, self._pool)
 
     def _make_pool(self) -> Pool:
-        executor = Executor(self.id, self._reports)
+        executor = Executor(self.id, self._reports, self.options.name)
         return make_pool(self.options, executor, self._wakeup.set, self._transport)
 
     @property

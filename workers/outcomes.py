@@ -3,7 +3,6 @@
 import json
 import logging
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -33,7 +32,7 @@ _RUNTIME = ("queue_app.workers.", "django.tasks.", "asgiref.", "concurrent.futur
 
 
 def visible_result(
-    task: AnyTask, held: ClaimedAttempt, args: list[Any], kwargs: dict[str, Any], worker_id: uuid.UUID | None
+    task: AnyTask, held: ClaimedAttempt, args: list[Any], kwargs: dict[str, Any], worker: str
 ) -> AnyResult:
     """Return the result that task code and listeners see while an attempt runs, with its earlier attempts."""
     claimed = held.task
@@ -54,7 +53,7 @@ def visible_result(
         kwargs=kwargs,
         backend=task.backend,
         errors=errors,
-        worker_ids=[*workers, str(worker_id)],
+        worker_ids=[*workers, worker],
     )
 
 
@@ -131,7 +130,7 @@ def _apply_backoff(held: ClaimedAttempt, failure: TaskFailure, error: BaseExcept
     try:
         assert task is not None  # noqa: S101 - for the type checker: it has a backoff
         args, kwargs = json.loads(claimed.args), json.loads(claimed.parameters)
-        result = visible_result(task, held, args, kwargs, claimed.worker_id)
+        result = visible_result(task, held, args, kwargs, str(claimed.worker_id))
         set_failed(result, failure, held.row_time(time.monotonic()))
         wait = next_try(task, error, result)
     except Exception:  # noqa: BLE001 - an error of the project's function must not lose the outcome

@@ -160,7 +160,7 @@ def _check_scalar(value: Any, path: str) -> None:
         kind = type(value)
         raise UnserializableParameters(
             path,
-            f"{path} is a {kind.__module__}.{kind.__qualname__}, which JSON cannot hold; "
+            f"Unsupported type: {path} is a {kind.__module__}.{kind.__qualname__}, which JSON cannot hold; "
             "pass plain strings, numbers, lists and dicts (a model instance by its primary key),"
             " or turn a codec on in TASKQUEUE CODECS.",
         )

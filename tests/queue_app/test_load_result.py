@@ -5,9 +5,10 @@ import uuid
 from django.tasks import TaskResultStatus
 
 from queue_app.models import Task
-from queue_app.results import load_result
+from queue_app.results import earlier_attempts, load_result
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep.promote import make_due
 from tests.support.engine import done, failed, put, row, take
 
@@ -51,3 +52,12 @@ def test_what_was_given_back_has_no_worker(engine):
     task_id = put()
     give_back(take(engine.worker()))
     assert load_result(task_id, "default").worker_ids == []
+
+
+def test_workers_are_named_as_people_know_them(engine):
+    task_id, hand = put(), engine.worker()
+    identity = WorkerIdentity(id=hand.id, name="web1:77", host="h", pid=77, process_identity="", version="1")
+    register(identity, hand.profile, concurrency=1, heartbeat_seconds=10)
+    finish([failed(task) for task in take(hand)])
+    assert load_result(task_id, "default").worker_ids == ["web1:77"]
+    assert earlier_attempts(task_id)[1] == ["web1:77"]

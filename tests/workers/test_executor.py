@@ -91,6 +91,12 @@ def test_a_result_is_json(run, value, text):
     assert run(chores.echo, value).result == text
 
 
+def test_a_result_that_json_cannot_hold_is_recorded_as_django_does(run):
+    failure = run(chores.returns, "object").failure
+    assert failure.exception_class == "builtins.TypeError"
+    assert failure.message.startswith("Unsupported type: result is a _thread.lock")
+
+
 def test_null_is_no_result(run):
     outcome = run(chores.echo, None)
     assert (outcome.result, outcome.failure) == (None, None)

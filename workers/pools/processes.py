@@ -162,7 +162,7 @@ class ProcessPool(BacklogPool):
             if slot.held is None and self._waiting:
                 slot.held, slot.since = self._waiting.popleft(), time.monotonic()
                 with suppress(OSError):  # the process has died; the pool notices when it reads the connection
-                    send(slot.connection, {"task": task_form(slot.held.task)})
+                    send(slot.connection, {"task": task_form(slot.held.task), "worker": self._executor.worker_name})
 
     def _started(self) -> Iterable[tuple[ClaimedAttempt, float]]:
         return [(slot.held, slot.since) for slot in self._slots if slot.held is not None]

@@ -88,6 +88,7 @@ def run_slot(worker: socket.socket, limits: ResourceLimits, store: AttemptStore)
     reader, served, last = Reader(worker), 0, False
     while not last and (messages := reader.receive()) is not None:
         for message in messages:
+            executor.worker_name = message["worker"]
             held = ClaimedAttempt(task_of(message["task"]), time.monotonic(), store)
             outcome = _attempt(executor, held, current)
             served += 1

@@ -133,7 +133,9 @@ def check_parameters(parameters: Any) -> str:
 
 
 def result_text(value: Any) -> str | None:
-    """Return a task's return value as JSON text, ``None`` for null; raise ``InvalidTaskData`` if JSON cannot hold it.
+    """Return a task's return value as JSON text, ``None`` for null.
+
+    Raises ``TypeError`` for a type that JSON cannot hold, as Django's backends do, and ``InvalidTaskData`` otherwise.
 
     Values of the project's codecs get their forms. Any other mapping, any sequence and UTF-8 bytes become plain JSON as
     in Django. Keys that are not strings are refused at every depth, in results as in parameters: JSON would turn them
@@ -150,7 +152,9 @@ def result_text(value: Any) -> str | None:
         try:
             plain = normalize_json(value)
         except (TypeError, ValueError, RecursionError):
-            raise refused from None
+            if refused.code != UnserializableParameters.code:
+                raise refused from None
+            raise TypeError(refused.message) from None
         return dump_json(plain, field="result", limits=limits)
 
 
