@@ -3,7 +3,7 @@
 -- ARGV[1]  address    ARGV[2]  id    ARGV[3]  score of a task that will wait there, if it does not yet; or none
 -- Returns  1 for the first task of the queue; nil when the task does not wait in the index
 --
--- Counts its own lane and about 100 others. In a queue with more lanes (a fair one with many users) more tasks may be ahead.
+-- Counts its own lane and about 50 others. In a queue with more lanes (a fair one with many users) more tasks may be ahead.
 --! include places
 local where = open_places(address_of(ARGV[1]))
 local place, score = find_task(where, ARGV[2])
@@ -14,8 +14,8 @@ end
 local lane = place[1]
 local ahead = redis.call('ZRANK', lane_key(lane), ARGV[2] .. place[2]) or redis.call('ZCOUNT', lane_key(lane), '-inf', score)
 local position = ahead + 1
-local lanes = redis.call('SSCAN', lanes_key((split_lane(lane))), '0', 'COUNT', 100)[2]
-for i = 1, math.min(#lanes, 200) do
+local lanes = redis.call('SSCAN', lanes_key((split_lane(lane))), '0', 'COUNT', 50)[2]
+for i = 1, math.min(#lanes, 100) do
   if lanes[i] ~= lane then position = position + redis.call('ZCOUNT', lane_key(lanes[i]), '-inf', '(' .. score) end
 end
 return position

@@ -14,8 +14,8 @@ local function wake_for_lane(lane)
   for _, g in ipairs(gates_of(lane)) do
     if gate_room(g) <= 0 then return false end
   end
-  for _, p in ipairs(profiles_for(lane)) do
-    if wake_one(p) then return true end
+  for _, p in ipairs(profiles()) do
+    if redis.call('EXISTS', idle_key(p), short_key(p)) > 0 and can_run(p, lane) and wake_one(p) then return true end
   end
   return false
 end
