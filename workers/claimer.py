@@ -9,8 +9,8 @@ from typing import Final
 from django.db import Error as DatabaseError
 
 from queue_app import registry
-from queue_app.core.records import ClaimedTask
-from queue_app.exceptions import IndexUnavailable
+from queue_app.core.records import ClaimedTask, Outcome
+from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import MAX_CLAIM, Profile
 from queue_app.registry import AnyTask
 from queue_app.workers.context import ClaimedAttempt
@@ -38,6 +38,7 @@ class Claimer:
         self, options: WorkerOptions, worker_id: uuid.UUID, transport: Transport, in_flight: InFlight, pool: Pool
     ) -> None:
         self.should_claim = True  # whether the next claim may find something
+        self.is_capped = False  # whether the last claim brought too few tasks while others run: a limit may hold
         self.was_called = False  # whether the index has called this worker since its last claim
         self.free_slots = 0  # slots that the last claim could not fill; the heartbeat reports them
         self.prefetch = Prefetch(options.look_ahead_ms, options.concurrency)
@@ -60,8 +61,8 @@ class Claimer:
         """Return how many slots to claim for: the free ones, and more if tasks are quick and take 1 slot each."""
         return self._room(self._in_flight.slots)
 
-    def _room(self, taken: int) -> int:
-        ahead = self.prefetch.allowance() if taken == len(self._in_flight) else 0
+    def _room(self, taken: int, ended: int = 0) -> int:
+        ahead = self.prefetch.allowance() if taken == len(self._in_flight) - ended else 0
         room = min(MAX_CLAIM, self._options.concurrency - taken + ahead)
         maximum = self._options.max_tasks
         return room if maximum is None else min(room, maximum - self._in_flight.claimed)
@@ -104,12 +105,47 @@ class Claimer:
             self._has_unacknowledged |= isinstance(error, DatabaseError | IndexUnavailable)
             self.free_slots = self._unfilled(want, taken)
             raise
+        self._take(tasks, want, taken)
+
+    def _take(self, tasks: list[ClaimedTask], want: int, taken: int) -> None:
         got = sum(task.weight for task in tasks)
         self.free_slots = self._unfilled(want - got, taken + got)
+        self.is_capped = got < want and (got > 0 or len(self._in_flight) > 0)
         if got == want:
             self.should_claim = True
         if tasks:
             self._start(tasks, self._options.concurrency - taken)
+
+    def turn_over(self, profile: Profile) -> bool:
+        """Report the outcomes and claim for their slots in one transaction, if a limit seems to hold; return whether.
+
+        Where no limit holds, ends and claims are many at once, and cost less one after the other.
+        """
+        if not (self.is_capped and self._transport.can_turn_over and self._in_flight.can_turn_over):
+            return False
+        ended = self._in_flight.unreported
+        taken = self._in_flight.slots - ended
+        want = self._room(taken, ended)
+        if want < ended:
+            return False
+        self.should_claim = self.was_called = False
+
+        def report(outcomes: list[Outcome]) -> set[uuid.UUID]:
+            def start(tasks: list[ClaimedTask]) -> None:
+                self._take(tasks, want, taken)
+
+            return self._transport.turn_over(profile, self._worker_id, outcomes, want, start, self._set_refill)
+
+        try:
+            self._in_flight.turn_over(report)
+        except (IndexUnavailable, IndexNotReady, UnknownProfile) as error:  # nothing has been reported
+            self._has_unacknowledged |= isinstance(error, IndexUnavailable)
+            self.should_claim, self.is_capped = True, False
+            return False
+        except DatabaseError:
+            self._has_unacknowledged, self.is_capped = True, False
+            raise
+        return True
 
     def _unfilled(self, want: int, taken: int) -> int:
         """Return how many free slots a claim leaves that lacked ``want``; those ahead of free slots do not count."""

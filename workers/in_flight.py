@@ -2,6 +2,7 @@
 
 import logging
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 
 from django.db import DataError, IntegrityError
@@ -14,6 +15,9 @@ from queue_app.workers.summary import Summary
 from queue_app.workers.transport.base import OutcomesRefused, Transport
 
 logger = logging.getLogger("taskqueue")
+
+#: Maximum number of outcomes that are stored in one transaction with the claim of the next tasks.
+FEW = 32
 
 #: Errors of outcomes that can never be stored, however often the worker tries.
 REFUSED = (DataError, IntegrityError, OutcomesRefused)
@@ -86,16 +90,40 @@ class InFlight:
             except REFUSED:  # one outcome cannot be stored, and the whole batch was rolled back
                 batch = batch[:1]
                 accepted = self._finish_one(batch[0])
-            del self._unreported[: len(batch)]
-            self.done += len(accepted)
-            for outcome in batch:
-                key = _key(outcome.task)
-                self._held.pop(key, None)
-                if outcome.task.id in accepted:
-                    self._note(outcome)
-                else:
-                    logger.warning("the outcome of %s attempt %d came too late and was refused", *key)
+            self._settle(batch, accepted)
         return True
+
+    def turn_over(self, report: Callable[[list[Outcome]], set[uuid.UUID]]) -> None:
+        """Store all outcomes with ``report``, which may add tasks."""
+        batch = list(self._unreported)
+        self._settle(batch, report(batch))
+
+    def _settle(self, batch: list[Outcome], accepted: set[uuid.UUID]) -> None:
+        del self._unreported[: len(batch)]
+        self.done += len(accepted)
+        for outcome in batch:
+            key = _key(outcome.task)
+            self._held.pop(key, None)
+            if outcome.task.id in accepted:
+                self._note(outcome)
+            else:
+                logger.warning("the outcome of %s attempt %d came too late and was refused", *key)
+
+    @property
+    def unreported(self) -> int:
+        """Number of outcomes that are to be reported."""
+        return len(self._unreported)
+
+    @property
+    def can_turn_over(self) -> bool:
+        """Whether only completions are to be reported, each of another task outside workflows."""
+        outcomes = self._unreported
+        return (
+            0 < len(outcomes) <= FEW
+            and not self._returning
+            and all(one.is_completion and one.task.workflow_id is None for one in outcomes)
+            and len({one.task.id for one in outcomes}) == len(outcomes)
+        )
 
     def _note(self, outcome: Outcome) -> None:
         """Count an outcome that was stored, and log it at the level DEBUG; failures have a line of their own."""

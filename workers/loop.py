@@ -31,6 +31,8 @@ logger = logging.getLogger("taskqueue")
 
 #: Seconds between tries while PostgreSQL or Redis does not answer, or the index is rebuilt.
 RETRY_SECONDS = 0.5
+#: Time for which a capped worker waits for quick tasks to end together.
+TOGETHER_SECONDS = 0.002
 
 
 class WorkerLoop:
@@ -66,12 +68,13 @@ class WorkerLoop:
         """Report the outcomes and claim tasks for the free slots: one turn of the loop."""
         self.loop_heartbeat.beat()
         self._gather()
+        self._let_others_end()
         if self._backoff.pause:
             return
         try:
             self._store_reports()  # before the outcomes, while the attempts still hold their tasks
-            if self._in_flight.report():
-                self._claimer.should_claim = True
+            if self._shutdown.is_closed or not self._claimer.turn_over(self._discovery.profile):
+                self._claimer.should_claim |= self._in_flight.report()
             self._in_flight.give_back()
             self._interrupt()
             if self._shutdown.is_closed:
@@ -100,6 +103,15 @@ class WorkerLoop:
             self._in_flight.record(outcome)
             self._ended.add((outcome.task.id, outcome.task.attempt))
             self._claimer.observe(outcome.task.task_type, (outcome.finished_at - outcome.started_at).total_seconds())
+
+    def _let_others_end(self) -> None:
+        """Let the other tasks of a capped worker end too, if all are quick: else their slots wait for the next turn."""
+        if not (self._claimer.is_capped and self._in_flight.is_pending and self._claimer.prefetch.allowance()):
+            return
+        until = time.monotonic() + TOGETHER_SECONDS
+        while self._in_flight.unreported < len(self._in_flight) and (left := until - time.monotonic()) > 0:
+            self._wakeup.wait(left)
+            self._gather()
 
     def _store_reports(self) -> None:
         ended, self._ended = self._ended, set()

@@ -18,7 +18,7 @@ from queue_app.core.events import Event, Run, counted
 from queue_app.core.limit_values import Limits, Scope, gate_of
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED, Risen, Thresholds
-from queue_app.core.records import Entry, PackedLane, Proposal, TaskRef
+from queue_app.core.records import Entry, Lease, PackedLane, Proposal, TaskRef
 from queue_app.exceptions import IndexDamaged, IndexNotReady, UnknownProfile
 from queue_app.index import events as stream
 from queue_app.index import packed
@@ -61,7 +61,7 @@ class Index(Workers):
         found = (self._call("misplaced", *arguments) for arguments in packed.calls(lanes))
         return [uuid.UUID(bytes=task_id) for reply in found for task_id in reply]
 
-    def claim(
+    def claim(  # noqa: PLR0913 - the parts of a claim
         self,
         profile: Profile,
         worker_id: uuid.UUID,
@@ -69,13 +69,17 @@ class Index(Workers):
         *,
         register_idle: bool = True,
         reserve: bool = True,
+        exchange: Sequence[Lease] = (),
     ) -> Proposal:
         """Lease tasks for up to ``want`` slots of a worker; they are its own once the rows accept them.
 
-        ``reserve`` says whether the worker may drain for a task that needs more slots than ``want``.
+        ``reserve`` says whether the worker may drain for a task that needs more slots than ``want``. The slots of the
+        leases in ``exchange`` count as free: what grants the new tasks must end those of these leases before.
         Raises ``IndexNotReady`` until a rebuild has finished, ``UnknownProfile`` when the worker must register again.
         """
-        reply = self._call("claim", profile.id, str(worker_id), min(want, MAX_CLAIM), int(register_idle), int(reserve))
+        given = chain.from_iterable((lease.id.bytes, lease.leased_at) for lease in exchange)
+        flags = int(register_idle), int(reserve)
+        reply = self._call("claim", profile.id, str(worker_id), min(want, MAX_CLAIM), *flags, *given)
         state = reply[0]
         if state == b"rebuilding":
             raise IndexNotReady("The index is being rebuilt from the rows.")

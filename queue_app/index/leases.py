@@ -15,6 +15,7 @@ from queue_app.index import events as stream
 from queue_app.index.calls import Calls
 from queue_app.index.client import in_one_write, text, translated
 from queue_app.index.keys import KINDS
+from queue_app.index.pipeline import Call
 
 #: Maximum entries per call of a script, so that no script blocks the server for long.
 BATCH = 500
@@ -44,6 +45,12 @@ class Leases(Calls):
     def release(self, leases: Iterable[Lease]) -> int:
         """Free slots, each only if it is still held under that lease; return how many were."""
         return self._each("release", leases)
+
+    def post_release(self, leases: Iterable[Lease]) -> None:
+        """Free slots as ``release`` does, without waiting for the reply; this process makes its next call after it."""
+        with translated("release", self.alias):
+            script = self._script("release")
+            self._notifier.post([Call(script, _grouped(batch)) for batch in batched(leases, BATCH)])
 
     def restore_leases(self, leases: Iterable[Lease]) -> int:
         """Write the leases of executing rows; return how many were missing, incomplete or different."""

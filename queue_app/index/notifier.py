@@ -89,6 +89,12 @@ class Notifier:
                 self._start_thread()
                 self._gathering.set()
 
+    def post(self, calls: Sequence[Call]) -> None:
+        """Send calls of scripts without waiting for their replies; the next call of this process goes after them."""
+        with self._turn():
+            self.has_unconfirmed_entries = True
+            self._send_gathered(time.monotonic(), *calls)
+
     def flush(self) -> None:
         """Send what has gathered and wait for all replies."""
         if self._count or self._pipeline.unanswered:

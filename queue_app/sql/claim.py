@@ -37,7 +37,7 @@ _LOCK: Final = f"""
 SELECT pg_advisory_xact_lock_shared(%s), set_config('synchronous_commit', 'off', true),
     set_config('lock_timeout', '1s', true), {BY_KEYS_ONLY}
 """
-_GRANT: Final = f"""
+GRANT: Final = f"""
 UPDATE queue_app_task AS t
 SET status = 'executing', attempt = t.attempt + 1, worker_id = %s, leased_at = %s, started_at = now.clock,
     deadline = now.clock + make_interval(
@@ -48,7 +48,7 @@ WHERE t.id = ANY(%s) AND t.status || '' = 'queued' AND payload.task_id = t.id AN
     AND NOT EXISTS (SELECT 1 FROM queue_app_worker WHERE id = %s AND status IN ('dead', 'stopped'))
 RETURNING {CLAIMED}
 """
-_GRANT_UNLOCKED: Final = _GRANT.replace(
+_GRANT_UNLOCKED: Final = GRANT.replace(
     "t.id = ANY(%s)", "t.id = ANY(ARRAY(SELECT id FROM queue_app_task WHERE id = ANY(%s) FOR UPDATE SKIP LOCKED))"
 )
 
@@ -62,7 +62,7 @@ def claim(ids: Sequence[uuid.UUID], worker_id: uuid.UUID, generation: int, lease
     factor = conf.get().retry.timeout_factor
     params = [worker_id, leased_at, factor, list(ids), list(ids), leased_at, generation, worker_id]
     try:
-        rows = fetch_prepared(lock, (_GRANT, params))
+        rows = fetch_prepared(lock, (GRANT, params))
     except OperationalError as error:
         if not isinstance(error.__cause__, LockNotAvailable | DeadlockDetected):
             raise

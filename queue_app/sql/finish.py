@@ -30,7 +30,7 @@ _COMPLETE: Final = _DONE.format(
     ended="unnest(%s::uuid[], %s::int[], %s::uuid[], %s::timestamptz[]) AS v (id, attempt, worker_id, started_at)"
 )
 # Stores the results of the tasks that pass the fence in the same statement.
-_COMPLETE_WITH_RESULTS: Final = f"""
+COMPLETE_WITH_RESULTS: Final = f"""
 WITH v AS (
     SELECT * FROM unnest(%s::uuid[], %s::int[], %s::uuid[], %s::timestamptz[], %s::text[])
         AS v (id, attempt, worker_id, started_at, result)
@@ -52,10 +52,17 @@ def complete(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
     """
     sql, params = _COMPLETE, [*_fence(outcomes), [outcome.started_at for outcome in outcomes]]
     if any(outcome.result is not None for outcome in outcomes):
-        sql, params = _COMPLETE_WITH_RESULTS, [*params, [outcome.result for outcome in outcomes]]
-    params.append(params[0])
+        sql, params = COMPLETE_WITH_RESULTS, completion(outcomes)
+    else:
+        params.append(params[0])
     is_few = len(outcomes) <= FEW
     return _by_attempt(fetch_prepared(_LOOK_UP, (sql, params)) if is_few else fetch_all(sql, params))
+
+
+def completion(outcomes: Sequence[Outcome]) -> list[Any]:
+    """Return the parameters of ``COMPLETE_WITH_RESULTS``."""
+    columns = [*_fence(outcomes), [one.started_at for one in outcomes], [one.result for one in outcomes]]
+    return [*columns, columns[0]]
 
 
 def _fence(outcomes: Sequence[Outcome]) -> list[list[Any]]:

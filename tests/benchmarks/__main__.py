@@ -33,6 +33,7 @@ def main() -> int:
     names = (
         "claim",
         "limits",
+        "caps",
         "memory",
         "enqueue",
         "drain",

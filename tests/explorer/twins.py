@@ -169,7 +169,7 @@ TWINS: Final[dict[str, Twin]] = {
     "replay-key": Twin("a replay keeps the whole lane", _without_key, _pairs("replay", "claim", states=("dead",))),
     "late-grant": Twin(
         "a grant under an abandoned stamp is refused",
-        lambda: _text(claim, "_GRANT", FENCE, FENCE.replace("abandoned_until < %s", "%s::bigint IS NOT NULL")),
+        lambda: _text(claim, "GRANT", FENCE, FENCE.replace("abandoned_until < %s", "%s::bigint IS NOT NULL")),
         _pairs("claim", "reconcile", states=("queued",)),
     ),
     "abandon": Twin(
@@ -179,7 +179,7 @@ TWINS: Final[dict[str, Twin]] = {
     ),
     "generation": Twin(
         "a grant of an earlier generation is refused",
-        lambda: _text(claim, "_GRANT", FENCE, "%s::bigint + %s::int IS NOT NULL"),
+        lambda: _text(claim, "GRANT", FENCE, "%s::bigint + %s::int IS NOT NULL"),
         _pairs("claim", "rebuild", states=("queued",)),
     ),
     "generation-lock": Twin(

@@ -5,6 +5,7 @@ import time
 from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import Queue, Worker
+from queue_app.services.control.queues import set_queue_limits
 from queue_app.workers import claimer as claimer_module
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, row, status
 from tests.workers.stage import QUICK, SLOW, statuses, teach
@@ -270,3 +271,44 @@ def test_work_claimed_ahead_leaves_no_slot_free(hire):
     worker.run_once()
     assert len(worker._in_flight) == 3
     assert reported(worker) == 0, "it has one slot, and that is taken"
+
+
+def test_a_capped_worker_ends_tasks_and_claims_the_next_in_one_transaction(hire, monkeypatch):
+    set_queue_limits("default", max_concurrent=2)
+    ids = put_many(5, QUICK)
+    worker = hire(concurrency=4, look_ahead_ms=0)
+    worker.run_once()
+    called = []
+    for name in ("finish", "claim", "turn_over"):
+        plain = getattr(worker._transport, name)
+        monkeypatch.setattr(
+            worker._transport, name, lambda *a, _p=plain, _n=name, **k: called.append(_n) or _p(*a, **k), raising=False
+        )
+    worker.pool.finish()
+    worker.run_once()
+    assert statuses(*ids) == ["completed"] * 2 + ["executing"] * 2 + ["queued"]
+    assert called == ["turn_over"]
+    assert worker.until_empty() == 5
+    assert_index_agrees()
+
+
+def test_a_worker_without_a_limit_ends_many_and_claims_many(hire, monkeypatch):
+    put_many(20, QUICK)
+    worker = hire(concurrency=4, look_ahead_ms=0)
+    monkeypatch.setattr(worker._transport, "turn_over", None, raising=False)
+    worker.run_once()
+    worker.pool.finish()
+    worker.run_once()
+    assert len(worker._in_flight) == 4
+    assert worker.until_empty() == 20
+
+
+def test_a_capped_worker_reports_while_redis_is_away(hire):
+    set_queue_limits("default", max_concurrent=1)
+    ids = put_many(2, QUICK)
+    worker = hire(concurrency=4, look_ahead_ms=0)
+    worker.run_once()
+    worker.pool.finish()
+    with index_away("claim"):
+        worker.run_once()
+    assert statuses(*ids) == ["completed", "queued"]

@@ -85,6 +85,21 @@ class Transport(Protocol):
         Raises ``DataError``, ``IntegrityError`` or ``OutcomesRefused`` if one of them cannot be stored.
         """
 
+    #: Whether ``turn_over`` works.
+    can_turn_over: bool = False
+
+    def turn_over(  # noqa: PLR0913, PLR0917 - the parts of a claim and of an end
+        self,
+        profile: Profile,
+        worker_id: uuid.UUID,
+        outcomes: Sequence[Outcome],
+        want: int,
+        start: Callable[[list[ClaimedTask]], object],
+        on_wait: OnWait,
+    ) -> set[uuid.UUID]:
+        """Record completions and claim tasks for their slots at once, as ``finish`` and ``claim`` do in turn."""
+        raise RuntimeError("This transport cannot claim and report at once.")
+
     def give_back(self, tasks: list[ClaimedTask]) -> object:
         """Return the claimed tasks that the worker still holds to their places."""
 

@@ -2,6 +2,7 @@
 
 from queue_app.services.lifecycle import claim as claims
 from queue_app.services.lifecycle import finish as outcomes
+from queue_app.services.lifecycle import turnover as turnovers
 from queue_app.services.repair import reap, rebuild, workers
 from queue_app.services.upkeep import jobs, promote
 from queue_app.sql import workers as worker_rows
@@ -23,6 +24,8 @@ class DirectTransport(LocalStore):
     cancel_requests = staticmethod(worker_rows.cancel_requests)
     claim = staticmethod(claims.claim)
     finish = staticmethod(outcomes.finish)
+    turn_over = staticmethod(turnovers.turn_over)
+    can_turn_over = True
     give_back = staticmethod(claims.give_back)
     give_back_unacknowledged = staticmethod(claims.recover)
     give_back_forgotten = staticmethod(claims.give_back_unacknowledged)

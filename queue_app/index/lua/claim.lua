@@ -4,6 +4,7 @@
 -- ARGV[1]  profile of the worker        ARGV[2]  worker id
 -- ARGV[3]  wanted slots (1..500)        ARGV[4]  '1': register as idle when fewer are found
 -- ARGV[5]  '1': the worker may reserve a lane; '0': more slots than wanted will never be free
+-- ARGV[6..] id, leased_at_us, ...: leases that the transaction which grants the new tasks ends first (lib/exchange.lua)
 -- Returns  {'rebuilding'} when there is no generation, or it is of another server run
 --          {'unknown_profile'}
 --          {'ready', generation, leased_at_us, wait, id, queue, id, queue, ...} in the order of the scores; wait: ms
@@ -15,6 +16,7 @@
 -- worker has reserved. Checks every limit before the first lease. Reads O(want * log n), and what it moves: a task that a limit
 -- holds back moves once to the lane of that limit. After some moves the claim stops, and proposes nothing behind.
 --! include merge
+--! include exchange
 --! include refills
 local profile, worker, want, register_idle = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 profile_of_claim, worker_of_claim, may_reserve = profile, worker, ARGV[5] == '1'
@@ -24,6 +26,7 @@ if redis.call('SISMEMBER', PROFILES, profile) == 0 then return { 'unknown_profil
 
 has_heavy = generation[5]
 local next_refill = apply_refills()
+if ARGV[6] then offer_slots(profile, 6) end
 merge(math.min(want, global_room()), want)  -- decides: fills `picks`, `found` and `rooms`
 
 -- Writes. Each claim has a stamp of its own, even when the clock goes back.
@@ -98,6 +101,7 @@ end
 for _, g in ipairs(found.closed) do refresh_gate(g) end
 for _, q in ipairs(found.outdated) do refresh_queue(profile, q) end
 refresh_touched()
+if ARGV[6] then withdraw_slots(profile) end
 
 local is_idle, is_fruitful = register_idle and free_slots > 0, #picks > 0
 if has_heavy then redis.call('ZREM', short_key(profile), worker) end

@@ -76,14 +76,14 @@ def _grant(proposal: Proposal, worker_id: uuid.UUID) -> list[ClaimedTask]:
     )
     if len(granted) < len(proposal.tasks):
         try:
-            _return_refused(proposal, {task.id for task in granted})
+            return_refused(proposal, {task.id for task in granted})
         except (IndexUnavailable, DatabaseError):
             if not granted:  # granted tasks must reach the worker; the reconciler ends the other leases
                 raise
     return granted
 
 
-def _return_refused(proposal: Proposal, granted: set[uuid.UUID]) -> None:
+def return_refused(proposal: Proposal, granted: set[uuid.UUID]) -> None:
     """End the leases of the tasks that the rows refused.
 
     - An executing row was granted to another worker; that worker's lease is restored.

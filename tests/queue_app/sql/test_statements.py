@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 
 from queue_app import sql
-from queue_app.sql import claim, finish, pending_work, waiting
+from queue_app.sql import claim, finish, pending_work, turnover, waiting
 from queue_app.sql.database import connection, fetch_all
 from tests.support.engine import put_many
 
@@ -31,15 +31,36 @@ def test_the_search_for_due_tasks_reads_only_due_tasks(db):
 @pytest.mark.parametrize(
     ("prelude", "statement", "types"),
     [
-        (claim._LOCK, claim._GRANT, ("uuid", "bigint", "float8", "uuid[]", "uuid[]", "bigint", "int", "uuid")),
+        (claim._LOCK, claim.GRANT, ("uuid", "bigint", "float8", "uuid[]", "uuid[]", "bigint", "int", "uuid")),
         (finish._LOOK_UP[0], finish._COMPLETE, ("uuid[]", "int[]", "uuid[]", "timestamptz[]", "uuid[]")),
         (
             finish._LOOK_UP[0],
-            finish._COMPLETE_WITH_RESULTS,
+            finish.COMPLETE_WITH_RESULTS,
             ("uuid[]", "int[]", "uuid[]", "timestamptz[]", "text[]", "uuid[]"),
         ),
+        (
+            turnover._LOCK,
+            turnover._TURN_OVER,
+            (
+                "uuid[]",
+                "int[]",
+                "uuid[]",
+                "timestamptz[]",
+                "text[]",
+                "uuid[]",
+                "uuid",
+                "bigint",
+                "float8",
+                "uuid[]",
+                "uuid[]",
+                "bigint",
+                "int",
+                "uuid",
+                "bigint",
+            ),
+        ),
     ],
-    ids=["claim", "complete", "complete with results"],
+    ids=["claim", "complete", "complete with results", "turn over"],
 )
 def test_plans_made_for_empty_tables_suit_full_ones(db, prelude, statement, types):
     """A prepared statement keeps its plan until the tables are analysed."""

@@ -1,6 +1,7 @@
 --! include limits
 -- Room: the number of tasks that a gate lets start now, by cap, rate, delay, throttle and pause. A used slot is an existing
 -- lease, so a cap is compared with the size of a set; there is no counter that could drift.
+local exchanged = {}  -- gate -> leases that end with the claim of this call: their slots count as free
 local buckets = {}  -- gate -> {tat, interval, next} of its rate
 local function forget_policies()
   queue_policies, limited, family_policies, gate_policies, lane_gates, overall = {}, {}, {}, {}, {}, nil
@@ -77,16 +78,16 @@ end
 -- These return the room and, if a gate without room opens by time alone, the instant (us) at which it opens.
 local function gate_room(g)
   local policy = gate_policy(g)
-  return room_of(g, policy, policy.cap and redis.call('SCARD', held_key(g)) or 0)
+  return room_of(g, policy, policy.cap and redis.call('SCARD', held_key(g)) - (exchanged[g] or 0) or 0)
 end
 local function queue_room(q)
   local policy = queue_policy(q)
-  return room_of('q:' .. q, policy, policy.cap and redis.call('ZCARD', queue_leases_key(q)) or 0)
+  return room_of('q:' .. q, policy, policy.cap and redis.call('ZCARD', queue_leases_key(q)) - (exchanged['q:' .. q] or 0) or 0)
 end
 
 local function global_room()
   local policy = global_policy()
   if policy[2] == '1' then return 0 end
   if not policy[1] then return math.huge end
-  return cap_room(policy[1], redis.call('HLEN', LEASES))
+  return cap_room(policy[1], redis.call('HLEN', LEASES) - (exchanged.a or 0))
 end

@@ -232,7 +232,7 @@ def test_a_late_grant_changes_nothing_although_its_lease_lost_the_stamp_and_the_
 def test_without_the_fence_a_late_grant_would_exceed_the_cap(engine, history, monkeypatch):
     condition = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s"
     instead = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND %s::bigint IS NOT NULL) = %s"
-    without(monkeypatch, claim_rows, "_GRANT", condition, instead)
+    without(monkeypatch, claim_rows, "GRANT", condition, instead)
     set_queue_limits("default", max_concurrent=1)
     slow, other = engine.worker(), engine.worker()
     first = put()
@@ -255,7 +255,7 @@ def without(monkeypatch, module, name: str, condition: str, instead: str = "true
 
 
 def test_without_the_status_a_running_task_would_be_granted_again(rows, scene, monkeypatch):
-    without(monkeypatch, claim_rows, "_GRANT", "t.status || '' = 'queued'")
+    without(monkeypatch, claim_rows, "GRANT", "t.status || '' = 'queued'")
     snapshot.raise_generation()
     [task_id] = put_many(1)
     number = snapshot.generation()
@@ -264,7 +264,7 @@ def test_without_the_status_a_running_task_would_be_granted_again(rows, scene, m
 
 
 def test_the_history_refuses_such_a_grant(engine, monkeypatch):
-    without(monkeypatch, claim_rows, "_GRANT", "t.status || '' = 'queued'")
+    without(monkeypatch, claim_rows, "GRANT", "t.status || '' = 'queued'")
     [task_id] = put_many(1)
     take(engine.worker())
     with pytest.raises(DatabaseError, match="attempt 1 -> 2"):
@@ -273,7 +273,7 @@ def test_the_history_refuses_such_a_grant(engine, monkeypatch):
 
 def test_without_the_generation_an_outdated_proposal_would_be_granted(engine, monkeypatch):
     condition = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s"
-    without(monkeypatch, claim_rows, "_GRANT", condition, "%s::bigint + %s::int IS NOT NULL")
+    without(monkeypatch, claim_rows, "GRANT", condition, "%s::bigint + %s::int IS NOT NULL")
     [task_id] = put_many(1)
     hand = engine.worker()
     snapshot.raise_generation()

@@ -253,7 +253,7 @@ def test_a_finished_task_stays_as_it_is(engine, hand):
     assert status(task.id) is Status.COMPLETED
 
 
-@pytest.mark.parametrize("name", ["_COMPLETE", "_COMPLETE_WITH_RESULTS", "_FAIL"])
+@pytest.mark.parametrize("name", ["_COMPLETE", "COMPLETE_WITH_RESULTS", "_FAIL"])
 def test_without_the_attempt_a_stale_outcome_would_be_accepted(engine, twice, monkeypatch, name):
     stale, _current = twice
     text = getattr(finish_rows, name)

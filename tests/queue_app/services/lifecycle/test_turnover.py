@@ -1,0 +1,189 @@
+"""turn_over: attempts end and the next tasks begin in one transaction, and no cap is ever exceeded."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import OperationalError
+
+from queue_app.core.limit_values import EVERYTHING, Limits
+from queue_app.exceptions import IndexUnavailable
+from queue_app.models import Limit, Queue, Task, TaskResult
+from queue_app.services.control.queues import set_queue_limits
+from queue_app.services.lifecycle import turnover as service
+from queue_app.services.lifecycle.actions import cancel
+from queue_app.services.lifecycle.claim import give_back
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.repair.rebuild import copy_limits
+from queue_app.services.repair.reconcile import Reconciler
+from queue_app.sql import turnover as rows
+from tests.support.engine import assert_index_agrees, at_once, done, index_away, put, put_many, status, take, take_ids
+from tests.support.scene import Hand
+
+
+def turn_over(hand: Hand, outcomes, want: int = 10) -> tuple[set[uuid.UUID], list]:
+    """Return the ids of the tasks that were still held, and the new tasks."""
+    granted: list = []
+    held = service.turn_over(hand.profile, hand.id, outcomes, want, granted.extend, lambda _: None)
+    return held, granted
+
+
+def test_a_capped_slot_goes_from_one_task_to_the_next(engine, history):
+    set_queue_limits("default", max_concurrent=2)
+    ids = put_many(5)
+    hand, other = engine.worker(), engine.worker()
+    running = take(hand, 10)
+    assert [task.id for task in running] == ids[:2]
+    held, granted = turn_over(hand, [done(task, "1") for task in running])
+    assert held == set(ids[:2])
+    assert [task.id for task in granted] == ids[2:4]
+    assert take_ids(other, 5) == [], "nobody else saw room meanwhile"
+    assert [status(task_id) for task_id in ids] == ["completed"] * 2 + ["executing"] * 2 + ["queued"]
+    assert TaskResult.objects.get(pk=ids[0]).value == 1
+    assert history.most_executing() == 2
+    assert_index_agrees()
+    finish([done(task) for task in granted])
+    assert take_ids(other, 5) == ids[4:]
+
+
+@pytest.mark.parametrize("scope", ["type", "key", "user", "everything"])
+def test_slots_of_every_gate(engine, history, scope):
+    if scope in {"type", "key"}:
+        Limit.objects.create(scope=scope, name={"type": "a", "key": "k"}[scope], max_concurrent=1)
+    elif scope == "user":
+        Queue.objects.filter(pk="default").update(max_concurrent_per_user=1)
+        copy_limits()
+    else:
+        engine.index.set_limits(EVERYTHING, Limits(max_concurrent=1))
+    ids = put_many(3, concurrency_key="k:1", user="u")
+    hand = engine.worker()
+    tasks = take(hand, 10)
+    seen = [task.id for task in tasks]
+    while tasks:
+        _, tasks = turn_over(hand, [done(task) for task in tasks])
+        seen += [task.id for task in tasks]
+    assert seen == ids
+    assert history.most_executing() == 1
+    assert engine.check().leases == set()
+
+
+def test_nothing_is_granted_if_an_attempt_lost_its_task(engine, history):
+    """Its slot may have gone to another worker."""
+    set_queue_limits("default", max_concurrent=2)
+    ids = put_many(6)
+    hand, other = engine.worker(), engine.worker()
+    one, two = take(hand, 10)
+    give_back([two])
+    assert take_ids(other) == [two.id]
+    held, granted = turn_over(hand, [done(one), done(two)])
+    assert (held, granted) == ({one.id}, [])
+    assert [status(task_id) for task_id in ids] == ["completed", "executing"] + ["queued"] * 4
+    assert history.most_executing() == 2
+    Reconciler().run_once()
+    assert engine.check().waiting == set(ids[2:]), "what was proposed waits at its place again"
+    assert take_ids(other, 5) == [ids[2]]
+
+
+def test_without_the_fence_a_lost_attempt_would_exceed_the_cap(engine, history, monkeypatch):
+    text = rows._TURN_OVER.replace("AND (SELECT count(*) FROM done) = %s", "AND %s::int > 0")
+    assert text != rows._TURN_OVER
+    monkeypatch.setattr(rows, "_TURN_OVER", text)
+    set_queue_limits("default", max_concurrent=2)
+    put_many(6)
+    hand, other = engine.worker(), engine.worker()
+    one, two = take(hand, 10)
+    give_back([two])
+    take(other)
+    turn_over(hand, [done(one), done(two)])
+    assert history.most_executing() == 3
+
+
+def test_a_cap_holds_among_workers_that_turn_over_at_once(engine, history):
+    set_queue_limits("default", max_concurrent=3)
+    ids = put_many(60)
+    hands = [engine.worker() for _ in range(4)]
+    until = datetime.now(UTC) + timedelta(seconds=60)
+
+    def work(hand: Hand) -> int:
+        count, tasks = 0, take(hand, 2)
+        while Task.objects.filter(status="queued").exists() and datetime.now(UTC) < until:
+            if tasks:
+                count += len(tasks)
+                _, tasks = turn_over(hand, [done(task) for task in tasks], 2)
+            else:
+                tasks = take(hand, 2)
+        finish([done(task) for task in tasks])
+        return count + len(tasks)
+
+    assert sum(at_once([lambda h=hand: work(h) for hand in hands])) == len(ids)
+    assert history.most_executing() == 3
+    assert set(Task.objects.values_list("status", "attempt")) == {("completed", 1)}
+    assert_index_agrees()
+
+
+def test_a_task_that_was_asked_to_stop_ends_cancelled_and_frees_its_slot(engine):
+    set_queue_limits("default", max_concurrent=1)
+    first, second = put_many(2)
+    hand = engine.worker()
+    [task] = take(hand, 10)
+    cancel(first)
+    assert turn_over(hand, [done(task)])[0] == {first}
+    assert (status(first), status(second)) == ("cancelled", "executing")
+
+
+def test_when_nothing_waits_it_is_a_plain_end(engine):
+    put()
+    hand = engine.worker()
+    tasks = take(hand, 10)
+    assert turn_over(hand, [done(task) for task in tasks]) == ({tasks[0].id}, [])
+    assert engine.check().leases == set()
+
+
+# -- crash points ---------------------------------------------------------------------------
+
+
+def test_while_redis_is_away_nothing_is_recorded_and_the_caller_reports_as_ever(engine):
+    put_many(2)
+    hand = engine.worker()
+    [task] = take(hand)
+    with index_away("claim"), pytest.raises(IndexUnavailable):
+        turn_over(hand, [done(task)])
+    assert status(task.id) == "executing"
+    assert finish([done(task)]) == {task.id}
+
+
+def test_a_worker_that_dies_before_the_transaction_leaves_slots_that_come_back(engine, monkeypatch, history):
+    set_queue_limits("default", max_concurrent=1)
+    first, second = put_many(2)
+    hand, other = engine.worker(), engine.worker()
+    [task] = take(hand)
+
+    def die(*_):
+        raise OperationalError
+
+    monkeypatch.setattr(service.rows, "turn_over", die)
+    with pytest.raises(OperationalError):
+        turn_over(hand, [done(task)])
+    assert take_ids(other, 5) == [], "the old lease still counts"
+    reconciler = Reconciler()
+    for _ in range(2):
+        reconciler.run_once()
+    assert engine.check().leases == {first}
+    finish([done(task)])
+    assert take_ids(other, 5) == [second]
+    assert history.most_executing() == 1
+
+
+def test_a_worker_that_dies_after_the_transaction_leaves_a_slot_until_the_reconciler_comes(engine):
+    set_queue_limits("default", max_concurrent=1)
+    ids = put_many(3)
+    hand, other = engine.worker(), engine.worker()
+    [task] = take(hand)
+    with index_away("release"):
+        _, [second] = turn_over(hand, [done(task)])
+    finish([done(second)])
+    Reconciler().run_once()
+    assert take_ids(other, 5) == [ids[2]]
+    assert_index_agrees()
