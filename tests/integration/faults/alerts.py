@@ -243,7 +243,9 @@ def nobody_knows(plant: Plant) -> Iterator[None]:
 def stalls_again(plant: Plant) -> Iterator[None]:
     """Let the index, but not the rows, say three times that all is paused, while only the watchdog repairs."""
     plant.processes["scheduler"].kill()
-    plant.processes["scheduler"] = plant.run.fleet.scheduler(**QUICK, **stalls.NO_RECONCILER)
+    scheduler = plant.processes["scheduler"] = plant.run.fleet.scheduler(**QUICK, **stalls.NO_RECONCILER)
+    eventually(lambda: "leads" in scheduler.log, "the scheduler leads", PATIENCE)
+    time.sleep(5)  # its first comparison
     for number in range(3):
         if number:
             eventually(lambda: stalls.levels() == {Level.OK}, "the watchdog has ended it", PATIENCE)
