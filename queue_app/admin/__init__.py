@@ -11,6 +11,7 @@ from queue_app.admin import (  # noqa: F401
     task,
     task_stats,
     worker,
+    workflow,
 )
 from queue_app.admin.panel import TaskPanelMixin
 

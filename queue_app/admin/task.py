@@ -70,7 +70,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
     changelist_class = TaskChangeList
     empty_text = _lazy("No task yet. Code enqueues tasks with .enqueue(), other programs with the API.")
     actions = ("cancel_selected", "retry_selected", "run_now_selected", *PRIORITY_ACTIONS)
-    exact_lookups = ("user", "worker_id", "concurrency_key")
+    exact_lookups = ("user", "worker_id", "concurrency_key", "workflow_id")
     list_display = ("short_id", "type", "state", "band", "when", "where")
     list_display_links = ("short_id",)
     list_filter = (

@@ -17,12 +17,14 @@ VIEWER = (
     "view_task", "view_queue", "view_limit", "view_worker", "view_deadletter", "view_queuestats", "view_operation",
     "view_prioritypolicy", "view_runtimesettings", "view_indexgeneration", "view_maintenancejob",
     "view_auditentry", "view_savedview", "view_schedule", "view_scheduletick", "view_taskstats",
+    "view_workflow",
 )
 OPERATOR = (
     *VIEWER, "view_payload", "cancel_task", "reprioritise_task", "retry_task", "pause_queue", "pause_limit",
     "pause_schedule", "run_schedule",
     "drain_worker",
     "replay_deadletter", "discard_deadletter", "send_signal", "add_savedview", "delete_savedview",
+    "steer_workflow",
 )
 ADMIN = (
     *OPERATOR, "add_queue", "change_queue", "delete_queue", "add_limit", "change_limit", "delete_limit",

@@ -112,9 +112,13 @@
   const live = document.getElementById('tq-live');
   if (live) new MutationObserver(() => localise(live)).observe(live, { childList: true, subtree: true });
   document.addEventListener('taskqueue:updated', (event) => localise(event.detail));
-  /* Reload the page of a running operation until the operation has ended. */
-  if (document.querySelector('[data-tq-running]')) {
-    setTimeout(() => { if (!document.hidden) window.location.reload(); }, 2500);
+  /* Reload the page of what runs until it has ended, but not while a person uses its form. */
+  const running = document.querySelector('[data-tq-running]');
+  if (running) {
+    const inUse = () => document.hidden || document.querySelector('.tq-page form :focus')
+      || [...document.querySelectorAll('.tq-page form input[type="text"]')].some((field) => field.value);
+    const reload = () => { if (inUse()) setTimeout(reload, 2500); else window.location.reload(); };
+    setTimeout(reload, 1000 * (Number(running.dataset.tqRunning) || 2.5));
   }
 
   /* Show the next ticks of a schedule while somebody types; without this script a button does. */

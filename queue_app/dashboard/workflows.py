@@ -1,0 +1,166 @@
+"""What the pages of workflows show: the graph as SVG shapes, the times as bars."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from django.utils.translation import gettext as _
+
+from queue_app.dashboard import labels
+from queue_app.services.read.workflow_graph import Group, WorkflowGraph
+
+WIDTH: Final = 190
+HEIGHT: Final = 52
+GAP_X: Final = 56
+GAP_Y: Final = 14
+MARGIN: Final = 8
+#: Characters of a name that fit into a box.
+FITS: Final = 24
+#: Groups that the graph and the table show.
+MAX_SHOWN: Final = 300
+#: Rows and width of the times.
+MAX_BARS: Final = 80
+BAR: Final = 18
+TIMES_WIDTH: Final = 560
+#: The states in the order in which a group takes its colour.
+_WORST_FIRST: Final = (
+    "dead_letter", "failed", "expired", "executing", "queued", "scheduled", "blocked", "cancelled", "completed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A group as a box of the graph."""
+
+    group: Group
+    x: int
+    y: int
+    waits: list[tuple[str, int]]  # (name, number) of the groups that it waits for
+
+    @property
+    def title(self) -> str:
+        """The name, with the number of tasks if there are several."""
+        number = len(self.group.tasks)
+        name = self.group.name
+        text = name if number == 1 else f"{number:,} \N{MULTIPLICATION SIGN} {name}"
+        return text if len(text) <= FITS else text[: FITS - 1] + "…"
+
+    @property
+    def state(self) -> str:
+        """The state that matters most."""
+        counts = self.group.counts
+        return next(state for state in _WORST_FIRST if counts[state])
+
+    @property
+    def says(self) -> str:
+        """The states in words."""
+        return states_in_words(self.group.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The graph as shapes; ``left_out`` groups did not fit."""
+
+    boxes: list[Box]
+    lines: list[tuple[str, str, bool]]  # (path, condition, whether it is on the critical path)
+    width: int
+    height: int
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """When the tasks of a group ran."""
+
+    box: Box
+    y: int
+    x: float
+    width: float
+    lasted: str
+
+
+def states_in_words(counts: Counter[str]) -> str:
+    """Return numbers by state, the worst first, such as ``3 failed, 812 completed``."""
+    known = [state for state in _WORST_FIRST if counts[state]]
+    if len(known) == 1 and counts[known[0]] == 1:
+        return known[0].replace("_", " ")
+    return ", ".join(f"{counts[state]:,} {state.replace('_', ' ')}" for state in known)
+
+
+def graph(found: WorkflowGraph) -> Graph:
+    """Lay the groups out in columns by level; within a column each is near what it waits for."""
+    groups = found.groups[:MAX_SHOWN]
+    shown = {group.number for group in groups}
+    columns: dict[int, list[Group]] = {}
+    for group in groups:
+        columns.setdefault(group.level, []).append(group)
+    places: dict[int, tuple[int, int]] = {}
+    for level in sorted(columns):
+        column = sorted(columns[level], key=lambda group: _wanted_row(group, places))
+        for row, group in enumerate(column):
+            places[group.number] = (level, row)
+    deepest = max((len(column) for column in columns.values()), default=0)
+    names = {group.number: group.name for group in found.groups}
+    boxes = {
+        group.number: Box(
+            group,
+            *_corner(places[group.number], len(columns[group.level]), deepest),
+            [(names[before], before) for before in group.parents],
+        )
+        for group in groups
+    }
+    lines = [
+        (_curve(boxes[before], boxes[group.number]), condition, group.is_critical and boxes[before].group.is_critical)
+        for group in groups
+        for before, condition in group.parents.items()
+        if before in shown
+    ]
+    width = 2 * MARGIN + len(columns) * WIDTH + max(len(columns) - 1, 0) * GAP_X
+    height = 2 * MARGIN + deepest * HEIGHT + max(deepest - 1, 0) * GAP_Y
+    return Graph(list(boxes.values()), lines, width, height, len(found.groups) - len(groups))
+
+
+def _wanted_row(group: Group, places: dict[int, tuple[int, int]]) -> tuple[float, int]:
+    rows = [places[before][1] for before in group.parents if before in places]
+    return (sum(rows) / len(rows) if rows else group.number, group.number)
+
+
+def _corner(place: tuple[int, int], rows: int, deepest: int) -> tuple[int, int]:
+    level, row = place
+    above = (deepest - rows) * (HEIGHT + GAP_Y) // 2  # columns are centred
+    return MARGIN + level * (WIDTH + GAP_X), MARGIN + above + row * (HEIGHT + GAP_Y)
+
+
+def _curve(before: Box, after: Box) -> str:
+    x1, y1 = before.x + WIDTH, before.y + HEIGHT // 2
+    x2, y2 = after.x, after.y + HEIGHT // 2
+    half = (x2 - x1) // 2
+    return f"M{x1},{y1} C{x1 + half},{y1} {x2 - half},{y2} {x2},{y2}"
+
+
+def bars(boxes: Sequence[Box], now: datetime) -> tuple[list[Bar], str]:
+    """Return the groups that have started as bars, earliest first, and the length of time that the width stands for."""
+    began = [(box.group.started_at, box) for box in boxes if box.group.started_at is not None]
+    if not began:
+        return [], ""
+    began.sort(key=lambda pair: pair[0])
+    first = began[0][0]
+    ends = [(box.group.finished_at or now) for _, box in began]
+    whole = max((max(ends) - first).total_seconds(), 0.001)
+    found = []
+    for number, ((start, box), end) in enumerate(list(zip(began, ends, strict=True))[:MAX_BARS]):
+        seconds = max((end - start).total_seconds(), 0.0)
+        x = (start - first).total_seconds() / whole * TIMES_WIDTH
+        lasted = (
+            labels.duration(seconds)
+            if box.group.finished_at
+            else _("%(time)s so far") % {"time": labels.duration(seconds)}
+        )
+        found.append(
+            Bar(box, number * (BAR + 6), round(x, 1), max(round(seconds / whole * TIMES_WIDTH, 1), 2.0), lasted)
+        )
+    return found, labels.duration(whole)

@@ -1,0 +1,162 @@
+"""The pages of workflows: the list, the graph as picture and table, the buttons."""
+
+import re
+from collections import Counter
+
+import pytest
+from django.urls import reverse
+from django.utils import timezone
+
+from queue_app import Workflow, group
+from queue_app.dashboard.workflows import states_in_words
+from queue_app.models import AuditEntry, Task
+from queue_app.models import Workflow as Row
+from queue_app.services.read import workflow_graph
+from queue_app.services.read.workflow_graph import graph_of
+from tests.support.factories import StaffFactory, move
+from tests.workers import chores
+
+LIST = reverse("admin:queue_app_workflow_changelist")
+
+
+def page(flow) -> str:
+    return reverse("admin:queue_app_workflow_change", args=[flow.id])
+
+
+def press(client, flow, button: str, **data) -> str:
+    """Press a button of the page; return the message."""
+    url = reverse(f"admin:queue_app_workflow_{button}", args=[flow.id])
+    found = client.post(url, data, follow=True)
+    return " ".join(str(message) for message in found.context["messages"])
+
+
+@pytest.fixture
+def flow(committed):
+    """An order: paid, then packed and labelled, then shipped."""
+    made = Workflow("order <7>", user="ina")
+    pay = made.add(chores.echo, 1)
+    parts = [made.add(chores.echo, number, after=[pay]) for number in (2, 3)]
+    made.add(chores.echo, 4, after=parts)
+    with committed():
+        made.enqueue()
+    return made
+
+
+def tasks(flow) -> list[Task]:
+    return list(Task.objects.filter(workflow_id=flow.id).order_by("id"))
+
+
+def test_the_list_shows_progress_and_what_stands(staff, flow):
+    move(tasks(flow)[0], "completed")
+    text = staff.get(LIST).content.decode()
+    assert "order &lt;7&gt;" in text
+    assert "1 of 4" in text
+    for standing in ("held", "paused"):
+        assert "order" not in re.findall(
+            r"<tbody>.*</tbody>", staff.get(f"{LIST}?standing={standing}").content.decode()
+        )
+    press(staff, flow, "pause", reason="the bank is down")
+    assert "the bank is down" in staff.get(f"{LIST}?standing=paused").content.decode()
+
+
+def test_the_page_shows_the_graph_as_picture_and_table(staff, flow):
+    first, *_ = tasks(flow)
+    move(first, "completed", started_at=timezone.now(), finished_at=timezone.now())
+    found = staff.get(page(flow))
+    text = found.content.decode()
+    assert text.count('<rect x="') == 4 + 1, "four boxes and the bar of the one that ran"
+    assert text.count('class="tq-edge') == 4
+    assert len(re.findall(r'<tr id="group-\d+">', text)) == 4
+    assert "tq-node-blocked" in text
+    assert text.count(f"/admin/queue_app/task/{first.id}/change/") == 1
+    drawn = re.findall(r'<svg class="tq-graph.*?</svg>', text, re.DOTALL)[0]
+    assert "style=" not in drawn, "the policy for content forbids it"
+
+
+def test_who_may_not_view_tasks_sees_no_links_to_them(client, flow):
+    client.force_login(StaffFactory(username="eve", permissions=["view_workflow"]))
+    assert "/queue_app/task/" not in client.get(page(flow)).content.decode()
+    assert "formaction" not in client.get(page(flow)).content.decode()
+    assert client.post(reverse("admin:queue_app_workflow_cancel", args=[flow.id])).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("button", "data", "said", "after"),
+    [
+        ("pause", {}, "Tasks held back: 1", {"blocked": 4}),
+        ("cancel", {}, "Cancelled tasks: 4", {"cancelled": 4}),
+        ("reprioritise", {"priority": "critical"}, "Moved waiting tasks: 4", {"queued": 1, "blocked": 3}),
+    ],
+)
+def test_a_button_acts_on_the_whole_workflow_and_records_it(staff, committed, flow, button, data, said, after):
+    with committed():
+        assert said in press(staff, flow, button, reason="because", **data)
+    assert Counter(task.status for task in tasks(flow)) == after
+    entry = AuditEntry.objects.get(target="workflow")
+    assert (entry.action, entry.reason, entry.target_id) == (f"workflow.{button}", "because", str(flow.id))
+
+
+def test_a_pause_ends_by_its_button(staff, committed, flow):
+    with committed():
+        press(staff, flow, "pause")
+        assert "run again: 1" in press(staff, flow, "resume")
+    assert Counter(task.status for task in tasks(flow)) == {"queued": 1, "blocked": 3}
+
+
+def test_an_ended_workflow_has_no_button_to_cancel(staff, committed, flow):
+    with committed():
+        press(staff, flow, "cancel")
+    assert "cannot" in press(staff, flow, "cancel") or "no longer" in press(staff, flow, "cancel")
+    assert "/cancel/" not in staff.get(page(flow)).content.decode()
+
+
+def test_tasks_that_are_alike_are_one_box(db, committed):
+    with committed():
+        flow_id = group([(chores.echo, number) for number in range(100)]).then(chores.raises).enqueue("images")
+    first, last = graph_of(flow_id).groups
+    assert (len(first.tasks), len(last.tasks), last.parents) == (100, 1, {0: "hold"})
+    assert states_in_words(first.counts) == "100 queued"
+
+
+def test_chains_side_by_side_fold_level_by_level(db, committed):
+    made = Workflow("chains")
+    for _ in range(20):
+        before = made.add(chores.echo, 0)
+        for number in range(1, 5):
+            before = made.add(chores.echo, number, after=[before])
+    with committed():
+        made.enqueue()
+    found = graph_of(made.id)
+    assert [(len(each.tasks), each.level, sorted(each.parents)) for each in found.groups] == [
+        (20, 0, []), (20, 1, [0]), (20, 2, [1]), (20, 3, [2]), (20, 4, [3]),
+    ]  # fmt: skip
+
+
+def test_a_tangle_folds_by_type_and_level(db, committed, monkeypatch):
+    monkeypatch.setattr(workflow_graph, "MAX_GROUPS", 10)
+    made = Workflow("tangle")
+    roots = [made.add(chores.echo, number) for number in range(30)]
+    for number in range(30):
+        made.add(chores.raises, "x", after=[roots[number], roots[(number * 7) % 30]])
+    with committed():
+        made.enqueue()
+    assert [len(each.tasks) for each in graph_of(made.id).groups] == [30, 30]
+
+
+def test_the_critical_path_is_that_of_the_last_to_end(flow):
+    now = timezone.now()
+    for number, task in enumerate(tasks(flow)):
+        slow = 60 if number == 2 else 1
+        start = now + timezone.timedelta(seconds=(0, 10, 10, 80)[number])
+        move(task, "completed", started_at=start, finished_at=start + timezone.timedelta(seconds=slow))
+    found = graph_of(flow.id)
+    order = [task.id for task in tasks(flow)]
+    assert [order.index(task.id) for task in found.critical] == [0, 2, 3]
+
+
+def test_a_failed_task_for_which_others_wait_holds_the_workflow(staff, flow):
+    move(tasks(flow)[0], "failed")
+    Row.objects.update(held_at=timezone.now())
+    text = staff.get(page(flow)).content.decode()
+    assert "What holds it" in text
+    assert text.count(f"/admin/queue_app/task/{tasks(flow)[0].id}/change/") == 2
