@@ -145,7 +145,9 @@ class WorkflowAdmin(ReadOnlyAdmin[Workflow]):
         )
     )
     resume = action_page("resume", "steer")(
-        _act("resume", lambda flow, _r, _why: steer.resume_workflow(flow.pk), "Resumed. Tasks that may run again: %(number)d.")
+        _act(
+            "resume", lambda flow, _r, _why: steer.resume_workflow(flow.pk), "Resumed. Tasks that may run: %(number)d."
+        )
     )
     retry = action_page("retry", "steer")(
         _act(

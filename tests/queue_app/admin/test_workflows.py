@@ -99,7 +99,7 @@ def test_a_button_acts_on_the_whole_workflow_and_records_it(staff, committed, fl
 def test_a_pause_ends_by_its_button(staff, committed, flow):
     with committed():
         press(staff, flow, "pause")
-        assert "run again: 1" in press(staff, flow, "resume")
+        assert "may run: 1" in press(staff, flow, "resume")
     assert Counter(task.status for task in tasks(flow)) == {"queued": 1, "blocked": 3}
 
 
