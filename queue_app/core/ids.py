@@ -6,6 +6,7 @@ so tasks with equal scores stay first in, first out. Python has ``uuid.uuid7`` o
 """
 
 import os
+import struct
 import threading
 import time
 import uuid
@@ -21,7 +22,10 @@ _POOL_BYTES = 1280
 _COUNTER_MAX = (1 << _COUNTER_BITS) - 1
 # Set the slots directly: the constructor, which checks six ways to give the value, takes longer than all the rest.
 _put_int, _put_is_safe = (vars(uuid.UUID)[name].__set__ for name in ("int", "is_safe"))
+_UNKNOWN = uuid.SafeUUID.unknown
 _VERSION_AND_VARIANT = 0x7 << 76 | 0b10 << 62
+#: The 80 random bits of an id: 32 that end it, and 48 of which a counter begins or advances.
+_SEED = struct.Struct(">IHI")
 
 
 class UUID7Generator:
@@ -45,27 +49,24 @@ class UUID7Generator:
         """Return the next ``count`` ids."""
         ids: list[uuid.UUID] = []
         with self._lock:
-            seeds = self._random(10 * count)
-            now_ms = time.time_ns() // 1_000_000
-            for at in range(0, 10 * count, 10):
-                random_bits = int.from_bytes(seeds[at : at + 10])
-                if now_ms > self._last_ms:
-                    self._last_ms = now_ms
-                    self._counter = random_bits & (_COUNTER_MAX >> 1)  # leaves room for 2**41 more in this millisecond
+            now_ms, last_ms, counter = time.time_ns() // 1_000_000, self._last_ms, self._counter
+            for top, middle, low in _SEED.iter_unpack(self._random(_SEED.size * count)):
+                if now_ms > last_ms:
+                    last_ms = now_ms
+                    counter = (middle << 32 | low) & (
+                        _COUNTER_MAX >> 1
+                    )  # leaves room for 2**41 more in this millisecond
                 else:  # the same millisecond, or the clock went back
-                    self._counter += 1 + (random_bits & 0xFF)
-                    if self._counter > _COUNTER_MAX:
-                        self._last_ms += 1
-                        self._counter = random_bits & (_COUNTER_MAX >> 1)
-                value = (self._last_ms & 0xFFFF_FFFF_FFFF) << 80
-                value |= _VERSION_AND_VARIANT
-                value |= (self._counter >> 30) << 64
-                value |= (self._counter & 0x3FFF_FFFF) << 32
-                value |= (random_bits >> 48) & 0xFFFF_FFFF
+                    counter += 1 + (low & 0xFF)
+                    if counter > _COUNTER_MAX:
+                        last_ms += 1
+                        counter = (middle << 32 | low) & (_COUNTER_MAX >> 1)
                 made = object.__new__(uuid.UUID)
-                _put_int(made, value)
-                _put_is_safe(made, uuid.SafeUUID.unknown)
+                place = (counter >> 30) << 64 | (counter & 0x3FFF_FFFF) << 32
+                _put_int(made, (last_ms & 0xFFFF_FFFF_FFFF) << 80 | _VERSION_AND_VARIANT | place | top)
+                _put_is_safe(made, _UNKNOWN)
                 ids.append(made)
+            self._last_ms, self._counter = last_ms, counter
         return ids
 
     def _random(self, size: int) -> bytes:
