@@ -76,6 +76,7 @@ urlpatterns = [
     _route("internal/workers/<worker_id>/poll", workers.PollView, "worker-poll"),
     _route("internal/workers/<worker_id>/wait", workers.WaitView, "worker-wait"),
     _route("internal/workers/<worker_id>/result", workers.ResultView, "worker-result"),
+    _route("internal/workers/<worker_id>/steps", workers.StepView, "worker-steps"),
     _route("internal/workers/<worker_id>/heartbeat", workers.HeartbeatView, "worker-heartbeat"),
     _route("internal/workers/<worker_id>/deregister", workers.DeregisterView, "worker-deregister"),
     _route("healthz", health.LiveView, "live"),

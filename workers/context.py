@@ -43,7 +43,7 @@ class AttemptStore(Protocol):
     def earlier_attempts(self, task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
         """Return the errors and the worker ids of a task's earlier attempts."""
 
-    def stored_steps(self, task_id: uuid.UUID) -> list[Step]:
+    def stored_steps(self, task: ClaimedTask) -> list[Step]:
         """Return the steps that attempts of the task have stored, in order."""
 
     def record_step(self, task: ClaimedTask, step: Step) -> None:
@@ -143,7 +143,7 @@ class _HeldSteps:
         self._held = held
 
     def load(self) -> list[Step]:
-        return self._held.store.stored_steps(self._held.task.id)
+        return self._held.store.stored_steps(self._held.task)
 
     def record(self, step: Step) -> None:
         with shield(self._held):

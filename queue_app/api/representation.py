@@ -12,6 +12,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import ClaimedTask
 from queue_app.core.redaction import redact, redact_value
 from queue_app.core.states import Status
+from queue_app.core.steps import Step
 from queue_app.displayed_payload import displayed_payload
 from queue_app.models import (
     DeadLetter,
@@ -108,6 +109,11 @@ CLAIMED: Final = Shape(
     "queued_at", "started_at", "trace_id", "traceparent", "metadata", task_id="id",
     required_capabilities="capabilities", timeout_seconds="timeout", retry_count="failures",
 )  # fmt: skip
+
+
+def step(found: Step) -> dict[str, Any]:
+    """Return a step for the worker that runs the task."""
+    return found._asdict() | {"value": None if found.value is None else json.loads(found.value)}
 
 
 def claimed(task: ClaimedTask) -> dict[str, Any]:

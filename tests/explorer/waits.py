@@ -100,7 +100,8 @@ def go_on(world: Any, _number: int) -> list[str] | None:
     """Take the task from its worker, run it on another, and read its steps."""
     reap.mark_dead(world.hands[0].id)
     tasks = claim(world.hands[1].profile, world.hands[1].id, 1)
-    return [step.name for step in stored_steps(world.x)] if world.x in {task.id for task in tasks} else None
+    mine = [task for task in tasks if task.id == world.x]
+    return [step.name for step in stored_steps(mine[0])] if mine else None
 
 
 def go_on_broken(world: Any, value: Any, _error: BaseException | None) -> Iterator[str]:

@@ -9,6 +9,7 @@ import pytest
 from queue_app.core.states import Status
 from queue_app.models import Worker
 from queue_app.registry import type_of
+from queue_app import signal as signal_of_task
 from queue_app.services import cancel
 from queue_app.services.repair import tokens
 from tests.integration.app import tasks
@@ -71,3 +72,22 @@ def test_conformance(start, kind, tmp_path):
     assert process.wait(60) == 0, log.read_text()
     assert [(worker.status, worker.pid) for worker in Worker.objects.all()] == [("stopped", 0)]
     index_comes_to_agree()
+
+
+@pytest.mark.parametrize("pool", ["threads", "processes"])
+def test_steps_and_signals_over_http(fleet, live_server, tmp_path, pool):
+    """The worker stores steps and waits for signals over HTTP, from its threads or from its processes."""
+    log = tmp_path / "log"
+    task_id, atomic = put(type_of(tasks.in_steps), args=[str(log)]), put(type_of(tasks.in_atomic_step))
+    secret = tokens.create("far")[1]
+    fleet.worker("--server", live_server.url, "--pool", pool, heartbeat=1, TASKQUEUE_TOKEN=secret, **NOWHERE)
+    fleet.scheduler()
+    eventually(lambda: row(task_id).status == Status.BLOCKED, "it waits")
+    signal_of_task(task_id, "go", {"ok": True})
+    eventually(lambda: row(task_id).status == Status.COMPLETED, "it goes on")
+    assert row(task_id).outcome.value == [None, {"ok": True}]
+    assert log.read_text().split() == ["first", "second"]
+    names = row(task_id).steps.order_by("position").values_list("name", flat=True)
+    assert list(names) == ["first", "wait for go", "second"]
+    eventually(lambda: row(atomic).status == Status.DEAD_LETTER, "it is refused")
+    assert "reaches only over HTTP" in row(atomic).attempts.get().message

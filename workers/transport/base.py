@@ -118,7 +118,7 @@ class Transport(Protocol):
         """Return the errors and the worker ids of a task's earlier attempts."""
         return [], []
 
-    def stored_steps(self, task_id: uuid.UUID) -> list[Step]:
+    def stored_steps(self, task: ClaimedTask) -> list[Step]:
         """Return the steps that attempts of the task have stored, in order."""
         return []
 

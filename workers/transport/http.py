@@ -2,12 +2,14 @@
 
 import http.client
 import json
+import os
 import select
 import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -15,8 +17,10 @@ from urllib.parse import urlsplit
 from queue_app import signals
 from queue_app.core.priorities import parse_band
 from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
+from queue_app.core.signals import Fields
+from queue_app.core.steps import Step
 from queue_app.core.wakeup import Call
-from queue_app.exceptions import IndexUnavailable, InvalidTaskData, WorkerLost
+from queue_app.exceptions import AttemptLost, IndexUnavailable, InvalidTaskData, WorkerLost
 from queue_app.index import Profile
 from queue_app.services.enqueue.validate import MAX_TIMEOUT_SECONDS
 from queue_app.services.repair.workers import WorkerIdentity
@@ -178,6 +182,35 @@ class HttpTransport(Transport):
         for part, forms in _in_bodies(reports, _report_form):
             self._post(f"/{part[0].worker_id}/heartbeat", self._state | {"running": forms})
 
+    def stored_steps(self, task: ClaimedTask) -> list[Step]:
+        return self._steps(task, "list")
+
+    def record_step(self, task: ClaimedTask, step: Step) -> None:
+        self._steps(task, "store", step)
+
+    def await_signal(self, task: ClaimedTask, step: Step, schema: Fields | None) -> Step:
+        return self._steps(task, "wait", step, schema)[0]
+
+    def _steps(
+        self, task: ClaimedTask, action: str, step: Step | None = None, schema: Fields | None = None
+    ) -> list[Step]:
+        body: Form = {"task_id": str(task.id), "attempt": task.attempt, "action": action, "payload_fields": schema}
+        if step is not None:
+            form = step._asdict()
+            del form["is_done"]
+            form["value"] = None if step.value is None else json.loads(step.value)
+            form["until"] = None if step.until is None else step.until.isoformat()
+            body["step"] = form
+        try:
+            answer = self._post(f"/{task.worker_id}/steps", body)
+        except WorkerLost as error:
+            raise AttemptLost(str(error)) from error
+        except ServerRefused as error:
+            if error.code == "stale_lease":
+                raise AttemptLost(str(error)) from error
+            raise
+        return [_step(form) for form in answer["steps"]]
+
     # -- HTTP ------------------------------------------------------------------------
 
     def _report(self, server_id: uuid.UUID | None, results: list[Form]) -> set[uuid.UUID]:
@@ -216,6 +249,9 @@ class HttpTransport(Transport):
         raise ServerRefused(status, code, detail)
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        if getattr(self._local, "pid", None) != os.getpid():  # a connection from before the fork is the parent's
+            self._local.__dict__.clear()
+            self._local.pid = os.getpid()
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is not None and _is_closed_by_server(connection):
             self._drop()
@@ -251,10 +287,15 @@ def _problem(data: bytes) -> tuple[str, str]:
         return "unknown", "the answer gives no reason"
 
 
+def _step(form: Form) -> Step:
+    until = form["until"] and datetime.fromisoformat(form["until"])
+    return Step(**form | {"until": until, "value": None if form["value"] is None else json.dumps(form["value"])})
+
+
 def _task(form: Form, server_id: uuid.UUID) -> ClaimedTask:
     values = {name: value for name, value in form.items() if name in _TASK_FIELDS}
     values |= {name: form[given] for name, given in _NAMES.items()}
-    values |= {"id": form["task_id"], "trace": form["traceparent"], "worker_id": str(server_id)}
+    values |= {"id": form["task_id"], "trace": form["traceparent"], "worker_id": str(server_id), "workflow_id": None}
     values |= {name: json.dumps(form[name]) for name in ("args", "parameters")}
     metadata = form.get("metadata")  # an older server sends none
     values["metadata"] = None if metadata is None else json.dumps(metadata)
@@ -289,6 +330,8 @@ def _outcome_form(outcome: Outcome) -> Form:
     form: Form = {"task_id": str(outcome.task.id), "attempt": outcome.task.attempt}
     if outcome.snooze is not None:
         return form | {"status": "snoozed", "snooze": outcome.snooze}
+    if outcome.waits:
+        return form | {"status": "waiting"}
     if outcome.throttle is not None:  # if the gate must stay closed for longer, the next attempt closes it again
         throttle = {"scope": outcome.throttle.scope, "seconds": min(outcome.throttle.seconds, MAX_THROTTLE)}
         return form | {"status": "throttled", "throttle": throttle}

@@ -149,6 +149,25 @@ class ResultView(WorkerView):
         )
 
 
+class StepView(WorkerView):
+    """Read and store the steps of a task."""
+
+    bodies = MappingProxyType({"POST": serializers.StepCall})
+
+    def post(self, request: Request, worker_id: str) -> Response:
+        """Read or store the steps of a running task, or wait for a signal in one.
+
+        The answer lists the steps that were read, or the step as it was stored. If the worker waits for a signal and
+        the step is not done, the worker ends the attempt with the status ``waiting``.
+        """
+        body = self.read_body(request)
+        found = remote.steps(
+            self.token, self.worker(worker_id), (body["task_id"], body["attempt"]), body["action"],
+            body.get("step"), body.get("payload_fields"),
+        )  # fmt: skip
+        return Response({"steps": [representation.step(one) for one in found]})
+
+
 class HeartbeatView(WorkerView):
     """Receive the heartbeat of a worker."""
 
@@ -209,4 +228,5 @@ def _outcome(claimed: ClaimedTask, reported: dict[str, Any]) -> Outcome:
     return Outcome(
         claimed, claimed.started_at, timezone.now(), given["result"],
         failure=given["error"], snooze=given["snooze"], throttle=given["throttle"],
+        waits=reported["status"] == "waiting",
     )  # fmt: skip

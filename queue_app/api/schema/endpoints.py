@@ -204,6 +204,10 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
         id="report", answer=record(_REPORTED, optional=["replayed", "refused"]),
         problems=(409,), example=_EXAMPLE | {"status": "completed", "result": {"n": 7}},
     ),
+    (workers.StepView, "POST"): Endpoint(
+        id="steps", answer=record({"steps": listed(OBJECT)}), problems=(409,),
+        example=_EXAMPLE | {"action": "store", "step": {"position": 1, "name": "charge", "kind": "step", "value": 7}},
+    ),
     (workers.HeartbeatView, "POST"): Endpoint(
         id="heartbeat", answer=record(_HEARTBEAT_REPLY), problems=(409,),
         example={"running": [_EXAMPLE | {"progress": 0.5}]},

@@ -7,9 +7,10 @@ from queue_app import conf
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf, Schema, shared
 from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, UNMASKED_FACTOR, TaskFailure, Throttling
+from queue_app.core.steps import STEP_NAME_LENGTH, Step, StepKind
 from queue_app.exceptions import MAX_DEFER_SECONDS, THROTTLE_SCOPES, InvalidTaskData
 from queue_app.models.columns import TYPE_LENGTH
-from queue_app.services.enqueue.validate import MAX_TIMEOUT_SECONDS, check_text
+from queue_app.services.enqueue.validate import MAX_TIMEOUT_SECONDS, check_signal_name, check_text
 
 MAX_BATCH: Final = 100
 MAX_RUNNING: Final = 1000
@@ -21,7 +22,7 @@ MAX_NUMBER: Final = 2**31 - 1
 #: Maximum characters before secrets are masked.
 MESSAGE: Final = UNMASKED_FACTOR * MAX_MESSAGE
 TRACEBACK: Final = UNMASKED_FACTOR * MAX_TRACEBACK
-STATUSES: Final = ("completed", "failed", "snoozed", "throttled", "released")
+STATUSES: Final = ("completed", "failed", "snoozed", "throttled", "waiting", "released")
 #: Maximum seconds for which a remote worker may throttle a gate: other workers' tasks pass the same gate.
 MAX_THROTTLE: Final = 3600.0
 #: Status of a result -> the field that it requires, and the error without it.
@@ -175,6 +176,38 @@ class Report(Body):
     def schema(self) -> Schema:
         """Return the schema of either."""
         return {"anyOf": [shared(Result).schema(), shared(Results).schema()]}
+
+
+class StepForm(Body):
+    """A step of a task."""
+
+    position = kinds.whole(1, MAX_NUMBER, required=True)
+    name = kinds.text(STEP_NAME_LENGTH, required=True)
+    kind = kinds.word(StepKind, required=True)
+    value = kinds.payload(allow_null=True)
+    until = kinds.moment(allow_null=True)
+    signal = Field(lambda value, _: check_signal_name(value) if value else "", {"type": "string"}, default="")
+
+    def run_validation(self, data: Any = None) -> Any:
+        """Return the step."""
+        values = super().run_validation(data)
+        return None if values is None else Step(**values, is_done=not values["signal"])
+
+
+class StepCall(_Attempt):
+    """What an attempt does with the steps of its task: list them, store one, or wait for a signal in one."""
+
+    action = kinds.word(("list", "store", "wait"), required=True)
+    step = StepForm(allow_null=True)
+    payload_fields = kinds.payload_object(allow_null=True, help_text="The declared payload of the signal.")
+
+    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
+        """Demand a step to store, and a signal to wait for."""
+        step = values.get("step")
+        if values["action"] != "list" and step is None:
+            yield InvalidTaskData("step", "step is missing.", code="required")
+        elif values["action"] == "wait" and step is not None and not step.signal:
+            yield InvalidTaskData("step", "A step that waits needs the name of a signal.", code="required")
 
 
 class Progress(_Attempt):

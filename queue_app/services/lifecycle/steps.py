@@ -5,7 +5,6 @@ back with ``atomic_step``, and stays without. After the commit, the next attempt
 """
 
 import json
-import uuid
 from collections.abc import Callable
 
 from queue_app.core.records import ClaimedTask
@@ -17,9 +16,9 @@ from queue_app.sql import steps as rows
 from queue_app.sql.database import atomic, is_in_transaction
 
 
-def stored_steps(task_id: uuid.UUID) -> list[Step]:
+def stored_steps(task: ClaimedTask) -> list[Step]:
     """Return the steps that attempts of the task have stored, in order."""
-    return rows.load(task_id)
+    return rows.load(task.id)
 
 
 def record_step(task: ClaimedTask, step: Step) -> None:

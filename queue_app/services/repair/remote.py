@@ -18,9 +18,12 @@ from typing import Final
 
 from queue_app import registry
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, TaskFailure
+from queue_app.core.signals import Fields
 from queue_app.core.states import Status
+from queue_app.core.steps import Step
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import (
+    AttemptLost,
     IndexNotReady,
     IndexUnavailable,
     OutOfScope,
@@ -36,6 +39,7 @@ from queue_app.models import Task, TaskAttempt, TaskPayload, TaskResult, Worker,
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.lifecycle.claim import claim, give_back_unacknowledged
 from queue_app.services.lifecycle.finish import finish, masked, record_progress
+from queue_app.services.lifecycle.steps import await_signal, record_step, stored_steps
 from queue_app.services.repair import tokens
 from queue_app.services.repair import workers as service
 from queue_app.services.repair.rebuild import rebuild_if_needed
@@ -166,6 +170,29 @@ def attempts_of(worker_id: uuid.UUID, task_ids: Sequence[uuid.UUID]) -> dict[uui
     ended = TaskAttempt.objects.filter(task_id__in=task_ids, worker_id=worker_id).order_by("attempt")
     held = Task.objects.filter(pk__in=task_ids, worker_id=worker_id)
     return dict(ended.values_list("task_id", "attempt")) | dict(held.values_list("id", "attempt"))
+
+
+def steps(  # noqa: PLR0913, PLR0917 - what a worker sends
+    token: WorkerToken,
+    worker_id: uuid.UUID,
+    attempt: AttemptKey,
+    action: str,
+    step: Step | None = None,
+    schema: Fields | None = None,
+) -> list[Step]:
+    """Read the steps of a task that the worker holds, store one, or wait for a signal in one; raise ``StaleLease``."""
+    task = next(iter(held(token, worker_id, [attempt])), None)
+    try:
+        if task is not None and step is None:
+            return stored_steps(task)
+        if task is not None and step is not None and action == "wait":
+            return [await_signal(task, step, schema)]
+        if task is not None and step is not None:
+            record_step(task, step)
+            return [step]
+    except AttemptLost:
+        pass
+    raise stale_lease(attempt[0], worker_id)
 
 
 def report(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:

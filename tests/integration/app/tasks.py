@@ -178,3 +178,20 @@ def job(log: str, text: str, seconds: float, gate: str = "") -> int:
         time.sleep(POLL_SECONDS)
     write(log, f"-{text}")
     return os.getpid()
+
+
+@task(takes_context=True, max_retries=3, retry_delay=0.01)
+def in_steps(context, log: str) -> list[object]:
+    """Run a step, fail once after it, wait for a signal, and run another step."""
+    first = context.step("first", note.func, log, "first")
+    if context.attempt == 1:
+        raise ValueError("once")
+    answer = context.wait_for("go", schema={"ok": bool})
+    context.step("second", note.func, log, "second")
+    return [first, answer]
+
+
+@task(takes_context=True, max_retries=0)
+def in_atomic_step(context) -> None:
+    """Ask for what a worker without a database cannot do."""
+    context.step("first", add.func, 1, 2, atomic=True)
