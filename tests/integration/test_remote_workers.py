@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
+from queue_app import signal as signal_of_task
 from queue_app.core.states import Status
 from queue_app.models import Worker
 from queue_app.registry import type_of
-from queue_app import signal as signal_of_task
 from queue_app.services import cancel
 from queue_app.services.repair import tokens
 from tests.integration.app import tasks
@@ -78,7 +78,10 @@ def test_conformance(start, kind, tmp_path):
 def test_steps_and_signals_over_http(fleet, live_server, tmp_path, pool):
     """The worker stores steps and waits for signals over HTTP, from its threads or from its processes."""
     log = tmp_path / "log"
-    task_id, atomic = put(type_of(tasks.in_steps), args=[str(log)]), put(type_of(tasks.in_atomic_step))
+    task_id, atomic = (
+        put(type_of(tasks.in_steps), args=[str(log)], retry_delay=0.01),
+        put(type_of(tasks.in_atomic_step), max_retries=0),
+    )
     secret = tokens.create("far")[1]
     fleet.worker("--server", live_server.url, "--pool", pool, heartbeat=1, TASKQUEUE_TOKEN=secret, **NOWHERE)
     fleet.scheduler()

@@ -180,7 +180,7 @@ def job(log: str, text: str, seconds: float, gate: str = "") -> int:
     return os.getpid()
 
 
-@task(takes_context=True, max_retries=3, retry_delay=0.01)
+@task(takes_context=True)
 def in_steps(context, log: str) -> list[object]:
     """Run a step, fail once after it, wait for a signal, and run another step."""
     first = context.step("first", note.func, log, "first")
