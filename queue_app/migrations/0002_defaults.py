@@ -29,7 +29,7 @@ OPERATOR = (
 ADMIN = (
     *OPERATOR, "add_queue", "change_queue", "delete_queue", "add_limit", "change_limit", "delete_limit",
     "change_prioritypolicy", "change_runtimesettings", "change_savedview",
-    "add_schedule", "change_schedule", "delete_schedule",
+    "add_schedule", "change_schedule", "delete_schedule", "delete_task",
 )
 GROUPS = {"Task queue: Viewer": VIEWER, "Task queue: Operator": OPERATOR, "Task queue: Admin": ADMIN}
 

@@ -21,6 +21,7 @@ class OperationKind(StrEnum):
     REPLAY = "replay"
     RETRY = "retry"
     RUN_NOW = "run_now"
+    DELETE = "delete"
     BACKFILL = "backfill"
 
 
@@ -31,6 +32,7 @@ PERMISSIONS: Final = {
     OperationKind.REPLAY: "queue_app.replay_deadletter",
     OperationKind.RETRY: "queue_app.retry_task",
     OperationKind.RUN_NOW: "queue_app.retry_task",
+    OperationKind.DELETE: "queue_app.delete_task",
     OperationKind.BACKFILL: "queue_app.run_schedule",
 }
 

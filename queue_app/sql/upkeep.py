@@ -1,5 +1,7 @@
 """Delete rows past their retention, in small batches; count transitions."""
 
+import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -37,6 +39,16 @@ steps AS (DELETE FROM queue_app_stepresult USING doomed WHERE task_id = doomed.i
 signals AS (DELETE FROM queue_app_signal USING doomed WHERE task_id = doomed.id)
 DELETE FROM queue_app_task AS t USING doomed WHERE t.id = doomed.id RETURNING t.finished_at
 """
+
+#: Deletes ended tasks by their ids, with their dead letters.
+_DELETE_ENDED: Final = PURGE.replace(
+    "WHERE {which} AND {unkeyed}\n    ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED",
+    "WHERE id = ANY(%(ids)s) AND finished_at IS NOT NULL AND workflow_id IS NULL ORDER BY id FOR UPDATE",
+).replace(
+    "DELETE FROM queue_app_task AS t USING doomed WHERE t.id = doomed.id RETURNING t.finished_at",
+    ", letters AS (DELETE FROM queue_app_deadletter USING doomed WHERE task_id = doomed.id)\n"
+    "DELETE FROM queue_app_task AS t USING doomed WHERE t.id = doomed.id RETURNING t.id",
+)
 
 _COUNTS: Final = """
 SELECT queue, sum(enqueued)::int, sum(completed)::int, sum(failed)::int FROM (
@@ -87,6 +99,11 @@ def purge_tasks(
     """
     params = {"seconds": seconds, "key": key_seconds, "limit": limit, "after": after}
     return [row[0] for row in fetch_all(PURGE.format(which=kind, unkeyed=_UNKEYED), params)]
+
+
+def delete_ended(ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+    """Delete the ended tasks among ``ids``, whatever their age; return those that were deleted."""
+    return {row[0] for row in fetch_all(_DELETE_ENDED, {"ids": list(ids)})}
 
 
 def _purge(table: str, condition: str, params: list[Any]) -> int:

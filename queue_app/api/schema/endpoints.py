@@ -88,7 +88,8 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
     ),
     (tasks.TaskView, "GET"): Endpoint(id="get_task", answer=ref("TaskDetail")),
     (tasks.TaskView, "DELETE"): Endpoint(
-        id="cancel_task", answer=record({"task_id": UUID, "status": STATUS, "cancel_requested": FLAG}), problems=(409,),
+        id="cancel_task", answer=record({"task_id": UUID, "status": STATUS, "cancel_requested": FLAG, "deleted": FLAG}),
+        problems=(409,),
     ),
     (tasks.TaskExplainView, "GET"): Endpoint(id="explain_task", answer=OBJECT),
     (tasks.TaskPriorityView, "PUT"): Endpoint(

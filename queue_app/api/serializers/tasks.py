@@ -313,6 +313,12 @@ class TaskWaitQuery(Query):
     wait = kinds.whole(0, MAX_WAIT, help_text="Maximum seconds to wait for the end of the task.")
 
 
+class TaskDeleteQuery(Query):
+    """Whether to delete an ended task instead of cancelling a pending one."""
+
+    delete = kinds.flag(default=False, help_text="true: delete the task, which must have ended.")
+
+
 class Selection(Body):
     """Which rows an action on many applies to, and how it proceeds."""
 

@@ -44,7 +44,7 @@ class BulkActionView(ApiView):
     bodies = MappingProxyType({"POST": TaskSelection})
 
     def post(self, request: Request) -> Response:
-        """Cancel, reprioritise, replay, retry or run many tasks.
+        """Cancel, reprioritise, replay, retry, run or delete many tasks.
 
         Selects tasks by ``ids`` or ``filter`` and answers 202 with an operation; with ``dry_run`` it only counts them.
         A caller without the permission for the action reaches only their own tasks. Only staff may start tasks early

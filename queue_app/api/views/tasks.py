@@ -13,7 +13,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import export, representation
-from queue_app.api.base import AnyFormat, ApiView, parse_id
+from queue_app.api.authentication import check_scope
+from queue_app.api.base import BY_CONTENT, AnyFormat, ApiView, parse_id
 from queue_app.api.paging import page_of
 from queue_app.api.permissions import is_staff_with, staff_with
 from queue_app.api.representation import SUMMARY_FIELDS
@@ -27,6 +28,7 @@ from queue_app.services import cancel, reprioritise
 from queue_app.services.enqueue.submit import submit, submit_many
 from queue_app.services.lifecycle.signals import signal
 from queue_app.services.notify.subscribe import wait_for_end
+from queue_app.services.operations.delete import delete
 from queue_app.services.read.explain import explain
 from queue_app.services.read.inspect import count_tasks, export_pages, get_task, list_tasks, position_of, task_detail
 from queue_app.services.read.task_filter import TaskFilter
@@ -149,8 +151,8 @@ class _OneTaskView(ApiView):
 class TaskView(_OneTaskView):
     """One task."""
 
-    key_scopes = MappingProxyType({"GET": "view_task", "DELETE": "cancel_task"})
-    queries = MappingProxyType({"GET": serializers.TaskWaitQuery})
+    key_scopes = MappingProxyType({"GET": "view_task", "DELETE": BY_CONTENT})
+    queries = MappingProxyType({"GET": serializers.TaskWaitQuery, "DELETE": serializers.TaskDeleteQuery})
 
     def get(self, request: Request, task_id: str) -> Response:
         """Inspect a task, or wait for its end.
@@ -167,14 +169,21 @@ class TaskView(_OneTaskView):
         return Response(representation.detail(found, request.user))
 
     def delete(self, request: Request, task_id: str) -> Response:
-        """Cancel a task.
+        """Cancel a task, or delete one that has ended.
 
-        A waiting task is cancelled at once; a running one is asked to stop.
+        A waiting task is cancelled at once; a running one is asked to stop. With ``delete=true`` an ended task is
+        deleted, with its attempts, its result, its log and its dead letter.
         """
-        task = self.task(request, task_id, "queue_app.cancel_task")
+        deletes = self.read_query(request)["delete"]
+        permission = "delete_task" if deletes else "cancel_task"
+        check_scope(request, permission)
+        task = self.task(request, task_id, f"queue_app.{permission}")
+        self._content = {"delete": True} if deletes else {}
         with self.recording(request):
-            status = cancel(task.id)
-        return Response({"task_id": task.id, "status": status, "cancel_requested": True})
+            if deletes:
+                delete(task.id)
+            status = task.status if deletes else cancel(task.id)
+        return Response({"task_id": task.id, "status": status, "cancel_requested": not deletes, "deleted": deletes})
 
 
 class TaskExplainView(ApiView):

@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 
 from queue_app import signals
 from queue_app.core.priorities import Band
-from queue_app.core.states import PENDING_NAME, Status
+from queue_app.core.states import PENDING_NAME, TERMINAL, Status
 from queue_app.exceptions import InvalidTaskData, OperationEnded, OperationNotFound
 from queue_app.models import Operation
 from queue_app.models.audit_entry import REASON_LENGTH
@@ -44,6 +44,7 @@ STATES: Final[dict[OperationKind, tuple[str, ...]]] = {
     OperationKind.REPLAY: (Status.DEAD_LETTER,),
     OperationKind.RETRY: tuple(sorted(RETRIABLE)),
     OperationKind.RUN_NOW: (Status.SCHEDULED,),
+    OperationKind.DELETE: tuple(sorted(TERMINAL)),
 }
 
 

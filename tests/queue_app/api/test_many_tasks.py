@@ -272,7 +272,7 @@ class TestActions:
         ("body", "code"),
         [
             ({}, "required"),
-            ({"action": "delete", "filter": {}}, "unknown_action"),
+            ({"action": "explode", "filter": {}}, "unknown_action"),
             ({"action": "cancel"}, "required"),
             ({"action": "cancel", "ids": [], "filter": {}}, "conflicting_fields"),
             ({"action": "cancel", "priority": "high", "filter": {}}, "conflicting_fields"),
