@@ -8,7 +8,6 @@ may define tasks beside its models), so functions import modules with models whe
 """
 
 import logging
-import uuid
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, cast
@@ -23,11 +22,12 @@ from django.tasks.signals import task_enqueued
 from django.utils.json import normalize_json
 
 from queue_app import codecs, conf, registry
-from queue_app.core.ids import Id, as_texts
+from queue_app.core.ids import Id, as_texts, parse_id
 from queue_app.core.records import Enqueued, NewTask, TaskSpec
 from queue_app.core.signatures import check_arguments, check_calls
-from queue_app.exceptions import UnserializableParameters
+from queue_app.exceptions import InvalidTaskData, UnserializableParameters
 from queue_app.registry import AnyTask
+from queue_app.result_actions import ResultActions
 from queue_app.results import load_result, new_result
 from queue_app.tasks import AnyResult, QueueTask
 
@@ -41,7 +41,7 @@ type Call = tuple[Sequence[Any], dict[str, Any]]
 MAX_SPECS: Final = 512
 
 
-class TaskQueueBackend(BaseTaskBackend):
+class TaskQueueBackend(ResultActions, BaseTaskBackend):
     """Store tasks as rows for the workers of this queue."""
 
     task_class = QueueTask
@@ -164,11 +164,11 @@ class TaskQueueBackend(BaseTaskBackend):
         """``enqueue_many`` for coroutines."""
         return await sync_to_async(self.enqueue_many)(task, calls)
 
-    def get_result(self, result_id: str) -> AnyResult:
+    def get_result(self, result_id: Id) -> AnyResult:
         """Return the result of a task (``load_result``); raise ``TaskResultDoesNotExist`` for an unknown id."""
         try:
-            task_id = uuid.UUID(result_id)
-        except (ValueError, AttributeError, TypeError):
+            task_id = parse_id(result_id)
+        except InvalidTaskData:
             raise TaskResultDoesNotExist(f"{result_id!r:.80} is not the id of a task of this queue.") from None
         found = load_result(task_id, self.alias)
         if found is None:

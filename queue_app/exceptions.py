@@ -153,6 +153,17 @@ class TaskNotFound(TaskQueueError, LookupError, code="task_not_found"):
     """No task has this id, or it was purged."""
 
 
+class TaskFailed(TaskQueueError, code="task_failed"):
+    """A task that the caller waits for ended without success; ``errors`` has (class, traceback) of each attempt."""
+
+    def __init__(self, task_id: str, errors: list[tuple[str, str]]) -> None:
+        kind, traceback = errors[-1] if errors else ("it was cancelled or has expired", "")
+        last = traceback.strip().rpartition("\n")[2] or kind
+        super().__init__(f"The task {task_id} ended without success: {last[:500]}")
+        self.task_id = task_id
+        self.errors = errors
+
+
 class DeadLetterNotFound(TaskQueueError, LookupError, code="dead_letter_not_found"):
     """No dead letter has this id, or it was purged."""
 

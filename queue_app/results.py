@@ -21,6 +21,7 @@ from queue_app.core.priorities import band_from_django, django_priority
 from queue_app.core.records import Enqueued
 from queue_app.core.states import TERMINAL, WAITING, Status
 from queue_app.registry import AnyTask
+from queue_app.task_result import QueueTaskResult
 from queue_app.tasks import AnyResult, QueueTask
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def new_result(
     args, kwargs = call
     # ``normalize_json`` walks through all values, which scalars do not need.
     plain = _SCALARS.issuperset(map(type, kwargs.values()))
-    result: AnyResult = object.__new__(TaskResult)
+    result: AnyResult = object.__new__(QueueTaskResult)
     for put in _PUT_NOTHING:
         put(result, None)
     _put_task(result, task)
@@ -84,7 +85,7 @@ def load_result(task_id: uuid.UUID, alias: str) -> AnyResult | None:
     if row.worker_id is not None and row.attempt not in {attempt.attempt for attempt in attempts}:
         workers.append(row.worker_id)
     status = RESULT_STATUS[Status(row.status)]
-    result: AnyResult = TaskResult(
+    result: AnyResult = QueueTaskResult(
         task=_restored(row, alias),
         id=str(task_id),
         status=status,

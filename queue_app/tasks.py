@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from django.tasks.base import Task as _Base
 
     from queue_app.core.unique import Unique
+    from queue_app.task_result import QueueTaskResult
 else:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +191,14 @@ class QueueTask[**P, R](_Base[P, R]):
         elif "max_retries" in options and "max_attempts" not in options:
             given["max_attempts"] = None
         return replace(self, **given, **options)
+
+    if TYPE_CHECKING:
+
+        def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> QueueTaskResult[P, R]:
+            """Store a call in the caller's transaction."""
+
+        async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> QueueTaskResult[P, R]:
+            """``enqueue`` for coroutines."""
 
     def enqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Enqueue once the transaction on the default database has committed, and never if it is rolled back.

@@ -6,21 +6,22 @@ from datetime import datetime
 from itertools import count
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.tasks.backends.base import BaseTaskBackend
-from django.tasks.base import TaskResult
 from django.tasks.exceptions import TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 from django.utils import timezone
 
 from queue_app import codecs
-from queue_app.core.ids import Id, uuid7
+from queue_app.core.ids import Id, parse_id, uuid7
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import effective_band
 from queue_app.core.signatures import check_arguments, check_calls
-from queue_app.core.states import WAITING, Status
-from queue_app.exceptions import IdempotencyConflict, TaskNotFound
+from queue_app.core.states import TERMINAL, WAITING, Status, predicate
+from queue_app.exceptions import IdempotencyConflict, InvalidTransition, TaskNotFound
 from queue_app.registry import AnyTask
 from queue_app.results import RESULT_STATUS
+from queue_app.task_result import QueueTaskResult
 from queue_app.tasks import AnyResult, QueueTask
 from queue_app.testing import attempt, steps
 from queue_app.testing.clock import current, freeze
@@ -118,9 +119,9 @@ class MemoryBackend(BaseTaskBackend):
             as_json(args, kwargs)
         return [self.enqueue(task, args, kwargs) for args, kwargs in calls]
 
-    def get_result(self, result_id: str) -> AnyResult:
+    def get_result(self, result_id: Id) -> AnyResult:
         """Return the result of a task; raise ``TaskResultDoesNotExist`` for an unknown id."""
-        call = self._found(result_id)
+        call = self._found(str(result_id))
         if call is None:
             raise TaskResultDoesNotExist(result_id)
         return self._result(call)
@@ -131,6 +132,38 @@ class MemoryBackend(BaseTaskBackend):
         if call is None:
             raise TaskNotFound(f"There is no task {task_id}.")
         return steps.send(call, name, payload)
+
+    # -- QueueTaskResult -----------------------------------------------------------------------
+
+    def wait_for(self, task_id: Id, seconds: float | None) -> None:
+        """Run tasks until this one has ended, with the clock if it must wait; raise ``TimeoutError`` if it cannot."""
+        call = self._known(task_id)
+        if call.status not in TERMINAL:
+            self.drain()
+        if call.status not in TERMINAL:
+            self.drain(to_the_end=True)
+        if call.status not in TERMINAL:
+            raise TimeoutError(f"The task {task_id} is still {call.status}, and nothing is left to run.")
+
+    async def await_for(self, task_id: Id, seconds: float | None) -> None:
+        """``wait_for`` for coroutines."""
+        await sync_to_async(self.wait_for)(task_id, seconds)
+
+    def cancel(self, task_id: Id) -> Status:
+        """Cancel a task that waits; raise ``InvalidTransition`` if it has ended."""
+        call = self._known(task_id)
+        if call.status in TERMINAL:
+            raise InvalidTransition(
+                f"The task {predicate(call.status)}; it can no longer be cancelled.", status=call.status
+            )
+        call.status, call.finished_at = Status.CANCELLED, timezone.now()
+        return call.status
+
+    def _known(self, task_id: Id) -> StoredCall:
+        call = self._found(str(parse_id(task_id)))
+        if call is None:
+            raise TaskNotFound(f"There is no task {task_id}.")
+        return call
 
     # -- for tests -----------------------------------------------------------------------------
 
@@ -218,7 +251,7 @@ class MemoryBackend(BaseTaskBackend):
         return None
 
     def _result(self, call: StoredCall) -> AnyResult:
-        result: AnyResult = TaskResult(
+        result: AnyResult = QueueTaskResult(
             task=call.task,
             id=call.id,
             status=RESULT_STATUS[call.status],

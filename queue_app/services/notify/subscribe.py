@@ -3,13 +3,16 @@
 Events may be lost: a waiter must read the rows before it begins to wait and whenever it is woken.
 """
 
+import asyncio
 import logging
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final
+
+from asgiref.sync import sync_to_async
 
 from queue_app.core.events import Event
 from queue_app.core.states import TERMINAL, Status
@@ -128,6 +131,30 @@ def wait_for_end(task_id: uuid.UUID, seconds: float, idle: Callable[[], Abstract
             with idle():
                 woken.wait(min(left, pause))
             woken.clear()
+    return True
+
+
+async def await_end(task_id: uuid.UUID, seconds: float | None) -> bool:
+    """Do the same as ``wait_for_end`` for a coroutine, without a waiting thread; ``None`` means no limit."""
+    loop, woken, wanted = asyncio.get_running_loop(), asyncio.Event(), str(task_id)
+    until = None if seconds is None else loop.time() + seconds
+
+    def listen(found: list[Event]) -> None:
+        if any(event.task_id == wanted and event.status in _ENDS for event in found):
+            loop.call_soon_threadsafe(woken.set)
+
+    pause = CHECK_SECONDS if events.enabled() else CHECK_SECONDS_WITHOUT_EVENTS
+    await sync_to_async(hub.add, thread_sensitive=False)(id(listen), listen)
+    try:
+        while not await sync_to_async(_has_ended)(task_id):
+            left = pause if until is None else min(pause, until - loop.time())
+            if left <= 0:
+                return False
+            with suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), left)
+            woken.clear()
+    finally:
+        hub.remove(id(listen))
     return True
 
 

@@ -1,0 +1,164 @@
+"""What callers can do with the result of a task: wait, cancel, explain, look at progress, row and children."""
+
+import asyncio
+import uuid
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import transaction
+from django.db.transaction import TransactionManagementError
+from django.tasks import default_task_backend
+from django.tasks.exceptions import TaskResultDoesNotExist
+
+from queue_app import chain, task
+from queue_app.core.records import ProgressReport
+from queue_app.core.states import Status
+from queue_app.exceptions import InvalidTransition, TaskFailed, TaskNotFound
+from queue_app.models import Task
+from queue_app.registry import type_of
+from queue_app.services.lifecycle.actions import cancel
+from queue_app.services.lifecycle.finish import finish, record_progress
+from queue_app.services.notify.subscribe import hub
+from queue_app.task_result import QueueTaskResult
+from tests.support.engine import Side, done, failed, take, until
+
+
+@task
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+@task
+def double(number: int) -> int:
+    return 2 * number
+
+
+@task(max_retries=0)
+def breaks() -> None:
+    raise ValueError("no good")
+
+
+@pytest.fixture
+def worker(engine):
+    return engine.worker(" ".join(map(type_of, (add, double, breaks))))
+
+
+# -- wait --------------------------------------------------------------------------------------
+
+
+def test_wait_returns_the_return_value(worker):
+    result = add.enqueue(1, b=2)
+    assert isinstance(result, QueueTaskResult)
+    waiting = Side(lambda: result.wait(60))
+    until(lambda: hub.busy, "somebody waits")
+    finish([done(take(worker)[0], "3")])
+    assert waiting.result() == 3
+    assert result.is_finished
+    assert add.get_result(result.id).wait() == 3
+
+
+def test_a_coroutine_waits_without_a_thread(worker):
+    result = add.enqueue(1)
+
+    async def both():
+        waiting = asyncio.ensure_future(result.await_(60))
+        while not hub.busy:  # noqa: ASYNC110 - another thread sets it
+            await asyncio.sleep(0.005)
+        await sync_to_async(lambda: finish([done(take(worker)[0], "1")]))()
+        return await waiting
+
+    assert async_to_sync(both)() == 1
+
+
+@pytest.mark.parametrize("wait", [lambda result: result.wait(0.05), lambda result: async_to_sync(result.await_)(0.05)])
+def test_a_wait_ends_in_time(engine, wait):
+    result = add.enqueue(1)
+    with pytest.raises(TimeoutError, match=f"The task {result.id} is still queued after 0.05 s"):
+        wait(result)
+
+
+def test_a_failure_is_raised_with_its_last_error(worker):
+    result = breaks.enqueue()
+    finish([failed(take(worker)[0], "no good", retriable=False)])
+    with pytest.raises(TaskFailed, match=f"The task {result.id} ended without success: ") as told:
+        result.wait(1)
+    assert len(told.value.errors) == 1
+
+
+def test_a_cancelled_task_has_no_value(engine):
+    result = add.enqueue(1)
+    result.cancel()
+    with pytest.raises(TaskFailed, match="it was cancelled or has expired"):
+        result.wait(1)
+
+
+def test_nobody_waits_inside_a_transaction(engine):
+    with transaction.atomic():
+        result = add.enqueue(1)
+        with pytest.raises(TransactionManagementError, match="no worker sees a task before"):
+            result.wait(1)
+
+
+# -- cancel, explain, progress, row, children --------------------------------------------------
+
+
+def test_cancel(worker):
+    result, other = add.enqueue(1), add.enqueue(2)
+    assert result.cancel() is Status.CANCELLED
+    with pytest.raises(InvalidTransition):
+        result.cancel()
+    take(worker)
+    assert async_to_sync(other.acancel)() is Status.EXECUTING
+
+
+def test_explain_and_row(engine):
+    result = add.enqueue(1)
+    assert "no_worker" in result.explain().codes
+    assert result.row.status == "queued"
+    Task.objects.all().delete()
+    with pytest.raises(TaskNotFound):
+        _ = result.row
+
+
+def test_progress(worker):
+    result = add.enqueue(1)
+    assert result.progress is None
+    (held,) = take(worker)
+    record_progress([ProgressReport(held.id, held.attempt, held.worker_id, progress=0.5, message="half")])
+    assert (result.progress.fraction, result.progress.message) == (0.5, "half")
+
+
+def test_children(engine):
+    chain((add, 1), double, double).enqueue("sums")
+    ids = Task.objects.order_by("id").values_list("pk", flat=True)
+    first, second, third = map(default_task_backend.get_result, ids)
+    assert [child.id for child in first.children] == [second.id]
+    assert [child.id for child in second.children] == [third.id]
+    assert third.children == add.enqueue(1).children == []
+
+
+# -- ids ---------------------------------------------------------------------------------------
+
+
+def test_an_id_may_be_text_or_a_uuid(engine):
+    result = add.enqueue(1)
+    as_uuid = uuid.UUID(result.id)
+    assert add.get_result(as_uuid).id == add.get_result(result.id.upper()).id == result.id
+    assert cancel(as_uuid) is Status.CANCELLED
+    with pytest.raises(TaskResultDoesNotExist):
+        add.get_result("7")
+
+
+# -- in memory ---------------------------------------------------------------------------------
+
+
+def test_the_memory_backend_runs_what_a_test_waits_for(settings):
+    settings.TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}
+    assert add.enqueue(1, b=2).wait() == 3
+    assert async_to_sync(add.enqueue(2).await_)() == 2
+    with pytest.raises(TaskFailed, match="ValueError: no good"):
+        breaks.enqueue().wait()
+    result = add.enqueue(1)
+    assert result.cancel() is Status.CANCELLED
+    with pytest.raises(InvalidTransition):
+        result.cancel()
