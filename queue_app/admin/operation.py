@@ -14,9 +14,11 @@ from django.utils.translation import gettext_lazy as _lazy
 from queue_app.admin.columns import column, counted, preformatted, time_column, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page
 from queue_app.admin.task_detail import pretty
+from queue_app.admin.what_if import PERMISSION, WhatIfAdmin
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.dashboard import labels
 from queue_app.models import Operation
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationState
 from queue_app.registry import all_sensitive_names
 from queue_app.services.operations.request import cancel_operation, get_operation
@@ -28,11 +30,12 @@ OF_REPLAYS: Final = ("stop_after_failures", "failed_again_now", "letters")
 
 
 @admin.register(Operation)
-class OperationAdmin(ReadOnlyAdmin[Operation]):
+class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
     """The actions on many tasks or dead letters, newest first."""
 
     actions = ("stop_selected",)
     change_form_template = "admin/queue_app/operation/change_form.html"
+    change_list_template = "admin/queue_app/operation/change_list.html"
     fields = (
         "kind", "status", "progress", "selection", "arguments", "pace", "limit", *OF_REPLAYS, "by", "reason", "created",
         "finished",
@@ -48,6 +51,10 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
 
     def get_fields(self, request: HttpRequest, obj: Operation | None = None) -> tuple[str, ...]:
         """Leave out what other kinds need, and what the user may not read."""
+        if obj is not None and obj.kind == OperationKind.SIMULATE:
+            self.refuse_hidden(request, obj)
+            seen = ("outcome",) if request.user.has_perm(PERMISSION) else ()
+            return ("kind", "status", "progress", *seen, "by", "reason", "created", "finished")
         is_replay = obj is not None and obj.kind == OperationKind.REPLAY
         left_out: tuple[str, ...] = () if is_replay else OF_REPLAYS
         if not request.user.has_perm("queue_app.view_payload"):  # a filter may name parameters, or words of an error
@@ -96,6 +103,11 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
         url = self.url_of_model("deadletter", "changelist")
         return format_html('<a href="{}?operation_id={}">replayed by this operation</a>', url, operation.pk)
 
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Show the list, with a link to simulations for users who may see statistics."""
+        context = {"may_simulate": request.user.has_perm(PERMISSION)}
+        return super().changelist_view(request, context | (extra_context or {}))
+
     # -- stop ----------------------------------------------------------------------
 
     def has_stop_permission(self, request: HttpRequest) -> bool:
@@ -129,7 +141,13 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
     def page_context(self, request: HttpRequest, found: Operation) -> dict[str, Any]:
         """Return whether the operation is running, and whether the user may stop it."""
         running = found.state == OperationState.RUNNING
-        return {"is_running": running, "may_stop": running and _may_stop(request, found)}
+        may_apply = found.kind == OperationKind.SIMULATE and self.may_apply(request, found)
+        return {
+            "is_running": running,
+            "may_stop": running and _may_stop(request, found),
+            "may_apply": may_apply,
+            "reason_length": REASON_LENGTH,
+        }
 
 
 def _may_stop(request: HttpRequest, operation: Operation) -> bool:

@@ -33,7 +33,7 @@ FAILURE_SHARE: Final = 0.1
 #: Seconds after which the baseline of a full limit is measured again, at a quarter of it. The first time comes sooner,
 #: because the limit may have begun under the load of others. A measurement takes no longer than MEASURE_SECONDS.
 BASELINE_SECONDS: Final = 300.0
-FIRST_BASELINE_SECONDS: Final = 60.0
+FIRST_BASELINE_SECONDS: Final = 30.0
 MEASURE_SECONDS: Final = 30.0
 #: Seconds that the limit was full for, before its baseline is measured: a flat load may touch it for a moment.
 PRESSED_SECONDS: Final = 15.0

@@ -15,6 +15,7 @@ SECOND: Final = 1_000_000
 NEVER: Final = -1
 #: The wait of tasks that only take slots: their real wait is not known, and the simulated one is not reported.
 HIDDEN: Final = -2
+MAX_TASKS: Final = 5_000_000
 #: Groups of a kind that a report shows, those with most tasks first.
 MAX_GROUPS: Final = 15
 #: A simulated percentile agrees with the recorded one within this share, or this number of seconds.

@@ -301,8 +301,8 @@ class Migration(migrations.Migration):
             name='Operation',
             fields=[
                 ('id', models.UUIDField(editable=False, primary_key=True, serialize=False)),
-                ('kind', models.CharField(choices=[('cancel', 'cancel'), ('reprioritise', 'reprioritise'), ('replay', 'replay'), ('retry', 'retry'), ('run_now', 'run_now'), ('delete', 'delete'), ('backfill', 'backfill')], max_length=12)),
-                ('target', models.CharField(choices=[('tasks', 'tasks'), ('dead_letters', 'dead letters'), ('ticks', 'ticks')], db_default='tasks', default='tasks', max_length=12)),
+                ('kind', models.CharField(choices=[('cancel', 'cancel'), ('reprioritise', 'reprioritise'), ('replay', 'replay'), ('retry', 'retry'), ('run_now', 'run_now'), ('delete', 'delete'), ('backfill', 'backfill'), ('simulate', 'simulate')], max_length=12)),
+                ('target', models.CharField(choices=[('tasks', 'tasks'), ('dead_letters', 'dead letters'), ('ticks', 'ticks'), ('policies', 'policies')], db_default='tasks', default='tasks', max_length=12)),
                 ('state', models.CharField(choices=[('running', 'running'), ('done', 'done'), ('stopped', 'stopped'), ('cancelled', 'cancelled')], default='running', max_length=10)),
                 ('filter', models.JSONField(default=dict)),
                 ('arguments', models.JSONField(default=dict)),
@@ -320,13 +320,14 @@ class Migration(migrations.Migration):
                 ('ended_by', models.CharField(blank=True, default='', max_length=150)),
                 ('cleared_at', models.DateTimeField(blank=True, null=True)),
                 ('paced_at', models.DateTimeField(blank=True, null=True)),
+                ('result', models.JSONField(blank=True, null=True)),
                 ('after_id', models.UUIDField(blank=True, null=True)),
                 ('after_died_at', models.DateTimeField(blank=True, null=True)),
             ],
             options={
                 'ordering': ['-id'],
                 'indexes': [models.Index(condition=models.Q(('state', 'running')), fields=['id'], name='taskqueue_operations_run')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('kind__in', ['cancel', 'reprioritise', 'replay', 'retry', 'run_now', 'delete', 'backfill'])), name='taskqueue_operation_kind'), models.CheckConstraint(condition=models.Q(('state__in', ['running', 'done', 'stopped', 'cancelled'])), name='taskqueue_operation_state'), models.CheckConstraint(condition=models.Q(models.Q(('target', 'tasks'), models.Q(('kind', 'backfill'), _negated=True)), models.Q(('kind', 'replay'), ('target', 'dead_letters')), models.Q(('kind', 'backfill'), ('target', 'ticks')), _connector='OR'), name='taskqueue_operation_target'), models.CheckConstraint(condition=models.Q(models.Q(('paced_at__isnull', True), ('rate__isnull', True)), models.Q(('paced_at__isnull', False), ('rate__gt', 0)), _connector='OR'), name='taskqueue_operation_rate'), models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', True), ('state', 'running')), models.Q(('finished_at__isnull', False), ('state__in', ['cancelled', 'done', 'stopped'])), _connector='OR'), name='taskqueue_operation_finished')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('kind__in', ['cancel', 'reprioritise', 'replay', 'retry', 'run_now', 'delete', 'backfill', 'simulate'])), name='taskqueue_operation_kind'), models.CheckConstraint(condition=models.Q(('state__in', ['running', 'done', 'stopped', 'cancelled'])), name='taskqueue_operation_state'), models.CheckConstraint(condition=models.Q(models.Q(('target', 'tasks'), models.Q(('kind__in', ['backfill', 'simulate']), _negated=True)), models.Q(('kind', 'replay'), ('target', 'dead_letters')), models.Q(('kind', 'backfill'), ('target', 'ticks')), models.Q(('kind', 'simulate'), ('target', 'policies')), _connector='OR'), name='taskqueue_operation_target'), models.CheckConstraint(condition=models.Q(models.Q(('paced_at__isnull', True), ('rate__isnull', True)), models.Q(('paced_at__isnull', False), ('rate__gt', 0)), _connector='OR'), name='taskqueue_operation_rate'), models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', True), ('state', 'running')), models.Q(('finished_at__isnull', False), ('state__in', ['cancelled', 'done', 'stopped'])), _connector='OR'), name='taskqueue_operation_finished')],
             },
         ),
         migrations.CreateModel(

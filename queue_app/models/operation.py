@@ -23,6 +23,7 @@ class OperationKind(StrEnum):
     RUN_NOW = "run_now"
     DELETE = "delete"
     BACKFILL = "backfill"
+    SIMULATE = "simulate"
 
 
 #: Permission for starting an operation of each kind, and for managing those of other users.
@@ -34,6 +35,7 @@ PERMISSIONS: Final = {
     OperationKind.RUN_NOW: "queue_app.retry_task",
     OperationKind.DELETE: "queue_app.delete_task",
     OperationKind.BACKFILL: "queue_app.run_schedule",
+    OperationKind.SIMULATE: "queue_app.view_queuestats",
 }
 
 
@@ -43,6 +45,7 @@ class OperationTarget(StrEnum):
     TASKS = "tasks"  # oldest first
     DEAD_LETTERS = "dead_letters"  # oldest first; replays only
     TICKS = "ticks"  # of one schedule, in order; backfills only
+    POLICIES = "policies"  # none of them is changed; simulations only
 
 
 class OperationState(StrEnum):
@@ -86,6 +89,7 @@ class Operation(models.Model):
     ended_by = models.CharField(max_length=USER_LENGTH, blank=True, default="")  # user who cancelled it
     cleared_at = models.DateTimeField(null=True, blank=True)  # time when one of the first tasks did not fail again
     paced_at = models.DateTimeField(null=True, blank=True)  # time up to which the rate is used up
+    result = models.JSONField(null=True, blank=True)  # simulations only; while one runs, when its process was alive
     after_id = models.UUIDField(null=True, blank=True)  # last row so far,
     after_died_at = models.DateTimeField(null=True, blank=True)  # and its died_at, for dead letters
 
@@ -101,9 +105,11 @@ class Operation(models.Model):
             models.CheckConstraint(condition=Q(kind__in=list(OperationKind)), name="taskqueue_operation_kind"),
             models.CheckConstraint(condition=Q(state__in=list(OperationState)), name="taskqueue_operation_state"),
             models.CheckConstraint(
-                condition=Q(target=OperationTarget.TASKS) & ~Q(kind=OperationKind.BACKFILL)
+                condition=Q(target=OperationTarget.TASKS)
+                & ~Q(kind__in=[OperationKind.BACKFILL, OperationKind.SIMULATE])
                 | Q(target=OperationTarget.DEAD_LETTERS, kind=OperationKind.REPLAY)
-                | Q(target=OperationTarget.TICKS, kind=OperationKind.BACKFILL),
+                | Q(target=OperationTarget.TICKS, kind=OperationKind.BACKFILL)
+                | Q(target=OperationTarget.POLICIES, kind=OperationKind.SIMULATE),
                 name="taskqueue_operation_target",
             ),
             models.CheckConstraint(
@@ -121,6 +127,8 @@ class Operation(models.Model):
         ]
 
     def __str__(self) -> str:
+        if self.kind == OperationKind.SIMULATE:
+            return f"what if: {self.state}"
         return f"{self.kind} {self.total} {self.target.replace('_', ' ')}: {self.state}"
 
     @property

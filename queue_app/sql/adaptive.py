@@ -11,7 +11,7 @@ from queue_app.sql.database import fetch_all, fetch_value
 #: Seconds that a sample goes back, the number of tasks in it, and the number of ended tasks that are read to find them.
 WINDOW_SECONDS: Final = 60
 SAMPLE: Final = 200
-MAX_READ: Final = 20_000
+MAX_READ: Final = 10_000
 
 #: Whether any limit is adaptive: a question of ``sql.pending_work``.
 ANY_ADAPTIVE: Final = " OR ".join(

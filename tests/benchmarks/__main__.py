@@ -55,6 +55,7 @@ def main() -> int:
         "snapshot",
         "steps",
         "shapes",
+        "adaptive",
     )
     parser = argparse.ArgumentParser(prog="./dev bench")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(names)}; default: all")

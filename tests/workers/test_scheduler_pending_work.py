@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 from django.db import connection, connections
@@ -25,6 +26,8 @@ from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.tick import run_due
+from queue_app.services.simulate import operation
+from queue_app.services.simulate.operation import start_simulation
 from queue_app.services.upkeep import jobs as module
 from queue_app.services.upkeep.jobs import pending_work as ask
 from queue_app.services.upkeep.promote import make_due
@@ -102,6 +105,15 @@ def adaptive(model, **fields):
     model(adaptive="vegas", max_concurrent=9, **fields).save()
 
 
+def a_simulation_runs(_scene):
+    start_simulation({}, ago(3600), ago(), by="ada")
+
+
+def start_a_process() -> int:
+    with mock.patch.object(operation, "_spawn"):
+        return operation.run_simulations()
+
+
 class Case(NamedTuple):
     """A state in which ``act``, a statement of the job, finds work."""
 
@@ -125,6 +137,7 @@ CASES = {
     "adaptive queue": Case("adapt", lambda scene: adaptive(Queue), adapt_limits),
     "adaptive type": Case("adapt", lambda scene: adaptive(Limit, scope="type", name="a"), adapt_limits),
     "adaptive everything": Case("adapt", lambda scene: adaptive(RuntimeSettings), adapt_limits),
+    "simulation": Case("simulations", a_simulation_runs, start_a_process),
     "operation": Case("operations", an_operation_runs, run_operations),
     "schedule": Case("schedules", a_schedule_is_due, run_due),
     "lost index": Case("rebuild", flush, rebuild_if_needed),

@@ -3,6 +3,7 @@
 import json
 import sys
 import tomllib
+import uuid
 from argparse import ArgumentParser, ArgumentTypeError
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ from django.utils import timezone
 from queue_app.exceptions import InvalidTaskData
 from queue_app.management.verbs import OK, Call, Needs, add_json
 from queue_app.management.verbs._values import duration, format_table, instant
+from queue_app.services.simulate.operation import carry_out
 from queue_app.services.simulate.simulate import simulate, table
 
 EXAMPLE = "taskqueue simulate --last 24h --set queue:mail.max_concurrent=5"
@@ -38,11 +40,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--shared-server", action="store_true",
         help="without a server program, use the server of the index, under keys of their own",
     )  # fmt: skip
+    parser.add_argument("--operation", type=uuid.UUID, metavar="ID", help="carry out what staff requested in the admin")
     add_json(parser)
 
 
 def run(call: Call) -> int:
     """Simulate and print the waits, the calibration and what it means."""
+    if call["operation"]:
+        carry_out(call["operation"])
+        return OK
     scenario = _scenario(call)
     since, until = call["since"], call["until"] or timezone.now()
     if call["last"]:

@@ -60,7 +60,9 @@ def run_operations(*, steps: int = STEPS) -> int:
     handled = 0
     failure: Exception | None = None
     for _ in range(steps):
-        running = Operation.objects.filter(state=OperationState.RUNNING).order_by("id")
+        running = (
+            Operation.objects.filter(state=OperationState.RUNNING).exclude(kind=OperationKind.SIMULATE).order_by("id")
+        )
         moved = 0
         for operation_id in running.values_list("id", flat=True)[:ROUND]:
             try:
@@ -106,6 +108,7 @@ def advance(operation_id: uuid.UUID, changed: set[uuid.UUID] | None = None) -> i
     """
     with atomic():
         running = Operation.objects.select_for_update(skip_locked=True).filter(state=OperationState.RUNNING)
+        running = running.exclude(kind=OperationKind.SIMULATE)  # a process of its own carries it out
         operation = running.filter(pk=operation_id).first()
         if operation is None:
             return 0

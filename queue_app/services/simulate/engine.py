@@ -18,6 +18,7 @@ from queue_app.core.lanes import BAND_WIDTH
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import rises
 from queue_app.core.simulation import NEVER, SECOND, Outcome, Plan
+from queue_app.exceptions import SimulationRefused
 from queue_app.index import MAX_CLAIM, Profile
 from queue_app.index.simulated import SimulatedIndex
 
@@ -196,6 +197,8 @@ class Engine:
 
     def _start(self, place: int, reply: list[Any], first: int) -> int:
         """Start the proposed tasks; return how many."""
+        if reply[0] != b"ready":
+            raise SimulationRefused(f"The simulated index is {reply[0].decode()}: its turns are too many to count.")
         load, crew, stamp = self.plan.load, self.crews[place], int(reply[2])
         ids = reply[4::2]
         for task_id in ids:

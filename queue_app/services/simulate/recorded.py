@@ -11,7 +11,7 @@ from typing import Final
 from django.utils import timezone
 
 from queue_app import conf
-from queue_app.core.simulation import HIDDEN, SECOND, Crew, Kind, Load, Plan
+from queue_app.core.simulation import HIDDEN, MAX_TASKS, SECOND, Crew, Kind, Load, Plan
 from queue_app.exceptions import SimulationRefused
 from queue_app.models import PriorityPolicy, Worker
 from queue_app.sql import recorded as rows
@@ -19,7 +19,6 @@ from queue_app.sql import snapshot
 from queue_app.sql.database import alias
 
 MAX_WINDOW: Final = timedelta(days=31)
-MAX_TASKS: Final = 5_000_000
 #: Utilisation from which recorded waits were those for workers.
 WORKER_BOUND: Final = 0.95
 
@@ -34,10 +33,15 @@ class Recording:
     notes: tuple[str, ...]
 
 
-def record(since: datetime, until: datetime) -> Recording:  # noqa: C901 - one pass over several kinds of rows
-    """Read a window; raise ``SimulationRefused`` for one that is empty, reversed, too long or in the future."""
+def check_window(since: datetime, until: datetime) -> None:
+    """Raise ``SimulationRefused`` for a window that is reversed, too long or in the future."""
     if not since < until <= timezone.now() + timedelta(minutes=1) or until - since > MAX_WINDOW:
         raise SimulationRefused("The window must begin before it ends, lie in the past, and last at most 31 days.")
+
+
+def record(since: datetime, until: datetime) -> Recording:
+    """Read a window; raise ``SimulationRefused`` for one that is empty, reversed, too long or in the future."""
+    check_window(since, until)
     load, unknown, times, withdrawn = Load(), [], defaultdict(list), 0
     spans: dict[uuid.UUID, list[tuple[int, int, Kind]]] = defaultdict(list)
     known = _worker_rows(since, until)

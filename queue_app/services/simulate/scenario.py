@@ -2,13 +2,14 @@
 
 import random
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
 from queue_app.core.limit_values import EVERYTHING, Limits, gate_of
 from queue_app.core.priorities import Band
-from queue_app.core.simulation import SECOND, Change, Crew, Kind, Load, Plan
+from queue_app.core.simulation import MAX_TASKS, SECOND, Change, Crew, Kind, Load, Plan
 from queue_app.exceptions import InvalidTaskData
 
 _OF_LIMITS: Final = {field.name for field in fields(Limits)} - {"throttled_until"}
@@ -20,13 +21,29 @@ _OF_WORKERS: Final = {"count", "slots", "queues", "task_types", "capabilities", 
 _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", re.ASCII)
 MAX_COUNT: Final = 1_000_000
 MAX_SLOTS: Final = 100_000
+MAX_TEXT: Final = 255
+MAX_DEPTH: Final = 5
+_WHOLE: Final = {"max_concurrent", "max_concurrent_per_user", "rate_count", "rate_burst", "count", "slots", "weight"}
 
 
 def check(scenario: Mapping[str, Any]) -> None:
     """Raise ``InvalidTaskData`` for parts that no scenario has."""
+    _check_texts(scenario, "scenario")
     for name in scenario:
         if name not in _PARTS:
             raise InvalidTaskData(name, f"A scenario has no part {name!r:.60}. It may have: {', '.join(_PARTS)}.")
+
+
+def _check_texts(value: Any, part: str, depth: int = 0) -> None:
+    """Raise ``InvalidTaskData`` for values that no scenario has: dates, long or invisible texts, deep tables."""
+    is_visible = not isinstance(value, str) or all(unicodedata.category(each)[0] != "C" for each in value)
+    if isinstance(value, str) and not (is_visible and len(value) <= MAX_TEXT):
+        raise InvalidTaskData(part, f"{part}: a text has at most {MAX_TEXT} characters, none of them invisible.")
+    if depth > MAX_DEPTH or not isinstance(value, str | int | float | Mapping | list | None):
+        raise InvalidTaskData(part, f"{part} must hold tables, lists, texts and numbers, not {value!r:.60}.")
+    if isinstance(value, Mapping | list):
+        for each in (part for item in value.items() for part in item) if isinstance(value, Mapping) else value:
+            _check_texts(each, part, depth + 1)
 
 
 def changed(plan: Plan, scenario: Mapping[str, Any]) -> Plan:
@@ -70,8 +87,16 @@ def _limits(name: str, known: Limits, values: Mapping[str, Any]) -> Limits:
         if field not in _OF_LIMITS:
             options = ", ".join(sorted(_OF_LIMITS))
             raise InvalidTaskData("limits", f"{name} has no {field!r:.60}. It may have: {options}.")
-        if field not in ("paused", "fair_by", "shares") and value is not None:
-            _number(values, field, None)
+        if field == "paused":
+            is_right = type(value) is bool
+        elif field == "fair_by":
+            is_right = value in ("user", "key", None)
+        elif field == "shares":
+            is_right = isinstance(value, Mapping) and all(_number(value, each, None) for each in value)
+        else:
+            is_right = value is None or bool(_number(values, field, None))
+        if not is_right:
+            raise InvalidTaskData("limits", f"{name}: {field} cannot be {value!r:.60}.")
     found = replace(known, **values)
     if (found.rate_count is None) != (found.rate_seconds is None):
         raise InvalidTaskData("limits", f"{name}: a rate needs rate_count and rate_seconds.")
@@ -80,7 +105,10 @@ def _limits(name: str, known: Limits, values: Mapping[str, Any]) -> Limits:
 
 def _load(plan: Plan, scenario: Mapping[str, Any]) -> Load:
     """Return the load with other priorities, and with further tasks."""
-    bands = {name: _band(band) for name, band in scenario.get("priorities", {}).items()}
+    priorities = scenario.get("priorities", {})
+    if not isinstance(priorities, Mapping):
+        raise InvalidTaskData("priorities", "priorities must hold a band for each task type.")
+    bands = {name: _band(band) for name, band in priorities.items()}
     further = _list(scenario, "load")
     if not (bands or further):
         return plan.load
@@ -95,11 +123,13 @@ def _load(plan: Plan, scenario: Mapping[str, Any]) -> Load:
             str(each.get("queue", "default")),
             str(each.get("task_type", "simulated")),
             _band(each.get("priority", "normal")),
-            tuple(sorted(each.get("capabilities", ()))),
+            _names(each, "capabilities"),
             str(each.get("user", "")),
             str(each.get("key", "")),
             int(_number(each, "weight", 1)),
         )
+        if len(load) + int(_number(each, "count", 1, most=MAX_COUNT)) > MAX_TASKS:
+            raise InvalidTaskData("load", f"A simulation takes at most {MAX_TASKS:,} tasks.")
         count, lasts = int(_number(each, "count", 1, most=MAX_COUNT)), _seconds(each, "runs", 1.0)
         at, over = plan.begin + round(_seconds(each, "at", 0.0) * SECOND), _seconds(each, "over", 0.0)
         for _ in range(count):
@@ -109,11 +139,13 @@ def _load(plan: Plan, scenario: Mapping[str, Any]) -> Load:
 
 def _crew(each: Mapping[str, Any], plan: Plan, types: Sequence[str]) -> Crew:
     _known(each, _OF_WORKERS, "workers")
-    slots = int(_number(each, "count", 1)) * int(_number(each, "slots", 1, most=MAX_SLOTS))
+    slots = int(_number(each, "count", 1, most=MAX_SLOTS)) * int(_number(each, "slots", 1, most=MAX_SLOTS))
+    if slots > MAX_SLOTS:
+        raise InvalidTaskData("workers", f"workers may have at most {MAX_SLOTS} slots, not {slots}.")
     changes = [(plan.begin + round(_seconds(each, "at", 0.0) * SECOND), slots)]
     if "until" in each:
         changes.append((plan.begin + round(_seconds(each, "until", 0.0) * SECOND), -slots))
-    names = [tuple(sorted(each.get(part, ()))) for part in ("queues", "task_types", "capabilities")]
+    names = [_names(each, part) for part in ("queues", "task_types", "capabilities")]
     return Crew(names[0], names[1] or tuple(types), names[2], tuple(changes))
 
 
@@ -146,6 +178,13 @@ def _known(each: Mapping[str, Any], names: set[str], part: str) -> None:
         raise InvalidTaskData(part, f"{part} has no {unknown[0]!r:.60}. It may have: {', '.join(sorted(names))}.")
 
 
+def _names(each: Mapping[str, Any], part: str) -> tuple[str, ...]:
+    found = each.get(part, [])
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise InvalidTaskData(part, f"{part} must be a list of names, not {found!r:.60}.")
+    return tuple(sorted(set(found)))
+
+
 def _band(name: object) -> Band:
     found = {band.label: band for band in Band} | {"medium": Band.NORMAL}
     if name not in found:
@@ -157,8 +196,10 @@ def _number(values: Mapping[str, Any], name: str, default: Any, most: float = 10
     value = values.get(name, default)
     if value is None:
         return None
-    if type(value) not in (int, float) or not 0 < value <= most:
-        raise InvalidTaskData(name, f"{name} must be a number above 0 and at most {most:g}, not {value!r:.60}.")
+    kinds = (int,) if name in _WHOLE else (int, float)
+    if type(value) not in kinds or not 0 < value <= most:
+        kind = "whole number" if name in _WHOLE else "number"
+        raise InvalidTaskData(name, f"{name} must be a {kind} above 0 and at most {most:g}, not {value!r:.60}.")
     return value
 
 

@@ -126,5 +126,9 @@ def table(answer: Mapping[str, Any], by: str) -> Iterator[list[str]]:
     none = Waits.of([])._asdict()
     for group in groups:
         found = [answer[name]["waits"][by].get(group, none) for name in names]
-        values = [f"{each[share]:.3g}" for share in ("p50", "p95", "p99", "worst") for each in found]
+        values = [_figure(each[share]) for share in ("p50", "p95", "p99", "worst") for each in found]
         yield [group, str(found[-1]["tasks"]), *values, str(found[-1]["starved"])]
+
+
+def _figure(seconds: float) -> str:
+    return f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:.3g}"  # noqa: PLR2004 - three digits

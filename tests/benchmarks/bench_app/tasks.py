@@ -1,7 +1,9 @@
 """Tasks that the benchmarks run."""
 
 import os
+import threading
 import time
+from pathlib import Path
 
 from django.contrib.auth import get_user_model
 from django.tasks import TaskContext, task
@@ -26,6 +28,24 @@ def ordinary(context: TaskContext, number: int, note: str) -> dict[str, object]:
     if number % 1000 == 0 or (number % 100 == 0 and context.attempt == 1):
         raise ValueError(f"no {number}")
     return {"number": number, "words": len(note.split())}
+
+
+_calls, _lock = 0, threading.Lock()
+
+
+@task
+def downstream() -> None:
+    """Call a model service: 0.2 s up to the capacity in the file BENCH_CAPACITY, and beyond it longer by the square."""
+    global _calls  # noqa: PLW0603 - all slots of the worker call the same service
+    capacity = int(Path(os.environ["BENCH_CAPACITY"]).read_text(encoding="ascii"))
+    with _lock:
+        _calls += 1
+        calls = _calls
+    try:
+        time.sleep(0.2 * max(1.0, calls / capacity) ** 2)
+    finally:
+        with _lock:
+            _calls -= 1
 
 
 @task

@@ -46,6 +46,15 @@ def stage(make_task, make_worker, end_task):
     return Stage(make_task, make_worker, end_task)
 
 
+def simulation() -> Operation:
+    """Return a simulation that is done, and tried a limit."""
+    now = timezone.now()
+    return Operation.objects.create(
+        kind=OperationKind.SIMULATE, target="policies", state="done", total=100, created_at=now, finished_at=now,
+        arguments={"limits": {"queue:paused": {"max_concurrent": 5}}},
+    )  # fmt: skip
+
+
 DAY = {"start_0": "2026-01-01", "start_1": "00:00", "end_0": "2026-01-02", "end_1": "00:00"}
 #: URL name -> (arguments, posted data), or why it needs no record.
 PAGES = {
@@ -82,6 +91,8 @@ PAGES = {
     "queue_app_taskstats_user": READS,
     "queue_app_taskstats_key": READS,
     "queue_app_worker_drain": lambda s: ([s.worker.pk], {}),
+    "queue_app_operation_what_if": lambda _: ([], {"hours": 24, "scenario": ""}),
+    "queue_app_operation_apply": lambda _: ([simulation().pk], {}),
     "queue_app_operation_stop": lambda s: ([s.operation.pk], {}),
 }
 DJANGOS = {"changelist", "add", "history", "delete", "change"}  # log_change and similar methods record these
@@ -108,7 +119,7 @@ def test_a_page_leaves_a_record(name, staff, stage, monkeypatch):
         monkeypatch.setattr("queue_app.registry.get", lambda task_type: task_type)
     args, data = PAGES[name](stage)
     address = reverse(f"admin:{name}", args=args)
-    if not any(word in name for word in ("edit", "again", "matching", "backfill")):
+    if not any(word in name for word in ("edit", "again", "matching", "backfill", "what_if")):
         assert staff.get(address).status_code == 405
     assert not AuditEntry.objects.exists()
     assert staff.post(address, data | {"reason": "because"}).status_code == 302

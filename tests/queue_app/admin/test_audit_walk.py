@@ -5,6 +5,7 @@ A new page, call or verb fails the test until it has data here. Those listed as 
 
 import io
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.apps import apps
@@ -201,9 +202,11 @@ CHANGES = {
 SUBMITS = {"submit": ["taskqueue_project.demo.tasks.needs_gpu", "--param", "run_id=7", *AS]}
 #: It reads until the user ends it; its own tests do.
 FOLLOWS = {"tail"}
+SCENARIO = Path(__file__).with_name("scenario.toml")
 LOOKS = {
     "doctor": lambda _: [],
     "explain": lambda s: [s.waiting.pk],
+    "simulate": lambda _: ["--scenario", SCENARIO],
     "stats": lambda _: [],
     "top": lambda _: ["--once"],
 }

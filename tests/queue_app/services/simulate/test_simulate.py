@@ -1,80 +1,25 @@
 """``simulate`` compares what happened with what would have happened; it touches neither rows nor the index."""
 
 import json
-import random
-import time
-import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.utils import timezone
 
-from queue_app.core.limit_values import Limits
-from queue_app.core.priorities import Band
-from queue_app.core.simulation import NEVER, SECOND, Crew, Kind, Load, Plan
 from queue_app.exceptions import InvalidTaskData, SimulationRefused
 from queue_app.index import get_index, simulated
-from queue_app.index.simulated import simulated_index
-from queue_app.models import Limit, PriorityPolicy, Queue, Task, TaskAttempt, Worker
-from queue_app.services.simulate.engine import Engine
+from queue_app.models import Limit, Queue, Task, TaskAttempt, Worker
 from queue_app.services.simulate.simulate import simulate
 from tests.support.engine import put_many
-from tests.support.factories import AttemptFactory, TaskFactory, WorkerFactory
+from tests.support.factories import AttemptFactory, TaskFactory
+from tests.support.recorded import history, last_window
 
 HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
 def window():
-    until = timezone.now().replace(microsecond=0) - timedelta(minutes=5)
-    return until - 2 * HOUR, until
-
-
-def history(window, *, workers: bool = True, tasks: int = 400, slots: int = 4) -> None:
-    """Store two hours of work, as an unlimited queue `mail` and a queue `imports` with a cap would have done it."""
-    chance, since = random.Random(5), round(window[0].timestamp() * SECOND)
-    load, kinds = Load(), []
-    for band, queue in ((Band.HIGH, "mail"), (Band.NORMAL, "imports"), (Band.LOW, "imports")):
-        kinds.append(Kind(queue, f"shop.{queue}", band.value, user=f"user-{queue}"))
-    for _ in range(tasks):
-        load.add(chance.choice(kinds), since + chance.randrange(5400 * SECOND), chance.randrange(30, 90) * SECOND)
-    Queue.objects.get_or_create(name="mail")
-    Queue.objects.update_or_create(name="imports", defaults={"max_concurrent": 2})
-    crew = Crew((), ("shop.imports", "shop.mail"), (), ((since, slots),))
-    limits = {"q:imports": Limits(max_concurrent=2), "q:mail": Limits()}
-    plan = Plan(
-        load=load, crews=(crew,), limits=limits, thresholds=PriorityPolicy.thresholds(), begin=since,
-        end=round(window[1].timestamp() * SECOND),
-    )  # fmt: skip
-    with simulated_index() as index:
-        found = Engine(index, plan, real_now=round(time.time() * SECOND)).run()
-    worker = WorkerFactory(
-        name="one",
-        task_types=list(crew.task_types),
-        concurrency=slots,
-        started_at=window[0],
-        last_heartbeat_at=window[1],
-    )
-    rows = []
-    for place, at in enumerate(found.started):
-        kind, ended = load.kinds[load.kind[place]], at + load.runs[place]
-        if at == NEVER:
-            continue
-        rows.append(
-            Task(
-                id=uuid.uuid4(), task_type=kind.task_type, queue=kind.queue, status="completed", priority=kind.band,
-                user=kind.user, created_at=when(load.queued_at[place]), queued_at=when(load.queued_at[place]),
-                started_at=when(at), finished_at=when(ended), worker_id=worker.id, attempt=1,
-            )
-        )  # fmt: skip
-    Task.objects.bulk_create(rows)
-    if not workers:
-        Worker.objects.all().delete()
-
-
-def when(at: int) -> datetime:
-    return datetime.fromtimestamp(at / SECOND, UTC)
+    return last_window()
 
 
 def snapshot() -> tuple:
@@ -165,7 +110,7 @@ def test_retries_and_what_has_not_ended_take_their_slots(engine, window):
         ({"limit": {}}, "A scenario has no part 'limit'"),
         ({"limits": {"mail": {}}}, "names no limit"),
         ({"limits": {"queue:mail": {"cap": 3}}}, "has no 'cap'"),
-        ({"limits": {"queue:mail": {"max_concurrent": 0}}}, "max_concurrent must be a number above 0"),
+        ({"limits": {"queue:mail": {"max_concurrent": 0}}}, "max_concurrent must be a whole number above 0"),
         ({"limits": {"queue:mail": {"max_concurrent": "5"}}}, "not '5'"),
         ({"limits": {"queue:mail": {"rate_count": 5}}}, "a rate needs"),
         ({"limits": []}, "must hold a table"),
@@ -174,6 +119,16 @@ def test_retries_and_what_has_not_ended_take_their_slots(engine, window):
         ({"workers": [{"cores": 2}]}, "workers has no 'cores'"),
         ({"pauses": [{"limit": "queue:mail", "at": "noon"}]}, "at must be seconds"),
         ({"load": [{"count": 10**9}]}, "at most 1e+06"),
+        ({"load": [{"count": 10**6}] * 6}, "at most 5,000,000 tasks"),
+        ({"load": [{"user": datetime(2020, 1, 1, tzinfo=UTC)}]}, "must hold tables"),
+        ({"load": [{"queue": "a\x1fb"}]}, "none of them invisible"),
+        ({"load": [{"capabilities": "gpu"}]}, "must be a list of names"),
+        ({"limits": {"queue:mail": {"fair_by": "planet"}}}, "fair_by cannot be 'planet'"),
+        ({"limits": {"queue:mail": {"paused": "yes"}}}, "paused cannot be"),
+        ({"limits": {"queue:mail": {"max_concurrent": 2.5}}}, "must be a whole number"),
+        ({"workers": [{"count": 100000, "slots": 100000}]}, "at most 100000 slots"),
+        ({"priorities": ["low"]}, "must hold a band"),
+        ({"bands": {"low": {"promote_after_seconds": float("nan")}}}, "must be a number"),
     ],
 )
 def test_a_scenario_without_sense_is_refused(engine, window, scenario, said):

@@ -1,0 +1,61 @@
+"""Apply what a simulation tried: write its limits and thresholds to the rows, with a reason, into the audit log."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from queue_app.core.limit_values import Scope
+from queue_app.core.priorities import parse_band
+from queue_app.exceptions import InvalidTaskData
+from queue_app.models import Limit, PriorityPolicy, Queue, RuntimeSettings
+from queue_app.services.control import audit
+from queue_app.services.control.limits import translated_errors
+from queue_app.sql.database import alias, atomic
+
+type Row = Queue | Limit | RuntimeSettings | PriorityPolicy
+
+
+def rows_of(changes: Mapping[str, Mapping[str, Any]]) -> list[tuple[Row, dict[str, Any]]]:
+    """Return the rows that the changes are about, locked or new, and what to set; raise ``InvalidTaskData``."""
+    found: list[tuple[Row, dict[str, Any]]] = []
+    for name, values in sorted(changes.items()):
+        row, fields = _row(name), dict(values)
+        if sharer := fields.pop("fair_by", None):
+            fields |= {"fair_by": sharer, "order": "fair"}
+        if "shares" in fields:
+            fields["fair_weights"] = fields.pop("shares")
+        known = {field.attname for field in row._meta.concrete_fields}  # noqa: SLF001 - documented by Django
+        if unknown := sorted(set(fields) - known) or [each for each in fields if each == "paused"]:
+            raise InvalidTaskData("operation", f"{name} has no {unknown[0]} to set; pause it by its own button.")
+        found.append((row, fields))
+    return found
+
+
+def _row(name: str) -> Row:
+    scope, _, rest = name.partition(":")
+    if name == "everything":
+        found: Row | None = RuntimeSettings.objects.using(alias()).select_for_update().filter(pk=1).first()
+        return found or RuntimeSettings(pk=1)
+    if scope == "band":
+        band = parse_band(rest)
+        found = PriorityPolicy.objects.using(alias()).select_for_update().filter(pk=band).first()
+        return found or PriorityPolicy(priority=band)
+    if scope == Scope.QUEUE:
+        return Queue.objects.using(alias()).select_for_update().filter(pk=rest).first() or Queue(name=rest)
+    limits = Limit.objects.using(alias()).select_for_update()
+    return limits.filter(scope=scope, name=rest).first() or Limit(scope=scope, name=rest)
+
+
+def apply(changes: Mapping[str, Mapping[str, Any]], *, by: str, via: str, reason: str) -> list[Row]:
+    """Write the changes in one transaction, each with an entry of the audit log; raise ``InvalidTaskData``."""
+    with atomic():
+        found = rows_of(changes)
+        for row, fields in found:
+            before = {name: getattr(row, name) for name in fields}
+            for name, value in fields.items():
+                setattr(row, name, value)
+            with translated_errors():
+                row.full_clean(validate_unique=False)
+            row.save(using=alias())
+            kind = str(row._meta.model_name)  # noqa: SLF001 - documented by Django
+            audit.record(f"{kind}.edit", kind, [row.pk], by=by, via=via, before=before, after=fields, reason=reason)
+    return [row for row, _ in found]
