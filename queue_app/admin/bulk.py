@@ -110,13 +110,26 @@ class TaskBulkMixin(OperationsMixin[Task]):
         """Queue scheduled tasks without waiting for their time."""
         return self.act_on_many(request, queryset, _("Run now"), Action(kind=OperationKind.RUN_NOW))
 
+    @admin.action(description=_lazy("Change priority…"), permissions=["reprioritise"])
+    def reprioritise_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
+        """Move waiting tasks to a band, which the page that confirms asks for."""
+        name = request.POST.get("priority", "")
+        band = next((band for band in Band if band.label == name), Band.NORMAL)
+        action = Action(kind=OperationKind.REPRIORITISE, band=band)
+        return self.act_on_many(request, queryset, _("Change priority"), action)
+
     def act_on_many(
         self, request: HttpRequest, queryset: QuerySet[Task], verb: str, action: Action
     ) -> HttpResponse | None:
         """Ask for confirmation first; then act on the selection, or on all tasks that match the list."""
+        bands = [band.label for band in Band] if action.kind is OperationKind.REPRIORITISE else []
         if not request.POST.get("confirmed"):
-            return self._ask(request, queryset, verb, _KINDS[action.kind][0])
+            return self._ask(request, queryset, verb, _KINDS[action.kind][0], bands)
         try:
+            if action.kind is OperationKind.REPRIORITISE and request.POST.get("priority") not in {
+                band.label for band in Band
+            }:
+                raise InvalidTaskData("priority", _("Choose a priority."))  # noqa: TRY301 - answered like the others
             reason = check_reason(request.POST.get("reason", "").strip(), REASON_LENGTH)
             if request.POST.get("select_across") == "1":
                 self._start(request, action, self._matching(request), reason)
@@ -131,13 +144,14 @@ class TaskBulkMixin(OperationsMixin[Task]):
         return None
 
     def _ask(
-        self, request: HttpRequest, queryset: QuerySet[Task], verb: str, applies_to: frozenset[Status]
+        self, request: HttpRequest, queryset: QuerySet[Task], verb: str, applies_to: frozenset[Status], bands: list[str]
     ) -> HttpResponse:
         across = request.POST.get("select_across") == "1"
         counts = dict(queryset.order_by().values_list("status").annotate(Count("pk")))
         skipped = {status: count for status, count in sorted(counts.items()) if status not in applies_to}
         context = {
             "verb": verb,
+            "bands": bands,
             "action": request.POST.get("action", ""),
             "across": across,
             "selected": [] if across else request.POST.getlist(ACTION_CHECKBOX_NAME),
@@ -214,18 +228,6 @@ def _changes(action: Action, tasks: list[Task], status_now: Mapping[uuid.UUID, s
             yield Change(tasks, logged, "Queued %s.", before, {"status": "queued"})
 
 
-def _to_band(band: Band) -> Any:
-    """Return the action that moves the selection to ``band``."""
-
-    @admin.action(description=f"Change priority to {band.label}…", permissions=["reprioritise"])
-    def action(modeladmin: TaskBulkMixin, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
-        verb = _("Change priority to %(band)s") % {"band": band.label}
-        return modeladmin.act_on_many(request, queryset, verb, Action(kind=OperationKind.REPRIORITISE, band=band))
-
-    action.__name__ = f"set_priority_{band.label}"
-    return action
-
-
 def priority_changed(old: str, new: str) -> str:
     """Return the text of a changed priority for the history."""
     return f"Priority changed from {old} to {new}."
@@ -233,6 +235,3 @@ def priority_changed(old: str, new: str) -> str:
 
 def _words(status: str) -> str:
     return status.replace("_", " ")
-
-
-PRIORITY_ACTIONS = [_to_band(band) for band in Band]

@@ -3,10 +3,11 @@
 import json
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
 from django.contrib.admin.helpers import ActionForm
+from django.forms.fields import InvalidJSONInput
 from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
@@ -15,6 +16,8 @@ from queue_app.core.masking import MASK
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE, ReplayOptions, check_options
+
+HALF_PAIR: Final = _lazy("It contains half of a surrogate pair (\\ud800 to \\udfff), which is no text: remove it.")
 
 if TYPE_CHECKING:
     PlainModelForm = forms.ModelForm[Any]
@@ -41,6 +44,30 @@ class ReasonForm(PlainModelForm):
         widget=forms.TextInput({"class": "vTextField"}),
         help_text=_lazy("Shown in the history and the audit log."),
     )
+
+
+class StoredJSONField(forms.JSONField):
+    """A field for JSON that PostgreSQL can store; what it cannot store is shown again as it was typed."""
+
+    def to_python(self, value: Any) -> Any:
+        """Return the value; refuse halves of surrogate pairs, which are no text."""
+        found = super().to_python(value)
+        if _has_surrogates(found):
+            raise forms.ValidationError(HALF_PAIR)
+        return found
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        """Return the value to show again; Django would decode the escapes that the page cannot hold."""
+        found = super().bound_data(data, initial)
+        return InvalidJSONInput(data) if _has_surrogates(found) else found
+
+
+def _has_surrogates(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 class DeadLetterActionForm(ActionForm):
@@ -99,9 +126,12 @@ class EditForm(forms.Form):
 def read_json(text: str) -> Any:
     """Return the value of a JSON text; raise ``ValidationError``."""
     try:
-        return json.loads(text, object_pairs_hook=_without_repeats)
+        found = json.loads(text, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise forms.ValidationError(_("This is not JSON: %(error)s") % {"error": error}) from None
+    if _has_surrogates(found):
+        raise forms.ValidationError(HALF_PAIR)
+    return found
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -56,7 +56,10 @@ class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
 class IndexGenerationAdmin(SingletonAdmin[IndexGeneration], ReadOnlyAdmin[IndexGeneration]):
     """The last built index, and whether workers can claim from it now."""
 
-    fields = ("number", "state", "started", "ready", "tasks", "leases")
+    fields = (
+        "number", "state", "started", "ready", "tasks", "leases", "condemned", "condemned_last", "condemned_because",
+    )  # fmt: skip
+    condemned_last = time_column("condemned_at", _lazy("condemned last"))
     started = time_column("started_at", _lazy("started"))
     ready = time_column("ready_at", _lazy("ready"))
     state = column(_lazy("index now"), lambda _generation: index_state())

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import django
 from django.contrib import admin, messages
@@ -12,7 +12,7 @@ from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
-from django.db.models import Model
+from django.db.models import JSONField, Model
 from django.forms.widgets import Script
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy as _
 from queue_app.admin.audited import EDIT_REASON, AuditedAdmin
 from queue_app.admin.away import answers_without_database
 from queue_app.admin.columns import changes_text
-from queue_app.admin.forms import NamedFieldsForm
+from queue_app.admin.forms import NamedFieldsForm, StoredJSONField
 from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.models import AuditEntry
 from queue_app.models.audit_entry import REASON_LENGTH
@@ -107,6 +107,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     changelist_class: type[ChangeList] = AnnotatedChangeList
     #: Whether an object's page shows its latest entries of the audit log.
     shows_changes = False
+    formfield_overrides: ClassVar[Any] = {JSONField: {"form_class": StoredJSONField}}
     show_facets = admin.ShowFacets.NEVER  # each facet would be one more count over the table
 
     class Media:
@@ -244,6 +245,8 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
             self.message_user(request, done, messages.SUCCESS)
         if request.POST.get("next") == "overview":  # a button of the overview leads back to it
             return HttpResponseRedirect(reverse("admin:app_list", args=["queue_app"], current_app=self.admin_site.name))
+        if request.POST.get("next") == "list":
+            return HttpResponseRedirect(self.url_of("changelist"))
         return HttpResponseRedirect(self.url_of("change", quote(pk)))
 
     def act_on_each(self, objects: Iterable[M], act: Callable[[M], Any]) -> tuple[int, int]:

@@ -8,9 +8,7 @@ from typing import Any, Final
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
-from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import PermissionDenied
-from django.forms import modelform_factory
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.utils import timezone
@@ -21,93 +19,23 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app import registry
 from queue_app.admin.columns import column, permission
-from queue_app.admin.forms import ReasonForm
 from queue_app.admin.mixins import page
 from queue_app.admin.pausing import PausingAdmin
-from queue_app.core.masking import unmask
-from queue_app.core.recurrence import Recurrence
+from queue_app.admin.schedule_forms import CHANGED, PAYLOAD, BackfillForm, ScheduleForm, preview
 from queue_app.dashboard import labels
 from queue_app.dashboard import schedules as pages
-from queue_app.displayed_payload import displayed_payload
-from queue_app.exceptions import InvalidTaskData
+from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import MaintenanceJob, Operation, Schedule
-from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.columns import NAME_LENGTH
-from queue_app.services.enqueue.validate import check_text
 from queue_app.services.operations.backfill import preview_backfill, start_backfill
-from queue_app.services.operations.request import MAX_RATE, MIN_RATE, Options
+from queue_app.services.operations.request import Options
 from queue_app.services.schedules import edit
 from queue_app.services.schedules.history import failures_in_a_row, last_success, recent
 from queue_app.services.schedules.run import run_schedule
 from queue_app.services.upkeep.maintenance import JOBS
 from queue_app.sql.database import atomic
 
-PAYLOAD: Final = ("args", "parameters")
 #: Schedules that the week shows.
 MAX_IN_WEEK: Final = 1000
-_SPLIT: Final = dict.fromkeys(("anchor", "starts_at", "ends_at"), forms.SplitDateTimeField)
-
-WhenForm = modelform_factory(
-    Schedule,
-    fields=[name for name in edit.WHEN if name != "jitter"],
-    field_classes=_SPLIT,
-    widgets=dict.fromkeys(_SPLIT, AdminSplitDateTime),
-)
-
-
-class ScheduleForm(ReasonForm):
-    """A schedule; what is left empty of the task's options is that of the registered task."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for name in ("queue", "priority", "weight"):
-            if name in self.fields:
-                self.fields[name].required = False
-        if self.instance.pk is None:
-            self.initial.setdefault("zone", timezone.get_default_timezone_name())
-            self.initial["priority"] = self.initial["weight"] = None
-        elif "parameters" in self.fields:
-            _secrets, shown_args, parameters = displayed_payload(self.instance.task_type, self.instance)
-            self.shown = {"args": shown_args, "parameters": parameters}
-            self.initial.update(self.shown)
-        if "task_type" in self.fields:
-            self.fields["task_type"].widget.attrs["list"] = "tq-task-types"
-
-    def clean(self) -> dict[str, Any]:
-        """Check the schedule as the service does, so that the form can show what is wrong."""
-        values: dict[str, Any] = super().clean() or {}
-        if self.errors:
-            return values
-        given = {name: values[name] for name in edit.FIELDS if name in values}
-        now = edit.from_json(edit.values_of(self.instance)) if self.instance.pk else {}
-        try:
-            if "name" in values:
-                check_text(values["name"], "name", NAME_LENGTH)
-            for name in PAYLOAD if self.instance.pk else ():
-                if name in given:
-                    given[name] = unmask(given[name], self.shown[name], now[name], name)
-            empty = {name for name in edit.TASK_OPTIONS if given.get(name) in (None, "", [])}
-            known = {name: value for name, value in (now | given).items() if name not in empty}
-            filled = edit.with_options(known)
-            edit.check_values(filled, is_new=not self.instance.pk or any(now[n] != filled[n] for n in edit.WHEN))
-        except InvalidTaskData as error:
-            self.add_error(error.field if error.field in self.fields else None, error.message)
-            return values
-        return values | {name: filled[name] for name in given if name in filled}
-
-
-class BackfillForm(forms.Form):
-    """The range to fill, how fast, and why."""
-
-    start = forms.SplitDateTimeField(label=_lazy("From"), widget=AdminSplitDateTime)
-    end = forms.SplitDateTimeField(label=_lazy("Until, not included"), widget=AdminSplitDateTime)
-    rate = forms.FloatField(
-        label=_lazy("Tasks per second"), required=False, min_value=MIN_RATE, max_value=MAX_RATE,
-        help_text=_lazy("Empty: as fast as possible."),
-    )  # fmt: skip
-    reason = forms.CharField(
-        label=_lazy("Reason"), required=False, max_length=REASON_LENGTH, widget=forms.TextInput({"class": "vTextField"})
-    )
 
 
 @admin.register(Schedule)
@@ -139,11 +67,11 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
                 "classes": ("collapse",),
             },
         ),
-        (None, {"fields": ("notes", "reason")}),
+        (None, {"fields": ("notes", "reason", "version")}),
     )  # fmt: skip
     fixed_fields = ("name",)
     form = ScheduleForm
-    list_display = ("named", "state", "coming", "outcomes", "lateness", "overlap")
+    list_display = ("named", "state", "coming", "outcomes", "lateness", "overlap", "run_now")
     list_display_links = ("named",)
     list_filter = ("paused", "overlap", "catch_up")
     list_per_page = 50
@@ -165,6 +93,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         found = recent(schedules)
         for schedule in schedules:
             schedule.recent = found[schedule.pk]
+            schedule.may_run = self.has_run_permission(request)
 
     @admin.display(description=_lazy("name"), ordering="name")
     def named(self, schedule: Schedule) -> SafeString:
@@ -179,6 +108,17 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         if schedule.paused:
             return "-"
         return labels.ago(schedule.due_at, timezone.now()) if schedule.due_at else _("ended")
+
+    @admin.display(description=_lazy("run"))
+    def run_now(self, schedule: Schedule) -> SafeString | str:
+        """Return a button that runs the schedule; it sends the form of the list, with its reason."""
+        if not schedule.may_run:  # type: ignore[attr-defined]
+            return "-"
+        return format_html(
+            '<button type="submit" class="button tq-small" name="next" value="list" formmethod="post" formaction="{}"'
+            ' aria-label="{}">{}</button>',
+            self.url_of("run", quote(schedule.pk)), _("Run %(name)s now") % {"name": schedule.name}, _("Run now"),
+        )  # fmt: skip
 
     # -- the form ------------------------------------------------------------------
 
@@ -202,13 +142,24 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         """Let the services store the schedule."""
         values = {name: form.cleaned_data[name] for name in edit.FIELDS if name in form.cleaned_data}
         if change:
-            edit.update_schedule(obj.name, {name: values[name] for name in form.changed_data if name in values})
+            changes = {name: values[name] for name in form.changed_data if name in values}
+            edit.update_schedule(obj.name, changes, version=form.cleaned_data["version"])
         else:
             obj.pk = edit.create_schedule(obj.name, {n: v for n, v in values.items() if v is not None}).pk
 
+    def changeform_view(
+        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Refuse an edit of a schedule that another edit reached first."""
+        try:
+            return super().changeform_view(request, object_id, form_url, extra_context)
+        except ChangedMeanwhile:
+            self.message_user(request, CHANGED, messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002 - Django's signature
         """Leave parameters out of the history, whose readers may not be allowed to read them."""
-        form.changed_data = [name for name in form.changed_data if name not in PAYLOAD]
+        form.changed_data = [name for name in form.changed_data if name not in {*PAYLOAD, "version"}]
         return super().construct_change_message(request, form, formsets, add)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
@@ -262,7 +213,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         """Return the next ticks of a posted form, in words and as a list."""
         if not (self.has_add_permission(request) or self.has_change_permission(request)):
             raise PermissionDenied
-        context = _preview(request.POST)
+        context = preview(request.POST)
         if request.headers.get("X-Requested-With") == "fetch":
             return render(request, "admin/queue_app/schedule/includes/preview.html", context)
         return self.own_page(request, "schedule/preview.html", _("The next ten ticks"), **context)
@@ -337,23 +288,3 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         found = Schedule.objects.filter(due_at__isnull=False)[:MAX_IN_WEEK]
         week = pages.week(found, timezone.now())
         return self.own_page(request, "schedule/week.html", _("The week ahead"), week=week)
-
-
-def _preview(data: Mapping[str, Any]) -> dict[str, Any]:
-    form = WhenForm(data)
-    form.full_clean()
-    values = form.cleaned_data
-    try:
-        recurrence = Recurrence(
-            cron=values.get("cron") or "",
-            every=values.get("every"),
-            anchor=values.get("anchor"),
-            instants=tuple(edit.times(values.get("instants") or [])),
-            zone=values.get("zone") or "",
-            starts_at=values.get("starts_at"),
-            ends_at=values.get("ends_at"),
-        )
-        recurrence.check()
-    except InvalidTaskData as error:
-        return {"problem": error.message}
-    return {"words": recurrence.words, "coming": pages.coming(recurrence, timezone.now())}

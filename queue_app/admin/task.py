@@ -18,7 +18,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.approvals import ApprovalMixin
-from queue_app.admin.bulk import PRIORITY_ACTIONS
 from queue_app.admin.columns import column, two_lines
 from queue_app.admin.filters import (
     SORTED,
@@ -69,7 +68,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
 
     changelist_class = TaskChangeList
     empty_text = _lazy("No task yet. Code enqueues tasks with .enqueue(), other programs with the API.")
-    actions = ("cancel_selected", "retry_selected", "run_now_selected", *PRIORITY_ACTIONS)
+    actions = ("cancel_selected", "retry_selected", "run_now_selected", "reprioritise_selected")
     exact_lookups = ("user", "worker_id", "concurrency_key", "workflow_id")
     list_display = ("short_id", "type", "state", "band", "when", "where")
     list_display_links = ("short_id",)
@@ -170,6 +169,8 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
             "may_view_workers": request.user.has_perm("queue_app.view_worker"),
             "may_view_queues": request.user.has_perm("queue_app.view_queue"),
             "may_view_letters": request.user.has_perm("queue_app.view_deadletter"),
+            "may_replay_letter": request.user.has_perm("queue_app.replay_deadletter"),
+            "may_discard_letter": request.user.has_perm("queue_app.discard_deadletter"),
         }
 
     @page("suggest/", "suggest")

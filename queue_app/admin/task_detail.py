@@ -6,8 +6,10 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from queue_app import registry
 from queue_app.admin.task_timeline import bar, spans, timeline
 from queue_app.core.redaction import redact, redact_value
+from queue_app.core.signatures import taken_by
 from queue_app.core.states import WAITING
 from queue_app.dashboard import labels
 from queue_app.displayed_payload import displayed_payload
@@ -33,7 +35,7 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
         progress, logs = progress_and_logs(task, secrets)
         detail |= {
             "parameters": pretty(parameters) if parameters else "",
-            "args": pretty(args) if args else "",
+            "args": pretty(_with_names(task.task_type, args)) if args else "",
             "metadata": pretty(redact_value(payload.metadata, secrets)) if payload and payload.metadata else "",
             "result": pretty(redact_value(result.value, secrets)) if result else None,
             "progress": progress,
@@ -81,6 +83,14 @@ def _steps_and_signals(task: Task, secrets: frozenset[str], *, may_view_payload:
     for sent in signals:
         sent.payload = redact_value(sent.payload, secrets) if may_view_payload else None
     return {"steps": steps, "signals": signals, "awaited": next((one for one in steps if one.done_at is None), None)}
+
+
+def _with_names(task_type: str, args: Any) -> Any:
+    """Return positional arguments by the names of the function's parameters, if this process knows the function."""
+    task = registry.known(task_type)
+    taken = taken_by(task.func, takes_context=task.takes_context) if task and isinstance(args, list) else None
+    names = list(taken.signature.parameters)[: len(args)] if taken else []
+    return dict(zip(names, args, strict=True)) if names and len(names) == len(args) else args
 
 
 def pretty(value: Any) -> str:

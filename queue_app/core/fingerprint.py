@@ -40,6 +40,11 @@ def own_frames(traceback: str) -> list[str]:
     return list(_own(traceback[-64_000:]))[-MAX_FRAMES:]
 
 
+def is_own(file: str) -> bool:
+    """Return whether a file is the project's own code."""
+    return not _OTHERS.search(file.replace("\\", "/"))
+
+
 def _own(traceback: str) -> Iterator[str]:
     for frame in _FRAME.finditer(traceback):
         file = frame["file"].replace("\\", "/")

@@ -16,6 +16,7 @@ from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
 from queue_app.dashboard.reasons import overview_context
 from queue_app.dashboard.sections import Section, sections
+from queue_app.dashboard.tracebacks import traceback_html
 from queue_app.services.read.stats import QueueSummary
 
 register = template.Library()
@@ -43,6 +44,7 @@ register.filter("tq_short", labels.short_id)
 register.filter("tq_spaces", lambda text: str(text).replace("_", " "))
 register.filter("tq_times", lambda text: labels.with_times(str(text)))
 register.filter("tq_words", lambda text: text.split())
+register.filter("tq_traceback", lambda text: traceback_html(str(text)))
 register.filter("tq_type", labels.type_label)
 register.simple_tag(labels.sparkline, name="tq_spark")
 

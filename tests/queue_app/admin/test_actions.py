@@ -78,7 +78,7 @@ def test_who_may_cancel(role, how, client_of, make_task):
 def test_who_may_reprioritise(role, how, client_of, make_task):
     client, task = client_of(role), make_task()
     if how == "bulk":
-        select(client, TASKS, "set_priority_critical", [task])
+        select(client, TASKS, "reprioritise_selected", [task], priority="critical")
     else:
         status = client.post(f"{TASKS}{task.pk}/priority/", {"priority": "critical"}).status_code
         assert status == (302 if role in {"superuser", "reprioritiser", "anonymous"} else 403)
@@ -105,7 +105,7 @@ def test_buttons_and_actions_need_their_permission(role, client_of, make_task):
     page = client.get(f"{TASKS}{task.pk}/change/").content.decode()
     menu = client.get(TASKS).content.decode()
     assert ("Cancel task" in page) == ("cancel_selected" in menu) == (role in {"canceller", "superuser"})
-    assert ("Change priority" in page) == ("set_priority_low" in menu) == (role in {"reprioritiser", "superuser"})
+    assert ("Change priority" in page) == ("reprioritise_selected" in menu) == (role in {"reprioritiser", "superuser"})
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_reprioritise_selected(staff, committed, make_task, run_task, end_task):
     first, second, running = make_task(), make_task(), run_task(make_task())
     assert position(second) == 2
     with committed():
-        response = select(staff, TASKS, "set_priority_high", [second, running])
+        response = select(staff, TASKS, "reprioritise_selected", [second, running], priority="high")
     second.refresh_from_db()
     running.refresh_from_db()
     assert (second.priority, running.priority) == (Band.HIGH, Band.NORMAL)
@@ -177,10 +177,21 @@ def test_reprioritise_selected(staff, committed, make_task, run_task, end_task):
     assert entry.user.get_username() == "superuser"
 
 
+def test_the_page_asks_for_the_priority(staff, make_task):
+    task = make_task()
+    ask = {"action": "reprioritise_selected", "index": "0", "_selected_action": [str(task.pk)]}
+    assert '<select name="priority"' in staff.post(TASKS, ask).content.decode()
+    for wrong in ({}, {"priority": "urgent"}):
+        response = staff.post(TASKS, ask | {"confirmed": "yes"} | wrong)
+        assert "Choose a priority. Nothing was changed." in messages_of(response)
+    task.refresh_from_db()
+    assert task.band is Band.NORMAL
+
+
 def test_every_band_can_be_chosen(staff, make_task):
     task = make_task()
     for band in Band:
-        select(staff, TASKS, f"set_priority_{band.label}", [task])
+        select(staff, TASKS, "reprioritise_selected", [task], priority=band.label)
         task.refresh_from_db()
         assert task.band is band
 
@@ -232,7 +243,7 @@ def test_a_large_selection_becomes_a_background_operation(staff, make_task, monk
 
 def test_a_selection_is_an_operation_that_ends_at_once(staff, make_task):
     tasks = [make_task(), make_task()]
-    select(staff, TASKS, "set_priority_high", tasks, reason="sale")
+    select(staff, TASKS, "reprioritise_selected", tasks, reason="sale", priority="high")
     operation = Operation.objects.get()
     assert (operation.state, operation.changed, operation.by, operation.reason) == ("done", 2, "superuser", "sale")
     entry = AuditEntry.objects.get()
@@ -305,7 +316,7 @@ def test_buttons_of_an_unknown_task(staff):
 def test_actions_work_while_redis_is_down(staff, committed, make_task, redis_down):
     task = make_task()
     with committed():
-        select(staff, TASKS, "set_priority_high", [task])
+        select(staff, TASKS, "reprioritise_selected", [task], priority="high")
     with committed():
         staff.post(f"{TASKS}{task.pk}/cancel/")
     task.refresh_from_db()

@@ -148,10 +148,10 @@ def test_an_action_on_many_leaves_a_record(model, action, staff, stage):
         "operation": stage.replay,
         "schedule": stage.paused if action == "resume_selected" else stage.schedule,
     }
-    if action == "set_priority_normal":
+    if action == "reprioritise_selected":
         Task.objects.filter(pk=stage.waiting.pk).update(priority=0)
     data = {"action": action, "index": "0", "_selected_action": [str(targets[model].pk)], "confirmed": "yes"}
-    staff.post(f"{ADMIN}{model}/", data)
+    staff.post(f"{ADMIN}{model}/", data | {"priority": "normal"})
     assert AuditEntry.objects.count() == 1
     assert LogEntry.objects.count() == 1
 

@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from queue_app.models import AuditEntry, MaintenanceJob, Operation, Schedule, ScheduleTick, Task
-from queue_app.services.schedules.edit import create_schedule
+from queue_app.services.schedules.edit import create_schedule, version_of
 from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.maintenance import run_overdue
 from tests.support.factories import StaffFactory
@@ -93,7 +93,8 @@ def test_change(admin, schedule):
     assert "Every minute" in text(page)
     data = FORM | {"cron": "", "every": "3600", "zone": "UTC", "queue": "default", "priority": "3", "weight": "1"}
     del data["name"]
-    response = admin.post(url("change", schedule.pk), data | {"reason": "Too often."}, follow=True)
+    data |= {"reason": "Too often.", "version": version_of(schedule)}
+    response = admin.post(url("change", schedule.pk), data, follow=True)
     assert response.status_code == 200
     schedule.refresh_from_db()
     assert (schedule.every, schedule.priority) == (3600, 3)
@@ -106,7 +107,9 @@ def test_parameters_are_hidden_from_those_who_may_not_read_them(schedule):
     changer = log_in("view_schedule", "change_schedule")
     assert "canary-7" not in text(changer.get(url("change", schedule.pk)))
     data = {name: value for name, value in FORM.items() if name not in {"name", "args", "parameters"}}
-    changer.post(url("change", schedule.pk), data | {"cron": "", "every": "120"})
+    schedule.refresh_from_db()
+    data |= {"cron": "", "every": "120", "version": version_of(schedule)}
+    changer.post(url("change", schedule.pk), data)
     schedule.refresh_from_db()
     assert (schedule.every, schedule.args) == (120, ["canary-7"])
 
