@@ -140,6 +140,8 @@ def read_address(data: Mapping[str, str], now: datetime, *, may_view_payload: bo
     Raises ``NotAllowed``, ``Ambiguous``, and ``ValueError`` or ``KeyError`` for invalid values.
     """
     found, _notes = read_term(data.get("q", ""), may_view_payload=may_view_payload)
+    if unknown := {name.removesuffix("__exact") for name in data} - {*_NARROW, *_PLACE}:
+        raise ValueError(_("An action on all that match knows no filter by %(name)s.") % {"name": min(unknown)})
     for name, narrow in _NARROW.items():
         if value := data.get(name):
             found = narrow(found, value, now)
@@ -150,6 +152,8 @@ def _waiting(found: TaskFilter, code: str, _now: datetime) -> TaskFilter:
     return replace(found, kinds=waiting_for(code).kinds, statuses=found.statuses or [Status.QUEUED])
 
 
+#: Parameters of the address that do not change which tasks the list contains.
+_PLACE: Final = ("q", "p", "o", "e", "sort", "all", "_changelist_filters", "_facets", "_popup", "_to_field")
 #: Parameter of the address -> the filter narrowed by its value, in this order.
 _NARROW: Final[Mapping[str, Callable[[TaskFilter, str, datetime], TaskFilter]]] = {
     "status": lambda found, name, _: replace(found, statuses=statuses_of(name)),
@@ -159,6 +163,7 @@ _NARROW: Final[Mapping[str, Callable[[TaskFilter, str, datetime], TaskFilter]]] 
     "user": lambda found, name, _: replace(found, user=name),
     "concurrency_key": lambda found, name, _: replace(found, concurrency_key=name),
     "worker_id": lambda found, text, _: replace(found, worker_id=uuid.UUID(text)),
+    "workflow_id": lambda found, text, _: replace(found, workflow_id=uuid.UUID(text)),
     "since": lambda found, name, now: replace(found, created_after=now - SINCE[name]),
     "schedule": lambda found, name, _: replace(found, schedule=name),
     "error_class": lambda found, name, _: replace(found, error_class=name),

@@ -55,7 +55,7 @@ def _plain(value: Any) -> str:
 def _restore(name: str, value: Any) -> Any:
     if name == "ids":
         return [uuid.UUID(text) for text in value]
-    if name == "worker_id":
+    if name in ("worker_id", "workflow_id"):
         return uuid.UUID(value)
     if name in ("bands", "effective_bands"):
         return [Band(number) for number in value]
@@ -82,6 +82,7 @@ class TaskFilter(StoredFilter):
     user: str | None = None
     worker_id: uuid.UUID | None = None
     concurrency_key: str | None = None
+    workflow_id: uuid.UUID | None = None
     capabilities: Sequence[str] = ()  # the task requires all of them
     created_after: datetime | None = None
     created_before: datetime | None = None
@@ -170,6 +171,7 @@ def _plain_conditions(wanted: TaskFilter) -> Iterator[Q]:
         ("user", wanted.user),
         ("worker_id", wanted.worker_id),
         ("concurrency_key", wanted.concurrency_key),
+        ("workflow_id", wanted.workflow_id),
     ):
         if value is not None:
             yield Q(**{column: value})

@@ -3,7 +3,9 @@
 from datetime import timedelta
 
 import pytest
+from django.contrib import admin
 from django.db import connection
+from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -15,6 +17,7 @@ from queue_app.services.schedules.edit import create_schedule
 from tests.support.factories import AttemptFactory, DeadLetterFactory, TaskFactory, WorkerFactory, move
 from tests.workers import chores
 
+NOBODY = "00000000-0000-7000-8000-000000000000"
 LIST = "/admin/queue_app/task/"
 LETTERS = "/admin/queue_app/deadletter/"
 
@@ -131,6 +134,22 @@ def test_filters(staff, shop, make_task, run_task):
     assert found_by(staff, {"wait": "paused"}) == set()
     for bad in ({"wait": "no"}, {"sort": "no"}, {"worker_id": "no"}):
         assert staff.get(LIST, bad).status_code == 302
+
+
+def test_no_action_on_all_that_match_ignores_a_filter(staff, make_task):
+    """The list's filters and those of the action are the same: else it would reach tasks that nobody saw."""
+    task, data = make_task(), {"action": "cancel_selected", "select_across": "1", "index": "0", "confirmed": "yes"}
+    page = admin.site._registry[Task]
+    request = RequestFactory().get("/")
+    names = {getattr(each, "parameter_name", each) for each in page.get_list_filter(request)}
+    for name in names | set(page.exact_lookups):
+        value = {"worker_id": NOBODY, "workflow_id": NOBODY, "status": "executing", "sort": "oldest"}.get(name)
+        value = value or {"priority": "low", "wait": "paused", "since": "15m", "ended": "1m"}.get(name, "no-such")
+        if name in {"sort", "since"}:
+            continue  # these leave the task in the list
+        staff.post(f"{LIST}?{name}={value}", data | {"_selected_action": [str(task.pk)]})
+        task.refresh_from_db()
+        assert task.status == Status.QUEUED, name
 
 
 def test_orders(staff):
