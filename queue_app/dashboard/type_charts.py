@@ -57,7 +57,7 @@ def timeline(rows: Sequence[TaskStats], kind: StatsKind) -> SafeString:
     bad = format_html_join("", _BAR, [part for failed, part in parts if failed])
     words = _("Ended tasks of the last %(days)d days") % {"days": DAYS}
     return format_html(
-        '<svg class="tq-bars" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
+        '<svg class="tq-histogram" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
         '<g class="tq-piece-done">{}</g><g class="tq-piece-failed">{}</g></svg>',
         _WIDTH, _HEIGHT, words, done, bad,
     )  # fmt: skip
@@ -88,7 +88,7 @@ def _when(value: datetime) -> str:
 
 def _svg(words: str, name: str, bars: Sequence[tuple[str, str, str, str, str]]) -> SafeString:
     return format_html(
-        '<svg class="tq-bars" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
+        '<svg class="tq-histogram" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
         '<g class="{}">{}</g></svg>',
         _WIDTH, _HEIGHT, words, name, format_html_join("", _BAR, bars),
     )  # fmt: skip

@@ -59,7 +59,7 @@ def test_the_page_of_a_type(staff, make_task, end_task, make_worker):
     Limit.objects.create(scope="type", name="shop.tasks.send_mail", max_concurrent=3)
     stats("shop.tasks.send_mail", versions={"1.9": 10})
     page = text_of(staff.get(f"{LIST}type/shop.tasks.send_mail/"))
-    for part in ("no route to host", "shop.NoRoute", "at most 3 at once", "1.9", "worker-1", str(task.pk), "tq-bars"):
+    for part in ("no route to host", "shop.NoRoute", "at most 3 at once", "1.9", "worker-1", str(task.pk), "tq-histog"):
         assert part in page
     assert "Set one" in text_of(staff.get(f"{LIST}type/shop.tasks.unknown/"))
 
