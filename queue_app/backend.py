@@ -25,7 +25,7 @@ from queue_app import codecs, conf, registry
 from queue_app.core.ids import Id, as_texts, parse_id
 from queue_app.core.records import Enqueued, NewTask, TaskSpec
 from queue_app.core.signatures import check_arguments, check_calls
-from queue_app.exceptions import InvalidTaskData, UnserializableParameters
+from queue_app.exceptions import InvalidTaskData, UnserializableParameters, suggestion
 from queue_app.registry import AnyTask
 from queue_app.result_actions import ResultActions
 from queue_app.results import load_result, new_result
@@ -64,8 +64,9 @@ class TaskQueueBackend(ResultActions, BaseTaskBackend):
         """Raise ``InvalidTask`` for a task that this backend cannot take; called when it is made and enqueued."""
         _check_options(task)
         if self.queues and task.queue_name not in self.queues:
+            meant = suggestion(task.queue_name, self.queues)
             raise InvalidTask(
-                f"TASKS[{self.alias!r}] does not allow the queue {task.queue_name!r}: add it to QUEUES"
+                f"TASKS[{self.alias!r}] does not allow the queue {task.queue_name!r}.{meant} Add it to QUEUES"
                 f' ({", ".join(sorted(self.queues))}), or set "QUEUES": [] to allow every name.'
             )
         super().validate_task(task)

@@ -154,6 +154,8 @@ class TaskQueueSettings:
     task_modules: list[str] = field(default_factory=lambda: ["tasks"])  # modules of installed apps that define tasks
     sensitive: list[str] = field(default_factory=list)  # names of parameters whose values are masked for all tasks
     codecs: list[str] = field(default_factory=list)  # names of ready codecs, and dotted paths of more, for arguments
+    queues: list[str] = field(default_factory=list)  # names of the project's queues; others are taken for typing errors
+    strict_queues: bool = False  # refuse a queue that neither QUEUES nor a row names, instead of a warning
     hooks: list[str] = field(default_factory=list)  # dotted paths of hooks around every enqueue and run, in order
     payload: PayloadLimits = field(default_factory=PayloadLimits)
     worker: WorkerSettings = field(default_factory=WorkerSettings)

@@ -16,7 +16,8 @@ def near_matches(name: str, known: Iterable[str]) -> list[str]:
     return get_close_matches(name, list(known), n=3, cutoff=0.5)
 
 
-def _suggest(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return a question that names similar known names, after a space; empty without one."""
     matches = near_matches(name, known)
     return f" Did you mean {' or '.join(repr(match) for match in matches)}?" if matches else ""
 
@@ -64,16 +65,17 @@ class UnknownTaskType(InvalidTaskData, code="unknown_task_type"):
 
     def __init__(self, task_type: str, known: Iterable[str]) -> None:
         known = sorted(known)
-        super().__init__("task_type", f"No task is registered as {task_type!r}.{_suggest(task_type, known)}")
+        super().__init__("task_type", f"No task is registered as {task_type!r}.{suggestion(task_type, known)}")
         self.near_matches = near_matches(task_type, known)
 
 
 class UnknownQueue(InvalidTaskData, code="unknown_queue"):
     """The queue does not exist."""
 
-    def __init__(self, queue: str, known: Iterable[str]) -> None:
+    def __init__(self, queue: str, known: Iterable[str], why: str = "") -> None:
         known = sorted(known)
-        super().__init__("queue", f"There is no queue {queue!r}.{_suggest(queue, known)}")
+        text = f"There is no queue {queue!r}. {why}".strip()
+        super().__init__("queue", f"{text}{suggestion(queue, known)}")
         self.near_matches = near_matches(queue, known)
 
 

@@ -13,6 +13,7 @@ from queue_app.core.records import ClaimedTask, Outcome
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import MAX_CLAIM, Profile
 from queue_app.registry import AnyTask
+from queue_app.services.repair.workers import queues_except
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.in_flight import InFlight
 from queue_app.workers.options import WorkerOptions
@@ -226,11 +227,13 @@ class TaskDiscovery:
             return False
         self.requested = False
         found = [name for name in sorted(self._transport.unserved_types(self.profile)) if self._import(name)]
+        before, now = self.profile, self._make_profile() if found or self._options.excluded else self.profile
+        if now != before:
+            self.profile = now
+            self._transport.change_profile(self._worker_id, before, now)
         if found:
-            before, self.profile = self.profile, self._make_profile()
-            self._transport.change_profile(self._worker_id, before, self.profile)
             logger.info("worker %s discovered the task types %s", self._options.name, ", ".join(found))
-        return bool(found)
+        return now != before
 
     def _import(self, task_type: str) -> bool:
         if task_type in self._broken or task_type in self.refused:
@@ -246,7 +249,9 @@ class TaskDiscovery:
         types = registry.known_types()
         self.refused = [name for name in types if not self._can_run(registry.get(name))]
         served = [name for name in types if name not in self.refused]
-        return Profile.of(self._options.queues, served, self._options.capabilities, self._options.concurrency)
+        options = self._options
+        queues = queues_except(options.excluded) if options.excluded else options.queues
+        return Profile.of(queues, served, options.capabilities, options.concurrency)
 
 
 class Prefetch:

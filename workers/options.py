@@ -36,6 +36,7 @@ class WorkerOptions:
     """Options of one worker process. Raises ``InvalidTaskData`` for values out of range."""
 
     queues: tuple[str, ...] = ()  # empty: all queues
+    excluded: tuple[str, ...] = ()  # queues that it does not serve, if it serves all others
     capabilities: tuple[str, ...] = ()
     concurrency: int = 5
     name: str = field(default_factory=default_name)
@@ -50,6 +51,9 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "queues", tuple(sorted({check_queue_name(name) for name in self.queues})))
+        object.__setattr__(self, "excluded", tuple(sorted({check_queue_name(name) for name in self.excluded})))
+        if self.queues and self.excluded:
+            raise InvalidTaskData("exclude-queues", "exclude-queues serves all other queues; leave --queues out.")
         object.__setattr__(self, "capabilities", check_capabilities(self.capabilities))
         _check_range("concurrency", self.concurrency, 1, MAX_CONCURRENCY)
         if self.max_tasks is not None:

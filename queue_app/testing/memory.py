@@ -84,11 +84,11 @@ class MemoryBackend(BaseTaskBackend):
             if (first.task.func, first.args, first.kwargs) != (task.func, *texts):
                 raise IdempotencyConflict(f"The idempotency key {key!r} was used for another task or other parameters.")
             return self._result(first)
+        metadata = metadata_of(task, *texts)
         claim = claim_of(task, *texts)
         if claim is not None and (stands := claim.standing(self.calls)) is not None:
-            claim.repeat(stands, task, *texts)
+            claim.repeat(stands, task, *texts, metadata)
             return self._result(stands)
-        metadata = metadata_of(task, *texts)
         now, run_after = timezone.now(), task.run_after if claim is None else claim.run_after
         waits = run_after is not None and run_after > now
         call = StoredCall(

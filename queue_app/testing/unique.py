@@ -38,14 +38,14 @@ class Claim:
             and call.created_at > timezone.now() - timedelta(seconds=within)
         )
 
-    def repeat(self, call: StoredCall, task: AnyTask, args: str, kwargs: str) -> None:
+    def repeat(self, call: StoredCall, task: AnyTask, args: str, kwargs: str, metadata: str | None) -> None:
         """Do to the task that stands what the rule says."""
         if self.rule.on_conflict == "raise":
             name = f"{registry.type_of(task)} is unique: {self.rule.words}."
             raise UniqueConflict(f"{name} The task {call.id} {predicate(call.status)}.", status=call.status)
         if not (self.rule.replaces and call.status in REPLACEABLE):
             return
-        call.args, call.kwargs = args, kwargs
+        call.args, call.kwargs, call.metadata = args, kwargs, metadata
         if self.rule.debounce is not None and self.run_after is not None:
             most = self.rule.seconds("max_wait")
             end = self.run_after if most is None else call.created_at + timedelta(seconds=most)

@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -37,6 +37,7 @@ class Command(ServerCommand):
         """Declare the options."""
         add = parser.add_argument
         add("--queues", default="", help="comma-separated names; default: all queues")
+        add("--exclude-queues", default="", help="serve all queues except these; not with --server")
         add("--capabilities", default="", help="comma-separated names that tasks may require")
         add("--concurrency", type=int, help="tasks at the same time in one process (default 5)")
         add("--processes", type=int, default=1, help="worker processes under a supervisor (default 1)")
@@ -86,8 +87,10 @@ class Command(ServerCommand):
         try:
             processes = check_processes(options["processes"])
             transport = _transport(options["server"], options["token"])
+            _check_excluded(options)
             worker_options = WorkerOptions(
                 queues=tuple(names(options["queues"])),
+                excluded=tuple(names(options["exclude_queues"])),
                 capabilities=tuple(names(options["capabilities"])),
                 concurrency=defaults.concurrency if options["concurrency"] is None else options["concurrency"],
                 name=options["name"] or default_name(),
@@ -120,8 +123,8 @@ class Command(ServerCommand):
         if options["verbosity"] == 1 and sys.stderr.isatty() and not options["json"]:
             facts["to see more"] = "-v 2 prints each task"
         console.announce(f"task queue {release()}, worker {worker_options.name}", facts)
-        if worker_options.queues and not options["server"]:
-            _warn_of_unknown(worker_options.queues)
+        if not options["server"]:
+            _warn_of_unknown([*worker_options.queues, *worker_options.excluded])
         if not options["server"]:
             report_eviction()
         try:
@@ -140,7 +143,7 @@ def _facts(options: Any, processes: int, server: str | None) -> dict[str, str]:
     types = registry.known_types()
     named = ", ".join(types[:NAMED]) + (f" and {len(types) - NAMED} more" if len(types) > NAMED else "")
     facts = {
-        "queues": ", ".join(options.queues) or "all",
+        "queues": ", ".join(options.queues) or _all_but(options.excluded),
         "slots": f"{slots} ({options.pool})",
         "capabilities": ", ".join(options.capabilities),
         "tasks": named or "none: write functions with @task in the module tasks of an installed app",
@@ -148,6 +151,15 @@ def _facts(options: Any, processes: int, server: str | None) -> dict[str, str]:
         "to stop": f"Ctrl-C or SIGTERM; running tasks have {options.grace_seconds:g} s to end",
     }
     return {name: value for name, value in facts.items() if value}
+
+
+def _check_excluded(options: Mapping[str, Any]) -> None:
+    if options["server"] and options["exclude_queues"]:
+        raise InvalidTaskData("exclude-queues", "exclude-queues needs the database; with --server use --queues.")
+
+
+def _all_but(excluded: Sequence[str]) -> str:
+    return f"all but {', '.join(excluded)}" if excluded else "all"
 
 
 def _warn_of_unknown(queues: Iterable[str]) -> None:

@@ -6,24 +6,28 @@ queued but not indexed, and the reconciler pushes them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
+from django.tasks.base import DEFAULT_TASK_QUEUE_NAME
+
 from queue_app import conf, tracing
 from queue_app.core.ids import uuid7s
 from queue_app.core.lanes import score
 from queue_app.core.records import Enqueued, Entry, NewTask, TaskRow, TaskSpec
-from queue_app.exceptions import IdempotencyConflict
+from queue_app.exceptions import IdempotencyConflict, UnknownQueue
 from queue_app.hooks import before_enqueue, hooks_of
+from queue_app.models import Queue
 from queue_app.services.enqueue.admission import Write, store_if_room, store_one_if_room
 from queue_app.services.enqueue.unique import store_unique
 from queue_app.services.enqueue.validate import check_call, check_payloads, check_task
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit
 from queue_app.sql import insert
-from queue_app.sql.database import atomic, clock, missing_tables_explained, once_more_after_deadlock
+from queue_app.sql.database import alias, atomic, clock, missing_tables_explained, once_more_after_deadlock
 from queue_app.sql.insert import LimitApplies
 from queue_app.sql.insert_many import STEP, insert_calls, insert_many, instants
 
@@ -32,6 +36,9 @@ type BeforePush = Callable[[Enqueued], object]
 
 #: Queues that are committed and known to this process. Only an unknown name costs a query.
 _known_queues: Final[set[QueueKey]] = set()
+#: Queues of which this process has warned.
+_undeclared: Final[set[str]] = set()
+_log = logging.getLogger("taskqueue")
 
 
 def enqueue(new: NewTask, *, outside: bool = False) -> Enqueued:
@@ -255,10 +262,26 @@ def ensure_queues(rows: Sequence[TaskRow]) -> set[QueueKey]:
     fresh = {(database, row.spec.queue) for row in rows} - _known_queues
     for _database, name in sorted(fresh):  # sorted, because two callers with the same new queues could deadlock
         with missing_tables_explained():
+            _check_declared(name)
             insert.ensure_queue(name)
     return fresh
+
+
+def _check_declared(name: str) -> None:
+    """Warn of a queue that the project does not declare, once per process, or raise ``UnknownQueue``."""
+    settings = conf.get()
+    if not settings.queues or name in settings.queues or name == DEFAULT_TASK_QUEUE_NAME:
+        return
+    error = UnknownQueue(name, settings.queues, why="It is not in TASKQUEUE QUEUES, and staff have not made it.")
+    if settings.strict_queues:
+        if not Queue.objects.using(alias()).filter(pk=name).exists():
+            raise error
+    elif name not in _undeclared:
+        _undeclared.add(name)
+        _log.warning("%s", error)
 
 
 def forget_known_queues() -> None:
     """Look every queue up again at its next use (tests empty the tables)."""
     _known_queues.clear()
+    _undeclared.clear()

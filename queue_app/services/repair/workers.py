@@ -1,20 +1,25 @@
 """The life of a worker process: register, heartbeat, leave."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from django.db.models.functions import Now
 
 from queue_app.core.wakeup import Call
 from queue_app.exceptions import InvalidTransition
 from queue_app.index import Index, Profile, get_index
-from queue_app.models import Worker
+from queue_app.models import Queue, Worker
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.notify.index import notify_index, on_commit
 from queue_app.services.repair.reap import mark_dead_locally, reap_orphans
 from queue_app.sql import workers as worker_rows
+from queue_app.sql.database import alias
+
+#: Stands for no queue in a profile; no queue can have this name.
+NO_QUEUE: Final = "(none)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,12 @@ def wait_for_wake(worker_id: uuid.UUID, seconds: float) -> Call | None:
 def unserved_types(profile: Profile) -> set[str]:
     """Return the task types that wait in the profile's queues but are not among its types."""
     return get_index().unserved_types(profile)
+
+
+def queues_except(excluded: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of all queues but some. If none is left, return a name that no queue has: empty means all."""
+    names = Queue.objects.using(alias()).exclude(name__in=excluded).order_by("name").values_list("name", flat=True)
+    return tuple(names) or (NO_QUEUE,)
 
 
 def change_profile(worker_id: uuid.UUID, before: Profile, after: Profile) -> None:
