@@ -6,12 +6,14 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.columns import permission
 from queue_app.admin.forms import read_json
 from queue_app.admin.mixins import QueueAppAdmin, page
+from queue_app.admin.task_detail import load_detail
 from queue_app.core.signals import MAX_TEXT, Fields
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskQueueError
@@ -79,6 +81,7 @@ class ApprovalMixin(QueueAppAdmin[Task]):
     """The page of the signal that a task waits for."""
 
     has_send_permission = permission("send_signal")
+    may_view_payload = permission("view_payload")
 
     @page("<uuid:pk>/signal/", "signal")
     def signal_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
@@ -96,6 +99,7 @@ class ApprovalMixin(QueueAppAdmin[Task]):
         return self.own_page(
             request, "task/signal.html", _("Send the signal %(name)s") % {"name": wanted.signal},
             original=task, form=form, awaited=wanted,
+            detail=load_detail(task, timezone.now(), may_view_payload=bool(self.may_view_payload(request))),
         )  # fmt: skip
 
     def _send(self, request: HttpRequest, task: Task, wanted: Awaited, form: SignalForm) -> bool:

@@ -9,7 +9,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from queue_app.core.promotion import rises
-from queue_app.core.states import Status
+from queue_app.core.states import WAITING, Status
 from queue_app.dashboard import labels
 from queue_app.models import PriorityPolicy, Task, TaskAttempt
 
@@ -57,8 +57,10 @@ def _events(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Itera
             _("%(error)s after %(time)s") % {"error": name, "time": after},
         )  # fmt: skip
     status = Status(task.status)
-    if task.run_after is not None and (status is Status.SCHEDULED or not attempts):
+    if task.run_after is not None and (status in {Status.BLOCKED, Status.SCHEDULED} or not attempts):
         kind = _("Retry due") if task.failures else _("Not before")
+        if status is Status.BLOCKED and task.attempt:
+            kind = _("End of the wait")
         yield Event(kind, task.run_after, "wait")
     if task.queued_at is not None:
         yield Event(_("Queued"), task.queued_at, "wait")
@@ -97,7 +99,8 @@ def spans(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> list[Sp
     status = Status(task.status)
     recorded = {row.attempt for row in attempts}
     end = task.finished_at or now
-    if task.started_at is not None and task.attempt not in recorded and task.started_at >= at:
+    is_started = status not in WAITING  # else its last attempt was suspended, and the end of that is not recorded
+    if is_started and task.started_at is not None and task.attempt not in recorded and task.started_at >= at:
         found.append(Span("wait", at, task.started_at))
         found.append(Span("done" if status is Status.COMPLETED else "run", task.started_at, end))
     elif task.finished_at is None:

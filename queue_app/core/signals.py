@@ -61,6 +61,16 @@ def _read_field(name: Any, given: Any) -> dict[str, Any]:
     return field
 
 
+def listed(fields: Fields) -> list[dict[str, Any]]:
+    """Return the fields as they are stored: as a list, because PostgreSQL does not keep the order of an object."""
+    return [{"name": name, **field} for name, field in fields.items()]
+
+
+def fields_of(stored: list[dict[str, Any]]) -> Fields:
+    """Return the fields of a stored list."""
+    return {field["name"]: {word: value for word, value in field.items() if word != "name"} for field in stored}
+
+
 def check_payload(fields: Fields | None, payload: Any) -> None:
     """Raise ``InvalidTaskData`` unless the payload has the declared fields; without a declaration, all fit."""
     if fields is None:

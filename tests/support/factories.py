@@ -14,6 +14,7 @@ from factory import LazyAttribute, LazyFunction, RelatedFactory, Sequence, post_
 from factory.django import DjangoModelFactory
 
 from queue_app.core.priorities import Band
+from queue_app.core.signals import listed
 from queue_app.core.states import TERMINAL, Status
 from queue_app.models import (
     DeadLetter,
@@ -190,12 +191,12 @@ class StaffFactory(DjangoModelFactory):
         self.user_permissions.set(found)
 
 
-def let_wait(task: Task, signal: str = "approved", **fields: Any) -> Task:
+def let_wait(task: Task, signal: str = "approved", *, schema: Any = None, **fields: Any) -> Task:
     """Let a task wait for a signal, as its first attempt does; ``fields`` are those of the step."""
     move(task, "executing")
     StepResult.objects.create(
         task=task, name=f"wait for {signal}", position=1, kind="signal", attempt=1, signal=signal,
-        stored_at=timezone.now(), **fields,
+        stored_at=timezone.now(), schema=schema and listed(schema), **fields,
     )  # fmt: skip
     Task.objects.filter(pk=task.pk).update(status="blocked", queued_at=None, run_after=fields.get("until"))
     return Task.objects.get(pk=task.pk)

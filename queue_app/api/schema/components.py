@@ -112,7 +112,7 @@ _ATTEMPT: Final = record(
     | {"message": maybe(TEXT), "traceback": maybe(TEXT), "trace_id": TEXT}
 )
 _PROGRESS: Final = {"attempt": COUNT, "fraction": NUMBER, "message": maybe(TEXT), "updated_at": TIME}
-_STEP: Final = columns(StepResult, representation.STEP.names) | {"schema": maybe(OBJECT), "value": ANYTHING}
+_STEP: Final = columns(StepResult, representation.STEP.names) | {"schema": maybe(listed(OBJECT)), "value": ANYTHING}
 _SIGNAL: Final = columns(Signal, representation.SIGNAL.names) | {"sent_by": maybe(TEXT), "payload": ANYTHING}
 _BANDS: Final = {
     "type": "object",

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 
 from queue_app.core.records import ClaimedTask
-from queue_app.core.signals import Fields
+from queue_app.core.signals import Fields, listed
 from queue_app.core.steps import Step
 from queue_app.exceptions import AttemptLost, StepRefused
 from queue_app.sql import signals
@@ -45,7 +45,7 @@ def await_signal(task: ClaimedTask, step: Step, schema: Fields | None) -> Step:
     """
     check_no_transaction(step.name)
     with atomic():
-        found = signals.take(task, step, None if schema is None else json.dumps(schema))
+        found = signals.take(task, step, None if schema is None else json.dumps(listed(schema)))
     if found is None:  # it was stored before, and the answer was lost
         found = next((one for one in rows.load(task.id) if one.name == step.name and one.is_done), None)
     if found is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from queue_app.core.ids import Id, parse_id
-from queue_app.core.signals import Fields
+from queue_app.core.signals import Fields, fields_of
 from queue_app.core.states import TERMINAL
 from queue_app.sql import signals as rows
 
@@ -23,7 +23,7 @@ class Awaited:
 def awaited(task: Id) -> Sequence[Awaited]:
     """Return the signals that a task waits for: at most one, as a task waits in one step."""
     return [
-        Awaited(name, until, None if schema is None else json.loads(schema))
+        Awaited(name, until, None if schema is None else fields_of(json.loads(schema)))
         for name, until, schema, status in rows.awaited(parse_id(task))
         if status not in TERMINAL
     ]

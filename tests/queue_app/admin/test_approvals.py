@@ -38,6 +38,7 @@ def test_the_task_page_says_what_it_waits_for_and_links_to_the_form(staff, waiti
 
 def test_the_form_has_the_declared_fields(staff, waiting):
     page = staff.get(page_of(waiting)).content.decode()
+    assert page.index("Pay it back?") < page.index("Amount") < page.index("Currency"), "in the declared order"
     for text in ("Pay it back?", "Amount", "The customer reads this.", '<option value="SEK">', "waits for the signal"):
         assert text in page
 
