@@ -17,7 +17,7 @@ from queue_app.workers.transport.base import OutcomesRefused, Transport
 logger = logging.getLogger("taskqueue")
 
 #: Maximum number of outcomes that are stored in one transaction with the claim of the next tasks.
-FEW = 32
+FEW = 100
 
 #: Errors of outcomes that can never be stored, however often the worker tries.
 REFUSED = (DataError, IntegrityError, OutcomesRefused)

@@ -94,6 +94,7 @@ for _, late in ipairs(found.late) do
   refresh_turn(profile, late[1], late[2], late[3])
   touch(profile, late[1], late[2])
 end
+if ARGV[6] then withdraw_slots(profile) end
 for lane in pairs(changed) do refresh_lane(lane) end
 for g in pairs(passed) do
   if rooms[g] <= 0 then refresh_gate(g) end
@@ -101,7 +102,6 @@ end
 for _, g in ipairs(found.closed) do refresh_gate(g) end
 for _, q in ipairs(found.outdated) do refresh_queue(profile, q) end
 refresh_touched()
-if ARGV[6] then withdraw_slots(profile) end
 
 local is_idle, is_fruitful = register_idle and free_slots > 0, #picks > 0
 if has_heavy then redis.call('ZREM', short_key(profile), worker) end

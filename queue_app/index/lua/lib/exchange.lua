@@ -3,13 +3,12 @@
 -- grants nothing unless all of them were still held. So their slots count as free in this claim, and never more tasks run
 -- than a cap allows. The old leases stay until the rows have ended; meanwhile no other claim sees room.
 
--- Shows the queues and gates of the exchanged leases, or hides them again, as their room says.
-local function refresh_exchanged(profile)
+-- Marks the queues and gates of the exchanged leases, so that `refresh_touched` shows or hides them as their room says.
+local function touch_exchanged(profile)
   for g in pairs(exchanged) do
     local q = string.match(g, '^q:(.*)$')
-    if q then refresh_queue(profile, q) elseif g ~= 'a' then refresh_gate(g) end
+    if q then touch(profile, q, '') elseif g ~= 'a' then refresh_gate(g) end
   end
-  refresh_touched()
 end
 
 -- Counts leases: arguments id, stamp, id, stamp, ... from the given one on. A lease that is another by now has no slot to give.
@@ -24,12 +23,12 @@ local function offer_slots(profile, from)
       for _, g in ipairs(gates_of(address)) do exchanged[g] = (exchanged[g] or 0) + 1 end
     end
   end
-  refresh_exchanged(profile)
+  touch_exchanged(profile)
+  refresh_touched()
 end
 
+-- From here on the exchanged leases count as any other.
 local function withdraw_slots(profile)
-  local offered = exchanged
+  touch_exchanged(profile)
   exchanged = {}
-  for g in pairs(offered) do exchanged[g] = 0 end
-  refresh_exchanged(profile)
 end

@@ -14,7 +14,7 @@ local function write_leases(leases)
   if is_new then redis.call('HDEL', LEASES, '') end
 end
 
--- Removes leases from the gates that they passed; returns the gates that were full. The caller frees the slot of the queue.
+-- Removes leases from the gates that they passed; returns the gates that were full and are not now. The caller frees the slot of the queue.
 -- `given` is the address to use for an incomplete lease whose address the index has lost.
 local function leave_gates(ids, given)
   if not has_gate_limits() then return {} end
@@ -27,7 +27,8 @@ local function leave_gates(ids, given)
   end
   for g, members in pairs(gone) do
     local n, cap = redis.call('SREM', held_key(g), unpack(members)), tonumber(gate_policy(g).cap or nil)
-    if n > 0 and cap and redis.call('SCARD', held_key(g)) + n >= cap then opened[g] = true end
+    local left = cap and redis.call('SCARD', held_key(g)) or 0
+    if n > 0 and cap and left < cap and left + n >= cap then opened[g] = true end
   end
   return opened
 end
