@@ -34,19 +34,7 @@ local stamp = whole(math.max(now_us(), within(generation[4], now_us() + FAR_US) 
 local reply, leases, changed, passed = { 'ready', generation[1], stamp, '' }, {}, {}, {}
 redis.call('ZREM', idle_key(profile), worker)
 redis.call('DEL', wake_key(worker))
-for lane, ids in pairs(found.stale) do
-  for i = 1, #ids, 1000 do redis.call('ZREM', lane_key(lane), unpack(ids, i, math.min(i + 999, #ids))) end
-  changed[lane] = true
-end
-for lane, members in pairs(found.left) do
-  redis.call('ZREM', lane_key(lane), unpack(members))
-  changed[lane] = true
-end
-for lane, scores_and_members in pairs(found.opened) do
-  redis.call('ZADD', lane_key(lane), unpack(scores_and_members))
-  list_lane(lane)
-  changed[lane] = true
-end
+move_members(changed)
 local members_of_lanes, addresses = {}, {}
 for _, each in ipairs(picks) do
   local id, q, lane, member, address = unpack(each)

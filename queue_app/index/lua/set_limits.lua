@@ -13,7 +13,6 @@
 -- until the index is rebuilt.
 --! include refills
 --! include counting
-local AT_ONCE_LEASES = 500
 local g, exists = ARGV[1], ARGV[2] == '1'
 local kind, name = string.sub(g, 1, 1), string.sub(g, 3)
 local key = kind == 'a' and SETTINGS or kind == 'q' and queue_key(name) or limit_key(g)
@@ -56,30 +55,11 @@ end
 
 -- The set of a gate's leases exists only while the gate has limits.
 local set = kind == 'q' and 'u:' .. name or g
-local counts = kind ~= 'a' and redis.call('SISMEMBER', LIMITS, set) == 1
 local must_count = kind == 'q' and after.per_user ~= nil or kind ~= 'q' and kind ~= 'a' and exists
 local is_counting = redis.call('HEXISTS', key, 'counting') == 1
 if not changed and not is_counting then return { 0, '' } end
-if not must_count then redis.call('HDEL', key, 'counting') end
-local next_step = ''
-if must_count and (not counts or is_counting) then
-  redis.call('SADD', LIMITS, set)
-  redis.call('HSET', SETTINGS, 'gated', '1')
-  if is_counting or redis.call('HLEN', LEASES) > AT_ONCE_LEASES then
-    redis.call('HSET', key, 'counting', '1')
-    return { 0, 'count' }
-  end
-  forget_policies()
-  count_leases(redis.call('HGETALL', LEASES))
-elseif counts and not must_count then
-  redis.call('SREM', LIMITS, set)
-  forget_policies()
-  if redis.call('HLEN', LEASES) > AT_ONCE_LEASES then
-    next_step = 'forget'
-  else
-    count_leases(redis.call('HGETALL', LEASES))
-  end
-end
+local next_step = kind ~= 'a' and count_from_now(set, key, must_count, is_counting) or ''
+if next_step == 'count' then return { 0, next_step } end
 
 -- `since`: the instant (us) from which a rate has been known; before it the rate was unused.
 for _, field in ipairs(fields) do redis.call('HDEL', key, field) end

@@ -1,4 +1,4 @@
---! include cursors
+--! include lane_cursors
 -- The branches of a fair queue within a claim. A branch is one owner behind one gate, with the lanes of that owner there.
 --
 -- Lua creates the functions of a script in every call, so these are created only when a claim meets a fair queue.

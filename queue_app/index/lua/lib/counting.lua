@@ -1,4 +1,4 @@
---! include limits
+--! include rooms
 -- Counts leases (id, address, id, address, ...) at the gates that have limits, and deletes the counts of gates that have none.
 local function count_leases(all)
   local gone = {}
@@ -14,4 +14,22 @@ local function count_leases(all)
     end
   end
   for g in pairs(gone) do redis.call('DEL', held_key(g)) end
+end
+
+-- Begins or ceases to count the leases of a set of gates, in one step if there are few; returns what the caller must do next: 'count'
+-- them before the limits take effect, 'forget' them, or ''.
+local AT_ONCE_LEASES = 500
+local function count_from_now(set, key, must_count, is_counting)
+  local counts = redis.call('SISMEMBER', LIMITS, set) == 1
+  if not must_count then redis.call('HDEL', key, 'counting') end
+  if counts == must_count and not (must_count and is_counting) then return '' end
+  redis.call(must_count and 'SADD' or 'SREM', LIMITS, set)
+  if must_count then redis.call('HSET', SETTINGS, 'gated', '1') end
+  if is_counting and must_count or redis.call('HLEN', LEASES) > AT_ONCE_LEASES then
+    if must_count then redis.call('HSET', key, 'counting', '1') end
+    return must_count and 'count' or 'forget'
+  end
+  forget_policies()
+  count_leases(redis.call('HGETALL', LEASES))
+  return ''
 end
