@@ -34,6 +34,8 @@ HOLD_BACK_SECONDS = 2.0
 HOLD_BACK_FACTOR = 4
 #: Maximum time for which notifications wait for the thread that imports the client library of Redis.
 PATIENCE_SECONDS = 2.0
+#: Time in which the caller goes on before that thread begins: Python runs one of them at a time.
+HEAD_START_SECONDS = 0.02
 #: Maximum number of notifications that wait until a caller turns autocommit on again.
 MAX_MANUAL_HOOKS = 1000
 
@@ -99,13 +101,17 @@ class FirstNotifications:
         self._waiting.append((entries, events))
         if self._thread is None:
             self._since = time.monotonic()
-            self._thread = threading.Thread(target=self._send, name="taskqueue-first-notifications")
+            self._thread = threading.Thread(target=self._send_soon, name="taskqueue-first-notifications")
             try:
                 self._thread.start()
             except RuntimeError:  # the interpreter is about to exit, or the system has no room for a thread
                 self._send()
         elif is_loaded() or not self._thread.is_alive() or time.monotonic() > self._since + PATIENCE_SECONDS:
             self._send()  # the thread may have ended a moment ago; and some servers run no threads of Python
+
+    def _send_soon(self) -> None:
+        time.sleep(HEAD_START_SECONDS)
+        self._send()
 
     def _send(self) -> None:
         while self._waiting:
