@@ -56,6 +56,7 @@ def main() -> int:
         "steps",
         "shapes",
         "adaptive",
+        "simulate",
     )
     parser = argparse.ArgumentParser(prog="./dev bench")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(names)}; default: all")

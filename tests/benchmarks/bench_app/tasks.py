@@ -30,6 +30,12 @@ def ordinary(context: TaskContext, number: int, note: str) -> dict[str, object]:
     return {"number": number, "words": len(note.split())}
 
 
+@task
+def lasts(seconds: float) -> None:
+    """Take as long as it is told."""
+    time.sleep(seconds)
+
+
 _calls, _lock = 0, threading.Lock()
 
 

@@ -1,5 +1,7 @@
 """Steps of adaptive limits: measured from the rows, written as a row with its reason, in force from the next claim."""
 
+import threading
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -7,19 +9,23 @@ from django.core.exceptions import ValidationError
 from django.test import override_settings
 from django.utils import timezone
 
-from queue_app.core.records import Outcome, Throttling
+from queue_app.core.records import Outcome, TaskRef, Throttling
 from queue_app.index import get_index
-from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings
+from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings, Task
 from queue_app.services.control.adapt import adapt_limits
-from queue_app.services.control.queues import version_of
+from queue_app.services.control.queues import edit_queue, version_of
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify import events
+from queue_app.services.read.autoscale import autoscale
 from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.upkeep.maintenance import purge
+from queue_app.sql import adaptive as rows
 from queue_app.sql import snapshot
-from tests.support.engine import assert_index_agrees, done, failed, flush, index_away, put_many, take
+from queue_app.sql import watchdog as watchdog_rows
+from tests.support.engine import assert_index_agrees, at_once, done, failed, flush, index_away, put_many, take
 from tests.support.factories import AttemptFactory, TaskFactory
+from tests.support.yard import Yard
 
 LOADS = {"load": 0.0}
 
@@ -273,3 +279,55 @@ def test_a_parameter_tells_kinds_apart_and_its_values_are_not_kept(engine):
     state = LimitStep.objects.order_by("id").last().state
     assert sorted(state["baselines"].values()) == pytest.approx([0.2, 5.0], abs=0.05)
     assert "secret" not in str(state)
+
+
+# -- everything else sees the value in force ------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["everything", "queue", "type", "key"])
+def test_the_watchdog_takes_the_value_in_force_for_the_limit(engine, case):
+    """A task behind a full adaptive limit waits rightly, although the most is far away."""
+    scope, name, options = SCOPES[case]
+    yard = Yard()
+    worker = yard.hire(slots=10)
+    worker.holds = True
+    adaptive(scope, name, max_concurrent=400)
+    put_many(8, **options)
+    worker.work()
+    assert len(worker.held) == 2
+    assert watchdog_rows.startable() == []
+    yard.wait(60)
+    assert yard.kinds == []
+
+
+def test_autoscaling_asks_for_no_slot_that_the_value_forbids(engine):
+    put_many(50)
+    adaptive(min_concurrent=3)
+    assert autoscale(Queue.objects.get(pk="default"), slots=1, seconds=1).desired_slots <= 3
+
+
+def test_two_schedulers_and_an_edit_at_once_make_one_step(engine, monkeypatch):
+    """The row is locked: whoever comes second finds the step done, and an edit and a step follow each other."""
+    adaptive(min_concurrent=10)
+    Queue.objects.update(min_concurrent=2)
+    later(10)
+    finish([failed(task) for task in _running(engine)])
+    meeting, look = threading.Barrier(2), rows.look
+
+    def look_together(*args, **kwargs):
+        with suppress(threading.BrokenBarrierError):
+            meeting.wait(timeout=0.5)  # without the lock, both would be here at the same time
+        return look(*args, **kwargs)
+
+    monkeypatch.setattr(rows, "look", look_together)
+    at_once([adapt_limits, adapt_limits, lambda: edit_queue("default", {"max_concurrent": 8}, version=None, by="ada")])
+    queue = Queue.objects.get(pk="default")
+    assert queue.max_concurrent == 8
+    assert LimitStep.objects.order_by("id")[0].value == 10
+    assert LimitStep.objects.count() == 2, "one step, not two"
+    assert get_index().explain(TaskRef.of(Task.objects.first())).gates[1].cap == queue.cap
+
+
+def _running(engine) -> list:
+    put_many(20)
+    return take(engine.worker("a"), 10)
