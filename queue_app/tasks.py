@@ -31,6 +31,7 @@ from django.tasks.exceptions import InvalidTask
 from queue_app import registry
 from queue_app.core.ids import Id
 from queue_app.exceptions import InvalidTaskData, Retry, near_matches
+from queue_app.versions import MAX_VERSION, Upgrade
 
 if TYPE_CHECKING:
     from django.tasks.base import Task as _Base
@@ -82,6 +83,8 @@ class TaskOptions(TypedDict, total=False):
     sensitive: Sequence[str]
     unique: Unique | bool | None
     hooks: Sequence[Any]
+    version: int
+    upgrade: Upgrade | None
 
 
 class DecoratorOptions(TaskOptions, total=False):
@@ -124,7 +127,9 @@ class QueueTask[**P, R](_Base[P, R]):
     - ``sensitive``: names of parameters, at any depth, whose values are masked wherever they
       are displayed; only in the decorator, as it applies to all tasks of the function;
     - ``unique``: ``True`` or a ``Unique`` rule: while one task stands, no second one like it is stored;
-    - ``hooks``: hooks around enqueue and run, after those of the setting ``HOOKS``; only in the decorator.
+    - ``hooks``: hooks around enqueue and run, after those of the setting ``HOOKS``; only in the decorator;
+    - ``version``, ``upgrade``: the version of the signature, and a function of (version, args, kwargs) that returns
+      the arguments of this version for a call that was stored with an older one; only in the decorator.
     """
 
     capabilities: Sequence[str] = ()
@@ -141,6 +146,8 @@ class QueueTask[**P, R](_Base[P, R]):
     sensitive: Sequence[str] = ()
     unique: Unique | bool | None = None
     hooks: Sequence[Any] = ()
+    version: int = 1
+    upgrade: Upgrade | None = None
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None:
@@ -163,6 +170,8 @@ class QueueTask[**P, R](_Base[P, R]):
         own: object = self.task_type
         if not isinstance(own, str) or not _TYPE.fullmatch(own):
             raise InvalidTask(f"task_type must be a name such as 'process_video', not {own!r:.60}.")
+        if self.version != 1 or self.upgrade is not None:
+            _check_version(self.version, self.upgrade)
         if self.hooks:
             object.__setattr__(self, "hooks", _hooks(self.hooks))
         Task.__post_init__(self)
@@ -179,7 +188,7 @@ class QueueTask[**P, R](_Base[P, R]):
     ) -> Self:
         """Return a copy with other defaults; raise ``TypeError`` for an unknown option."""
         _check_names(options)
-        for name in ("backoff", "sensitive", "task_type", "hooks"):
+        for name in ("backoff", "sensitive", "task_type", "hooks", "version", "upgrade"):
             if name in options:
                 raise TypeError(
                     f"{name} can be set in the decorator only: a stored task knows its function, not its copy."
@@ -229,6 +238,15 @@ def _rule(task: QueueTask[..., Any]) -> Unique | None:
     except InvalidTaskData as error:
         raise InvalidTask(str(error)) from None
     return rule
+
+
+def _check_version(version: Any, upgrade: Any) -> None:
+    if type(version) is not int or not 1 <= version <= MAX_VERSION:
+        raise InvalidTask(f"version must be a whole number from 1 to {MAX_VERSION}, not {version!r:.40}.")
+    if version > 1 and not callable(upgrade):
+        raise InvalidTask("A version above 1 needs upgrade, a function of (version, args, kwargs), for older calls.")
+    if version == 1 and upgrade is not None:
+        raise InvalidTask("upgrade needs a version above 1: raise the version when you change the signature.")
 
 
 def _hooks(given: Any) -> tuple[Any, ...]:

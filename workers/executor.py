@@ -18,7 +18,7 @@ from django.dispatch import Signal
 from django.tasks.base import TaskResultStatus
 from django.tasks.signals import task_finished, task_started
 
-from queue_app import codecs, registry, tracing
+from queue_app import codecs, registry, tracing, versions
 from queue_app.backend import has_receivers
 from queue_app.core.records import Outcome
 from queue_app.core.signatures import check_arguments
@@ -99,6 +99,8 @@ class Executor:
         )  # which raises and names similar ones
         args: list[Any] = json.loads(claimed.args)
         kwargs: dict[str, Any] = json.loads(claimed.parameters)
+        if claimed.metadata is not None or getattr(task, "version", 1) > 1:
+            args, kwargs = versions.arguments_of(task, claimed.metadata, args, kwargs)
         check_arguments(task, args, kwargs)
         seen = (
             visible_result(task, held, args, kwargs, self.worker_name or str(self.worker_id))

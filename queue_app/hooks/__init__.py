@@ -30,7 +30,7 @@ from typing import Any, Final
 from asgiref.sync import async_to_sync
 from django.utils.module_loading import import_string
 
-from queue_app import conf, registry
+from queue_app import conf, registry, versions
 from queue_app.core.payload import PayloadLimits, dump_json
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, TaskRow
 from queue_app.core.states import Status
@@ -142,13 +142,19 @@ def hooks_of(task_type: str) -> tuple[Hook, ...]:
     return (*_of_project(tuple(paths)), *own) if paths else own
 
 
+def has_metadata(task_type: str) -> bool:
+    """Return whether calls of a type may get metadata."""
+    return bool(hooks_of(task_type)) or versions.current(task_type) > 1
+
+
 def before_enqueue(row: TaskRow) -> TaskRow:
-    """Return a new task with the metadata that its hooks add; let their exceptions through."""
-    found = hooks_of(row.spec.task_type)
-    if not found or row.metadata is not None:  # a copy keeps the metadata of its original
-        return row
+    """Return a new task with its version and the metadata that its hooks add; let their exceptions through."""
     spec = row.spec
-    call = HookCall(row.id, spec.task_type, spec.queue, spec.user, 0, {}, row.args, row.parameters)
+    found, version = hooks_of(spec.task_type), versions.current(spec.task_type)
+    if (not found and version == 1) or row.metadata is not None:  # a copy keeps the metadata of its original
+        return row
+    metadata = {} if version == 1 else {versions.KEY: version}
+    call = HookCall(row.id, spec.task_type, spec.queue, spec.user, 0, metadata, row.args, row.parameters)
     for hook in found:
         _call(hook.enqueue, call)
     if not call.metadata:

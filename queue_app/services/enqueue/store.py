@@ -19,7 +19,7 @@ from queue_app.core.ids import uuid7s
 from queue_app.core.lanes import score
 from queue_app.core.records import Enqueued, Entry, NewTask, TaskRow, TaskSpec
 from queue_app.exceptions import IdempotencyConflict, UnknownQueue
-from queue_app.hooks import before_enqueue, hooks_of
+from queue_app.hooks import before_enqueue, has_metadata
 from queue_app.models import Queue
 from queue_app.services.enqueue.admission import Write, store_if_room, store_one_if_room
 from queue_app.services.enqueue.unique import store_unique
@@ -142,7 +142,7 @@ def enqueue_calls[T](
     Otherwise as ``enqueue_many``. Without an idempotency key, a unique rule or hooks, ``make`` is called while
     PostgreSQL stores the tasks: if it raises, nothing is stored, and all tasks are ``created``.
     """
-    if spec.idempotency_key is not None or spec.unique is not None or hooks_of(spec.task_type):
+    if spec.idempotency_key is not None or spec.unique is not None or has_metadata(spec.task_type):
         return make(store_many([check_call(spec, *call) for call in calls]))
     rows = [TaskRow(task_id, spec) for task_id in uuid7s(len(calls))]
     if not rows:

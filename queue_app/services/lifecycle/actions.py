@@ -150,7 +150,7 @@ def run_again(task_id: Id, *, parameters: dict[str, Any] | None = None) -> Enque
             retry_delay=task.retry_delay,
             concurrency_key=task.concurrency_key,
             weight=task.weight,
-            metadata=payload.metadata,
+            metadata=payload.metadata or {},
         )
     )
 
