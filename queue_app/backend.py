@@ -66,8 +66,8 @@ class TaskQueueBackend(ResultActions, BaseTaskBackend):
         if self.queues and task.queue_name not in self.queues:
             meant = suggestion(task.queue_name, self.queues)
             raise InvalidTask(
-                f"TASKS[{self.alias!r}] does not allow the queue {task.queue_name!r}.{meant} Add it to QUEUES"
-                f' ({", ".join(sorted(self.queues))}), or set "QUEUES": [] to allow every name.'
+                f"Queue {task.queue_name!r} is not valid for backend. TASKS[{self.alias!r}] does not list it.{meant}"
+                f' Add it to QUEUES ({", ".join(sorted(self.queues))}), or set "QUEUES": [] to allow every name.'
             )
         super().validate_task(task)
         if registry.is_stand_in(task.func):
@@ -194,14 +194,17 @@ def _check_options(task: AnyTask) -> None:
     priority: Any = task.priority
     run_after: Any = task.run_after
     if not isinstance(priority, int) or isinstance(priority, bool):
-        raise InvalidTask(f"priority must be a whole number from -100 to 100, not {priority!r:.60}; {_BANDS}.")
+        raise InvalidTask(f"priority must be a whole number between -100 and 100. It is {priority!r:.60}; {_BANDS}.")
     if run_after is not None and not isinstance(run_after, datetime):
         raise InvalidTask(
             f"run_after must be a time with a zone, not {run_after!r:.60}; in 5 minutes is"
             " django.utils.timezone.now() + timedelta(minutes=5)."
         )
     if run_after is not None and run_after.utcoffset() is None:
-        raise InvalidTask(f"run_after {run_after} has no time zone; django.utils.timezone.make_aware() adds one.")
+        raise InvalidTask(
+            f"run_after must be an aware datetime. {run_after} has no time zone; django.utils.timezone.make_aware()"
+            " adds one."
+        )
 
 
 def check_module(task: AnyTask) -> None:

@@ -232,7 +232,7 @@ def test_an_unknown_id(engine, result_id):
 
 def test_only_named_queues_when_queues_are_named():
     backend = TaskQueueBackend("x", {"QUEUES": ["a"]})
-    with pytest.raises(InvalidTask, match="does not allow the queue 'default'"):
+    with pytest.raises(InvalidTask, match="Queue 'default' is not valid for backend"):
         backend.validate_task(add)
 
 

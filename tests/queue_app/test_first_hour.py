@@ -89,14 +89,14 @@ CODE = {
     "run_after has no zone": (
         lambda: add.using(run_after=NAIVE),
         InvalidTask,
-        "run_after 2030-01-01 00:00:00 has no time zone; django.utils.timezone.make_aware() adds one.",
+        "run_after must be an aware datetime. 2030-01-01 00:00:00 has no time zone; django.utils.timezone.make_aware()",
     ),
     "priority is the name of a band": (
         lambda: add.using(priority="high"),
         InvalidTask,
-        f"priority must be a whole number from -100 to 100, not 'high'; {BANDS}",
+        f"priority must be a whole number between -100 and 100. It is 'high'; {BANDS}",
     ),
-    "priority is a bool": (lambda: add.using(priority=True), InvalidTask, "from -100 to 100, not True"),
+    "priority is a bool": (lambda: add.using(priority=True), InvalidTask, "between -100 and 100. It is True"),
     "priority is too high": (
         lambda: add.using(priority=1000),
         InvalidTask,
@@ -163,8 +163,8 @@ def test_a_queue_that_tasks_does_not_allow(settings):
     with pytest.raises(InvalidTask) as caught:
         add.using(queue_name="mial")
     assert one_line(caught.value) == (
-        "TASKS['default'] does not allow the queue 'mial': add it to QUEUES (default, mail), or set \"QUEUES\": [] to"
-        " allow every name."
+        "Queue 'mial' is not valid for backend. TASKS['default'] does not list it. Did you mean 'mail'? Add it to"
+        ' QUEUES (default, mail), or set "QUEUES": [] to allow every name.'
     )
 
 

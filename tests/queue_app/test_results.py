@@ -155,5 +155,5 @@ def test_a_task_whose_queue_is_gone_can_be_read(engine, settings):
     settings.TASKS = {"default": {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": ["new", "default"]}}
     result.refresh()
     assert add.get_result(result.id).task.queue_name == "old"
-    with pytest.raises(InvalidTask, match="does not allow the queue 'old'"):
+    with pytest.raises(InvalidTask, match="Queue 'old' is not valid for backend"):
         result.task.enqueue(1)
