@@ -90,6 +90,9 @@ WHERE t.id = held.id AND t.attempt = held.attempt AND t.worker_id = held.worker_
 RETURNING {RETURNED}
 """
 _UNACKNOWLEDGED: Final = "t.worker_id = %s AND t.status = 'executing' AND t.id <> ALL(%s)"
+_UNACKNOWLEDGED_AMONG: Final = (
+    "t.worker_id = %s AND t.status || '' = 'executing' AND t.id <> ALL(%s) AND t.id = ANY(%s)"
+)
 _LOCK_UNACKNOWLEDGED: Final = f"SELECT FROM queue_app_task AS t WHERE {_UNACKNOWLEDGED} ORDER BY t.id FOR UPDATE"
 _GIVE_BACK_UNACKNOWLEDGED: Final = (
     f"UPDATE queue_app_task AS t {_BACK_IN_PLACE} WHERE {_UNACKNOWLEDGED} RETURNING {RETURNED}"
@@ -104,14 +107,19 @@ def give_back(tasks: Sequence[ClaimedTask]) -> list[Returned]:
     return returned(fetch_locked(ids, _GIVE_BACK, params))
 
 
-def give_back_unacknowledged(worker_id: uuid.UUID, known: Sequence[uuid.UUID]) -> list[Returned]:
-    """Return the tasks that the worker was granted but does not know of to their places, like ``give_back``."""
-    params = [worker_id, list(known)]
-    return returned(
-        once_more_after_deadlock(
-            lambda: fetch_together((_LOCK_UNACKNOWLEDGED, params), (_GIVE_BACK_UNACKNOWLEDGED, params))
-        )
-    )
+def give_back_unacknowledged(
+    worker_id: uuid.UUID, known: Sequence[uuid.UUID], among: Sequence[uuid.UUID] | None = None
+) -> list[Returned]:
+    """Return the tasks that the worker was granted but does not know of to their places, like ``give_back``.
+
+    Looks at all tasks of the worker, or at those ``among``.
+    """
+    params: list[Any] = [worker_id, list(known)]
+    lock, give_back = _LOCK_UNACKNOWLEDGED, _GIVE_BACK_UNACKNOWLEDGED
+    if among is not None:
+        params.append(list(among))
+        lock, give_back = (sql.replace(_UNACKNOWLEDGED, _UNACKNOWLEDGED_AMONG) for sql in (lock, give_back))
+    return returned(once_more_after_deadlock(lambda: fetch_together((lock, params), (give_back, params))))
 
 
 def fetch_locked(ids: Sequence[uuid.UUID], sql: str, params: Sequence[Any]) -> list[Row]:

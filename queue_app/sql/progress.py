@@ -83,12 +83,15 @@ def held_by(worker_id: uuid.UUID, attempts: Sequence[tuple[uuid.UUID, int]]) -> 
     return [ClaimedTask.from_row(row) for row in found]
 
 
-def in_flight(token_id: uuid.UUID) -> int:
-    """Return how many tasks the workers of a token hold."""
-    return int(
-        fetch_value(
-            "SELECT count(*) FROM queue_app_task AS t JOIN queue_app_worker AS w ON w.id = t.worker_id"
-            " WHERE t.status = 'executing' AND w.token_id = %s AND w.status IN ('active', 'draining')",
-            [token_id],
-        )
+def in_flight(token_id: uuid.UUID, among: Sequence[uuid.UUID] | None = None) -> int:
+    """Return how many tasks the workers of a token hold, of all or of the tasks ``among``."""
+    params: list[Any] = [token_id]
+    executing = "t.status = 'executing'"
+    if among is not None:  # by id, as in sql.reap
+        executing = "t.status || '' = 'executing' AND t.id = ANY(%s)"
+        params.insert(0, list(among))
+    sql = (
+        "SELECT count(*) FROM queue_app_task AS t JOIN queue_app_worker AS w ON w.id = t.worker_id"
+        f" WHERE {executing} AND w.token_id = %s AND w.status IN ('active', 'draining')"
     )
+    return int(fetch_value(sql, params))

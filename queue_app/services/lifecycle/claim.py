@@ -5,12 +5,15 @@ are still queued, and the reconciler abandons them; no attempt is spent. After t
 the tasks are executing under a dead worker, and the reaper returns them.
 """
 
+import time
 import uuid
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from django.db import DatabaseError
 
 from queue_app.core.records import ClaimedTask, Lease, Proposal, Returned
+from queue_app.core.rests import Rests
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexDamaged, IndexNotReady, IndexUnavailable
 from queue_app.index import Index, Profile, get_index
@@ -27,6 +30,9 @@ from queue_app.sql.database import atomic
 #: Maximum number of claim rounds per call. PostgreSQL may refuse a whole batch when the index is behind and proposes
 #: tasks that have ended; the next round then reaches the tasks behind them.
 REFUSED_ROUNDS = 100
+
+#: The looks of this process at all executing rows of a worker, or of a token's workers.
+_rests: Final = Rests(1.0)
 
 
 def claim(  # noqa: PLR0913 - the parts of a claim
@@ -155,11 +161,41 @@ def give_back(tasks: list[ClaimedTask]) -> set[uuid.UUID]:
 
 def give_back_unacknowledged(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
     """Return the tasks that the worker was granted by a claim whose answer it never saw: all but the ``known`` ones."""
-    with atomic():
-        returned = claim_rows.give_back_unacknowledged(worker_id, known)
-        workflows = advance_returned(returned)
-    settle_later(workflows)
-    return return_to_index(returned)
+
+    def give_back(among: list[uuid.UUID] | None) -> int:
+        with atomic():
+            returned = claim_rows.give_back_unacknowledged(worker_id, known, among)
+            workflows = advance_returned(returned)
+        settle_later(workflows)
+        return return_to_index(returned)
+
+    return look_at_executing("unacknowledged", give_back)
+
+
+def look_at_executing[T](name: str, look: Callable[[list[uuid.UUID] | None], T]) -> T:
+    """Return what ``look`` finds among all executing rows (``None``), or among those that hold a lease while it rests.
+
+    Without the index it never rests.
+    """
+    among = _leased() if name in _rests else None
+    began = time.monotonic()
+    found = look(among)
+    if among is None:
+        _rests.begin(name, time.monotonic() - began)
+    return found
+
+
+def _leased() -> list[uuid.UUID] | None:
+    """Return the tasks that hold a lease; ``None`` while the index is away."""
+    index, cursor, found = get_index(), 0, list[uuid.UUID]()
+    try:
+        while True:
+            cursor, ids = index.leased(cursor)
+            found += ids
+            if cursor == 0:
+                return found
+    except IndexUnavailable:
+        return None
 
 
 def recover(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:

@@ -37,7 +37,7 @@ from queue_app.exceptions import WorkerNotFound as NotFound
 from queue_app.index import Profile
 from queue_app.models import Task, TaskAttempt, TaskPayload, TaskResult, Worker, WorkerToken
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.lifecycle.claim import claim, give_back_unacknowledged
+from queue_app.services.lifecycle.claim import claim, give_back_unacknowledged, look_at_executing
 from queue_app.services.lifecycle.finish import finish, masked, record_progress
 from queue_app.services.lifecycle.steps import await_signal, record_step, stored_steps
 from queue_app.services.repair import tokens
@@ -321,7 +321,8 @@ def _unserved(worker: Worker) -> list[str]:
 
 def _room(token: WorkerToken) -> int:
     """Return how many more tasks the token's workers may hold: a stolen token must not empty the queue unseen."""
-    return max(0, token.max_in_flight - rows.in_flight(token.id))
+    in_flight = look_at_executing("in flight", lambda among: rows.in_flight(token.id, among))
+    return max(0, token.max_in_flight - in_flight)
 
 
 def _claim(profile: Profile, worker_id: uuid.UUID, want: int, *, reserve: bool) -> list[ClaimedTask]:

@@ -7,7 +7,11 @@ import pytest
 from django.utils import timezone
 
 from queue_app.core.rests import Rests
+from queue_app.exceptions import IndexUnavailable
+from queue_app.index import Index
 from queue_app.models import Task, Worker
+from queue_app.services.lifecycle import claim as claims
+from queue_app.services.lifecycle.claim import give_back_unacknowledged, look_at_executing
 from queue_app.services.repair import reap as module
 from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.reconcile import Reconciler
@@ -15,7 +19,7 @@ from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep.jobs import pending_work
 from queue_app.sql import pending_work as rows
 from queue_app.workers.scheduler import Scheduler
-from tests.support.engine import assert_index_agrees, flush, index_away, put, put_many, silent, status, take
+from tests.support.engine import assert_index_agrees, flush, put, put_many, silent, status, take
 from tests.support.leases import release
 from tests.support.scene import Hand
 
@@ -93,11 +97,23 @@ def test_stuck_tasks_are_found_among_the_leases(engine, rests, statements):
     assert Reaper(rests).fail_overdue() == 0
 
 
-def test_nothing_is_looked_at_while_the_index_is_away(engine, rests, statements):
+@pytest.fixture
+def away(monkeypatch):
+    """Redis does not say which tasks hold a lease."""
+
+    def refuse(_index, _cursor):
+        raise IndexUnavailable("gone")
+
+    monkeypatch.setattr(Index, "leased", refuse)
+
+
+def test_nothing_is_looked_at_while_the_index_is_away(engine, rests, statements, away):
     put_many(1)
-    take(enlist(engine))
-    with index_away():
-        assert Reaper(rests).fail_overdue() == 0
+    hand = enlist(engine)
+    take(hand)
+    Worker.objects.filter(pk=hand.id).update(status="dead")
+    assert Reaper(rests).run_once() == 0
+    assert Reaper(rests).fail_overdue() == 0
 
 
 def test_after_the_rest_all_executing_rows_are_looked_at(engine, rests, clock):
@@ -187,3 +203,38 @@ def test_tasks_that_have_just_become_due_are_queued_while_the_look_at_all_rests(
         job.due_at = 0.0
     scheduler.run_once()
     assert status(old) == "queued"
+
+
+@pytest.fixture
+def resting(rests, monkeypatch):
+    """The looks of this process at the executing rows of a worker, or of a token, rest."""
+    rests.begin("unacknowledged", 60.0)
+    rests.begin("in flight", 60.0)
+    monkeypatch.setattr(claims, "_rests", rests)
+    return rests
+
+
+def test_tasks_whose_grant_was_not_heard_of_are_found_among_the_leases(engine, resting):
+    [known, unheard, unleased] = put_many(3)
+    hand = engine.worker("a")
+    take(hand, 3)
+    release(engine.index, [(unleased, "default")])
+    assert give_back_unacknowledged(hand.id, [known]) == 1
+    assert [status(task_id) for task_id in (known, unheard, unleased)] == ["executing", "queued", "executing"]
+
+
+def test_they_are_found_among_all_rows_while_the_index_is_away(engine, resting, away):
+    [known, unheard] = put_many(2)
+    hand = engine.worker("a")
+    take(hand, 2)
+    assert give_back_unacknowledged(hand.id, [known]) == 1
+    assert [status(task_id) for task_id in (known, unheard)] == ["executing", "queued"]
+
+
+def test_a_look_rests_after_it_took_long(engine, resting, clock):
+    put_many(2)
+    ids = {task.id for task in take(engine.worker("a"), 2)}
+    assert set(look_at_executing("in flight", lambda among: among)) == ids
+    clock[0] += 6000
+    assert look_at_executing("in flight", lambda among: among) is None
+    assert look_at_executing("in flight", lambda among: among) is None, "which was quick"
