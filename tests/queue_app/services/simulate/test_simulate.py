@@ -1,8 +1,11 @@
 """``simulate`` compares what happened with what would have happened; it touches neither rows nor the index."""
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
+import psutil
 import pytest
 from django.core.management import CommandError, call_command
 
@@ -92,6 +95,24 @@ def test_on_the_server_of_the_index_it_leaves_nothing(engine, window, monkeypatc
     assert answer["calibration"]["agrees"]
     assert snapshot() == before
     assert get_index()._client.dbsize() == all_keys
+
+
+def test_a_killed_simulation_leaves_no_server(engine, process_env, tmp_path):
+    script = (
+        "import django; django.setup()\n"
+        "from queue_app.index.simulated import simulated_index\n"
+        "with simulated_index() as index:\n"
+        "    print(index._client.info('server')['process_id'], flush=True)\n"
+        "    input()\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", script], env=process_env, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    server = psutil.Process(int(child.stdout.readline()))
+    child.kill()
+    child.communicate()
+    server.wait(timeout=60)
+    assert not server.is_running()
 
 
 def test_retries_and_what_has_not_ended_take_their_slots(engine, window):
