@@ -1,5 +1,7 @@
 """A process of the runtime: its exit, signals, wake-ups, forks, and a dump of what runs."""
 
+from __future__ import annotations
+
 import logging
 import math
 import os
@@ -15,12 +17,13 @@ from enum import IntEnum
 from functools import cache
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import connections
 from django.db.backends.signals import connection_created
 
-from queue_app.workers.context import ClaimedAttempt
+if TYPE_CHECKING:  # its module needs the models, and an end of a process must not
+    from queue_app.workers.context import ClaimedAttempt
 
 logger = logging.getLogger("taskqueue")
 

@@ -14,7 +14,7 @@ from django.db import connection, connections
 from django.utils import timezone
 
 from queue_app.core.process import process_identity
-from queue_app.models import Limit, Queue, RuntimeSettings, Schedule, Task, Worker
+from queue_app.models import Limit, Queue, RuntimeSettings, Schedule, Task, Worker, Workflow
 from queue_app.models.operation import OperationKind
 from queue_app.services.control.adapt import adapt_limits
 from queue_app.services.control.pause import pause, pause_everything, pause_key, pause_type, resume_due
@@ -31,6 +31,7 @@ from queue_app.services.simulate.operation import start_simulation
 from queue_app.services.upkeep import jobs as module
 from queue_app.services.upkeep.jobs import pending_work as ask
 from queue_app.services.upkeep.promote import make_due
+from queue_app.services.workflows.upkeep import cancel_overdue
 from queue_app.sql import pending_work, snapshot, workers
 from queue_app.workers.scheduler import Scheduler
 from tests.support.engine import flush, put, put_many, take
@@ -100,6 +101,10 @@ def an_operation_runs(scene):
     start_operation(Action(kind=OperationKind.CANCEL), TaskFilter(task_types=("a",)), by="ada")
 
 
+def a_workflow_is_overdue(scene):
+    Workflow.objects.create(name="late", created_at=ago(60), deadline=ago(1))
+
+
 def adaptive(model, **fields):
     model.objects.all().delete()
     model(adaptive="vegas", max_concurrent=9, **fields).save()
@@ -139,6 +144,7 @@ CASES = {
     "adaptive everything": Case("adapt", lambda scene: adaptive(RuntimeSettings), adapt_limits),
     "simulation": Case("simulations", a_simulation_runs, start_a_process),
     "operation": Case("operations", an_operation_runs, run_operations),
+    "workflow": Case("workflows", a_workflow_is_overdue, cancel_overdue),
     "schedule": Case("schedules", a_schedule_is_due, run_due),
     "lost index": Case("rebuild", flush, rebuild_if_needed),
     "other generation": Case("rebuild", lambda scene: snapshot.raise_generation(), rebuild_if_needed),
@@ -162,6 +168,7 @@ TWINS = {
     "adaptive type": ("adaptive", "queue_app_limit WHERE", "queue_app_limit WHERE NOT"),
     "adaptive everything": ("adaptive", "queue_app_runtimesettings WHERE", "queue_app_runtimesettings WHERE NOT"),
     "operation": ("operations", "'running'", "'done'"),
+    "workflow": ("workflows", "finished_at IS NULL", "finished_at IS NOT NULL"),
 }  # fmt: skip
 
 
@@ -208,7 +215,7 @@ def test_the_answers_are_the_same_however_the_statements_go(scene, monkeypatch, 
     one_is_overdue(scene)
     me = process_identity(os.getpid())
     enlist(scene, me, os.getpid())
-    said = dict.fromkeys(("adaptive", "orphans", "pauses", "operations"), False)
+    said = dict.fromkeys(("adaptive", "orphans", "pauses", "operations", "workflows"), False)
     said |= {"due": True, "recently_due": True, "overdue": True, "generation": snapshot.generation()}
     said["neighbours"] = [f"{os.getpid()} {me}"]
     said["schedules"] = None

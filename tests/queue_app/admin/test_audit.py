@@ -11,13 +11,14 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
 from queue_app.models import AuditEntry, DeadLetter, Operation, Queue, SavedView, Schedule, Task
+from queue_app.models import Workflow as Row
 from queue_app.models.operation import OperationKind
 from queue_app.services import pause, pause_everything
 from queue_app.services.operations.request import Action, start_operation, start_replay
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.schedules.edit import values_of
-from tests.support.factories import DeadLetterFactory, QueueFactory, ScheduleFactory
+from tests.support.factories import DeadLetterFactory, QueueFactory, ScheduleFactory, let_wait
 
 ADMIN = "/admin/queue_app/"
 READS = "reads only"
@@ -38,6 +39,8 @@ class Stage:
         pause("paused")
         self.schedule, self.paused = ScheduleFactory(), ScheduleFactory(paused=True, paused_at=timezone.now())
         self.changed = ScheduleFactory()
+        self.approvable = let_wait(make_task(), schema={"approved": {"type": "boolean"}})
+        self.flow = Row.objects.create(name="flow", created_at=timezone.now())
         Schedule.objects.filter(pk=self.changed.pk).update(declaration=values_of(self.changed), every=60)
 
 
@@ -90,6 +93,12 @@ PAGES = {
     "queue_app_taskstats_type": READS,
     "queue_app_taskstats_user": READS,
     "queue_app_taskstats_key": READS,
+    "queue_app_task_signal": lambda s: ([s.approvable.pk], {"field_approved": "true"}),
+    "queue_app_workflow_cancel": lambda s: ([s.flow.pk], {}),
+    "queue_app_workflow_pause": lambda s: ([s.flow.pk], {}),
+    "queue_app_workflow_resume": lambda s: ([s.flow.pk], {}),
+    "queue_app_workflow_retry": lambda s: ([s.flow.pk], {}),
+    "queue_app_workflow_reprioritise": lambda s: ([s.flow.pk], {"priority": "high"}),
     "queue_app_worker_drain": lambda s: ([s.worker.pk], {}),
     "queue_app_operation_what_if": lambda _: ([], {"hours": 24, "scenario": ""}),
     "queue_app_operation_apply": lambda _: ([simulation().pk], {}),
@@ -119,7 +128,7 @@ def test_a_page_leaves_a_record(name, staff, stage, monkeypatch):
         monkeypatch.setattr("queue_app.registry.get", lambda task_type: task_type)
     args, data = PAGES[name](stage)
     address = reverse(f"admin:{name}", args=args)
-    if not any(word in name for word in ("edit", "again", "matching", "backfill", "what_if")):
+    if not any(word in name for word in ("edit", "again", "matching", "backfill", "what_if", "signal")):
         assert staff.get(address).status_code == 405
     assert not AuditEntry.objects.exists()
     assert staff.post(address, data | {"reason": "because"}).status_code == 302
@@ -196,6 +205,7 @@ CALLS = {
     "schedule-resume": lambda s: ("post", f"schedules/{s.paused.pk}/resume", {}),
     "schedule-run": lambda s: ("post", f"schedules/{s.schedule.pk}/run", {}),
     "schedule-backfill": lambda s: ("post", f"schedules/{s.schedule.pk}/backfill", RANGE),
+    "task-signal": lambda s: ("post", f"tasks/{s.waiting.pk}/signal", {"name": "approved"}),
     "task-bulk-actions": lambda s: ("post", "tasks/bulk-actions", {"action": "run_now", "ids": [str(s.scheduled.pk)]}),
 }
 

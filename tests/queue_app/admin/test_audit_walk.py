@@ -199,6 +199,7 @@ CHANGES = {
     "rebuild": lambda _: AS,
     "key": lambda _: ["create", "superuser", *AS],
     "schedule": lambda s: ["pause", s.schedule.name, *AS],
+    "signal": lambda s: [s.waiting.pk, "approved", *AS],
     "token": lambda _: ["create", "renderer", *AS],
 }
 #: A submitted task is its own record: the row names its user.
