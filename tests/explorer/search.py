@@ -271,7 +271,8 @@ def _is_damaged(meeting: Meeting, run: Run) -> bool:
     if not lost:
         return False
     actors = [step.actor for step in run.trace if step.server]
-    if "flush" in lost or "reconcile" not in actors or not lost & set(actors):
+    healed = "reconcile" in actors and not run.faulted.startswith("reconcile")
+    if "flush" in lost or not healed or not lost & set(actors):
         return True
     return actors.index("reconcile") < max(number for number, actor in enumerate(actors) if actor in lost)
 
