@@ -8,6 +8,7 @@ A test needs only ``TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBac
 from queue_app.testing.asserts import assert_enqueued, assert_not_enqueued, drain, enqueued
 from queue_app.testing.clock import Clock, freeze
 from queue_app.testing.memory import MemoryBackend
+from queue_app.testing.override import override_queue
 from queue_app.testing.schedules import assert_scheduled, run_schedules
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "drain",
     "enqueued",
     "freeze",
+    "override_queue",
     "run_schedules",
 ]

@@ -1,6 +1,7 @@
 """Run one attempt of a task in memory, as a worker does, by the test's clock."""
 
 import json
+import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from traceback import format_exception
@@ -10,10 +11,10 @@ from django.tasks.base import TaskError, TaskResultStatus
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 
-from queue_app import codecs, conf
+from queue_app import codecs, conf, registry
 from queue_app.core.backoff import retry_delay
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
-from queue_app.core.states import Status
+from queue_app.core.states import Status, predicate
 from queue_app.exceptions import Discard, Retry, Snooze, Suspended, TaskTimeout
 from queue_app.hooks import after_end, around_run
 from queue_app.services.enqueue.validate import result_text
@@ -24,6 +25,7 @@ from queue_app.testing.stored import StoredCall
 from queue_app.workers.steps import AttemptSteps
 
 WORKER = "memory"
+_log = logging.getLogger("taskqueue.testing")  # test runners show it with a failed test
 
 
 def run(
@@ -39,6 +41,7 @@ def run(
     call.status, call.started_at = Status.EXECUTING, now
     call.first_started_at = call.first_started_at or now
     call.worker_ids.append(WORKER)
+    call.extended = 0.0
     seen = result_of(call)
     task_started.send_robust(sender, task_result=seen)
     try:
@@ -86,7 +89,7 @@ def _function(call: StoredCall, seen: AnyResult) -> str | None:
         args, kwargs = codecs.decode_call(args, kwargs)
     if call.task.takes_context:
         attempted = AttemptSteps(steps.MemorySteps(call), lambda: timezone.now(), is_first=False)  # noqa: PLW0108 - patched
-        context = steps.MemoryContext(task_result=seen, attempt_number=call.failures + 1, steps=attempted)
+        context = steps.MemoryContext(task_result=seen, attempt_number=call.failures + 1, steps=attempted, call=call)
         value = call.task.call(context, *args, **kwargs)
         attempted.check_end()
         return result_text(value)
@@ -97,7 +100,7 @@ def _check_time(call: StoredCall, began: datetime, timeout: float) -> None:
     """Fail an attempt in which the test moved the clock past the timeout; a worker would have interrupted it."""
     own = call.option("timeout")
     allowed = timedelta(seconds=timeout) if own is None else _delta(own)
-    allowed *= conf.get().retry.timeout_factor ** call.failures
+    allowed = allowed * conf.get().retry.timeout_factor ** call.failures + timedelta(seconds=call.extended)
     if timezone.now() - began > allowed:
         raise TaskTimeout(f"The attempt took longer than its timeout of {allowed.total_seconds():g} s.")
 
@@ -112,9 +115,9 @@ def _fail(call: StoredCall, error: BaseException, retries: int, result_of: Calla
     call.failures += 1
     own = call.option("max_retries")
     if not isinstance(error, Discard) and call.failures > (retries if own is None else own):
-        _end(call, Status.DEAD_LETTER)
+        _end(call, Status.DEAD_LETTER, error)
     elif isinstance(error, Discard) or (wait := _wait(call, error, result_of)) is None:
-        _end(call, Status.FAILED)
+        _end(call, Status.FAILED, error)
     else:
         _later(call, wait)
 
@@ -138,8 +141,9 @@ def _later(call: StoredCall, seconds: float) -> None:
     call.run_after = timezone.now() + timedelta(seconds=seconds)
 
 
-def _end(call: StoredCall, status: Status) -> None:
+def _end(call: StoredCall, status: Status, error: BaseException) -> None:
     call.status, call.finished_at = status, timezone.now()
+    _log.error("The task %s %s.", registry.type_of(call.task), predicate(status), exc_info=error)
 
 
 def _delta(value: float | timedelta) -> timedelta:

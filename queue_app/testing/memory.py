@@ -21,7 +21,7 @@ from queue_app.core.states import TERMINAL, WAITING, Status, predicate
 from queue_app.exceptions import IdempotencyConflict, InvalidTransition, TaskNotFound
 from queue_app.registry import AnyTask
 from queue_app.results import RESULT_STATUS
-from queue_app.task_result import QueueTaskResult
+from queue_app.task_result import Progress, QueueTaskResult
 from queue_app.tasks import AnyResult, QueueTask
 from queue_app.testing import attempt, steps
 from queue_app.testing.clock import current, freeze
@@ -49,7 +49,8 @@ class MemoryBackend(BaseTaskBackend):
 
     Retries, delays, bands, promotion, timeouts, idempotency keys, unique rules and limits work by the test's clock
     (``freeze``). A task disappears when its transaction or savepoint is rolled back. One task runs at a time, in the
-    thread that drains. ``OPTIONS["LIMITS"]`` is {queue: {field of Queue: value}}.
+    thread that drains. ``OPTIONS["LIMITS"]`` is {queue: {field of Queue: value}}; with ``OPTIONS["EAGER"]`` a task
+    runs when it is enqueued.
     """
 
     task_class = QueueTask
@@ -62,6 +63,7 @@ class MemoryBackend(BaseTaskBackend):
         super().__init__(alias, params)
         self._calls: list[StoredCall] = []
         self._sequence = count()
+        self._is_eager = bool(self.options.get("EAGER"))
         self._limits = {
             queue: QueueLimits.of(queue, options) for queue, options in self.options.get("LIMITS", {}).items()
         }
@@ -108,6 +110,9 @@ class MemoryBackend(BaseTaskBackend):
         self._calls.append(call)
         result = self._result(call)
         task_enqueued.send(type(self), task_result=result)
+        if self._is_eager and not waits:
+            self._run(call)
+            return self._result(call)
         return result
 
     def enqueue_many(self, task: AnyTask, calls: Iterable[tuple[Sequence[Any], dict[str, Any]]]) -> list[AnyResult]:
@@ -158,6 +163,15 @@ class MemoryBackend(BaseTaskBackend):
             )
         call.status, call.finished_at = Status.CANCELLED, timezone.now()
         return call.status
+
+    def progress_of(self, task_id: Id) -> Progress | None:
+        """Return what a task last reported."""
+        return self._known(task_id).progress
+
+    def children_of(self, task_id: Id) -> list[AnyResult]:
+        """Return nothing: there are no workflows in memory."""
+        self._known(task_id)
+        return []
 
     def _known(self, task_id: Id) -> StoredCall:
         call = self._found(str(parse_id(task_id)))

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -16,8 +16,9 @@ from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.core.steps import Step, StepKind
 from queue_app.exceptions import InvalidTransition
 from queue_app.services.enqueue.validate import check_signal_name
+from queue_app.task_result import Progress
 from queue_app.testing.stored import StoredCall
-from queue_app.workers.context import QueueTaskContext
+from queue_app.workers.context import MESSAGE_LENGTH, QueueTaskContext
 from queue_app.workers.steps import AttemptSteps
 
 
@@ -26,6 +27,17 @@ class MemoryContext(QueueTaskContext):  # type: ignore[misc] # frozen in Django,
     """The context of an attempt in memory."""
 
     steps: AttemptSteps
+    call: StoredCall
+
+    def progress(self, fraction: float, message: str = "") -> None:
+        """Report how far the task has come."""
+        QueueTaskContext.progress(self, fraction, message)
+        self.call.progress = Progress(float(fraction), str(message)[:MESSAGE_LENGTH], timezone.now())
+
+    def extend(self, seconds: float | timedelta) -> None:
+        """Move the deadline of this attempt."""
+        QueueTaskContext.extend(self, seconds)
+        self.call.extended += seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
 
     def _steps(self) -> AttemptSteps:
         return self.steps

@@ -17,6 +17,7 @@ from queue_app.core.states import Status
 from queue_app.core.steps import Step
 from queue_app.exceptions import UnserializableParameters
 from queue_app.registry import AnyTask
+from queue_app.task_result import Progress
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +46,8 @@ class StoredCall:
     signals: list[tuple[str, str | None]] = field(default_factory=list)  # (name, payload as JSON) that no step took
     schema: Fields | None = None  # of the signal that it waits for
     metadata: str | None = None
+    progress: Progress | None = None
+    extended: float = 0.0  # seconds that the running attempt asked for
 
     @property
     def band(self) -> Band:
