@@ -120,6 +120,8 @@ def end_of(world):
         "row-first",
         "lock-order",
         "acknowledge-first",
+        "count",
+        "flow-lock",
         "step-fence",
         "signal-lock",
     ],

@@ -35,11 +35,12 @@ from queue_app.services.schedules.edit import update_schedule
 from queue_app.services.schedules.run import run_schedule
 from queue_app.services.upkeep.maintenance import purge_tasks
 from queue_app.services.upkeep.promote import make_due, promote
+from tests.explorer import flows
 from tests.explorer.waits import WAITS
 from tests.explorer.world import CHANGED, KEY, STATES, World, new, row, tick
 from tests.support.engine import done, failed
 
-EVERYWHERE: Final = tuple(state for state in STATES if state != "both")
+EVERYWHERE: Final = tuple(state for state in STATES if state not in ("both", *flows.STATES))
 #: Of these, the ones in which the loss of keys is tried.
 LOSSES: Final = ("queued", "executing", "proposed", "scheduled", "dead")
 HELD: Final = ("executing", "overdue")
@@ -192,9 +193,9 @@ TRANSITIONS: Final[dict[str, Transition]] = {
     "overdue": Transition(lambda _world, _number: reap.reap_overdue(), ("overdue",)),
     "reconcile": Transition(_reconcile),
     "rebuild": Transition(lambda _world, _number: rebuild()),
-    "replay": Transition(lambda world, _: replay(world.letter, by="ina"), ("dead",)),
-    "discard": Transition(lambda world, _: discard(world.letter, by="ina"), ("dead",)),
-    "retry": Transition(lambda world, _: retry(world.x, by="ina"), ("dead", "cancelled")),
+    "replay": Transition(lambda world, _: replay(world.letter, by="ina"), ("dead", "held")),
+    "discard": Transition(lambda world, _: discard(world.letter, by="ina"), ("dead", "held")),
+    "retry": Transition(lambda world, _: retry(world.x, by="ina"), ("dead", "cancelled", "held")),
     "pause": Transition(lambda _world, _number: pause("default", by="ina") and resume("default")),
     "edit_limit": Transition(_edit_limit),
     "enqueue": Transition(
@@ -227,4 +228,5 @@ TRANSITIONS: Final[dict[str, Transition]] = {
         ("executing", "proposed"),
     ),
     **{name: Transition(*of_steps) for name, of_steps in WAITS.items()},
+    **{name: Transition(*of_flows) for name, of_flows in flows.FLOWS.items()},
 }

@@ -13,11 +13,12 @@ from django.db import transaction
 
 from queue_app.core.records import Lease, NewTask
 from queue_app.index import Index, Request, get_index
+from queue_app.models import TaskGate
 from queue_app.services import requests
 from queue_app.services.enqueue import store
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.services.lifecycle import finish as finish_service
-from queue_app.sql import claim, database, dead_letters, finish, snapshot, waiting
+from queue_app.sql import claim, database, dead_letters, finish, snapshot, waiting, workflow_advance
 from queue_app.sql import signals as signal_rows
 from queue_app.sql import steps as step_rows
 from tests.explorer.gates import CLOCK, DIE
@@ -59,6 +60,20 @@ def _old_snapshot(name: str, condition: str) -> AbstractContextManager[Any]:
         return database.fetch_all(before + statement, [params[-1], *params[:-1]])
 
     return mock.patch.object(waiting, "fetch_locked", fetch)
+
+
+def _count_a_copy() -> AbstractContextManager[Any]:
+    """Write back what a counter was when it was read, less the ends."""
+
+    def count(counts: Any) -> Any:
+        found = TaskGate.objects.filter(task_id__in=[task_id for task_id, _ in counts])
+        left = {(each.task_id, each.shard): each.remaining for each in found}
+        for key in left.keys() & counts.keys():
+            left[key] -= counts[key]
+            TaskGate.objects.filter(task_id=key[0], shard=key[1]).update(remaining=left[key])
+        return left
+
+    return mock.patch.object(workflow_advance, "count", count)
 
 
 def _any_stamp() -> AbstractContextManager[Any]:
@@ -146,6 +161,16 @@ def _pairs(*names: str, states: tuple[str, ...]) -> tuple[Meeting, ...]:
 
 
 TWINS: Final[dict[str, Twin]] = {
+    "count": Twin(
+        "the end of a task lowers the counter of the locked row",
+        _count_a_copy,
+        _pairs("end_parent", "end_parent", states=("parents",)),
+    ),
+    "flow-lock": Twin(
+        "the end of a task shares the lock of its workflow",
+        lambda: mock.patch.object(workflow_advance, "share", return_value=None),
+        (Meeting(("end_parent", "end_parent", "pause_flow"), "parents"),),
+    ),
     "cancel": Twin(
         "cancel looks at the locked row, not at its snapshot",
         lambda: _old_snapshot("_CANCEL", "id = ANY(%s)"),

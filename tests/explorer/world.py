@@ -19,7 +19,7 @@ from queue_app.core.states import TERMINAL
 from queue_app.exceptions import TaskQueueError
 from queue_app.index import Profile, get_index
 from queue_app.index.requests import RequestStream
-from queue_app.models import DeadLetter, Limit, Queue, Schedule, ScheduleTick, Task, Worker
+from queue_app.models import DeadLetter, Limit, Queue, Schedule, ScheduleTick, Task, Worker, Workflow
 from queue_app.models.schedule import Overlap
 from queue_app.services.control.pause import resume
 from queue_app.services.control.queues import copy_limit
@@ -35,6 +35,7 @@ from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import snapshot
+from tests.explorer import flows
 from tests.explorer.copies import FORGET, Copy
 from tests.explorer.waits import answer, let_wait_too_long
 from tests.support import index_state
@@ -54,6 +55,7 @@ OWN_STATES: Final = {"requests": "requested", "tick": "ticked", "signal": "block
 STATES: Final = (
     *("queued", "executing", "overdue", "proposed", "scheduled", "dead", "cancelled", "both"),
     *OWN_STATES.values(),
+    *flows.STATES,
 )
 PAST: Final = timedelta(hours=1)
 #: What a worker serves after it has changed its profile.
@@ -103,6 +105,10 @@ class World:
         if state == "both":  # executing, and no limit keeps them apart
             self.x, self.y = put(), put()
             self.held = claim(self.hands[0].profile, self.hands[0].id, 2)
+            return
+        if state in flows.STATES:
+            flows.make(self, state)
+            get_index().flush()
             return
         if state == "requested":
             self._ask()
@@ -217,6 +223,7 @@ class World:
         index = get_index()
         index._client.delete(f"{index.keys.prefix}:lock:rebuild")  # of a rebuild that died it lapses
         reconciler = Reconciler()
+        self.forgotten = self.turns = 0
         for _ in range(8):
             self._turn(reconciler)
             if self._is_done():
@@ -235,10 +242,15 @@ class World:
         if state.leases or state.waiting:
             yield f"{len(state.leases)} slots and {len(state.waiting)} entries are left"
         yield from self._over_cap()
+        yield from self._of_state_broken()
+
+    def _of_state_broken(self) -> Iterator[str]:
         if self.state == "requested":
             yield from self._requests_broken()
-        if self.state == "ticked":
+        elif self.state == "ticked":
             yield from self._ticks_broken()
+        elif self.state in flows.STATES:
+            yield from flows.broken(self)
 
     def _ticks_broken(self) -> Iterator[str]:
         ticks = dict(ScheduleTick.objects.exclude(kind="manual").values_list("instant", "task_id"))
@@ -281,6 +293,9 @@ class World:
         if rebuild_if_needed() or last.profile.id not in {profile for profile, _ in get_index().registered()}:
             get_index().register(last.profile, last.id)
         reconciler.run_once()
+        self.turns += 1
+        if self.state in flows.STATES:
+            self.forgotten += flows.go_on(is_late=self.turns > 2)
         if self.state == "requested":
             consume()
         elif self.state == "ticked":
@@ -301,7 +316,8 @@ class World:
             finish([done(task) for task in tasks])
 
     def _is_done(self) -> bool:
-        return not Task.objects.exclude(status__in=TERMINAL).exists() and not backlog().waiting
+        is_over = not Task.objects.exclude(status__in=TERMINAL).exists() and not backlog().waiting
+        return is_over and not Workflow.objects.filter(finished_at=None).exists()
 
     def name_of(self, task_id: uuid.UUID) -> str:
         """Return x or y, or the id of another."""

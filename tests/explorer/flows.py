@@ -1,0 +1,116 @@
+"""Transitions of workflows: two parents that end, a child that waits for both, and commands on the whole.
+
+``parents``: ``x`` and ``y`` execute, and ``z`` waits for both. ``held``: ``x`` is a dead letter, ``z`` waits for it,
+and ``y`` is queued beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from queue_app.core.graph import Graph, NewWorkflow
+from queue_app.core.ids import uuid7
+from queue_app.core.records import NewTask
+from queue_app.exceptions import AttemptOver, InvalidTransition, InvalidWorkflow
+from queue_app.models import DeadLetter, Task, TaskDependency
+from queue_app.models import Workflow as Row
+from queue_app.services.enqueue.validate import check_task
+from queue_app.services.lifecycle.claim import claim
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.lifecycle.replay import discard_open
+from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
+from queue_app.services.workflows.store import add_nodes, enqueue_workflow
+from queue_app.services.workflows.upkeep import WorkflowUpkeep
+from tests.support.engine import done, failed
+
+STATES: Final = ("parents", "held")
+
+
+def make(world: Any, state: str) -> None:
+    """Store the workflow of a state."""
+    graph = Graph()
+    retries = 0 if state == "held" else 3
+    graph.rows = [check_task(NewTask(task_type="a", max_retries=retries)) for _ in range(3)]
+    world.x, world.y, child = (each.id for each in graph.rows)
+    parents = [world.x] if state == "held" else [world.x, world.y]
+    graph.edges = {(child, parent): "hold" for parent in parents}
+    enqueue_workflow(NewWorkflow(id=uuid7(), name="met"), graph)
+    hand = world.hands[0]
+    world.held = sorted(claim(hand.profile, hand.id, len(parents)), key=lambda task: task.id)
+    if state == "held":
+        finish([failed(world.held.pop())])
+
+
+def _flow() -> Any:
+    return Row.objects.values_list("id", flat=True).get()
+
+
+def _add(world: Any, number: int) -> bool:
+    """Let the parent add a task; return false if it had ended."""
+    graph = Graph(rows=[check_task(NewTask(task_type="a"))])
+    try:
+        add_nodes(_flow(), graph, added_by=(world.held[number].id, world.held[number].attempt))
+    except (AttemptOver, InvalidWorkflow):
+        return False
+    return True
+
+
+def _cancel_broken(_world: Any, _value: Any, error: BaseException | None) -> Iterator[str]:
+    flow = Row.objects.get()
+    if error is None and flow.cancel_requested_at is None and flow.finished_at is None:
+        yield "a cancel was acknowledged, and the workflow goes on"
+    if isinstance(error, InvalidTransition) and flow.finished_at is None:
+        yield f"a cancel was refused ({error}), and the workflow has not ended"
+
+
+def _pause(_world: Any, _number: int) -> None:
+    pause_workflow(_flow(), by="ina")
+    started = set(Task.objects.filter(status="executing").values_list("id", flat=True))
+    waiting = Task.objects.filter(status__in=["queued", "scheduled"], workflow_id=_flow())
+    assert not waiting.exists(), "a pause was acknowledged, and a task of the workflow can start"
+    assert set(Task.objects.filter(status="executing").values_list("id", flat=True)) <= started
+    resume_workflow(_flow())
+
+
+def go_on(*, is_late: bool) -> int:
+    """Do what the scheduler and, late, the staff do; return how many tasks the sweep had to queue."""
+    for flow in Row.objects.filter(paused=True):  # by an actor that died before it resumed it
+        resume_workflow(flow.id)
+    if is_late:
+        discard_open(list(DeadLetter.objects.open().values_list("id", flat=True)), by="ina")
+    return WorkflowUpkeep().run_once()
+
+
+def broken(world: Any) -> Iterator[str]:
+    """Yield what the history says against the workflow once all has ended."""
+    if world.forgotten:
+        yield f"the sweep found {world.forgotten} forgotten tasks"
+    for flow in Row.objects.filter(finished_at=None):
+        yield f"the workflow has not ended: it is {flow.state}"
+    for after, before in TaskDependency.objects.values_list("after_id", "before_id"):
+        starts = [event.seq for event in world.history.events(after) if event.after == "executing"]
+        ends = [event.seq for event in world.history.events(before) if event.after == "completed"]
+        if starts and not (ends and ends[0] < starts[0]):
+            yield f"{world.name_of(after)} started before {world.name_of(before)} had completed"
+    for task_id in Task.objects.filter(workflow_id__isnull=False).values_list("id", flat=True):
+        events = world.history.events(task_id)
+        completed = [event for event in events if event.after == "completed"]
+        opened = [event for event in events if (event.before, event.after) == ("blocked", "queued")]
+        paused = [event for event in events if (event.before, event.after) == ("queued", "blocked")]
+        if len(completed) > 1:
+            yield f"{world.name_of(task_id)} completed {len(completed)} times"
+        if len(opened) > 1 + len(paused):
+            yield f"{world.name_of(task_id)} was queued {len(opened)} times by ends of others"
+
+
+#: Name -> what it does, in which states, and what it promises.
+FLOWS: Final[dict[str, tuple[Callable[[Any, int], Any], tuple[str, ...], Any]]] = {
+    "end_parent": (lambda world, number: finish([done(world.held[number])]), ("parents",), None),
+    "fail_parent": (lambda world, number: finish([failed(world.held[number])]), ("parents",), None),
+    "add_task": (_add, ("parents",), None),
+    "cancel_flow": (lambda _world, _: cancel_workflow(_flow()), STATES, _cancel_broken),
+    "pause_flow": (_pause, STATES, None),
+    "retry_flow": (lambda _world, _: retry_workflow(_flow(), by="ina"), ("held",), None),
+    "sweep": (lambda _world, _: WorkflowUpkeep().run_once(), STATES, None),
+}

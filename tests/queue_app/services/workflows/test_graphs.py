@@ -1,0 +1,216 @@
+"""Random graphs under random ends and commands: what the rows and their history say afterwards."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import defaultdict
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from queue_app.core.graph import Graph, NewWorkflow, NodeExtra
+from queue_app.core.ids import uuid7
+from queue_app.core.records import NewTask
+from queue_app.core.states import TERMINAL, Status
+from queue_app.exceptions import InvalidTransition
+from queue_app.models import DeadLetter, Task, TaskDependency, TaskGate, WorkflowNode
+from queue_app.models import Workflow as Row
+from queue_app.models.workflow import Condition, WorkflowState
+from queue_app.services.enqueue.validate import check_task
+from queue_app.services.lifecycle.actions import cancel_many
+from queue_app.services.lifecycle.claim import give_back
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.lifecycle.replay import discard_open, replay_open
+from queue_app.services.repair.rebuild import rebuild
+from queue_app.services.workflows.steer import (
+    cancel_workflow,
+    pause_workflow,
+    resume_workflow,
+    retry_workflow,
+)
+from queue_app.services.workflows.store import add_nodes, enqueue_workflow
+from queue_app.services.workflows.upkeep import WorkflowUpkeep
+from queue_app.sql.workflow_store import compensation_text
+from tests.support.engine import assert_index_agrees, at_once, done, failed, take
+
+pytestmark = pytest.mark.slow
+CONDITIONS = [Condition.HOLD, Condition.HOLD, Condition.HOLD, Condition.CANCEL, Condition.CONTINUE, Condition.FAILURE]
+
+
+def graph_of(draw: random.Random, size: int) -> Graph:
+    """Return a graph whose edges go from earlier to later tasks; every third task can be undone."""
+    graph = Graph(rows=[check_task(NewTask(task_type="a", max_retries=0)) for _ in range(size)])
+    for place in range(1, size):
+        for before in draw.sample(range(place), min(place, draw.choice([0, 1, 1, 2, 3]))):
+            graph.edges[graph.rows[place].id, graph.rows[before].id] = draw.choice(CONDITIONS).value
+    for row in graph.rows[::3]:
+        call = {"task_type": "a", "max_retries": 0, "parameters": {"undo": str(row.id)}}
+        graph.extras[row.id] = NodeExtra(compensation=compensation_text(call))
+    return graph
+
+
+class Run:
+    """One workflow, and two workers that run it badly."""
+
+    def __init__(self, engine, draw: random.Random, size: int) -> None:
+        self.draw = draw
+        self.hands = [engine.worker(), engine.worker()]
+        self.id = uuid7()
+        policy = draw.choice(["hold", "hold", "cancel", "continue"])
+        cap = draw.choice([None, None, None, 2])
+        flow = NewWorkflow(id=self.id, name="random", on_failure=policy, max_concurrent=cap)
+        enqueue_workflow(flow, graph_of(draw, size))
+        self.upkeep = WorkflowUpkeep()
+
+    def turn(self, *, calm: bool = False) -> bool:
+        """Claim on both workers and end what they got, at the same time; return whether there was something."""
+        got = [take(hand, self.draw.choice([1, 2, 5])) for hand in self.hands]
+        if not calm and self.draw.random() < 0.2 and got[0]:
+            give_back(got[0])
+            got[0] = []
+        self._add_to(got[1], calm=calm)
+        outcomes = [[self._end(task, calm=calm) for task in tasks] for tasks in got]
+        if ends := [lambda some=some: finish(some) for some in outcomes if some]:
+            at_once(ends)
+        assert self.upkeep.run_once() == 0, "nothing was forgotten"
+        return any(got)
+
+    def _end(self, task, *, calm: bool):
+        luck = 1.0 if calm else self.draw.random()
+        if luck < 0.15:
+            return failed(task)
+        return failed(task, retriable=False) if luck < 0.2 else done(task)
+
+    def _add_to(self, tasks, *, calm: bool) -> None:
+        row = Row.objects.get(pk=self.id)
+        if tasks and not calm and self.draw.random() < 0.2 and row.cancel_requested_at is None and row.nodes < 60:
+            more = Graph(rows=[check_task(NewTask(task_type="a", max_retries=0)) for _ in range(2)])
+            if not WorkflowNode.objects.filter(task_id=tasks[0].id, compensates__isnull=False).exists():
+                add_nodes(self.id, more, added_by=(tasks[0].id, tasks[0].attempt))
+
+    def command(self) -> None:
+        """Let staff do something."""
+        letters = list(DeadLetter.objects.open().values_list("id", flat=True))
+        tasks = list(Task.objects.filter(workflow_id=self.id).values_list("id", flat=True))
+        luck = self.draw.random()
+        try:
+            if luck < 0.25 and letters:
+                replay_open(letters[:1], by="ina")
+            elif luck < 0.4 and letters:
+                discard_open(letters[-1:], by="ina")
+            elif luck < 0.45:
+                cancel_many([self.draw.choice(tasks)])
+            elif luck < 0.5:
+                retry_workflow(self.id, by="ina")
+            elif luck < 0.6:
+                pause_workflow(self.id, by="ina")
+                got = [task for hand in self.hands for task in take(hand, 5)]
+                assert not got, "nothing starts in a paused workflow"
+                resume_workflow(self.id)
+            elif luck < 0.62:
+                cancel_workflow(self.id)
+        except InvalidTransition:
+            pass
+
+    def end(self) -> None:
+        """Let everything end: tasks complete from now on, and staff give up what is held."""
+        for _ in range(400):
+            if self.turn(calm=True):
+                continue
+            if Row.objects.get(pk=self.id).finished_at is not None:
+                return
+            held = list(DeadLetter.objects.open().values_list("id", flat=True))
+            if held:
+                discard_open(held, by="ina")
+            else:
+                cancel_workflow(self.id)
+        raise AssertionError("it never ends")
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), size=st.integers(5, 40))
+def test_a_workflow_keeps_its_promises_whatever_happens(engine, history, seed, size):
+    Task.objects.all().delete()  # of an example that failed
+    Row.objects.all().delete()
+    assert rebuild() is not None
+    draw = random.Random(seed)
+    run = Run(engine, draw, size)
+    for _ in range(draw.randint(1, 25)):
+        run.turn()
+        run.command()
+    run.end()
+    judge(run.id, history)
+    assert_index_agrees()
+
+
+def judge(workflow_id: uuid.UUID, history) -> None:
+    """Assert what must be true of a workflow that has ended."""
+    tasks = dict(Task.objects.filter(workflow_id=workflow_id).values_list("id", "status"))
+    assert set(tasks.values()) <= set(TERMINAL)
+    events = defaultdict(list)
+    for event in history.events():
+        events[event.task_id].append(event)
+    undoes = dict(
+        WorkflowNode.objects.filter(task_id__in=tasks, compensates__isnull=False).values_list("task_id", "compensates")
+    )
+    for after, before, condition in TaskDependency.objects.filter(after_id__in=tasks).values_list(
+        "after_id", "before_id", "condition"
+    ):
+        starts = [event.seq for event in events[after] if event.after == "executing"]
+        ends = [event.seq for event in events[before] if event.after in TERMINAL]
+        completed = [event.seq for event in events[before] if event.after == "completed"]
+        if starts:
+            assert min(ends, default=starts[0]) < starts[0], "it began before what it waits for had ended"
+            if condition in {Condition.HOLD, Condition.CANCEL}:
+                assert min(completed, default=starts[0]) < starts[0], "what it waits for had not completed"
+    for task_id in tasks:
+        assert [event.after for event in events[task_id]].count("completed") <= 1
+        opened = [event for event in events[task_id] if (event.before, event.after) == ("blocked", "queued")]
+        closed = [event for event in events[task_id] if (event.before, event.after) == ("queued", "blocked")]
+        assert len(opened) <= 1 + len(closed), "the ends of others queued it twice"
+    judge_compensations(workflow_id, undoes, events)
+
+
+def judge_compensations(workflow_id: uuid.UUID, undoes, events) -> None:
+    """Assert that what had completed was undone in the reverse order, if and only if the workflow did not complete."""
+    state = Row.objects.get(pk=workflow_id).state
+    done_at = {
+        task_id: [event.seq for event in found if event.after == "completed"][-1]
+        for task_id, found in events.items()
+        if any(event.after == "completed" for event in found)
+    }
+    undoable = set(
+        WorkflowNode.objects.filter(
+            task__workflow_id=workflow_id, compensation__isnull=False, task__status=Status.COMPLETED
+        ).values_list("task_id", flat=True)
+    )
+    if state == WorkflowState.COMPLETED or not undoes:
+        assert not undoes
+        assert state != WorkflowState.COMPENSATED
+        assert state == WorkflowState.COMPLETED or not undoable
+        return
+    assert set(undoes.values()) == undoable
+    in_order = sorted((task_id for task_id in undoes if task_id in done_at), key=done_at.__getitem__)
+    undone = [done_at[undoes[task_id]] for task_id in in_order]
+    assert undone == sorted(undone, reverse=True)
+    if len(in_order) == len(undoes):
+        assert state == WorkflowState.COMPENSATED
+
+
+def test_two_parents_that_end_at_once_queue_their_child_once(engine, history):
+    """Real threads, real commits, many times."""
+    hands = [engine.worker(), engine.worker()]
+    for _ in range(40):
+        graph = Graph(rows=[check_task(NewTask(task_type="a")) for _ in range(3)])
+        first, second, child = (row.id for row in graph.rows)
+        graph.edges = {(child, first): "hold", (child, second): "hold"}
+        enqueue_workflow(NewWorkflow(id=uuid7(), name="v"), graph)
+        held = [take(hand)[0] for hand in hands]
+        at_once([lambda task=task: finish([done(task)]) for task in held])
+        assert history.states(child) == "blocked queued"
+        finish([done(take(hands[0])[0])])
+    assert not Row.objects.filter(finished_at=None).exists()
+    assert not TaskGate.objects.exists()
+    assert_index_agrees()
