@@ -75,9 +75,13 @@ SELECT t.id, node.compensation FROM queue_app_workflownode AS node JOIN queue_ap
 WHERE t.workflow_id = %s AND t.status = 'completed' AND node.compensation IS NOT NULL
 ORDER BY t.finished_at DESC, t.id DESC
 """
-_REOPEN: Final = """
-UPDATE queue_app_workflow SET finished_at = NULL, state = 'running', cancel_requested_at = NULL
-WHERE id = ANY(%s) AND state IN ('completed', 'failed', 'cancelled')
+_IS_UNDONE: Final = """EXISTS (
+    SELECT FROM queue_app_task AS t JOIN queue_app_workflownode AS node ON node.task_id = t.id
+    WHERE t.workflow_id = flow.id AND node.compensates IS NOT NULL)"""
+_REOPEN: Final = f"""
+UPDATE queue_app_workflow AS flow SET finished_at = NULL, cancel_requested_at = NULL,
+    state = CASE WHEN {_IS_UNDONE} THEN 'compensating' ELSE 'running' END
+WHERE id = ANY(%s) AND state IN ('completed', 'failed', 'cancelled', 'compensated')
 """
 # Edges that the present state of `before` satisfies.
 SATISFIED: Final = """(edge.met OR before.status = 'completed' AND edge.condition <> 'failure')"""
@@ -159,6 +163,17 @@ def undoable(workflow_id: uuid.UUID) -> list[tuple[uuid.UUID, str]]:
 def reopen(workflows: Collection[uuid.UUID]) -> None:
     """Let ended workflows run again, because tasks of theirs do."""
     execute(_REOPEN, [list(workflows)])
+
+
+def is_undone(workflow_id: uuid.UUID) -> bool:
+    """Return whether a workflow has compensations."""
+    return bool(fetch_value(f"SELECT {_IS_UNDONE} FROM queue_app_workflow AS flow WHERE id = %s", [workflow_id]))
+
+
+def compensations_among(ids: Collection[uuid.UUID]) -> list[uuid.UUID]:
+    """Return the compensations among tasks."""
+    sql = "SELECT task_id FROM queue_app_workflownode WHERE task_id = ANY(%s) AND compensates IS NOT NULL"
+    return [row[0] for row in fetch_all(sql, [list(ids)])]
 
 
 def block_unready(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:

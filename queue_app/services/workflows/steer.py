@@ -21,7 +21,6 @@ from queue_app.index import Index
 from queue_app.models import DeadLetter, Workflow
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import USER_LENGTH
-from queue_app.models.workflow import WorkflowState
 from queue_app.services.advance import advance
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.lifecycle.actions import requeue
@@ -32,21 +31,19 @@ from queue_app.sql import waiting, workflow_advance
 from queue_app.sql import workflow_settle as rows
 from queue_app.sql.database import alias, atomic, clock
 
-_UNDONE = (WorkflowState.COMPENSATING, WorkflowState.COMPENSATED)
 _AGAIN = FAILURES | {Status.CANCELLED}
 
 
 def cancel_workflow(workflow_id: Id, *, reason: str = "") -> int:
     """Cancel every task that has not ended, and then undo what had completed; return how many tasks.
 
-    The tasks that could start end, or are asked to stop, before this returns; of many blocked ones the rest follows in
-    the scheduler. Raises ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow has ended or is being undone.
+    If the workflow is being undone already, the compensations that are left are cancelled. The tasks that could start
+    end, or are asked to stop, before this returns; of many blocked ones the rest follows in the scheduler. Raises
+    ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow has ended.
     """
     check_reason(reason, REASON_LENGTH)
     with _locked(workflow_id) as flow:
         _refuse_ended(flow, "it can no longer be cancelled")
-        if flow.state == WorkflowState.COMPENSATING:
-            raise InvalidTransition("The workflow is being undone; cancel single compensations.", status=flow.state)
         request_cancel(flow, reason)
         done = cancelled = cancel_batch(flow)
         while cancelled == BATCH and rows.ids_in(flow.id, {Status.QUEUED, Status.SCHEDULED}, 1):
@@ -93,13 +90,16 @@ def resume_workflow(workflow_id: Id) -> int:
 def retry_workflow(workflow_id: Id, *, by: str) -> int:
     """Run the tasks again that ended without success, in their order; return how many.
 
-    Dead letters are replayed. Raises ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow was undone.
+    Dead letters are replayed. Of a workflow that is being undone, only compensations run again. Raises
+    ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow was undone.
     """
     with _locked(workflow_id) as flow:
-        if flow.state in _UNDONE:
-            raise InvalidTransition("What had completed was undone; enqueue a new workflow.", status=flow.state)
-        ended = rows.ids_in(flow.id, _AGAIN, flow.nodes)
+        ended = rows.ids_in(flow.id, _AGAIN, 2 * flow.nodes)
         ids = rows.without_skipped(ended)
+        if rows.is_undone(flow.id):
+            ids = ended = rows.compensations_among(ids)
+            if not ids:
+                raise InvalidTransition("What had completed was undone; enqueue a new workflow.", status=flow.state)
         letters = DeadLetter.objects.using(alias()).open().filter(task_id__in=ids).order_by("id")
         replayed = replay_open(list(letters.select_for_update().values_list("id", flat=True)), by=by)
         again = {task.id for _, task in replayed} | requeue(ids)

@@ -193,7 +193,8 @@ def judge_compensations(workflow_id: uuid.UUID, undoes, events) -> None:
         return
     assert set(undoes.values()) == undoable
     in_order = sorted((task_id for task_id in undoes if task_id in done_at), key=done_at.__getitem__)
-    undone = [done_at[undoes[task_id]] for task_id in in_order]
+    ended = dict(Task.objects.filter(workflow_id=workflow_id).values_list("id", "finished_at"))
+    undone = [(ended[undoes[task_id]], undoes[task_id]) for task_id in in_order]
     assert undone == sorted(undone, reverse=True)
     if len(in_order) == len(undoes):
         assert state == WorkflowState.COMPENSATED
