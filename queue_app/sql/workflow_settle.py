@@ -73,6 +73,10 @@ RETURNING {REF}
 _UNDOABLE: Final = """
 SELECT t.id, node.compensation FROM queue_app_workflownode AS node JOIN queue_app_task AS t ON t.id = node.task_id
 WHERE t.workflow_id = %s AND t.status = 'completed' AND node.compensation IS NOT NULL
+    AND t.id <> ALL(ARRAY(
+        SELECT undo.compensates
+        FROM queue_app_workflownode AS undo JOIN queue_app_task AS other ON other.id = undo.task_id
+        WHERE other.workflow_id = t.workflow_id AND undo.compensates IS NOT NULL))
 ORDER BY t.finished_at DESC, t.id DESC
 """
 _IS_UNDONE: Final = """EXISTS (
@@ -156,7 +160,7 @@ def hold_back(ids: Collection[uuid.UUID]) -> list[TaskRef]:
 
 
 def undoable(workflow_id: uuid.UUID) -> list[tuple[uuid.UUID, str]]:
-    """Return (task, its compensation) of the completed tasks that have one, the last to complete first."""
+    """Return (task, its compensation) of the completed tasks that are to be undone, the last to complete first."""
     return fetch_all(_UNDOABLE, [workflow_id])
 
 

@@ -155,8 +155,7 @@ def _end(flow: Workflow, *, failed: bool, cancelled: bool) -> None:
     else:
         state = WorkflowState.CANCELLED if cancelled else WorkflowState.COMPLETED
     flow.held_at = None
-    did_not_complete = state != WorkflowState.COMPLETED and flow.state == WorkflowState.RUNNING
-    if did_not_complete and _compensate(flow):
+    if state != WorkflowState.COMPLETED and _compensate(flow):
         return
     flow.state, flow.finished_at = state, clock()
     flow.save(update_fields=["state", "finished_at", "held_at"])

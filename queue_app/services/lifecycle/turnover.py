@@ -22,6 +22,7 @@ from queue_app.exceptions import IndexNotReady, IndexUnavailable
 from queue_app.index import Index, Profile, get_index
 from queue_app.services.lifecycle.claim import abandon, return_refused
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.lifecycle.results import with_results
 from queue_app.services.notify import events
 from queue_app.services.notify.index import breaker, notify_index
 from queue_app.sql import turnover as rows
@@ -50,7 +51,8 @@ def turn_over(  # noqa: PLR0913, PLR0917 - the parts of a claim and of an end
         return finish(outcomes)
     in_order = sorted(outcomes, key=lambda outcome: outcome.task.id.int)
     held, granted = rows.turn_over(in_order, proposal, worker_id)
-    start(granted)
+    in_workflow = any(task.workflow_id is not None for task in granted)
+    start(with_results(granted) if in_workflow else granted)
     first = {(one.task.id, one.task.attempt): one for one in in_order}
     notify_index(Index.post_release, "release", [first[attempt].task.lease for attempt in held])
     with suppress(IndexUnavailable, IndexNotReady, DatabaseError):  # else the reconciler ends these leases

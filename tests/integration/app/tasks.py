@@ -195,3 +195,35 @@ def in_steps(context, log: str) -> list[object]:
 def in_atomic_step(context) -> None:
     """Ask for what a worker without a database cannot do."""
     context.step("first", add.func, 1, 2, atomic=True)
+
+
+@task
+def step(log: str, text: str) -> str:
+    """Write a line, after a moment."""
+    time.sleep(0.01)
+    write(log, text)
+    return text
+
+
+@task
+def undo(log: str, text: str) -> None:
+    """Write that a step was undone."""
+    write(log, f"undo {text}")
+
+
+@task(max_retries=0)
+def fail_once(log: str, text: str) -> None:
+    """Fail at the first call."""
+    is_first = text not in Path(log).read_text().splitlines()
+    write(log, text)
+    if is_first:
+        raise ValueError(text)
+
+
+@task(takes_context=True)
+def grow(context, log: str, text: str) -> None:
+    """Add two steps to the workflow."""
+    for number in range(2):
+        context.workflow.add(step, log, f"{text}+{number}")
+    time.sleep(0.01)
+    write(log, text)
