@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from queue_app.sql.database import execute, fetch_all, fetch_value
 
@@ -25,10 +25,11 @@ UNSUCCESSFUL: Final = """
 """
 # A task also stays while its idempotency key is valid.
 _UNKEYED: Final = "(idempotency_key IS NULL OR created_at < statement_timestamp() - make_interval(secs => %(key)s))"
-# The same statement deletes the children, because they have no foreign key that would do it.
+# The same statement deletes the children, because they have no foreign key that would do it. It also adds what it
+# deletes to the totals of the queues, so that these count every task that was ever stored.
 PURGE: Final = """
 WITH doomed AS (
-    SELECT id FROM queue_app_task WHERE {which} AND {unkeyed}
+    SELECT id, queue, status FROM queue_app_task WHERE {which} AND {unkeyed}
     ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), payloads AS (DELETE FROM queue_app_taskpayload USING doomed WHERE task_id = doomed.id),
 results AS (DELETE FROM queue_app_taskresult USING doomed WHERE task_id = doomed.id),
@@ -36,7 +37,18 @@ attempts AS (DELETE FROM queue_app_taskattempt USING doomed WHERE task_id = doom
 progress AS (DELETE FROM queue_app_taskprogress USING doomed WHERE task_id = doomed.id),
 logs AS (DELETE FROM queue_app_tasklog USING doomed WHERE task_id = doomed.id),
 steps AS (DELETE FROM queue_app_stepresult USING doomed WHERE task_id = doomed.id),
-signals AS (DELETE FROM queue_app_signal USING doomed WHERE task_id = doomed.id)
+signals AS (DELETE FROM queue_app_signal USING doomed WHERE task_id = doomed.id),
+counted AS (
+    SELECT queue, count(*) AS stored, count(*) FILTER (WHERE status = 'completed') AS done FROM doomed GROUP BY queue
+), totals AS (
+    INSERT INTO queue_app_maintenancejob AS job (name, seconds, done, error, progress)
+    SELECT 'deleted', 0, 0, '', jsonb_object_agg(queue, jsonb_build_array(stored, done)) FROM counted
+    HAVING count(*) > 0
+    ON CONFLICT (name) DO UPDATE SET progress = job.progress || (
+        SELECT jsonb_object_agg(queue, jsonb_build_array(
+            stored + COALESCE((job.progress -> queue ->> 0)::bigint, 0),
+            done + COALESCE((job.progress -> queue ->> 1)::bigint, 0))) FROM counted)
+)
 DELETE FROM queue_app_task AS t USING doomed WHERE t.id = doomed.id RETURNING t.finished_at
 """
 
@@ -99,6 +111,29 @@ def purge_tasks(
     """
     params = {"seconds": seconds, "key": key_seconds, "limit": limit, "after": after}
     return [row[0] for row in fetch_all(PURGE.format(which=kind, unkeyed=_UNKEYED), params)]
+
+
+_TOTALS: Final = """
+WITH deleted AS (SELECT progress -> %(queue)s AS counts FROM queue_app_maintenancejob WHERE name = 'deleted')
+SELECT count(*) + COALESCE((SELECT (counts ->> 0)::bigint FROM deleted), 0),
+    count(*) FILTER (WHERE status = 'completed') + COALESCE((SELECT (counts ->> 1)::bigint FROM deleted), 0),
+    min(queued_at) FILTER (WHERE status = 'queued'), clock_timestamp()
+FROM queue_app_task WHERE queue = %(queue)s
+"""
+
+
+class QueueTotals(NamedTuple):
+    """The tasks of a queue since it exists, also those that were deleted."""
+
+    total_enqueued: int
+    total_completed: int
+    oldest_enqueued_at: datetime | None  # of the tasks that wait now
+    last_updated: datetime
+
+
+def totals(queue: str) -> QueueTotals:
+    """Return the totals of a queue. They come from the rows alone; the cost grows with the tasks that it stores."""
+    return QueueTotals(*fetch_all(_TOTALS, {"queue": queue})[0])
 
 
 def delete_ended(ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:

@@ -122,6 +122,9 @@ _COUNTS: Final = {"type": "object", "additionalProperties": COUNT}
 _QUEUE_NUMBERS: Final = record(
     {"name": TEXT, "paused": FLAG, "max_concurrent": maybe(COUNT), "active": COUNT, "depth": COUNT, "bands": _BANDS}
 )
+_TOTALS: Final = {
+    "total_enqueued": COUNT, "total_completed": COUNT, "oldest_enqueued_at": maybe(TIME), "last_updated": TIME,
+}  # fmt: skip
 _ALL_QUEUES: Final = {
     "depth": maybe(COUNT),
     "active": COUNT,
@@ -192,6 +195,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
         }
     ),
     "QueueNumbers": _QUEUE_NUMBERS,
+    "QueueStats": record(
+        _QUEUE_NUMBERS["properties"] | _TOTALS,
+        optional=_TOTALS,
+    ),
     "Stats": record({"index": TEXT, **_ALL_QUEUES, "throughput": _COUNTS}),
     "AdminQueue": record({**_ALL_QUEUES, "cap": maybe(COUNT), "by_priority": maybe(_COUNTS)}),
     "Queue": record({"name": TEXT, "paused": FLAG}),

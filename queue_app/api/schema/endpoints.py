@@ -112,7 +112,7 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
     (queues.QueueView, "PATCH"): Endpoint(
         id="edit_queue", answer=ref("Queue"), parameters=(_ETAG,), example={"max_concurrent": 10}, problems=(412, 428),
     ),
-    (queues.QueueStatsView, "GET"): Endpoint(id="get_queue_stats", answer=ref("QueueNumbers")),
+    (queues.QueueStatsView, "GET"): Endpoint(id="get_queue_stats", answer=ref("QueueStats")),
     (queues.AutoscaleView, "GET"): Endpoint(id="get_demand", answer=_DEMAND),
     (queues.PauseView, "POST"): Endpoint(
         id="pause_queue", answer=ref("Queue"), example={"reason": "the printer is out of paper"},

@@ -98,6 +98,12 @@ class Nothing(Body):
     """A body without fields."""
 
 
+class QueueStatsQuery(Query):
+    """Whether to count all tasks that a queue ever stored."""
+
+    totals = kinds.flag(default=False, help_text="true: also total_enqueued, total_completed, oldest_enqueued_at.")
+
+
 class AutoscaleQuery(Query):
     """The workers that an autoscaler starts, and its aim."""
 

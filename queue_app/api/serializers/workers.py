@@ -197,6 +197,18 @@ class StepForm(Body):
 class StepCall(_Attempt):
     """What an attempt does with the steps of its task: list them, store one, or wait for a signal in one."""
 
+    rules: ClassVar[Schema] = {
+        "allOf": [
+            {
+                "if": {"properties": {"action": {"enum": ["store", "wait"]}}},
+                "then": {"required": ["step"], "properties": {"step": {"type": "object"}}},
+            },
+            {
+                "if": {"properties": {"action": {"const": "wait"}}},
+                "then": {"properties": {"step": {"required": ["signal"], "properties": {"signal": {"minLength": 1}}}}},
+            },
+        ]
+    }
     action = kinds.word(("list", "store", "wait"), required=True)
     step = StepForm(allow_null=True)
     payload_fields = kinds.payload_object(allow_null=True, help_text="The declared payload of the signal.")

@@ -23,7 +23,7 @@ from queue_app.services import pause, resume
 from queue_app.services.control.queues import edit_policy, edit_queue, version_of
 from queue_app.services.enqueue.validate import check_queue_name
 from queue_app.services.read.autoscale import autoscale
-from queue_app.services.read.stats import admin_queue, queue_stats, queue_summary, tasks_of
+from queue_app.services.read.stats import admin_queue, queue_stats, queue_summary, queue_totals, tasks_of
 
 MAX_LISTED: Final = 1000
 MAX_LISTED_WORKERS: Final = 200
@@ -87,13 +87,17 @@ class QueueStatsView(ApiView):
 
     permission_classes = (IsAuthenticated, may_view("queue"))
     key_scopes = MappingProxyType({"GET": "view_queue"})
+    queries = MappingProxyType({"GET": serializers.QueueStatsQuery})
 
     def get(self, request: Request, name: str) -> Response:
         """Return depth, age, running tasks and limit of a queue.
 
-        Depth and age of the oldest task are given by band.
+        Depth and age of the oldest task are given by band. With ``totals=true`` the answer also counts all tasks that
+        the queue ever stored, by the rows: exact, whatever happened to Redis.
         """
-        return Response(queue_summary(_existing(_queue, name)).as_dict())
+        counts_all = self.read_query(request)["totals"]
+        found = queue_summary(_existing(_queue, name)).as_dict()
+        return Response(found | (queue_totals(name)._asdict() if counts_all else {}))
 
 
 class AutoscaleView(ApiView):

@@ -17,6 +17,7 @@ from queue_app.index import get_index
 from queue_app.index.stats import QueueDepth
 from queue_app.models import Queue, RuntimeSettings, Task, Worker
 from queue_app.models.worker import WorkerStatus
+from queue_app.sql import upkeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,11 @@ def throughput(window: timedelta) -> dict[str, int]:
 
 def _last_minute() -> dict[str, int]:
     return {f"{name}_last_minute": count for name, count in throughput(timedelta(minutes=1)).items()}
+
+
+def queue_totals(name: str) -> upkeep.QueueTotals:
+    """Return how many tasks the queue has stored and completed since it exists, also those that were deleted."""
+    return upkeep.totals(name)
 
 
 class Running(NamedTuple):

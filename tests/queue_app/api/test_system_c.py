@@ -1,0 +1,81 @@
+"""System C, per-action queues: order, limits from the environment, and statistics that outlive Redis."""
+
+import pytest
+
+from queue_app import conf
+from queue_app.index import get_index
+from queue_app.models import Task
+from queue_app.services.control.queues import set_queue_limits
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.operations.delete import delete_many
+from queue_app.services.repair.rebuild import rebuild
+from queue_app.services.upkeep.maintenance import purge
+from tests.queue_app.api.conftest import ApiClient
+from tests.support.engine import done, failed, put, put_many, take
+from tests.support.factories import StaffFactory
+
+STATS = "/api/v1/queues/{}/stats?totals=true"
+
+
+@pytest.fixture
+def totals(engine):
+    viewer = ApiClient(StaffFactory(permissions=("view_queue",)))
+
+    def read(queue: str = "default") -> tuple[int, int]:
+        found = viewer.get(STATS.format(queue)).data
+        assert found["last_updated"]
+        return found["total_enqueued"], found["total_completed"]
+
+    return read
+
+
+def test_tasks_of_an_action_start_in_the_order_of_their_requests(engine):
+    """The example of the documents: two run at once, and C, D and E follow in this order."""
+    ids = [put() for _ in "ABCDE"]
+    set_queue_limits("default", max_concurrent=2)
+    hand, order = engine.worker(), []
+    running = take(hand, 5)
+    while running:
+        order += [task.id for task in running if task.id not in order]
+        finish([done(running[0])])
+        running = running[1:] + take(hand, 5)
+        assert len(running) <= 2
+    assert order == ids
+
+
+def test_totals_are_exact_after_a_flush_a_purge_and_a_deletion(engine, totals, retention):
+    put_many(6)
+    put(queue="other")
+    hand = engine.worker()
+    first, second, third, *_ = take(hand, 5)
+    finish([done(first), done(second), failed(third, retriable=False)])
+    assert (totals(), totals("other")) == ((6, 2), (1, 0))
+    get_index()._client.flushdb()
+    rebuild()
+    assert (totals(), totals("other")) == ((6, 2), (1, 0))
+    delete_many([first.id, third.id])
+    assert totals() == (6, 2)
+    retention(success=0.000001, idempotency=0.000001)
+    purge()
+    assert Task.objects.filter(status="completed").count() == 0
+    assert (totals(), totals("other")) == ((6, 2), (1, 0))
+
+
+def test_the_oldest_task_is_told(engine, totals):
+    put()
+    viewer = ApiClient(StaffFactory(permissions=("view_queue",)))
+    found = viewer.get(STATS.format("default")).data
+    assert found["oldest_enqueued_at"] is not None
+    assert {"name", "depth", "active", "max_concurrent"} <= found.keys()
+    assert "total_enqueued" not in viewer.get("/api/v1/queues/default/stats").data
+
+
+def test_limits_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("TASKQUEUE__ADMISSION__MAX_LENGTH", "5000")
+    monkeypatch.setenv("TASKQUEUE__ADMISSION__STALE_SECONDS", "1800")
+    conf.reset()
+    try:
+        assert (conf.get().admission.max_length, conf.get().admission.stale_seconds) == (5000, 1800)
+    finally:
+        monkeypatch.undo()
+        conf.reset()
