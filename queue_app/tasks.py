@@ -313,16 +313,18 @@ def _check_names(options: Mapping[str, Any]) -> None:
             raise TypeError(f"A task has no option {name!r}.{hint}")
 
 
-def signal(task: AnyResult | Id, name: str, payload: Any = None, *, by: str = "") -> bool:
+def signal(task: Any, name: str, payload: Any = None, *, by: str = "") -> bool:
     """Send a signal to a task, which gets ``payload`` (JSON) from ``context.wait_for(name)``.
 
-    ``task`` is a result or an id; ``by`` says who sends the signal. Returns whether the task waits for it; if not, the
+    ``task`` is a result, a workflow, or the id of either; a signal to a workflow is for the first of its tasks that
+    waits for it. ``by`` says who sends the signal. Returns whether the task waits for it; if not, the
     signal is kept until it does. Inside a transaction, the signal is sent when that commits.
 
     Raises ``TaskNotFound``, ``InvalidTransition`` for a task that has ended, and ``InvalidTaskData`` for a payload that
     is no JSON or lacks what the task declares.
     """
-    alias, task_id = (task.backend, task.id) if isinstance(task, TaskResult) else (DEFAULT_TASK_BACKEND_ALIAS, task)
+    alias = task.backend if isinstance(task, TaskResult) else DEFAULT_TASK_BACKEND_ALIAS
+    task_id: Id = getattr(task, "id", task)
     backend: Any = task_backends[alias]
     if not hasattr(backend, "signal"):
         raise InvalidTask(f"The backend {alias!r} of TASKS has no signals: {type(backend).__qualname__}.")

@@ -709,6 +709,7 @@ class Migration(migrations.Migration):
             name='Signal',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('workflow_id', models.UUIDField(blank=True, null=True)),
                 ('name', models.CharField(max_length=100)),
                 ('payload', models.JSONField(blank=True, null=True)),
                 ('sent_at', models.DateTimeField()),
@@ -726,7 +727,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='signal',
             name='task',
-            field=models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='signals', to='queue_app.task'),
+            field=models.ForeignKey(db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='signals', to='queue_app.task'),
         ),
         migrations.AddIndex(
             model_name='signal',
@@ -735,6 +736,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='signal',
             index=models.Index(condition=models.Q(('taken_at__isnull', True)), fields=['task', 'name', 'id'], name='taskqueue_untaken'),
+        ),
+        migrations.AddIndex(
+            model_name='signal',
+            index=models.Index(condition=models.Q(('workflow_id__isnull', False)), fields=['workflow_id', 'id'], name='taskqueue_flow_signals'),
         ),
         migrations.RunSQL(VACUUM, migrations.RunSQL.noop, hints={"model_name": "task"}),
         migrations.CreateModel(

@@ -1,4 +1,4 @@
-"""A message to one task, which a step of the task waits for."""
+"""A message to one task, or to any one task of a workflow; a step of the task waits for it."""
 
 from typing import ClassVar
 
@@ -10,11 +10,12 @@ from queue_app.models.task import Task
 
 
 class Signal(models.Model):
-    """One signal; its task takes it once, oldest first. Ids rise in the order in which a task's signals arrived."""
+    """One signal; one step takes it, the oldest first. Ids rise in the order in which a task's signals arrived."""
 
     task = models.ForeignKey(
-        Task, on_delete=models.CASCADE, db_constraint=False, related_name="signals", db_index=False
+        Task, on_delete=models.CASCADE, null=True, db_constraint=False, related_name="signals", db_index=False
     )
+    workflow_id = models.UUIDField(null=True, blank=True)  # instead of the task
     name = models.CharField(max_length=NAME_LENGTH)
     payload = models.JSONField(null=True, blank=True)
     sent_at = models.DateTimeField()
@@ -27,7 +28,10 @@ class Signal(models.Model):
             models.Index(fields=["task", "id"], name="taskqueue_signals"),  # the signals of a task
             # services.lifecycle.signals: those that a step may take
             models.Index(fields=["task", "name", "id"], condition=Q(taken_at__isnull=True), name="taskqueue_untaken"),
+            models.Index(
+                fields=["workflow_id", "id"], condition=Q(workflow_id__isnull=False), name="taskqueue_flow_signals"
+            ),
         ]
 
     def __str__(self) -> str:
-        return f"signal {self.name} to {self.task_id}"
+        return f"signal {self.name} to {self.workflow_id or self.task_id}"

@@ -102,8 +102,12 @@ SET status = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN s
 FROM (
     SELECT v.*, step.until, COALESCE(step.until <= statement_timestamp(), false) OR EXISTS (
         SELECT FROM queue_app_signal AS s WHERE s.task_id = v.id AND s.name = step.signal AND s.taken_at IS NULL
+    ) OR EXISTS (
+        SELECT FROM queue_app_signal AS s
+        WHERE s.workflow_id = own.workflow_id AND s.name = step.signal AND s.taken_at IS NULL
     ) AS is_over
     FROM unnest(%s::uuid[], %s::int[], %s::uuid[]) AS v (id, attempt, worker_id)
+        JOIN queue_app_task AS own ON own.id = v.id
         JOIN queue_app_stepresult AS step ON step.task_id = v.id AND step.done_at IS NULL
 ) AS step
 WHERE t.id = step.id AND t.attempt = step.attempt AND t.worker_id = step.worker_id AND t.status = 'executing'

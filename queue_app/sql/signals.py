@@ -40,16 +40,42 @@ WITH target AS (
 SELECT sent.id, t.id IS NOT NULL, {REF} FROM sent LEFT JOIN woken AS t ON true
 """
 
-# Takes the oldest signal, unless the step has taken one already. If there is none, the step waits, or its time is over.
+# Wakes all tasks of the workflow that wait for the signal: if one of them ends before it takes it, another takes it.
+# The others wait again.
+_SEND_TO_WORKFLOW: Final = f"""
+WITH target AS (
+    SELECT flow.id FROM queue_app_workflow AS flow
+    WHERE flow.id = %s AND flow.finished_at IS NULL AND %s > (
+        SELECT count(*) FROM queue_app_signal AS untaken
+        WHERE untaken.workflow_id = flow.id AND untaken.taken_at IS NULL)
+), sent AS (
+    INSERT INTO queue_app_signal (workflow_id, name, payload, sent_at, sent_by)
+    SELECT target.id, %s::text, %s::jsonb, clock_timestamp(), %s::text FROM target
+    RETURNING id
+), woken AS (
+    UPDATE queue_app_task AS t SET status = 'queued', queued_at = clock_timestamp(), run_after = NULL
+    FROM target WHERE t.workflow_id = target.id AND {WAITS_FOR.format(name="%s::text")}
+    RETURNING t.*
+)
+SELECT sent.id, t.id IS NOT NULL, {REF} FROM sent LEFT JOIN woken AS t ON true
+"""
+
+# Takes the oldest signal of the task, else of its workflow, unless the step has taken one already. If there is none,
+# the step waits, or its time is over.
 _TAKE: Final = """
 WITH held AS (
-    SELECT id FROM queue_app_task WHERE id = %s AND attempt = %s AND worker_id = %s AND status || '' = 'executing'
+    SELECT id, workflow_id FROM queue_app_task
+    WHERE id = %s AND attempt = %s AND worker_id = %s AND status || '' = 'executing'
 ), taken AS (
     UPDATE queue_app_signal AS s SET taken_at = clock_timestamp()
     FROM held
-    WHERE s.id = (
+    WHERE s.id = COALESCE((
         SELECT min(id) FROM queue_app_signal WHERE task_id = held.id AND name = %s::text AND taken_at IS NULL
-    ) AND NOT EXISTS (
+    ), (
+        SELECT id FROM queue_app_signal
+        WHERE workflow_id = held.workflow_id AND name = %s::text AND taken_at IS NULL
+        ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
+    )) AND NOT EXISTS (
         SELECT FROM queue_app_stepresult AS done
         WHERE done.task_id = held.id AND done.name = %s::text AND done.done_at IS NOT NULL
     )
@@ -81,10 +107,18 @@ def send(task_id: uuid.UUID, name: str, payload: str | None, by: str) -> tuple[i
     return signal_id, TaskRef.from_row(ref) if is_woken else None
 
 
+def send_to_workflow(
+    workflow_id: uuid.UUID, name: str, payload: str | None, by: str
+) -> tuple[int, list[TaskRef]] | None:
+    """Store a signal to a workflow whose lock the caller holds; return its id and the tasks that this has queued."""
+    found = fetch_prepared((_SEND_TO_WORKFLOW, [workflow_id, MAX_UNTAKEN, name, payload, by, name]))
+    return (found[0][0], [TaskRef.from_row(ref) for _, is_woken, *ref in found if is_woken]) if found else None
+
+
 def take(task: ClaimedTask, step: Step, schema: str | None) -> Step | None:
     """Let a step take the oldest signal of its name, or wait for one; return ``None`` if nothing was stored."""
     params: list[Any] = [
-        task.id, task.attempt, task.worker_id, step.signal, step.name, step.until,
+        task.id, task.attempt, task.worker_id, step.signal, step.signal, step.name, step.until,
         task.attempt, step.position, step.name, step.signal, step.until, schema,
     ]  # fmt: skip
     found = fetch_prepared(lock_rows([task.id]), (_TAKE, params))
@@ -94,11 +128,13 @@ def take(task: ClaimedTask, step: Step, schema: str | None) -> Step | None:
 _WAITS: Final = """
 SELECT step.signal, step.until, step.schema::text, t.status FROM queue_app_stepresult AS step
     JOIN queue_app_task AS t ON t.id = step.task_id
-WHERE step.task_id = %s AND step.done_at IS NULL
+WHERE step.done_at IS NULL AND {whose}
 """
+_OF_TASK: Final = _WAITS.format(whose="step.task_id = %s")
+_OF_WORKFLOW: Final = _WAITS.format(whose="t.workflow_id = %s AND t.status = 'blocked'")
 
 
-def awaited(task_id: uuid.UUID) -> list[tuple[str, Any, str | None, Status]]:
-    """Return (signal, until, schema, status of the task) of the signals for which a task waits."""
-    found = fetch_prepared((_WAITS, [task_id]))
+def awaited(task_id: uuid.UUID, *, in_workflow: bool = False) -> list[tuple[str, Any, str | None, Status]]:
+    """Return (signal, until, schema, status of the task) of what a task waits for, or what tasks of a workflow do."""
+    found = fetch_prepared((_OF_WORKFLOW if in_workflow else _OF_TASK, [task_id]))
     return [(signal, until, schema, Status(status)) for signal, until, schema, status in found]

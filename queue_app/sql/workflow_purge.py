@@ -32,6 +32,7 @@ def purge_workflow(workflow_id: uuid.UUID) -> int:
     execute(f"DELETE FROM queue_app_workflownode WHERE task_id {among}", [workflow_id])
     sql = PURGE.format(which="workflow_id = %(workflow)s", unkeyed="true")
     deleted = len(fetch_all(sql.replace("SKIP LOCKED", ""), {"workflow": workflow_id, "limit": None}))
+    execute("DELETE FROM queue_app_signal WHERE workflow_id = %s", [workflow_id])
     execute("DELETE FROM queue_app_workflow WHERE id = %s", [workflow_id])
     return deleted
 

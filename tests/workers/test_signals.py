@@ -1,14 +1,16 @@
 """Signals: a task waits for them without a slot, and takes each of them once."""
 
+import uuid
 from datetime import timedelta
 
 import pytest
 from django.db import transaction
 from django.db.models import F
 
-from queue_app import signal
+from queue_app import Workflow, signal
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskNotFound
+from queue_app.index import get_index
 from queue_app.models import Signal, StepResult, Task, TaskAttempt, TaskResult
 from queue_app.registry import type_of
 from queue_app.services.lifecycle import steps
@@ -245,7 +247,7 @@ def test_bad_signals(hire, name, payload, code):
 
 
 def test_a_signal_to_no_task(engine):
-    with pytest.raises(TaskNotFound):
+    with pytest.raises(TaskNotFound, match="There is no task or workflow"):
         signal("0198c5d1-6f0e-7000-8000-000000000001", "item")
 
 
@@ -256,3 +258,65 @@ def test_too_many_signals_that_nobody_takes(engine, monkeypatch):
         signal(task_id, "item")
     with pytest.raises(InvalidTransition, match="has 2 signals that it has not taken"):
         signal(task_id, "item")
+
+
+# -- workflows -----------------------------------------------------------------------------
+
+
+def flow_of(*counts: int) -> tuple[Workflow, list[uuid.UUID]]:
+    """Enqueue a workflow of tasks that wait for so many signals each."""
+    flow = Workflow("collection")
+    nodes = [flow.add(step_tasks.collect, count) for count in counts]
+    flow.enqueue()
+    get_index().flush()
+    return flow, [node.id for node in nodes]
+
+
+def test_a_signal_to_a_workflow_is_taken_by_one_of_its_tasks(hire):
+    flow, tasks = flow_of(1, 1)
+    worker = hire()
+    worker.until_empty()
+    assert {row(task_id).status for task_id in tasks} == {Status.BLOCKED}
+    assert signal(flow, "item", "first") is True
+    worker.until_empty()
+    assert sorted(row(task_id).status for task_id in tasks) == [Status.BLOCKED, Status.COMPLETED]
+    assert signal(flow.id, "item", "second") is True
+    worker.until_empty()
+    assert sorted(result(task_id)[0] for task_id in tasks) == ["first", "second"]
+    assert_index_agrees()
+    with pytest.raises(InvalidTransition, match="The workflow has ended"):
+        signal(flow, "item")
+
+
+def test_an_early_signal_to_a_workflow_is_kept_and_one_to_the_task_comes_first(hire):
+    flow, [task_id] = flow_of(2)
+    assert signal(flow, "item", "to the flow") is False
+    signal(task_id, "item", "to the task")
+    assert run(hire(), task_id).status == Status.COMPLETED
+    assert result(task_id) == ["to the task", "to the flow"]
+
+
+def test_a_task_that_is_cancelled_before_it_takes_the_signal_leaves_it_to_another(hire):
+    flow, tasks = flow_of(1, 1)
+    worker = hire()
+    worker.until_empty()
+    signal(flow, "item", 1)
+    assert {row(task_id).status for task_id in tasks} == {Status.QUEUED}
+    cancel(tasks[0])
+    worker.until_empty()
+    assert row(tasks[1]).status == Status.COMPLETED
+    assert Signal.objects.get().taken_at is not None
+
+
+def test_a_signal_to_a_workflow_waits_for_an_attempt_that_begins_to_wait(hire):
+    flow, [task_id] = flow_of(1)
+    worker = hire()
+    worker.wake()
+    worker.run_once()
+    worker.pool.finish()
+    with transaction.atomic():
+        finish(worker.pool.take_outcomes())
+        side = Side(lambda: signal(flow, "item", 1))
+        until(somebody_waits_for_a_lock, "the signal waits for the workflow")
+    assert side.result() is True
+    assert row(task_id).status == Status.QUEUED

@@ -6,6 +6,8 @@ task. Each is taken by one step, in the order of arrival.
 Crash points: before the commit nothing was sent; after it, the reconciler pushes the queued task into the index.
 """
 
+import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +19,16 @@ from queue_app.core.payload import dump_json
 from queue_app.core.signals import check_payload
 from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.exceptions import InvalidTransition, TaskNotFound
+from queue_app.models import Workflow
 from queue_app.services.advance import advance, changing
 from queue_app.services.enqueue.validate import check_signal_name
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit
-from queue_app.services.read.awaited import awaited
+from queue_app.services.read.awaited import Awaited, awaited
 from queue_app.sql import signals as rows
 from queue_app.sql.claim import statuses
+from queue_app.sql.database import alias, atomic
+from queue_app.sql.workflow_advance import lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +40,23 @@ class Sent:
 
 
 def signal(task: Id, name: str, payload: Any = None, *, by: str = "") -> Sent:
-    """Send a signal to a task that has not ended; ``by`` names who sends it.
+    """Send a signal to a task, or by its id to a workflow, that has not ended; ``by`` names who sends it.
 
     The task gets ``payload`` (JSON) from ``context.wait_for(name)``. If it does not wait for the signal yet, the signal
-    is kept. Raises ``TaskNotFound``, ``InvalidTransition`` when the task has ended, and ``InvalidTaskData`` for a
-    payload that is no JSON or lacks what the waiting step declares.
+    is kept. A signal to a workflow is for the first of its tasks that waits for it; signals to the task itself come
+    first. Raises ``TaskNotFound``, ``InvalidTransition`` when the task has ended, and ``InvalidTaskData`` for a payload
+    that is no JSON or lacks what the waiting step declares.
     """
     task_id = parse_id(task)
     check_signal_name(name)
     text = None if payload is None else dump_json(payload, field="payload", limits=conf.get().payload)
-    waits = [one for one in awaited(task_id) if one.signal == name]
-    for one in waits:
-        check_payload(one.fields, payload)
+    _check(awaited(task_id), name, payload)
     with changing([task_id]) as workflows:
         stored = rows.send(task_id, name, text, by)
         if stored is None:
-            raise _refusal(task_id)
+            if task_id in (found := statuses([task_id])):
+                raise _refusal("task", found[task_id])
+            return _to_workflow(task_id, name, payload, text, by)
         signal_id, woken = stored
         is_held = woken is not None and bool(workflows) and bool(advance({woken.id: Status.QUEUED}))
     if woken is not None and not is_held:
@@ -58,16 +64,35 @@ def signal(task: Id, name: str, payload: Any = None, *, by: str = "") -> Sent:
     return Sent(signal_id, woken is not None)
 
 
-def _refusal(task_id: Any) -> TaskNotFound | InvalidTransition:
-    status = statuses([task_id]).get(task_id)
-    if status is None:
-        return TaskNotFound(f"There is no task {task_id}.")
+def _to_workflow(workflow_id: uuid.UUID, name: str, payload: Any, text: str | None, by: str) -> Sent:
+    """Send a signal to a workflow; all of its tasks that wait for it wake, and one of them takes it."""
+    with atomic():
+        lock({workflow_id})  # none of its tasks begins to wait meanwhile
+        _check(awaited(workflow_id, in_workflow=True), name, payload)
+        stored = rows.send_to_workflow(workflow_id, name, text, by)
+        if stored is None:
+            if not Workflow.objects.using(alias()).filter(pk=workflow_id).exists():
+                raise TaskNotFound(f"There is no task or workflow {workflow_id}.")
+            raise _refusal("workflow", None)
+        signal_id, woken = stored
+        held = advance({task.id: Status.QUEUED for task in woken}) if woken else set[uuid.UUID]()
+        free = [task for task in woken if task.id not in held]
+        push_on_commit([task.entry for task in free], events=events.of_queued_again(free))
+    return Sent(signal_id, bool(woken))
+
+
+def _check(waits: Sequence[Awaited], name: str, payload: Any) -> None:
+    for one in waits:
+        if one.signal == name:
+            check_payload(one.fields, payload)
+
+
+def _refusal(what: str, status: Status | None) -> InvalidTransition:
     if status in TERMINAL:
-        return InvalidTransition(f"The task {predicate(status)}; it takes no more signals.", status=Status(status))
-    return InvalidTransition(
-        f"The task has {rows.MAX_UNTAKEN} signals that it has not taken; it takes no more until it takes some.",
-        status=Status(status),
-    )
+        return InvalidTransition(f"The {what} {predicate(status)}; it takes no more signals.", status=status)
+    ended = "" if status else "has ended, or "
+    text = f"The {what} {ended}has {rows.MAX_UNTAKEN} signals that it has not taken; it takes no more until it does."
+    return InvalidTransition(text, status=status or "")
 
 
 asignal = sync_to_async(signal)

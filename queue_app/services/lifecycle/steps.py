@@ -11,6 +11,7 @@ from queue_app.core.records import ClaimedTask
 from queue_app.core.signals import Fields, listed
 from queue_app.core.steps import Step
 from queue_app.exceptions import AttemptLost, StepRefused
+from queue_app.services.advance import share
 from queue_app.sql import signals
 from queue_app.sql import steps as rows
 from queue_app.sql.database import atomic, is_in_transaction
@@ -45,6 +46,7 @@ def await_signal(task: ClaimedTask, step: Step, schema: Fields | None) -> Step:
     """
     check_no_transaction(step.name)
     with atomic():
+        share([task.workflow_id])
         found = signals.take(task, step, None if schema is None else json.dumps(listed(schema)))
     if found is None:  # it was stored before, and the answer was lost
         found = next((one for one in rows.load(task.id) if one.name == step.name and one.is_done), None)

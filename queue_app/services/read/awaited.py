@@ -20,10 +20,10 @@ class Awaited:
     fields: Fields | None  # of the payload; None: any payload
 
 
-def awaited(task: Id) -> Sequence[Awaited]:
-    """Return the signals that a task waits for: at most one, as a task waits in one step."""
+def awaited(task: Id, *, in_workflow: bool = False) -> Sequence[Awaited]:
+    """Return the signals that a task waits for: at most one, as a task waits in one step; or those of a workflow's."""
     return [
         Awaited(name, until, None if schema is None else fields_of(json.loads(schema)))
-        for name, until, schema, status in rows.awaited(parse_id(task))
+        for name, until, schema, status in rows.awaited(parse_id(task), in_workflow=in_workflow)
         if status not in TERMINAL
     ]
