@@ -180,7 +180,7 @@ def test_reprioritise_selected(staff, committed, make_task, run_task, end_task):
 def test_the_page_asks_for_the_priority(staff, make_task):
     task = make_task()
     ask = {"action": "reprioritise_selected", "index": "0", "_selected_action": [str(task.pk)]}
-    assert '<select name="priority"' in staff.post(TASKS, ask).content.decode()
+    assert 'name="priority" value="critical"' in staff.post(TASKS, ask).content.decode()
     for wrong in ({}, {"priority": "urgent"}):
         response = staff.post(TASKS, ask | {"confirmed": "yes"} | wrong)
         assert "Choose a priority. Nothing was changed." in messages_of(response)
