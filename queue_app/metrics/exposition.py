@@ -38,6 +38,7 @@ REPAIRS: Final = (
     "workers_retired",
     "limits",
     "unreadable",
+    "forgotten_tasks",
 )
 #: Events that do not change the state of the task.
 NO_CHANGE: Final = {EventName.PROMOTED.value, EventName.REJECTED.value}

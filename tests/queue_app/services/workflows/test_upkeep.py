@@ -1,0 +1,101 @@
+"""Upkeep of workflows: deadlines, forgotten tasks, retention, and what a pause holds back."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from queue_app import Workflow, signal
+from queue_app.index import get_index
+from queue_app.models import DeadLetter, StepResult, Task, TaskDependency, TaskGate, WorkflowNode
+from queue_app.models import Workflow as Row
+from queue_app.services.lifecycle.actions import cancel
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.upkeep.maintenance import purge
+from queue_app.services.workflows.steer import pause_workflow, resume_workflow
+from queue_app.services.workflows.upkeep import WorkflowUpkeep
+from queue_app.sql.finish import complete
+from tests.support.engine import done, failed, row, take
+from tests.workers.flow_tasks import node
+
+LONG_AGO = timezone.now() - timedelta(days=400)
+
+
+@pytest.fixture
+def hand(engine):
+    return engine.worker("tests.workers.flow_tasks.node")
+
+
+def two(**options):
+    """Enqueue a task and one that waits for it; return the workflow and both ids."""
+    flow = Workflow("two", **options)
+    first = flow.add(node, "first", compensate=node)
+    second = flow.add(node, "second", after=[first])
+    flow.enqueue()
+    return flow, first.id, second.id
+
+
+def test_a_workflow_is_cancelled_at_its_deadline(engine):
+    flow, first, second = two(deadline=timedelta(hours=1))
+    WorkflowUpkeep().run_once()
+    assert row(first).status == "queued"
+    Row.objects.update(deadline=LONG_AGO)
+    WorkflowUpkeep().run_once()
+    assert {row(first).status, row(second).status} == {"cancelled"}
+    stored = Row.objects.get(pk=flow.id)
+    assert (stored.state, stored.cancel_reason) == ("cancelled", "its deadline has passed")
+
+
+def test_the_sweep_finds_a_forgotten_task_and_queues_it(hand):
+    """Nothing makes one but a statement that ends a task and does not advance its workflow."""
+    _, _, second = two()
+    complete([done(task) for task in take(hand)])
+    assert WorkflowUpkeep().run_once() == 1
+    assert row(second).status == "queued"
+    assert WorkflowUpkeep().run_once() == 0
+    assert get_index().stats().counts["repair:forgotten_tasks"] == 1
+
+
+def test_a_workflow_is_deleted_as_a_whole_after_it_has_ended(hand):
+    flow, first, _ = two()
+    finish([done(task) for task in take(hand)])
+    Task.objects.filter(pk=first).update(finished_at=LONG_AGO)
+    assert purge() == 0, "a part of it has not ended"
+    assert Task.objects.filter(workflow_id=flow.id).count() == 2
+    finish([done(task) for task in take(hand)])
+    Row.objects.update(finished_at=LONG_AGO)
+    assert purge() == 2
+    for model in (Task, Row, TaskDependency, TaskGate, WorkflowNode):
+        assert not model.objects.exists()
+
+
+def test_a_dead_letter_past_its_retention_gives_up_what_waits(hand):
+    flow, _, second = two()
+    finish([failed(task) for task in take(hand)])
+    DeadLetter.objects.update(expires_at=LONG_AGO)
+    assert purge() == 0
+    assert row(second).status == "cancelled"
+    assert Row.objects.get(pk=flow.id).state == "failed"
+
+
+def test_a_signal_does_not_end_a_pause(hand):
+    flow, first, _ = two()
+    [task] = take(hand)
+    StepResult.objects.create(
+        task_id=first, attempt=task.attempt, position=1, name="go", kind="signal", signal="go", stored_at=timezone.now()
+    )
+    finish([replace(done(task), waits=True)])
+    pause_workflow(flow.id, by="ina")
+    signal(first, "go")
+    assert row(first).status == "blocked"
+    assert take(hand) == []
+    assert resume_workflow(flow.id) == 1
+    assert [task.id for task in take(hand)] == [first]
+
+
+def test_a_cancelled_task_takes_with_it_what_waits_for_it(engine):
+    flow, first, second = two()
+    cancel(first)
+    assert row(second).status == "cancelled"
+    assert Row.objects.get(pk=flow.id).state == "cancelled"
