@@ -28,7 +28,7 @@ from queue_app.core.signatures import check_arguments, check_calls
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters, suggestion
 from queue_app.registry import AnyTask
 from queue_app.result_actions import ResultActions
-from queue_app.results import load_result, new_result
+from queue_app.results import load_result, load_results, new_result
 from queue_app.tasks import AnyResult, QueueTask
 
 _django_log = logging.getLogger("django.tasks")
@@ -121,12 +121,14 @@ class TaskQueueBackend(ResultActions, BaseTaskBackend):
 
         def results(stored: list[Enqueued]) -> list[AnyResult]:
             found = []
+            repeated = [item.id for item in stored if not item.created]
+            earlier = load_results(repeated, self.alias) if repeated else {}
             for call, item, text in zip(calls, stored, as_texts([item.id for item in stored]), strict=True):
                 if item.created:
                     found.append(new_result(task, call, item, text, self.alias))
                     created.append(found[-1])
-                else:  # a replayed idempotency key: the result of the first task
-                    found.append(self.get_result(text))
+                else:  # a replayed idempotency key, or a unique task that stands: the result of the first task
+                    found.append(earlier[item.id])
             return found
 
         try:

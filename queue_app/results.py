@@ -7,6 +7,7 @@ functions import models when they need them.
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import timedelta
@@ -25,7 +26,7 @@ from queue_app.task_result import QueueTaskResult
 from queue_app.tasks import AnyResult, QueueTask
 
 if TYPE_CHECKING:
-    from queue_app.models import Task
+    from queue_app.models import Task, TaskAttempt, TaskPayload
 
 RESULT_STATUS: Final[dict[Status, TaskResultStatus]] = {
     **dict.fromkeys(WAITING, TaskResultStatus.READY),
@@ -74,21 +75,48 @@ def load_result(task_id: uuid.UUID, alias: str) -> AnyResult | None:
     If the function or queue of the task is gone, the result can still be read: its ``task`` then has the name
     of the function, and cannot be enqueued.
     """
+    return load_results([task_id], alias).get(task_id)
+
+
+def load_results(task_ids: Sequence[uuid.UUID], alias: str) -> dict[uuid.UUID, AnyResult]:
+    """Return {id: result} of the stored tasks among ``task_ids``, like ``load_result``, in as few queries as one."""
     from queue_app import models  # noqa: PLC0415 - needs the apps
 
-    row = models.Task.objects.filter(pk=task_id).first()
-    if row is None:
-        return None
-    payload = models.TaskPayload.objects.filter(pk=task_id).first()
-    attempts = list(row.attempts.order_by("attempt"))
+    rows = models.Task.objects.in_bulk(task_ids)
+    if not rows:
+        return {}
+    payloads = models.TaskPayload.objects.in_bulk(rows)
+    attempts: dict[uuid.UUID, list[models.TaskAttempt]] = defaultdict(list)
+    for attempt in models.TaskAttempt.objects.filter(task_id__in=list(rows)).order_by("task_id", "attempt"):
+        attempts[attempt.task_id].append(attempt)
+    completed = [row.pk for row in rows.values() if row.status == Status.COMPLETED]
+    values = dict(models.TaskResult.objects.filter(pk__in=completed).values_list("pk", "value")) if completed else {}
+    workers = {task_id: _workers(row, attempts[task_id]) for task_id, row in rows.items()}
+    ids = list({worker_id for each in workers.values() for worker_id in each})
+    names = dict(zip(ids, worker_names(ids), strict=True))
+    found = {}
+    for task_id, row in rows.items():
+        result = _loaded(row, payloads.get(task_id), attempts[task_id], alias)
+        result.worker_ids.extend(names[worker_id] for worker_id in workers[task_id])
+        if result.status is TaskResultStatus.SUCCESSFUL:
+            value = codecs.real_result(values.get(task_id))
+            object.__setattr__(result, "_return_value", value)  # as Django's own backends do
+        found[task_id] = result
+    return found
+
+
+def _workers(row: Task, attempts: Sequence[TaskAttempt]) -> list[uuid.UUID]:
     workers = [attempt.worker_id for attempt in attempts if attempt.worker_id]
     if row.worker_id is not None and row.attempt not in {attempt.attempt for attempt in attempts}:
         workers.append(row.worker_id)
-    status = RESULT_STATUS[Status(row.status)]
-    result: AnyResult = QueueTaskResult(
+    return workers
+
+
+def _loaded(row: Task, payload: TaskPayload | None, attempts: Sequence[TaskAttempt], alias: str) -> AnyResult:
+    return QueueTaskResult(
         task=_restored(row, alias),
-        id=str(task_id),
-        status=status,
+        id=str(row.pk),
+        status=RESULT_STATUS[Status(row.status)],
         enqueued_at=row.created_at,
         started_at=attempts[0].started_at if attempts else row.started_at,
         finished_at=row.finished_at,
@@ -97,12 +125,8 @@ def load_result(task_id: uuid.UUID, alias: str) -> AnyResult | None:
         kwargs=payload.parameters if payload else {},
         backend=alias,
         errors=[_error(attempt.exception_class, attempt.traceback) for attempt in attempts],
-        worker_ids=worker_names(workers),
+        worker_ids=[],
     )
-    if status is TaskResultStatus.SUCCESSFUL:
-        value = models.TaskResult.objects.filter(pk=task_id).values_list("value", flat=True).first()
-        object.__setattr__(result, "_return_value", codecs.real_result(value))  # as Django's own backends do
-    return result
 
 
 def earlier_attempts(task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:

@@ -5,7 +5,7 @@ import uuid
 from django.tasks import TaskResultStatus
 
 from queue_app.models import Task
-from queue_app.results import earlier_attempts, load_result
+from queue_app.results import earlier_attempts, load_result, load_results
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.workers import WorkerIdentity, register
@@ -61,3 +61,12 @@ def test_workers_are_named_as_people_know_them(engine):
     finish([failed(task) for task in take(hand)])
     assert load_result(task_id, "default").worker_ids == ["web1:77"]
     assert earlier_attempts(task_id)[1] == ["web1:77"]
+
+
+def test_many_results_take_as_many_queries_as_one(engine, django_assert_num_queries):
+    ids = [put() for _ in range(5)]
+    finish([done(task, "7") for task in take(engine.worker(), 2)])
+    with django_assert_num_queries(5):  # tasks, payloads, attempts, values, names of the workers
+        found = load_results([*ids, uuid.uuid4()], "default")
+    assert set(found) == set(ids)
+    assert sorted(str(result.status) for result in found.values()) == ["READY"] * 3 + ["SUCCESSFUL"] * 2
