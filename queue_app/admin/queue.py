@@ -1,11 +1,12 @@
 """The pages of queues."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.forms.widgets import Script
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.utils.html import format_html, format_html_join
@@ -14,16 +15,20 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
+from queue_app.admin.causes import causes_of
 from queue_app.admin.columns import column
 from queue_app.admin.forms import ReasonForm
 from queue_app.admin.mixins import page
 from queue_app.admin.pausing import ADAPTIVE_FIELDSET, LIMITS_NOTE, PausingAdmin
-from queue_app.core.states import PENDING
-from queue_app.dashboard import charts, labels
+from queue_app.core.states import PENDING, Status
+from queue_app.dashboard import charts, labels, live
 from queue_app.dashboard.queues import oldest_seconds, summaries
 from queue_app.dashboard.reasons import of_one_queue, overview_context
-from queue_app.models import Queue, Task
+from queue_app.models import DeadLetter, Queue, Task
 from queue_app.services.read.stats import QueueSummary
+
+#: Maximum number of running tasks on the page of a queue.
+MAX_RUNNING: Final = 20
 
 
 @admin.register(Queue)
@@ -62,6 +67,13 @@ class QueueAdmin(PausingAdmin[Queue]):
     pause_permission = "queue_app.pause_queue"
     search_fields = ("name", "description")
     sortable_by = ("named", "max_concurrent")
+
+    class Media:
+        css = {"all": ("queue_app/vendor/uplot/uPlot.min.css",)}  # noqa: RUF012 - read by Django as it is
+        js = tuple(
+            Script(f"queue_app/{name}.js", defer=True)
+            for name in ("vendor/uplot/uPlot.iife.min", "morph", "charts", "live")
+        )
 
     running = column(_lazy("running"), lambda queue: summary.active if (summary := _summary(queue)) else "-")
     oldest = column(_lazy("oldest wait"), lambda queue: labels.age_or_dash(oldest_seconds(_summary(queue))))
@@ -114,7 +126,16 @@ class QueueAdmin(PausingAdmin[Queue]):
             "unreachable": error,
             "reasons": of_one_queue(found.name),
             "may_view_tasks": request.user.has_perm("queue_app.view_task"),
+            "live": live.current(),
+            "running": self._running(request, found),
+            "causes": causes_of(request, DeadLetter.objects.filter(queue=found.name)),
         }
+
+    def _running(self, request: HttpRequest, queue: Queue) -> list[Task]:
+        """Return the running tasks of a queue, the longest first."""
+        if not request.user.has_perm("queue_app.view_task"):
+            return []
+        return list(Task.objects.filter(status=Status.EXECUTING, queue=queue.name).order_by("started_at")[:MAX_RUNNING])
 
     # -- the overview -------------------------------------------------------------
 

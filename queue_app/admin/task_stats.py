@@ -7,21 +7,18 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
+from queue_app.admin.causes import causes_of
 from queue_app.admin.mixins import ReadOnlyAdmin, page
-from queue_app.core.redaction import redact
 from queue_app.dashboard import type_charts
 from queue_app.dashboard.cache import Shared
-from queue_app.displayed_payload import displayed_payload
-from queue_app.models import DeadLetter, Limit, Schedule, Task, TaskPayload, TaskStats, Worker
+from queue_app.models import DeadLetter, Limit, Schedule, Task, TaskStats, Worker
 from queue_app.models.task_stats import StatsKind
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.read.dead_letters import groups
 from queue_app.services.read.inspect import list_tasks
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.read.task_stats import PERIODS, Figures, figures, history
 
 RECENT: Final = 20
-MAX_CAUSES: Final = 10
 #: Seconds for which viewers share a list.
 FRESH: Final = {"1h": 10.0, "24h": 30.0, "7d": 120.0, "30d": 300.0}
 DEFAULT_PERIOD: Final = "24h"
@@ -81,7 +78,7 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
         limit = Limit.objects.filter(scope="type", name=name).first()
         live = Worker.objects.filter(status=WorkerStatus.ACTIVE, task_types__contains=[name])
         return self._page(
-            request, name, limit=limit, causes=_causes(request, name),
+            request, name, limit=limit, causes=causes_of(request, DeadLetter.objects.filter(task_type=name)),
             schedules=list(Schedule.objects.filter(task_type=name).order_by("name")[:RECENT]),
             workers=list(live.order_by("name")[:RECENT]), **context,
         )  # fmt: skip
@@ -131,19 +128,3 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
 
 def _one_of(value: str | None, known: list[str], default: str) -> str:
     return value if value in known else default
-
-
-def _causes(request: HttpRequest, task_type: str) -> list[tuple[Any, str, str]]:
-    """Return the causes of the type's open dead letters with class and message, without secrets."""
-    if not request.user.has_perm("queue_app.view_deadletter"):
-        return []
-    found = groups(DeadLetter.objects.filter(task_type=task_type))[:MAX_CAUSES]
-    may_view = request.user.has_perm("queue_app.view_payload")
-    payloads = TaskPayload.objects.in_bulk([group.latest.task_id for group in found]) if may_view else {}
-    causes = []
-    for group in found:
-        secrets = displayed_payload(task_type, payloads.get(group.latest.task_id))[0]
-        texts = (group.latest.exception_class, group.latest.message)
-        name, message = (redact(text, secrets)[:200] if may_view else "" for text in texts)
-        causes.append((group, name or group.latest.reason, message))
-    return causes

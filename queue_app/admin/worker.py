@@ -7,7 +7,7 @@ from django.contrib import admin, messages
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
@@ -22,6 +22,8 @@ from queue_app.models.worker import WorkerStatus
 from queue_app.services.repair.workers import request_drain
 
 MAX_RUNNING = 200
+#: Running tasks of a worker that the list names.
+SHOWN_RUNNING = 3
 
 
 @admin.register(Worker)
@@ -30,7 +32,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     empty_text = _lazy("No worker has registered yet. Start one with manage.py runworker.")
     actions = ("drain_selected",)
-    list_display = ("name", "state", "heartbeat", "slots", "served", "offers", "tasks_done", "process")
+    list_display = ("name", "state", "heartbeat", "slots", "runs_now", "served", "offers", "tasks_done", "process")
     list_filter = ("status",)
     exact_lookups = ("status", "host")
     ordering = ("-id",)
@@ -48,12 +50,18 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     )
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
-        """Count the running tasks of the page's workers."""
+        """Count the running tasks of the page's workers, and read some of them."""
         live = [worker.id for worker in rows if worker.status in LIVE_STATUSES]
         running = Task.objects.filter(status=Status.EXECUTING, worker_id__in=live).values_list("worker_id")
         busy = dict(running.annotate(Count("id"))) if live else {}
+        runs: dict[Any, list[Task]] = {}
+        if live and request.user.has_perm("queue_app.view_task"):
+            executing = Task.objects.filter(status=Status.EXECUTING, worker_id__in=live).order_by("started_at")
+            for task in executing[:MAX_RUNNING]:
+                runs.setdefault(task.worker_id, []).append(task)
         for worker in rows:
             worker.busy = busy.get(worker.id, 0)
+            worker.runs = runs.get(worker.id, [])
 
     @admin.action(description=_lazy("Drain selected workers"), permissions=["drain"])
     def drain_selected(self, request: HttpRequest, queryset: QuerySet[Worker]) -> None:
@@ -77,6 +85,22 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             request, [worker], "Asked to drain.", action="drain", reason=reason,
             before={"status": worker.status}, after={"drain_requested": True},
         )  # fmt: skip
+
+    @admin.display(description=_lazy("runs now"), empty_value="-")
+    def runs_now(self, worker: Worker) -> SafeString | None:
+        """Return links to some of the running tasks, each with how long it has been running."""
+        tasks: list[Task] = getattr(worker, "runs", [])
+        shown = [
+            (
+                self.url_of_model("task", "change", task.pk),
+                task.task_type.rpartition(".")[2],
+                labels.when(task, timezone.now()),
+            )
+            for task in tasks[:SHOWN_RUNNING]
+        ]
+        lines = format_html_join("", '<span class="tq-line"><a href="{}">{}</a> {}</span>', shown)
+        more = len(tasks) - len(shown)
+        return format_html("{}{}", lines, _("and %(n)d more") % {"n": more} if more > 0 else "") if shown else None
 
     @admin.display(description=_lazy("status"))
     def state(self, worker: Worker) -> SafeString:
