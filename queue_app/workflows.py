@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ from django.tasks.base import Task
 from queue_app import codecs, registry
 from queue_app.core.graph import Graph, NewWorkflow, NodeExtra, check_references
 from queue_app.core.ids import uuid7, uuid7s
+from queue_app.core.nodes import After, Node, Wait, call_options, waits_of
 from queue_app.core.records import NewTask, TaskRow, TaskSpec
 from queue_app.core.references import ADDED, MANY, ONE, Reference, marked
 from queue_app.core.signatures import check_arguments
@@ -25,52 +26,9 @@ from queue_app.registry import AnyTask
 if TYPE_CHECKING:
     from queue_app.core.records import AttemptKey
 
-#: Options of a call that a compensation, or the tasks of a ``map``, are stored with.
-OPTIONS: Final = (
-    "task_type", "queue", "priority", "capabilities", "user", "max_retries", "timeout", "retry_delay",
-    "concurrency_key", "weight",
-)  # fmt: skip
 POLICIES: Final = ("hold", "cancel", "continue")
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """What a task waits for, and on which condition."""
-
-    ids: tuple[uuid.UUID, ...]
-    condition: str
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A task of a workflow, or several that other tasks wait for together (``ids``)."""
-
-    ids: tuple[uuid.UUID, ...]
-    name: str
-    result: Reference = field(repr=False)
-
-    @property
-    def id(self) -> uuid.UUID:
-        """The id of the task."""
-        return self.ids[0]
-
-    @property
-    def if_failed(self) -> Wait:
-        """For ``after``: run only if this task fails."""
-        return Wait(self.ids, "failure")
-
-    @property
-    def even_if_failed(self) -> Wait:
-        """For ``after``: run once this task has ended, however it ended."""
-        return Wait(self.ids, "continue")
-
-    @property
-    def or_cancel(self) -> Wait:
-        """For ``after``: be cancelled if this task fails."""
-        return Wait(self.ids, "cancel")
-
-
-type After = Node | Wait | uuid.UUID | Iterable[Node | Wait | uuid.UUID]
 type Item = AnyTask | tuple[Any, ...] | Chain | Group
 
 
@@ -150,7 +108,7 @@ class Builder:
         options = call_options(self._spec_of(task))
         expansion = expand.using(queue_name=task.queue_name, priority=task.priority, backend=task.backend)
         ids = over.ids if over.kind != ADDED else over.ids[:1]
-        waits = [*_waits(after, self.on_failure), Wait(ids, self.on_failure)]
+        waits = [*waits_of(after, self.on_failure), Wait(ids, self.on_failure)]
         node = self.add_call(expansion, (), {"options": options, "items": over}, after=waits)
         return replace(node, name=f"map {_name_of(task)}", result=Reference(ADDED, node.ids))
 
@@ -164,7 +122,7 @@ class Builder:
         from queue_app.services.enqueue.validate import check_payloads  # noqa: PLC0415 - needs models
 
         spec = self._spec_of(task)
-        waits = _waits(after, self.on_failure)
+        waits = waits_of(after, self.on_failure)
         plain: list[tuple[Any, Any]] = []
         for task_id, (args, kwargs) in zip(ids, calls, strict=True):
             check_arguments(task, args, kwargs)
@@ -372,7 +330,7 @@ class Group(_Form):
 
     def add_to(self, flow: Builder, after: After, given: Reference | None) -> Node:
         """Add the tasks; the node of all of them has the list of their results."""
-        after = _waits(after, flow.on_failure)
+        after = waits_of(after, flow.on_failure)
         nodes = [_add(flow, item, after, given) for item in self.items]
         if not nodes:
             raise InvalidWorkflow("items", "group() needs at least one task.")
@@ -409,31 +367,6 @@ def _add(flow: Builder, item: Any, after: After, given: Reference | None) -> Nod
         except WrongArguments:
             pass
     return flow.add_call(task, args, after=after)
-
-
-def _waits(after: Any, condition: str) -> list[Wait]:
-    """Return what ``after`` names; raise ``InvalidWorkflow`` for anything else."""
-    if isinstance(after, Node | Wait | uuid.UUID):
-        after = [after]
-    if isinstance(after, str) or not isinstance(after, Iterable):
-        raise InvalidWorkflow("after", f"after must be a list of nodes, which add() returns, not {after!r:.60}.")
-    found: list[Wait] = []
-    for each in after:
-        if isinstance(each, Wait):
-            found.append(each)
-        elif isinstance(each, Node):
-            found.append(Wait(each.ids, condition))
-        elif isinstance(each, uuid.UUID):
-            found.append(Wait((each,), condition))
-        else:
-            raise InvalidWorkflow("after", f"after must be a list of nodes, which add() returns; it has {each!r:.60}.")
-    return found
-
-
-def call_options(spec: TaskSpec) -> dict[str, Any]:
-    """Return the options of a task as JSON values, for ``NewTask``."""
-    values = {name: getattr(spec, name) for name in OPTIONS} | {"priority": spec.band.label}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _name_of(task: AnyTask) -> str:

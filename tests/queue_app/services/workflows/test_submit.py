@@ -14,6 +14,7 @@ from queue_app.registry import type_of
 from queue_app.services.workflows.steer import cancel_workflow
 from queue_app.services.workflows.store import add_nodes
 from queue_app.services.workflows.submit import NewFlow, NewNode, submit_workflow
+from tests.support.engine import assert_index_agrees, rolled_back
 from tests.workers.flow_tasks import charge, label, node, total, undo
 
 
@@ -126,3 +127,11 @@ def test_nothing_is_added_to_a_workflow_that_has_ended(engine):
     more.add(node, "b")
     with pytest.raises(InvalidWorkflow, match="has ended; tasks cannot be added"):
         add_nodes(flow.id, more._graph)
+
+
+def test_a_rollback_leaves_nothing(engine):
+    with rolled_back():
+        group((node, "a"), (node, "b")).then((charge, 1)).enqueue()
+    assert not Row.objects.exists()
+    assert not Task.objects.exists()
+    assert_index_agrees()
