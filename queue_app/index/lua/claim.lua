@@ -60,7 +60,7 @@ for q, stamps_and_ids in pairs(leases) do
 end
 for lane, members in pairs(members_of_lanes) do
   redis.call('ZREM', lane_key(lane), unpack(members))
-  changed[lane] = true
+  changed[lane] = changed[lane] or 'taken'
 end
 if #picks > 0 then write_leases(addresses) end
 for g, ids in pairs(passed) do
@@ -83,7 +83,10 @@ for _, late in ipairs(found.late) do
   touch(profile, late[1], late[2])
 end
 if ARGV[6] then withdraw_slots(profile) end
-for lane in pairs(changed) do refresh_lane(lane) end
+for lane, is_taken_from in pairs(changed) do
+  local is_raised = is_taken_from == 'taken' and not queue_policy((split_lane(lane))).fair
+  if is_raised and redis.call('EXISTS', lane_key(lane)) == 1 then raise_lane(profile, lane) else refresh_lane(lane) end
+end
 for g in pairs(passed) do
   if rooms[g] <= 0 then refresh_gate(g) end
 end

@@ -41,6 +41,19 @@ local function place_lane(p, lane, score)
   set_head(p, q, g, lane, score)
 end
 
+-- Moves a lane to the score of its first task, which is later than before, where it stands already: in the heads of all profiles
+-- that can run it. Of many profiles, only that of the caller moves the queue too; for the others the queue stands too early
+-- until they claim from it, which does no harm.
+local FEW = 16
+local function raise_lane(profile, lane)
+  local q, score = split_lane(lane), select(2, first_of(lane_key(lane)))
+  for _, p in ipairs(profiles()) do
+    local g = group_of(p, lane)
+    local is_moved = redis.call('ZADD', list_key(p, q, g), 'XX', 'CH', score, lane) == 1
+    if is_moved and (p == profile or g ~= '' or #profiles() <= FEW) then touch(p, q, g) end
+  end
+end
+
 -- Puts a lane at the score of its first task, for every profile that can run it.
 local function refresh_lane(lane)
   local id, score = first_of(lane_key(lane))
