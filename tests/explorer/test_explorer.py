@@ -106,7 +106,7 @@ def end_of(world):
     """Return what became of the tasks, in the rows and in the index."""
     events = tuple((world.name_of(each.task_id), each.before, each.after) for each in world.history.events())
     state = index_state.read(get_index())
-    waiting = frozenset((world.name_of(task_id), lane) for lane, page in state.lanes.items() for task_id in page)
+    waiting = frozenset((world.name_of(task_id), lane) for lane, page in state.addresses.items() for task_id in page)
     leased = frozenset(world.name_of(task_id) for task_id in state.leases)
     return frozenset((name, tuple(each for each in events if each[0] == name)) for name in "xy"), waiting, leased
 

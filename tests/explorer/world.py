@@ -192,7 +192,7 @@ class World:
             if len(names) > 1:
                 yield f"{self.name_of(task_id)} stands in {len(names)} lanes"
         for ref in snapshot.refs(list(lanes)):
-            if lane_in_index(state, ref) not in lanes[ref.id]:
+            if ref.id not in state.addresses.get(lane_in_index(state, ref), {}):
                 yield f"{self.name_of(ref.id)} stands in a lane that its row does not name"
 
     def without_slot(self) -> Iterator[str]:
