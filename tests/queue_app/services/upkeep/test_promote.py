@@ -34,7 +34,7 @@ from tests.support.engine import (
 from tests.support.index_clock import stop_clock
 
 CRITICAL, HIGH, NORMAL, LOW, BACKGROUND = Band
-NOTHING = dict.fromkeys(set(REPAIRS) - {"unreadable"}, 0)
+NOTHING = dict.fromkeys(set(REPAIRS) - {"unreadable", "forgotten_tasks"}, 0)
 
 
 def age(seconds: float, *ids: uuid.UUID, now: datetime | None = None) -> None:
