@@ -25,6 +25,7 @@ _WORK, _RULES, _RECORD, _MACHINERY = _lazy("Work"), _lazy("Rules"), _lazy("Recor
 #: (section, model, purpose), in the order of the page.
 _PAGES: Final[tuple[tuple[Any, str, Any], ...]] = (
     (_WORK, "Task", _lazy("find, follow, cancel, retry")),
+    (_WORK, "Workflow", _lazy("tasks that wait for each other; the graph, pause, compensate")),
     (_WORK, "TaskStats", _lazy("how often, how long, how many failed; by type, user and key")),
     (_WORK, "DeadLetter", _lazy("tasks that failed for good: replay or discard them")),
     (_WORK, "Queue", _lazy("pause, limit, order")),
