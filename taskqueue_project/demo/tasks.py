@@ -80,6 +80,24 @@ def broken() -> None:
     raise ValueError("This task of the demo always fails.")
 
 
+@task(queue_name=REPORTS, takes_context=True)
+def publish(context: Any, run_id: int) -> str:
+    """Wait for a person to allow the publication of a run's totals."""
+    files = context.step("count files", _count_files, run_id)
+    answer = context.wait_for(
+        "approved",
+        schema={
+            "publish": {"type": "boolean", "title": f"Publish the totals of {files} files?"},
+            "note": {"required": False, "description": "Anything that readers should know."},
+        },
+    )
+    return f"published: {answer.get('note', 'no note')}" if answer["publish"] else "not published"
+
+
+def _count_files(run_id: int) -> int:
+    return DocumentIndex.objects.filter(run=run_id).count()
+
+
 @task(queue_name=REPORTS, capabilities=("gpu",))
 def needs_gpu(run_id: int) -> str:
     """Wait for a worker that offers the capability `gpu`."""

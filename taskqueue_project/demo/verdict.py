@@ -30,6 +30,7 @@ def judge(workload: Workload) -> list[Expectation]:
         _flaky(_row(workload, "flaky")),
         _broken(_row(workload, "broken")),
         _gpu(_row(workload, "needs_gpu")),
+        _approval(_row(workload, "publish")),
     ]
 
 
@@ -83,7 +84,13 @@ def _gpu(row: TaskRow | None) -> Expectation:
     return Expectation("task for a GPU", is_met, f"{_status(row)}: {why}")
 
 
+def _approval(row: TaskRow | None) -> Expectation:
+    is_met = row is not None and row.status in {"queued", "executing", "blocked", "completed"}
+    why = "it waits for the signal approved; answer it on its page in the admin"
+    return Expectation("task for a person", is_met, f"{_status(row)}: {why}")
+
+
 def _status(row: TaskRow | None) -> str:
     if row is None:
         return "missing"
-    return {"queued": "waits", "dead_letter": "dead-lettered"}.get(row.status, row.status)
+    return {"queued": "waits", "blocked": "waits", "dead_letter": "dead-lettered"}.get(row.status, row.status)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from queue_app.backend import TaskQueueBackend
 
 POLL_SECONDS = 0.2
+#: Expected states of tasks that wait for something that the demo does not have.
+WAITING = ("queued", "blocked")
 #: Maximum size in bytes of a file whose words are counted with priority critical, or high.
 SMALL, MEDIUM = 4 * 1024, 64 * 1024
 
@@ -35,7 +37,7 @@ class Group:
     open: set[UUID] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.open = set(self.ids) if self.expected != "queued" else set()
+        self.open = set(self.ids) if self.expected not in WAITING else set()
 
     def rows(self) -> list[TaskRow]:
         """Return the tasks' rows."""
@@ -54,7 +56,7 @@ class Workload:
     @property
     def total(self) -> int:
         """Number of tasks that should end, with the roll-up that the last of them enqueues."""
-        return sum(len(group.ids) for group in self.groups if group.expected != "queued") + self._missing_roll_up
+        return sum(len(group.ids) for group in self.groups if group.expected not in WAITING) + self._missing_roll_up
 
     @property
     def open(self) -> int:
@@ -81,6 +83,7 @@ def enqueue(folder: Folder) -> Workload:
             Group("flaky", [_one(tasks.flaky)]),
             Group("broken", [_one(tasks.broken)], expected="dead_letter"),
             Group("needs_gpu", [_one(tasks.needs_gpu, run.pk)], expected="queued"),
+            Group("publish", [_one(tasks.publish, run.pk)], expected="blocked"),
         ]
         for priority, chosen in _by_urgency(documents).items():
             if chosen:
