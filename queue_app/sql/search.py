@@ -27,6 +27,22 @@ class Failed(NamedTuple):
     message: str
 
 
+#: The task types of ended tasks, one probe of the index ``taskqueue_by_type`` each.
+_TYPES: Final = """
+WITH RECURSIVE types AS (
+    SELECT min(task_type) AS name FROM queue_app_task WHERE finished_at IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(task_type) FROM queue_app_task WHERE finished_at IS NOT NULL AND task_type > types.name)
+    FROM types WHERE types.name IS NOT NULL
+) SELECT name FROM types WHERE name IS NOT NULL LIMIT 1000
+"""
+
+
+def types_of_ended() -> list[str]:
+    """Return the types of ended tasks, also those that no code knows any more."""
+    return [name for (name,) in fetch_all(_TYPES)]
+
+
 def split(text: str) -> list[str]:
     """Return the words of a text as the index has them."""
     return _WORD.findall(text)

@@ -28,7 +28,6 @@ from queue_app.sql.database import alias
 MAX_NAMES: Final = 50
 MAX_TASKS: Final = 300
 MAX_WORKERS: Final = 200
-_NAME: Final = re.compile(r"[\w.]+")
 _DIGITS: Final = re.compile(r"[0-9a-f]{6,32}")
 #: Kind of names -> the field of a filter that means the same when nothing else is found.
 _PLAIN: Final = {"task_types": "task_types", "queues": "queues"}
@@ -72,7 +71,7 @@ def known_types() -> list[str]:
 def named(text: str) -> dict[str, list[str]]:
     """Return the names of each kind that contain a text: for suggestions, and as a part of the search."""
     lower = text.lower()
-    types = [name for name in known_types() if lower in name.lower()][:MAX_NAMES]
+    types = [name for name in known_types() if lower in name.lower()] or _types_of_code_that_is_gone(lower)
     queues = Queue.objects.using(alias()).filter(name__icontains=text).values_list("name", flat=True)
     workers = Worker.objects.using(alias()).filter(Q(name__icontains=text) | Q(host__icontains=text))
     schedules = Schedule.objects.using(alias()).filter(name__icontains=text).values_list("name", flat=True)
@@ -84,7 +83,7 @@ def named(text: str) -> dict[str, list[str]]:
     if text not in users and Task.objects.using(alias()).filter(user=text).exclude(user="").exists():
         users.append(text)
     return {
-        "task_types": types,
+        "task_types": types[:MAX_NAMES],
         "queues": list(queues[:MAX_NAMES]),
         "workers": list(dict.fromkeys(workers.order_by("-id").values_list("name", flat=True)[:MAX_NAMES])),
         "users": users,
@@ -93,14 +92,18 @@ def named(text: str) -> dict[str, list[str]]:
     }
 
 
+def _types_of_code_that_is_gone(lower: str) -> list[str]:
+    pending = Task.objects.using(alias()).pending().filter(task_type__icontains=lower).order_by()
+    names = {name for name in rows.types_of_ended() if lower in name.lower()}
+    return sorted(names.union(pending.values_list("task_type", flat=True).distinct()[:MAX_NAMES]))
+
+
 def find(text: str, *, may_view_payload: bool) -> Found:
     """Return what a text without a prefix may mean."""
     found = Found()
     names = named(text)
     for kind in ("task_types", "queues", "users", "keys"):
         found.add(kind, names[kind])
-    if not names["task_types"] and _NAME.fullmatch(text):
-        found.add("type_prefixes", [text])  # of code that is gone
     if names["workers"]:
         workers = Worker.objects.using(alias()).filter(name__in=names["workers"]).order_by("-id")
         found.add("worker_ids", workers.values_list("id", flat=True)[:MAX_NAMES])
