@@ -16,6 +16,7 @@ from queue_app.api.views import (
     queues,
     schedules,
     tasks,
+    workflows,
 )
 
 ApiView.page_class = PageRenderer
@@ -70,6 +71,13 @@ urlpatterns = [
     _route("api/v1/schedules/<schedule_id>/run", schedules.RunView, "schedule-run"),
     _route("api/v1/schedules/<schedule_id>/backfill", schedules.BackfillView, "schedule-backfill"),
     _route("api/v1/schedules/<schedule_id>/ticks", schedules.TickListView, "schedule-ticks"),
+    _route("api/v1/workflows", workflows.WorkflowListView, "workflow-list"),
+    _route("api/v1/workflows/<workflow_id>", workflows.WorkflowView, "workflow"),
+    _route("api/v1/workflows/<workflow_id>/graph", workflows.GraphView, "workflow-graph"),
+    _route("api/v1/workflows/<workflow_id>/cancel", workflows.CancelView, "workflow-cancel"),
+    _route("api/v1/workflows/<workflow_id>/pause", workflows.PauseView, "workflow-pause"),
+    _route("api/v1/workflows/<workflow_id>/resume", workflows.ResumeView, "workflow-resume"),
+    _route("api/v1/workflows/<workflow_id>/retry", workflows.RetryView, "workflow-retry"),
     _route("api/schema", docs.SchemaView, "schema"),
     _route("api/docs", docs.DocsView, "docs"),
     _route("internal/workers/register", workers.RegisterView, "worker-register"),
@@ -84,7 +92,7 @@ urlpatterns = [
     _route("metrics", metrics.MetricsView, "metrics"),
     # Only below these names: the project may have an api/v1/ of its own.
     re_path(
-        r"^(?:api/v1/(?:tasks|queues?|autoscale|dlq|operations|policies|workers|admin|events|limits|schedules)|internal/workers)/",
+        r"^(?:api/v1/(?:tasks|queues?|autoscale|dlq|operations|policies|workers|admin|events|limits|schedules|workflows)|internal/workers)/",
         NotFoundView.as_view(),
         name="missing",
     ),

@@ -23,6 +23,7 @@ from queue_app.models import (
     Schedule,
     TaskProgress,
     Worker,
+    Workflow,
 )
 from queue_app.models.operation import OperationKind
 from queue_app.registry import all_sensitive_names
@@ -97,6 +98,10 @@ _NAMES: Final = {"capabilities": "required_capabilities", "timeout": "timeout_se
 SCHEDULE: Final = Shape(
     "id", "name", "words", "next_instant", "declared", *(_NAMES.get(name, name) for name in FIELDS), *PAUSE.names,
     words="recurrence.words", declared="is_declared", required_capabilities="capabilities", timeout_seconds="timeout",
+)  # fmt: skip
+WORKFLOW: Final = Shape(
+    "id", "name", "user", "state", "on_failure", "nodes", "max_concurrent", "created_at", "deadline", "held_at",
+    "finished_at", "cancel_requested_at", "cancel_reason", "paused", "paused_at", "paused_by", "paused_reason",
 )  # fmt: skip
 tick: Final = Shape(
     "instant", "kind", "at", "late_seconds", "task_id", "reason", "first_instant", "count", "run_seconds"
@@ -205,6 +210,12 @@ def schedule(found: Schedule, user: Any) -> dict[str, Any]:
         "parameters": parameters if visible else None,
         "overridden": [_NAMES.get(name, name) for name in overridden(found)],
     }
+
+
+def workflow(found: Workflow, user: Any) -> dict[str, Any]:
+    """Return a workflow; only staff see who paused or cancelled it, and why."""
+    hidden = () if user.is_staff else ("cancel_reason", "paused_by", "paused_reason")
+    return WORKFLOW(found) | dict.fromkeys(hidden)
 
 
 def policy(found: PriorityPolicy) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from queue_app.models import (
     Task,
     TaskAttempt,
     Worker,
+    Workflow,
 )
 from queue_app.models.dead_letter import STATE_NAMES
 from queue_app.models.fields import NamesField
@@ -209,6 +210,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "Operation": record(_OPERATION),
     "Schedule": record(_SCHEDULE),
+    "Workflow": record(columns(Workflow, representation.WORKFLOW.names)),
     "DeadLetter": record(_LETTER),
     "DeadLetterDetail": record(
         _LETTER | {"task_status": maybe(TEXT), "args": maybe(_ARGS), "parameters": maybe(OBJECT)}

@@ -26,8 +26,8 @@ from queue_app.api.serializers.base import shared
 from queue_app.api.serializers.control import LimitEdit
 from queue_app.api.serializers.kinds import NAME, OBJECT, TIME, UUID
 from queue_app.api.serializers.tasks import KEY_HEADER
-from queue_app.api.views import dead_letters, events, health, limits, operations, queues, schedules, tasks
-from queue_app.models import Limit, ScheduleTick, Task
+from queue_app.api.views import dead_letters, events, health, limits, operations, queues, schedules, tasks, workflows
+from queue_app.models import Limit, ScheduleTick, Task, Workflow
 from queue_app.models.limit import SCOPES
 from queue_app.services.control.pause import EVERYTHING
 from queue_app.services.read.health import PARTS
@@ -49,6 +49,13 @@ _LIMIT: Final = record(columns(Limit, representation.limit.names, **_PACE))
 _PAUSED: Final = columns(Limit, representation.PAUSE.names)
 _PAUSE: Final = record({"scope": _ANY_SCOPE, "name": maybe(TEXT), **_PAUSED})
 _TICK: Final = record(columns(ScheduleTick, representation.tick.names) | {"status": maybe(STATUS)})
+_WORKFLOW: Final = columns(Workflow, representation.WORKFLOW.names)
+_STEERED: Final = record(_WORKFLOW | {"changed": COUNT})
+_GROUP: Final = record(
+    {"number": COUNT, "name": TEXT, "task_type": TEXT, "tasks": COUNT, "task_id": maybe(UUID), "states": OBJECT,
+     "after": OBJECT, "compensation": FLAG, "critical": FLAG, "started_at": maybe(TIME), "finished_at": maybe(TIME)}
+)  # fmt: skip
+_GRAPH: Final = record({"tasks": COUNT, "edges": COUNT, "groups": listed(_GROUP), "holding": listed(UUID)})
 _READY: Final = record({"status": TEXT, **dict.fromkeys(PARTS, TEXT), "reasons": listed(TEXT)})
 _EXAMPLE: Final = {"task_id": "019a2b00-0000-7000-8000-000000000000", "attempt": 1}
 _TASK: Final = columns(
@@ -187,6 +194,37 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
     ),
     (schedules.TickListView, "GET"): Endpoint(
         id="list_ticks", answer=results(_TICK, next_before=maybe(TIME)),
+    ),
+    (workflows.WorkflowListView, "GET"): Endpoint(
+        id="list_workflows", answer=results(ref("Workflow"), next_before=maybe(UUID)),
+    ),
+    (workflows.WorkflowListView, "POST"): Endpoint(
+        id="submit_workflow", answer=record(_WORKFLOW | {"tasks": OBJECT}), status=201, problems=(409, 413, 429),
+        example={
+            "name": "ship order 7",
+            "tasks": [
+                {"name": "pay", "task_type": "shop.tasks.charge", "parameters": {"order_id": 7}},
+                {"name": "ship", "task_type": "shop.tasks.ship", "after": ["pay"],
+                 "parameters": {"address": {"$result": "pay", "path": ["address"]}}},
+            ],
+        },
+    ),
+    (workflows.WorkflowView, "GET"): Endpoint(id="get_workflow", answer=ref("Workflow")),
+    (workflows.GraphView, "GET"): Endpoint(id="get_workflow_graph", answer=_GRAPH),
+    (workflows.CancelView, "POST"): Endpoint(
+        id="cancel_workflow", answer=_STEERED, problems=(409,),
+        example={"reason": "the bank is down"},
+    ),
+    (workflows.PauseView, "POST"): Endpoint(
+        id="pause_workflow", answer=_STEERED, problems=(409,),
+        example={"reason": "the bank is down"},
+    ),
+    (workflows.ResumeView, "POST"): Endpoint(
+        id="resume_workflow", answer=_STEERED, problems=(409,),
+    ),
+    (workflows.RetryView, "POST"): Endpoint(
+        id="retry_workflow", answer=_STEERED, problems=(409,),
+        example={"reason": "the bank is down"},
     ),
     (health.LiveView, "GET"): Endpoint(id="live", answer=record({"status": TEXT})),
     (health.ReadyView, "GET"): Endpoint(id="ready", answer=_READY, also=(503, _READY)),

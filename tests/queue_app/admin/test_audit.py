@@ -205,12 +205,16 @@ CALLS = {
     "schedule-resume": lambda s: ("post", f"schedules/{s.paused.pk}/resume", {}),
     "schedule-run": lambda s: ("post", f"schedules/{s.schedule.pk}/run", {}),
     "schedule-backfill": lambda s: ("post", f"schedules/{s.schedule.pk}/backfill", RANGE),
+    "workflow-cancel": lambda s: ("post", f"workflows/{s.flow.pk}/cancel", {}),
+    "workflow-pause": lambda s: ("post", f"workflows/{s.flow.pk}/pause", {}),
+    "workflow-resume": lambda s: ("post", f"workflows/{s.flow.pk}/resume", {}),
+    "workflow-retry": lambda s: ("post", f"workflows/{s.flow.pk}/retry", {}),
     "task-signal": lambda s: ("post", f"tasks/{s.waiting.pk}/signal", {"name": "approved"}),
     "task-bulk-actions": lambda s: ("post", "tasks/bulk-actions", {"action": "run_now", "ids": [str(s.scheduled.pk)]}),
 }
 
 
-SUBMITS = {"task-list", "task-bulk", "admin-task-list"}
+SUBMITS = {"task-list", "task-bulk", "admin-task-list", "workflow-list"}
 #: Their services write the record; test_audit_walk calls them.
 BY_SERVICES = {"queue", "policy", "limit-list", "limit", "limits-pause", "limits-resume"}
 

@@ -1,0 +1,77 @@
+"""What requests about workflows may hold."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from queue_app.api.serializers import kinds
+from queue_app.api.serializers.base import Body, Field, ListOf, Query
+from queue_app.api.serializers.tasks import MAX_PAGE_SIZE, PAGE_SIZE, Submission
+from queue_app.core.records import NewTask
+from queue_app.exceptions import InvalidTaskData
+from queue_app.models.columns import NAME_LENGTH
+from queue_app.models.workflow import WORKFLOW_NAME_LENGTH, Condition, OnFailure, WorkflowState
+from queue_app.services.workflows.submit import NewFlow, NewNode
+
+MAX_NODES: Final = 10_000
+MAX_AT_ONCE: Final = 100_000
+_CONDITIONS: Final = [condition.value for condition in Condition]
+_AFTER: Final[dict[str, Any]] = {
+    "description": "Names of the tasks that it waits for, or an object {name: condition}.",
+    "oneOf": [
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "object", "additionalProperties": {"type": "string", "enum": _CONDITIONS}},
+    ],
+}
+
+
+def _after(value: Any, name: str) -> list[str] | dict[str, str]:
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return value
+    if isinstance(value, dict) and all(each in _CONDITIONS for each in value.values()):
+        return value
+    message = f"{name} must be a list of names, or an object of names with one of {', '.join(_CONDITIONS)}."
+    raise InvalidTaskData(name, message, code="list_expected")
+
+
+class NodeSubmission(Submission):
+    """A task of a workflow; its parameters refer to results by ``{"$result": "name", "path": ["key"]}``."""
+
+    name = kinds.text(NAME_LENGTH, required=True, help_text="Of its own in the workflow.")
+    after = Field(_after, _AFTER)
+
+
+class NewWorkflow(Body):
+    """A workflow to store."""
+
+    read_only_names = (
+        "id", "user", "state", "nodes", "created_at", "finished_at", "held_at", "paused", "cancel_requested_at",
+    )  # fmt: skip
+    name = kinds.text(WORKFLOW_NAME_LENGTH, required=True)
+    tasks = ListOf(NodeSubmission(), MAX_NODES, least=1, required=True)
+    on_failure = kinds.word([kind.value for kind in OnFailure])
+    deadline = kinds.moment(allow_null=True)
+    max_concurrent = kinds.whole(1, MAX_AT_ONCE, allow_null=True)
+
+
+class Reason(Body):
+    """Why."""
+
+    reason = kinds.reason(default="")
+
+
+class WorkflowQuery(Query):
+    """Which workflows to list, newest first."""
+
+    state = kinds.word([state.value for state in WorkflowState])
+    before = kinds.identifier(help_text="Only workflows before this one, as in the next address.")
+    limit = kinds.whole(1, MAX_PAGE_SIZE, default=PAGE_SIZE)
+
+
+def new_flow(values: Mapping[str, Any], user: str) -> NewFlow:
+    """Return the workflow of a submission."""
+    nodes = []
+    for task in values["tasks"]:
+        name, after = task.pop("name"), task.pop("after", ())
+        nodes.append(NewNode(name=name, task=NewTask(user=user, **task), after=after))
+    options = {name: values[name] for name in ("on_failure", "deadline", "max_concurrent") if name in values}
+    return NewFlow(name=values["name"], nodes=nodes, user=user, **options)

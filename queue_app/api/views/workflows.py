@@ -1,0 +1,167 @@
+"""Workflows: submit, list, inspect and steer them. Users see their own; staff with the permission see all."""
+
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any
+
+from django.db.models import QuerySet
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from queue_app.api import representation
+from queue_app.api.base import ApiView
+from queue_app.api.permissions import is_staff_with, staff_with
+from queue_app.api.serializers import workflows as serializers
+from queue_app.api.serializers.control import Nothing
+from queue_app.core.ids import parse_id
+from queue_app.exceptions import InvalidTaskData, WorkflowNotFound
+from queue_app.models import Workflow
+from queue_app.services.read.workflow_graph import graph_of
+from queue_app.services.workflows import steer
+from queue_app.services.workflows.submit import submit_workflow
+from queue_app.sql.database import alias
+
+VIEW = "queue_app.view_workflow"
+STEER = "queue_app.steer_workflow"
+
+
+class WorkflowListView(ApiView):
+    """The workflows that the caller may see."""
+
+    throttle_scopes = MappingProxyType({"POST": "submits"})
+    key_scopes = MappingProxyType({"GET": "view_workflow", "POST": "add_task"})
+    queries = MappingProxyType({"GET": serializers.WorkflowQuery})
+    bodies = MappingProxyType({"POST": serializers.NewWorkflow})
+
+    def get(self, request: Request) -> Response:
+        """List workflows, newest first."""
+        query = self.read_query(request)
+        found = _visible(request)
+        if "state" in query:
+            found = found.filter(state=query["state"])
+        if "before" in query:
+            found = found.filter(pk__lt=query["before"])
+        page = list(found.order_by("-id")[: query["limit"] + 1])
+        more = len(page) > query["limit"]
+        page = page[: query["limit"]]
+        results = [representation.workflow(each, request.user) for each in page]
+        return Response({"results": results, "next_before": page[-1].pk if more else None})
+
+    def post(self, request: Request) -> Response:
+        """Submit a workflow: all of its tasks, or none.
+
+        A task names what it waits for in ``after``, and refers to results in its parameters by
+        ``{"$result": "name", "path": ["key"]}``. The answer has the id of each task by its name.
+        """
+        new = serializers.new_flow(self.read_body(request), self.username(request))
+        workflow_id, tasks = submit_workflow(new)
+        found = Workflow.objects.using(alias()).get(pk=workflow_id)
+        content = representation.workflow(found, request.user) | {"tasks": {name: t.id for name, t in tasks.items()}}
+        location = {"Location": self.address(request, f"{request.path.rstrip('/')}/{workflow_id}")}
+        return Response(content, status=HTTPStatus.CREATED, headers=location)
+
+
+class WorkflowView(ApiView):
+    """One workflow."""
+
+    key_scopes = MappingProxyType({"GET": "view_workflow"})
+
+    def get(self, request: Request, workflow_id: str) -> Response:
+        """Inspect a workflow."""
+        return Response(representation.workflow(_find(request, workflow_id), request.user))
+
+
+class GraphView(ApiView):
+    """The graph of a workflow."""
+
+    key_scopes = MappingProxyType({"GET": "view_workflow"})
+
+    def get(self, request: Request, workflow_id: str) -> Response:
+        """Return the graph of a workflow.
+
+        Tasks of one type that wait for the same groups are one group. Small workflows are not folded.
+        """
+        graph = graph_of(_find(request, workflow_id).pk)
+        groups = [
+            {
+                "number": group.number, "name": group.name, "task_type": group.task_type, "tasks": len(group.tasks),
+                "task_id": group.tasks[0].id if len(group.tasks) == 1 else None, "states": dict(group.counts),
+                "after": dict(sorted((str(number), how) for number, how in group.parents.items())),
+                "compensation": group.is_compensation, "critical": group.is_critical,
+                "started_at": group.started_at, "finished_at": group.finished_at,
+            }
+            for group in graph.groups
+        ]  # fmt: skip
+        holding = [task.id for task in graph.holding]
+        return Response({"tasks": graph.tasks, "edges": graph.edges, "groups": groups, "holding": holding})
+
+
+class _SteeringView(ApiView):
+    """An action on a whole workflow."""
+
+    permission_classes = (IsAuthenticated, staff_with(VIEW, STEER))
+    key_scopes = MappingProxyType({"POST": "steer_workflow"})
+    bodies = MappingProxyType({"POST": serializers.Reason})
+
+    def _steer(self, request: Request, workflow_id: str, act: Any) -> Response:
+        found = _find(request, workflow_id)
+        with self.recording(request):
+            number = act(found.pk)
+        found.refresh_from_db()
+        return Response(representation.workflow(found, request.user) | {"changed": number})
+
+
+class CancelView(_SteeringView):
+    """Cancel a workflow."""
+
+    def post(self, request: Request, workflow_id: str) -> Response:
+        """Cancel every task that has not ended, and undo what had completed."""
+        body = self.read_body(request)
+        return self._steer(request, workflow_id, lambda pk: steer.cancel_workflow(pk, reason=body["reason"]))
+
+
+class PauseView(_SteeringView):
+    """Pause a workflow."""
+
+    def post(self, request: Request, workflow_id: str) -> Response:
+        """Start no task of a workflow until it is resumed; what runs finishes."""
+        reason, by = self.read_body(request)["reason"], self.username(request)
+        return self._steer(request, workflow_id, lambda pk: steer.pause_workflow(pk, by=by, reason=reason))
+
+
+class ResumeView(_SteeringView):
+    """Resume a workflow."""
+
+    bodies = MappingProxyType({"POST": Nothing})
+
+    def post(self, request: Request, workflow_id: str) -> Response:
+        """Let the tasks of a paused workflow go."""
+        self.read_body(request)
+        return self._steer(request, workflow_id, steer.resume_workflow)
+
+
+class RetryView(_SteeringView):
+    """Retry a workflow."""
+
+    def post(self, request: Request, workflow_id: str) -> Response:
+        """Run the tasks again that ended without success, in their order; dead letters are replayed."""
+        self.read_body(request)
+        by = self.username(request)
+        return self._steer(request, workflow_id, lambda pk: steer.retry_workflow(pk, by=by))
+
+
+def _visible(request: Request) -> QuerySet[Workflow]:
+    found = Workflow.objects.using(alias())
+    return found.all() if is_staff_with(request, VIEW) else found.filter(user=request.user.get_username())
+
+
+def _find(request: Request, workflow_id: str) -> Workflow:
+    """Return the workflow with the id in the address, if the caller may see it."""
+    try:
+        found = _visible(request).filter(pk=parse_id(workflow_id)).first()
+    except (InvalidTaskData, ValueError, LookupError):
+        found = None
+    if found is None:
+        raise WorkflowNotFound(f"There is no workflow {workflow_id[:40]!r}.")
+    return found

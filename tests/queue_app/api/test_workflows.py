@@ -1,0 +1,108 @@
+"""Workflows over the API: submit a graph, look at it, steer it."""
+
+import pytest
+
+from queue_app.models import AuditEntry, Task, Workflow
+from tests.workers import chores
+
+URL = "/api/v1/workflows"
+ECHO = chores.echo.module_path
+ORDER = {
+    "name": "ship order 7",
+    "tasks": [
+        {"name": "pay", "task_type": ECHO, "parameters": {"value": 7}},
+        {"name": "label", "task_type": ECHO, "after": ["pay"], "parameters": {"value": {"$result": "pay"}}},
+        {"name": "refund", "task_type": ECHO, "after": {"pay": "failure"}, "parameters": {"value": 1}},
+    ],
+}
+
+
+@pytest.fixture
+def admin(staff):
+    return staff("view_workflow", "steer_workflow")
+
+
+@pytest.fixture
+def submitted(admin) -> dict:
+    answer = admin.post(URL, ORDER)
+    assert answer.status_code == 201, answer.content
+    return answer.json()
+
+
+def test_a_graph_is_stored_whole(submitted):
+    assert set(submitted["tasks"]) == {"pay", "label", "refund"}
+    found = {str(task.id): task.status for task in Task.objects.filter(workflow_id=submitted["id"])}
+    assert [found[submitted["tasks"][name]] for name in ("pay", "label", "refund")] == ["queued", "blocked", "blocked"]
+    assert (submitted["state"], submitted["nodes"]) == ("running", 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"after": ["nobody"]}, "'nobody'"),
+        ({"after": ["b"]}, "These tasks wait for one another: b -> b"),
+        ({"after": "pay"}, "must be a list of names"),
+        ({"after": {"pay": "perhaps"}}, "must be a list of names"),
+        ({"name": "pay"}, "Two tasks are named"),
+        ({"parameters": {"value": {"$result": "c"}}}, "is no task that this one waits for"),
+        ({"idempotency_key": "k"}, "idempotency key"),
+        ({"task_type": "no.such"}, "No task is registered"),
+    ],
+    ids=lambda each: str(each)[:40],
+)
+def test_a_wrong_graph_is_refused_and_nothing_stored(admin, change, said):
+    node = {"name": "b", "task_type": ECHO, "parameters": {"value": 1}} | change
+    answer = admin.post(URL, {"name": "x", "tasks": [ORDER["tasks"][0], node]})
+    assert answer.status_code in {400, 422}
+    assert said in answer.content.decode()
+    assert not Workflow.objects.exists()
+    assert not Task.objects.exists()
+
+
+def test_the_list_goes_on_where_it_stopped(admin):
+    ids = [admin.post(URL, ORDER).json()["id"] for _ in range(3)]
+    first = admin.get(f"{URL}?limit=2").json()
+    assert [each["id"] for each in first["results"]] == [ids[2], ids[1]]
+    rest = admin.get(f"{URL}?limit=2&before={first['next_before']}").json()
+    assert ([each["id"] for each in rest["results"]], rest["next_before"]) == ([ids[0]], None)
+    assert admin.get(f"{URL}?state=completed").json()["results"] == []
+
+
+def test_the_graph_names_groups_and_edges(admin, submitted):
+    found = admin.get(f"{URL}/{submitted['id']}/graph").json()
+    assert (found["tasks"], found["edges"]) == (3, 2)
+    by_name = {group["name"]: group for group in found["groups"]}
+    assert by_name["label"]["after"] == {str(by_name["pay"]["number"]): "hold"}
+    assert by_name["refund"]["after"] == {str(by_name["pay"]["number"]): "failure"}
+    assert by_name["pay"]["task_id"] == submitted["tasks"]["pay"]
+
+
+@pytest.mark.django_db(transaction=True)  # an end is settled after the commit
+def test_pause_resume_cancel_and_retry(admin, submitted):
+    at = f"{URL}/{submitted['id']}"
+    paused = admin.post(f"{at}/pause", {"reason": "the bank is down"}).json()
+    assert (paused["paused"], paused["paused_reason"], paused["changed"]) == (True, "the bank is down", 1)
+    assert admin.post(f"{at}/resume").json()["changed"] == 1
+    assert admin.post(f"{at}/cancel", {"reason": "a mistake"}).json()["state"] == "cancelled"
+    assert admin.post(f"{at}/cancel").status_code == 409
+    assert admin.post(f"{at}/retry").json()["changed"] == 3
+    assert list(AuditEntry.objects.order_by("pk").values_list("action", flat=True)) == [
+        "pause.post", "resume.post", "cancel.post", "retry.post",
+    ]  # fmt: skip
+
+
+def test_users_see_their_own_and_steer_nothing(alice, submitted):
+    at = f"{URL}/{submitted['id']}"
+    assert alice.get(URL).data["results"] == []
+    for path in ("", "/graph"):
+        assert alice.get(f"{at}{path}").status_code == 404
+    Workflow.objects.update(user="alice", paused=True, paused_by="ada", paused_reason="secret")
+    own = alice.get(at).data
+    assert (own["paused"], own["paused_by"], own["paused_reason"]) == (True, None, None)
+    assert alice.post(f"{at}/cancel").status_code == 403
+
+
+@pytest.mark.parametrize("name", ["nonsense", "019a2b00-0000-7000-8000-000000000000"])
+def test_an_unknown_workflow_is_missing(admin, name):
+    assert admin.get(f"{URL}/{name}").status_code == 404
+    assert admin.post(f"{URL}/{name}/cancel").status_code == 404
