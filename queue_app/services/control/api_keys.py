@@ -26,7 +26,7 @@ SCOPES: Final = (
     "view_deadletter", "replay_deadletter", "discard_deadletter", "view_worker", "view_queue", "pause_queue",
     "change_queue", "view_prioritypolicy", "change_prioritypolicy", "view_limit", "add_limit", "change_limit",
     "delete_limit", "pause_limit", "view_schedule", "add_schedule", "change_schedule", "delete_schedule",
-    "pause_schedule", "run_schedule", "view_operation", "change_operation",
+    "pause_schedule", "run_schedule", "view_operation", "change_operation", "view_workflow", "steer_workflow",
 )  # fmt: skip
 #: Lifetime of a key in a process's cache: a revoked key may be accepted for this long.
 CACHE_SECONDS: Final = 2.0

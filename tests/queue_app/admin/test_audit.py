@@ -41,6 +41,9 @@ class Stage:
         self.changed = ScheduleFactory()
         self.approvable = let_wait(make_task(), schema={"approved": {"type": "boolean"}})
         self.flow = Row.objects.create(name="flow", created_at=timezone.now())
+        self.paused_flow = Row.objects.create(name="paused", created_at=timezone.now(), paused=True)
+        self.failed_flow = Row.objects.create(name="failed", created_at=timezone.now(), nodes=1)
+        Task.objects.filter(pk=end_task(make_task(), "failed").pk).update(workflow_id=self.failed_flow.pk)
         Schedule.objects.filter(pk=self.changed.pk).update(declaration=values_of(self.changed), every=60)
 
 
@@ -207,8 +210,8 @@ CALLS = {
     "schedule-backfill": lambda s: ("post", f"schedules/{s.schedule.pk}/backfill", RANGE),
     "workflow-cancel": lambda s: ("post", f"workflows/{s.flow.pk}/cancel", {}),
     "workflow-pause": lambda s: ("post", f"workflows/{s.flow.pk}/pause", {}),
-    "workflow-resume": lambda s: ("post", f"workflows/{s.flow.pk}/resume", {}),
-    "workflow-retry": lambda s: ("post", f"workflows/{s.flow.pk}/retry", {}),
+    "workflow-resume": lambda s: ("post", f"workflows/{s.paused_flow.pk}/resume", {}),
+    "workflow-retry": lambda s: ("post", f"workflows/{s.failed_flow.pk}/retry", {}),
     "task-signal": lambda s: ("post", f"tasks/{s.waiting.pk}/signal", {"name": "approved"}),
     "task-bulk-actions": lambda s: ("post", "tasks/bulk-actions", {"action": "run_now", "ids": [str(s.scheduled.pk)]}),
 }
