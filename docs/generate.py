@@ -98,6 +98,7 @@ CHECKS = {
     " or scheduler starts.",
     "queue_app.E015": "A hook in `HOOKS` cannot be imported, or is no hook.",
     "queue_app.E016": "An entry of `CODECS` cannot be imported, or is no codec, Enum or dataclass.",
+    "queue_app.E017": "A probe of adaptive limits in `PROBES` cannot be imported, or is no function.",
     "queue_app.E020": "`TASKS` uses the backend of the queue, but `queue_app` is not in `INSTALLED_APPS`.",
     "queue_app.E021": "`QUEUES` is a string, or contains an invalid name of a queue.",
     "queue_app.W001": "The cache named by `REDIS_ALIAS` does not use django-redis, so the index is unreachable.",

@@ -284,7 +284,7 @@ def entry_problems(alias: str, options: Mapping[str, Any], queues: Any) -> list[
 
 @register("taskqueue")
 def check_probes(**_: Any) -> list[CheckMessage]:
-    """Report probes of adaptive limits that cannot be imported (E014)."""
+    """Report probes of adaptive limits that cannot be imported (E017)."""
     problems: list[CheckMessage] = []
     for name, path in conf.load()[0].probes.items():
         try:
@@ -298,7 +298,7 @@ def check_probes(**_: Any) -> list[CheckMessage]:
                 Error(
                     f"TASKQUEUE PROBES[{name!r}] is {path!r}, which is no function{why}.",
                     hint="Name a function without arguments that returns a load, 1 for a full one, by its dotted path.",
-                    id="queue_app.E014",
+                    id="queue_app.E017",
                 )
             )
     return problems

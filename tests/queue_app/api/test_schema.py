@@ -54,7 +54,11 @@ def test_the_document_is_valid_and_describes_every_endpoint():
         assert getattr(view, method.lower()).__doc__, f"{view.__name__} says nothing about {method}"
     for path in found["paths"].values():
         for operation in path.values():
-            if "requestBody" in operation and operation["operationId"] not in {"resume_queue", "resume_schedule", "resume_workflow"}:
+            if "requestBody" in operation and operation["operationId"] not in {
+                "resume_queue",
+                "resume_schedule",
+                "resume_workflow",
+            }:
                 assert operation["requestBody"]["content"]["application/json"]["examples"]
 
 
