@@ -23,6 +23,7 @@ def test_outcomes_are_kept_until_they_are_written(hire, monkeypatch, warnings_lo
     worker.run_once()
     worker.pool.finish()
     monkeypatch.setattr(worker._transport, "finish", away)
+    monkeypatch.setattr(worker._transport, "turn_over", away)
     for _ in range(3):
         worker.run_once()
         worker.later(1)
