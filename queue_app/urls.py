@@ -78,6 +78,7 @@ urlpatterns = [
     _route("api/v1/workflows/<workflow_id>/pause", workflows.PauseView, "workflow-pause"),
     _route("api/v1/workflows/<workflow_id>/resume", workflows.ResumeView, "workflow-resume"),
     _route("api/v1/workflows/<workflow_id>/retry", workflows.RetryView, "workflow-retry"),
+    _route("api/v1/workflows/<workflow_id>/signal", workflows.SignalView, "workflow-signal"),
     _route("api/schema", docs.SchemaView, "schema"),
     _route("api/docs", docs.DocsView, "docs"),
     _route("internal/workers/register", workers.RegisterView, "worker-register"),

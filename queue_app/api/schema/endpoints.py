@@ -226,6 +226,10 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
         id="retry_workflow", answer=_STEERED, problems=(409,),
         example={"reason": "the bank is down"},
     ),
+    (workflows.SignalView, "POST"): Endpoint(
+        id="signal_workflow", answer=record({"signal_id": COUNT, "workflow_id": UUID, "awaited": FLAG}), status=201,
+        problems=(409,), example={"name": "approved", "payload": {"approved": True}},
+    ),
     (health.LiveView, "GET"): Endpoint(id="live", answer=record({"status": TEXT})),
     (health.ReadyView, "GET"): Endpoint(id="ready", answer=_READY, also=(503, _READY)),
     (workers.RegisterView, "POST"): Endpoint(

@@ -14,9 +14,11 @@ from queue_app.api.base import ApiView
 from queue_app.api.permissions import is_staff_with, staff_with
 from queue_app.api.serializers import workflows as serializers
 from queue_app.api.serializers.control import Nothing
+from queue_app.api.serializers.tasks import NewSignal
 from queue_app.core.ids import parse_id
 from queue_app.exceptions import InvalidTaskData, WorkflowNotFound
 from queue_app.models import Workflow
+from queue_app.services.lifecycle.signals import signal
 from queue_app.services.read.workflow_graph import graph_of
 from queue_app.services.workflows import steer
 from queue_app.services.workflows.submit import submit_workflow
@@ -24,6 +26,7 @@ from queue_app.sql.database import alias
 
 VIEW = "queue_app.view_workflow"
 STEER = "queue_app.steer_workflow"
+SEND = "queue_app.send_signal"
 
 
 class WorkflowListView(ApiView):
@@ -139,6 +142,23 @@ class ResumeView(_SteeringView):
         """Let the tasks of a paused workflow go."""
         self.read_body(request)
         return self._steer(request, workflow_id, steer.resume_workflow)
+
+
+class SignalView(ApiView):
+    """The signals of a workflow."""
+
+    permission_classes = (IsAuthenticated, staff_with(VIEW, SEND))
+    key_scopes = MappingProxyType({"POST": "send_signal"})
+    bodies = MappingProxyType({"POST": NewSignal})
+
+    def post(self, request: Request, workflow_id: str) -> Response:
+        """Send a signal to the first task of a workflow that waits for it; until one does, the signal is kept."""
+        body = self.read_body(request)
+        found = _find(request, workflow_id)
+        with self.recording(request):
+            sent = signal(found.pk, body["name"], body["payload"], by=self.username(request))
+        content = {"signal_id": sent.id, "workflow_id": found.pk, "awaited": sent.is_awaited}
+        return Response(content, HTTPStatus.CREATED)
 
 
 class RetryView(_SteeringView):

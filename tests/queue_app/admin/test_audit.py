@@ -212,6 +212,7 @@ CALLS = {
     "workflow-pause": lambda s: ("post", f"workflows/{s.flow.pk}/pause", {}),
     "workflow-resume": lambda s: ("post", f"workflows/{s.paused_flow.pk}/resume", {}),
     "workflow-retry": lambda s: ("post", f"workflows/{s.failed_flow.pk}/retry", {}),
+    "workflow-signal": lambda s: ("post", f"workflows/{s.flow.pk}/signal", {"name": "approved"}),
     "task-signal": lambda s: ("post", f"tasks/{s.waiting.pk}/signal", {"name": "approved"}),
     "task-bulk-actions": lambda s: ("post", "tasks/bulk-actions", {"action": "run_now", "ids": [str(s.scheduled.pk)]}),
 }

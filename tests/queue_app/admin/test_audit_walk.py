@@ -200,6 +200,7 @@ CHANGES = {
     "key": lambda _: ["create", "superuser", *AS],
     "schedule": lambda s: ["pause", s.schedule.name, *AS],
     "signal": lambda s: [s.waiting.pk, "approved", *AS],
+    "workflow": lambda s: ["pause", s.flow.pk, *AS],
     "token": lambda _: ["create", "renderer", *AS],
 }
 #: A submitted task is its own record: the row names its user.

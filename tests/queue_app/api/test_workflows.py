@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_app.models import AuditEntry, Task, Workflow
+from queue_app.models import AuditEntry, Signal, Task, Workflow
 from tests.workers import chores
 
 URL = "/api/v1/workflows"
@@ -19,7 +19,7 @@ ORDER = {
 
 @pytest.fixture
 def admin(staff):
-    return staff("view_workflow", "steer_workflow")
+    return staff("view_workflow", "steer_workflow", "send_signal")
 
 
 @pytest.fixture
@@ -100,6 +100,14 @@ def test_users_see_their_own_and_steer_nothing(alice, submitted):
     own = alice.get(at).data
     assert (own["paused"], own["paused_by"], own["paused_reason"]) == (True, None, None)
     assert alice.post(f"{at}/cancel").status_code == 403
+
+
+def test_a_signal_to_a_workflow_is_kept_until_a_task_waits_for_it(admin, alice, submitted):
+    at = f"{URL}/{submitted['id']}/signal"
+    sent = admin.post(at, {"name": "approved", "payload": {"by": "ina"}})
+    assert (sent.status_code, sent.data["awaited"]) == (201, False)
+    assert Signal.objects.get().payload == {"by": "ina"}
+    assert alice.post(at, {"name": "approved"}).status_code == 403
 
 
 @pytest.mark.parametrize("name", ["nonsense", "019a2b00-0000-7000-8000-000000000000"])

@@ -1,0 +1,112 @@
+"""List workflows, show one, and cancel, pause, resume, retry or reprioritise it as a whole."""
+
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from django.utils import timezone
+
+from queue_app.core.ids import parse_id
+from queue_app.exceptions import InvalidTaskData, WorkflowNotFound
+from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
+from queue_app.management.verbs._values import format_table
+from queue_app.models import Workflow
+from queue_app.services.read.workflow_graph import Group, graph_of
+from queue_app.services.workflows import steer
+from queue_app.sql.database import alias, atomic
+
+EXAMPLE = "taskqueue workflow show 0198c5d1-6f0e-7000-8000-000000000001"
+NEEDS = Needs.SETTINGS | Needs.DATABASE
+#: Workflows that ``list`` shows.
+LISTED: Final = 50
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("action", choices=("list", "show", *_STEER))
+    add("id", nargs="?", default="", help="id of the workflow; not for list")
+    add("--state", help="list: only workflows in this state")
+    add("--priority", help="reprioritise: critical, high, normal, low or background")
+    add("--reason", default="", metavar="TEXT", help="why; shown in the admin")
+    add_by(parser)
+    add_json(parser)
+
+
+def run(call: Call) -> int:
+    """Carry the action out, and record it in the audit trail."""
+    if call["action"] == "list":
+        return _list(call)
+    if not call["id"]:
+        raise InvalidTaskData("id", f"workflow {call['action']} needs the id of a workflow.", code="required")
+    found = Workflow.objects.using(alias()).filter(pk=parse_id(call["id"])).first()
+    if found is None:
+        raise WorkflowNotFound(f"There is no workflow {call['id']}.")
+    return _show(call, found) if call["action"] == "show" else _steer(call, found)
+
+
+def _list(call: Call) -> int:
+    wanted = {"state": call["state"]} if call["state"] else {}
+    flows = list(Workflow.objects.using(alias()).filter(**wanted).order_by("-id")[:LISTED])
+    call.write_json([{"id": str(flow.pk), "name": flow.name, "state": flow.state} for flow in flows])
+    rows = [["ID", "NAME", "STATE", "TASKS", "ENQUEUED"]]
+    rows += [
+        [str(flow.pk), flow.name, _standing(flow), str(flow.nodes), f"{timezone.localtime(flow.created_at):%F %H:%M}"]
+        for flow in flows
+    ]
+    for line in format_table(rows) if flows else ["no workflows"]:
+        call.write(line)
+    return OK
+
+
+def _show(call: Call, flow: Workflow) -> int:
+    graph = graph_of(flow.pk)
+    names = {group.number: group.name for group in graph.groups}
+    call.write_json(
+        {
+            "id": str(flow.pk), "name": flow.name, "state": flow.state, "tasks": graph.tasks,
+            "holding": [str(task.id) for task in graph.holding],
+            "groups": [{"name": group.name, "states": dict(group.counts)} for group in graph.groups],
+        }
+    )  # fmt: skip
+    call.write(f"{flow.name}: {_standing(flow)}, {graph.tasks} tasks")
+    rows = [["TASK", "STATES", "WAITS FOR"], *(_row(group, names) for group in graph.groups)]
+    for line in format_table(rows):
+        call.write(line)
+    for task in graph.holding:
+        call.write(f"held by {task.name or task.task_type} {task.id} ({task.status.replace('_', ' ')})")
+    return OK
+
+
+def _row(group: Group, names: Mapping[int, str]) -> list[str]:
+    states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in sorted(group.counts.items()))
+    return [group.name, states, ", ".join(names[number] for number in group.parents) or "-"]
+
+
+def _standing(flow: Workflow) -> str:
+    if flow.finished_at is None and flow.paused:
+        return f"{flow.state}, paused"
+    return f"{flow.state}, held" if flow.finished_at is None and flow.held_at else flow.state
+
+
+def _steer(call: Call, flow: Workflow) -> int:
+    with atomic():
+        number = _STEER[call["action"]](call, flow)
+        call.record(call["action"], "workflow", [flow.pk], after={"tasks": number}, reason=call["reason"])
+    return call.answer(
+        f"{call['action']} {flow.name}: tasks changed: {number}", {"id": str(flow.pk), "changed": number}
+    )
+
+
+def _reprioritise(call: Call, flow: Workflow) -> int:
+    if not call["priority"]:
+        raise InvalidTaskData("priority", "workflow reprioritise needs --priority.", code="required")
+    return steer.reprioritise_workflow(flow.pk, call["priority"])
+
+
+_STEER: Final[Mapping[str, Callable[[Call, Any], int]]] = {
+    "cancel": lambda call, flow: steer.cancel_workflow(flow.pk, reason=call["reason"]),
+    "pause": lambda call, flow: steer.pause_workflow(flow.pk, by=call.by, reason=call["reason"]),
+    "resume": lambda _call, flow: steer.resume_workflow(flow.pk),
+    "retry": lambda call, flow: steer.retry_workflow(flow.pk, by=call.by),
+    "reprioritise": _reprioritise,
+}
