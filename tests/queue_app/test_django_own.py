@@ -27,7 +27,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
 
-SUITE = Path(__file__).parent / "tasks"
+SUITE = Path(__file__).parent / "django_own" / "tasks"
 MODULES = ("of_custom_backend", "of_dummy_backend", "of_immediate_backend", "of_tasks")
 #: What Django's two backends promise and a queue with workers cannot: test -> why.
 INHERENT = {
