@@ -31,6 +31,7 @@ from queue_app.services.read import stalls
 from queue_app.services.read.ability import Workforce
 from queue_app.services.read.adaptive import of_gate
 from queue_app.services.read.awaited import Awaited, awaited
+from queue_app.services.read.explain_workflow import in_workflow
 from queue_app.services.read.inspect import effective_options, get_task
 from queue_app.sql.database import alias
 
@@ -66,6 +67,7 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
         reasons = [_executing(task, visible)]
     elif status is Status.BLOCKED:
         reasons = [_waits_for_signal(one) for one in awaited(task.id)]
+        reasons += in_workflow(task, named=visible is None)
         reasons = reasons or [Reason("blocked", "It waits for other tasks of its workflow.")]
     elif status is Status.SCHEDULED:
         reasons = [_waits_until(task), *_pauses(task, visible), *_without_scheduler("It is not queued at its time")]

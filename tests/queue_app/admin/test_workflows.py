@@ -12,6 +12,7 @@ from queue_app.dashboard.workflows import states_in_words
 from queue_app.models import AuditEntry, Task
 from queue_app.models import Workflow as Row
 from queue_app.services.read import workflow_graph
+from queue_app.services.read.explain import explain
 from queue_app.services.read.workflow_graph import graph_of
 from tests.support.factories import StaffFactory, move
 from tests.workers import chores
@@ -160,3 +161,15 @@ def test_a_failed_task_for_which_others_wait_holds_the_workflow(staff, flow):
     text = staff.get(page(flow)).content.decode()
     assert "What holds it" in text
     assert text.count(f"/admin/queue_app/task/{tasks(flow)[0].id}/change/") == 2
+
+
+def test_explain_names_what_a_task_waits_for_and_a_pause(staff, committed, flow):
+    first, second, _, last = tasks(flow)
+    assert [reason.text for reason in explain(second.id).reasons] == ["It waits for echo (queued)."]
+    assert [reason.text for reason in explain(last.id).reasons] == ["It waits for echo (blocked) and echo (blocked)."]
+    with committed():
+        press(staff, flow, "pause", reason="the bank is down")
+    texts = [reason.text for reason in explain(first.id).reasons]
+    assert texts == ["Its workflow order <7> is paused by superuser: the bank is down."]
+    own = explain(first.id, Task.objects.all()).reasons
+    assert [reason.text for reason in own] == ["Its workflow order <7> is paused."]
