@@ -25,10 +25,10 @@ CAP = 3
 WORK, NOTE = type_of(tasks.work), type_of(tasks.note)
 
 
-def claimers(fleet) -> list:
-    """Start eight worker processes: four under a supervisor, four by themselves."""
-    together = fleet.worker("--processes", "4", "--concurrency", "3")
-    return [together, *(fleet.worker("--concurrency", str(slots)) for slots in (1, 2, 5, 8))]
+def claimers(fleet, together: int = 3, alone: tuple[int, ...] = (1, 2, 5, 8)) -> list:
+    """Start eight worker processes with these slots: four under a supervisor, four by themselves."""
+    supervised = fleet.worker("--processes", "4", "--concurrency", str(together))
+    return [supervised, *(fleet.worker("--concurrency", str(slots)) for slots in alone)]
 
 
 def all_done() -> bool:
@@ -53,7 +53,7 @@ def test_a_queues_cap_over_eight_claimers(fleet, history, log):
     wanted = mixed(log, 400, seed=20260101)
     pause("default")
     ids = [stored.id for stored in enqueue_many(wanted)]
-    claimers(fleet)
+    claimers(fleet, together=CAP - 1, alone=(1, 2, 2, 1))  # a worker with more slots could keep all that the cap allows
     eventually(lambda: Worker.objects.filter(status="active").count() == 8, "all workers are there")
     resume("default")
     eventually(all_done, "all tasks end")
