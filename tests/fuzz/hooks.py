@@ -29,6 +29,7 @@ MEANING = {
     "changed_meanwhile",
     "masked_value",
     "invalid",
+    "invalid_workflow",  # a cycle, a name that is used twice or unknown, a deadline that has passed
     "payload_too_large",
 }
 

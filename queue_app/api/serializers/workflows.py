@@ -12,7 +12,7 @@ from queue_app.models.columns import NAME_LENGTH
 from queue_app.models.workflow import WORKFLOW_NAME_LENGTH, Condition, OnFailure, WorkflowState
 from queue_app.services.workflows.submit import NewFlow, NewNode
 
-MAX_NODES: Final = 10_000
+MAX_NODES: Final = 1000
 MAX_AT_ONCE: Final = 100_000
 _CONDITIONS: Final = [condition.value for condition in Condition]
 _AFTER: Final[dict[str, Any]] = {

@@ -32,6 +32,7 @@ SEND = "queue_app.send_signal"
 class WorkflowListView(ApiView):
     """The workflows that the caller may see."""
 
+    body_factor = 8
     throttle_scopes = MappingProxyType({"POST": "submits"})
     key_scopes = MappingProxyType({"GET": "view_workflow", "POST": "add_task"})
     queries = MappingProxyType({"GET": serializers.WorkflowQuery})

@@ -123,16 +123,16 @@ def _groups(
     nodes: Mapping[uuid.UUID, Node],
     parents: Parents,
     levels: Mapping[uuid.UUID, int],
-    extra: Callable[[Node, frozenset[tuple[int, str]]], Hashable],
+    detail: Callable[[Node, frozenset[tuple[int, str]]], Hashable],
 ) -> list[Group]:
-    """Fold tasks of one type and level that share ``extra(node, parents' groups)``."""
+    """Fold tasks of one type and level that share ``detail(node, parents' groups)``."""
     by_key: dict[Hashable, Group] = {}
     group_of: dict[uuid.UUID, Group] = {}
     for task_id in sorted(levels, key=levels.__getitem__):
         node, level = nodes[task_id], levels[task_id]
         waits = {group_of[before].number: condition for before, condition in parents.get(task_id, ())}
         undoes = node.compensates is not None
-        key = (node.task_type, level, undoes, extra(node, frozenset(waits.items())))
+        key = (node.task_type, level, undoes, detail(node, frozenset(waits.items())))
         group = by_key.get(key)
         if group is None:
             group = by_key[key] = Group(len(by_key), node.task_type, level, undoes)
