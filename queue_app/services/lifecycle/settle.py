@@ -105,7 +105,7 @@ def queued_again(tasks: Sequence[TaskRef]) -> set[uuid.UUID]:
 
 
 def request_cancel(flow: Workflow, reason: str) -> None:
-    """Record that a locked workflow is to be cancelled; from now on none of its tasks is opened."""
+    """Record the cancellation of a locked workflow; none of its tasks is opened after that."""
     flow.cancel_requested_at, flow.cancel_reason = clock(), reason
     flow.save(update_fields=["cancel_requested_at", "cancel_reason"])
 
