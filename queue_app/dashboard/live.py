@@ -22,8 +22,9 @@ from queue_app.models.worker import WorkerStatus
 from queue_app.services.read import stalls
 from queue_app.services.read.stalls import Watched
 from queue_app.sql import charts as rows
-from queue_app.sql import schedule_health
+from queue_app.sql import schedule_health, workflow_health
 from queue_app.sql.schedule_health import Failing, Overdue
+from queue_app.sql.workflow_health import Held
 
 #: Seconds for which viewers share the state, the snapshots, and the counts of ended tasks.
 FRESH: Final = 1.5
@@ -37,6 +38,8 @@ MAX_WORKERS: Final = 2000
 COUNTED: Final = 20_000
 #: Number of dead letters at which counting stops.
 MAX_DEAD: Final = 1000
+#: Maximum number of held workflows that the overview shows.
+MAX_HELD: Final = 5
 #: Heartbeat intervals of silence after which a worker is late.
 LATE_BEATS: Final = 2
 LIVE_STATUSES: Final = (WorkerStatus.ACTIVE, WorkerStatus.DRAINING)
@@ -62,6 +65,7 @@ class Live:
     watched: Watched  # what stands still, by the watchdog
     overdue: list[Overdue]  # schedules that were due and have not run
     failing: list[Failing]  # schedules whose tasks fail again and again
+    held: list[Held]  # workflows that a failed task holds, the longest first
 
 
 def is_late(worker: Worker, now: datetime) -> bool:
@@ -100,6 +104,7 @@ def _read(_key: str) -> Live:
         watched=stalls.read(),
         overdue=schedule_health.overdue(OVERDUE_SECONDS),
         failing=schedule_health.failing(MANY_FAILURES),
+        held=workflow_health.held(MAX_HELD),
         dead_letters=f"{MAX_DEAD}+" if dead_letters >= MAX_DEAD else str(dead_letters or ""),
     )
 

@@ -64,6 +64,8 @@ def overview_context(user: Any) -> dict[str, Any]:
         "general": general,
         "stuck": sorted(stuck, key=lambda reason: -reason.seconds)[:NAMED],
         "rows": [(row, by_queue.get(row.queue.name, [])) for row in now.queues],
+        "held": now.held if user.has_perm("queue_app.view_workflow") else [],
+        "may_steer_workflows": user.has_perm("queue_app.steer_workflow"),
         "may_view_workers": user.has_perm("queue_app.view_worker"),
         "may_view_tasks": user.has_perm("queue_app.view_task"),
         "may_view_letters": user.has_perm("queue_app.view_deadletter"),

@@ -20,6 +20,7 @@ from queue_app.core.states import Status
 from queue_app.index import IndexStats
 from queue_app.metrics.names import BY_NAME, Metric
 from queue_app.models.worker import WorkerStatus
+from queue_app.models.workflow import WorkflowState
 from queue_app.services.read.metrics import Metrics
 from queue_app.sql.stats import PERCENTILES, RowStats
 
@@ -227,6 +228,10 @@ def _of_rows(rows: RowStats) -> Iterator[Family]:
     failing = [(name if place < most else OTHER, count) for place, (name, count) in enumerate(rows.schedules_failing)]
     # The first of those that share a label fails most.
     yield _family("schedule_failures_in_a_row", {(label,): count for label, count in reversed(failing)})
+    yield _family("workflow_state_total", {(state.value,): rows.workflows.get(state, 0) for state in WorkflowState})
+    number, seconds = rows.workflows_held
+    yield _family("workflows_held", {(): number})
+    yield _family("workflow_held_seconds", {(): seconds})
     limits = {(found.scope, found.name): found for found in rows.adaptive[:most]}
     yield _family("limit_value", {labels: found.value for labels, found in limits.items()})
     ratios = {labels: found.ratio for labels, found in limits.items() if found.ratio is not None}

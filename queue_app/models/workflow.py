@@ -89,6 +89,8 @@ class Workflow(models.Model):
                 condition=Q(finished_at__isnull=True, deadline__isnull=False),
                 name="taskqueue_flow_deadline",
             ),
+            # sql.workflow_health: those that a failed task holds, the longest first
+            models.Index(fields=["held_at"], condition=Q(held_at__isnull=False), name="taskqueue_held_workflows"),
             # services.purge
             models.Index(
                 fields=["finished_at"], condition=Q(finished_at__isnull=False), name="taskqueue_ended_workflows"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from queue_app.core.stall import LOOK_IS_OLD, WATCHDOG
-from queue_app.sql import schedule_health
+from queue_app.sql import schedule_health, workflow_health
 from queue_app.sql.adaptive import Adaptive, adaptive
 from queue_app.sql.database import fetch_all, fetch_value
 from queue_app.sql.schedule_health import Failing
@@ -26,6 +26,8 @@ class RowStats:
     looks: bool  # whether the watchdog has looked lately
     schedule_overdue: float  # seconds since the schedule was due that waits longest; 0: none waits
     schedules_failing: list[Failing]  # those that fail most first
+    workflows: dict[str, int]  # state -> stored workflows, estimated where there are many
+    workflows_held: tuple[int, float]  # number, and seconds for which the longest has been held
     adaptive: list[Adaptive]
     generation: int
     rebuild_seconds: float | None  # duration of the last rebuild, or of the current one so far
@@ -45,6 +47,7 @@ def read() -> RowStats:
     ages = {name: max(0.0, age) for name, age, _ in jobs}
     look_age = ages.pop(WATCHDOG, math.inf)
     overdue = schedule_health.overdue(0)
+    held = workflow_health.held(1)
     generation = fetch_all(
         "SELECT number, EXTRACT(EPOCH FROM COALESCE(ready_at, clock_timestamp()) - started_at)::float8,"
         " ready_at IS NULL FROM queue_app_indexgeneration WHERE id = 1"
@@ -61,6 +64,8 @@ def read() -> RowStats:
         looks=look_age <= LOOK_IS_OLD,
         schedule_overdue=overdue[0].seconds if overdue else 0.0,
         schedules_failing=schedule_health.failing(1),
+        workflows=counts_of("queue_app_workflow", "state"),
+        workflows_held=(held[0].number, held[0].seconds) if held else (0, 0.0),
         adaptive=adaptive(),
         generation=int(number),
         rebuild_seconds=seconds,
@@ -71,15 +76,15 @@ def read() -> RowStats:
 #: Number of the last ended tasks whose run times are averaged, and whose waits are compared.
 SAMPLE: Final = 2000
 PERCENTILES: Final = (50, 95, 99)
-#: Number of tasks up to which they are counted; of more, PostgreSQL's statistics know the shares of the states.
+#: Number of rows up to which they are counted; of more, PostgreSQL's statistics know the shares of the states.
 COUNTED: Final = 50_000
 _STATES: Final = """
 SELECT status, round(reltuples * share)::bigint FROM pg_class, pg_stats,
     unnest(most_common_vals::text::text[], most_common_freqs) AS common (status, share)
-WHERE pg_class.oid = 'queue_app_task'::regclass AND tablename = relname AND attname = 'status'
+WHERE pg_class.oid = %s::regclass AND tablename = relname AND attname = %s
     AND schemaname = relnamespace::regnamespace::text AND reltuples > %s
 """
-_FEW_STATES: Final = "SELECT status, count(*) FROM (SELECT status FROM queue_app_task LIMIT %s) AS first GROUP BY 1"
+_FEW_STATES: Final = "SELECT {0}, count(*) FROM (SELECT {0} FROM {1} LIMIT %s) AS first GROUP BY 1"
 _WAITS: Final = """
 SELECT priority, percentile_disc(%s::float8[]) WITHIN GROUP (ORDER BY GREATEST(0, wait)) FROM (
     SELECT priority, EXTRACT(EPOCH FROM started_at - queued_at)::float8 AS wait FROM queue_app_task
@@ -93,9 +98,15 @@ def states() -> dict[str, int]:
 
     Executing ones are always exact: there are no more than slots.
     """
-    found: dict[str, int] = dict(fetch_all(_STATES, [COUNTED]) or fetch_all(_FEW_STATES, [2 * COUNTED]))
+    found = counts_of("queue_app_task", "status")
     executing = fetch_value("SELECT count(*) FROM queue_app_task WHERE status = 'executing'")
     return found | {"executing": int(executing)}
+
+
+def counts_of(table: str, column: str) -> dict[str, int]:
+    """Return the number of rows by state: exact while they are few, else as the last ANALYZE found them."""
+    estimated = fetch_all(_STATES, [table, column, COUNTED])
+    return dict(estimated or fetch_all(_FEW_STATES.format(column, table), [2 * COUNTED]))
 
 
 def waits() -> dict[int, tuple[float, ...]]:

@@ -35,6 +35,7 @@ HEALTHY = {
     'stalls_total{kind="not_started"}': "0x80 1x160",
     "schedule_overdue_seconds": "45x240",
     'schedule_failures_in_a_row{schedule="nightly"}': "2x240",
+    "workflow_held_seconds": "3500x240",
     'maintenance_age_seconds{job="promote"}': "60x240",
     'maintenance_age_seconds{job="purge"}': "100x240",
 }
@@ -79,6 +80,7 @@ FAULTS = {
     "TaskQueueMaintenanceOverdue": ({'maintenance_age_seconds{job="promote"}': since(20, "60", "400")}, 90, 30),
     "TaskQueueScheduleOverdue": ({"schedule_overdue_seconds": since(20, "45", "61")}, 90, 30),
     "TaskQueueScheduleFails": ({'schedule_failures_in_a_row{schedule="nightly"}': since(20, "2", "3")}, 90, 30),
+    "TaskQueueWorkflowHeld": ({"workflow_held_seconds": since(20, "3500", "3601")}, 90, 30),
     "TaskQueueNotConsumed": ({'queue_active{queue="mail"}': since(20, "3", "0")}, 660, 570),
 }
 #: Conditions that resemble a fault but fire no alert, at the end of the hour.

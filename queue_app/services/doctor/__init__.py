@@ -17,7 +17,7 @@ from queue_app import conf
 from queue_app.core.finding import Finding, Level, fail, ok, warn
 from queue_app.exceptions import IndexUnavailable, TaskQueueError
 from queue_app.index import get_index, hide_password
-from queue_app.services.doctor import logs, schedules, servers, work
+from queue_app.services.doctor import logs, schedules, servers, work, workflows
 from queue_app.sql import doctor as rows
 from queue_app.sql.database import fetch_all
 
@@ -98,6 +98,7 @@ CHECKS: tuple[Check, ...] = (
     Check(work.check_stalls, database=True, redis=True, tables=True),
     Check(work.check_maintenance, database=True, tables=True),
     Check(schedules.check_schedules, database=True, tables=True),
+    Check(workflows.check_workflows, database=True, tables=True),
     Check(work.check_workers, database=True, tables=True),
     Check(work.check_queues, database=True, redis=True, tables=True),
     Check(work.check_agreement, database=True, redis=True, tables=True),

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from queue_app.core.states import FAILURES
 from queue_app.sql import workflow_graph as rows
+from queue_app.sql import workflow_health
 from queue_app.sql.workflow_graph import Node
 
 #: Workflows of at most this many tasks are shown task by task.
@@ -68,7 +68,7 @@ class WorkflowGraph:
 
     groups: list[Group]
     critical: list[Node]  # the critical path: each task waited for the one before it
-    holding: list[Node]  # tasks without success for which others wait
+    holding: list[Node]  # tasks that ended without success, and hold the workflow
     tasks: int
     edges: int
 
@@ -90,7 +90,8 @@ def graph_of(workflow_id: uuid.UUID) -> WorkflowGraph:
     on_path = {node.id for node in path}
     for group in groups:
         group.is_critical = any(task.id in on_path for task in group.tasks)
-    return WorkflowGraph(groups, path, _holding(nodes, parents), len(nodes), count)
+    holding = [nodes[task_id] for task_id in workflow_health.holding(workflow_id, MAX_HOLDING) if task_id in nodes]
+    return WorkflowGraph(groups, path, holding, len(nodes), count)
 
 
 def _levels(
@@ -156,14 +157,3 @@ def _critical_path(nodes: Mapping[uuid.UUID, Node], parents: Parents) -> list[No
             return path[::-1]
         node = max(before, key=lambda each: each.finished_at or datetime.min)  # noqa: DTZ901
         path.append(node)
-
-
-def _holding(nodes: Mapping[uuid.UUID, Node], parents: Parents) -> list[Node]:
-    """Return the failed tasks for which a blocked one waits, oldest first."""
-    found: dict[uuid.UUID, Node] = {}
-    for task_id, before in parents.items():
-        if nodes[task_id].status == "blocked":
-            for parent, condition in before:
-                if condition == "hold" and nodes[parent].status in FAILURES:
-                    found[parent] = nodes[parent]
-    return [found[task_id] for task_id in sorted(found)][:MAX_HOLDING]

@@ -14,12 +14,13 @@ from typing import Any
 
 from django.db import DatabaseError, connection
 
+from queue_app import Workflow
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.index import get_index
-from queue_app.models import Queue, RuntimeSettings
+from queue_app.models import DeadLetter, Queue, RuntimeSettings
 from queue_app.registry import type_of
-from queue_app.services import cancel, pause, resume
+from queue_app.services import cancel, discard, pause, resume
 from queue_app.services.doctor import Level
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.schedules.edit import create_schedule, delete_schedule
@@ -282,6 +283,17 @@ def _scheduled(task: Any, *args: object) -> Iterator[None]:
     delete_schedule("often")
 
 
+@contextmanager
+def workflow_held(plant: Plant) -> Iterator[None]:
+    """Let a task of a workflow die, for which another waits; a person discards its dead letter an hour later."""
+    flow = Workflow("held")
+    first = flow.add(tasks.fail.using(max_retries=0), "no good")
+    flow.add(tasks.add, 1, 1, after=[first])
+    flow.enqueue()
+    yield
+    discard(DeadLetter.objects.get(task_id=first.id).pk, by="alerts")
+
+
 SCENES: list[tuple[str, Callable[[Plant], AbstractContextManager[None]], tuple[str, ...]]] = [
     ("all workers killed", workers_killed, ("TaskQueueNoActiveWorker",)),
     ("Celery killed", beat_stopped, ()),
@@ -300,6 +312,7 @@ SCENES: list[tuple[str, Callable[[Plant], AbstractContextManager[None]], tuple[s
     ("a task that no worker knows", nobody_knows, ("TaskQueueNotConsumed",)),
     ("the index is damaged three times", stalls_again, ("TaskQueueStallsAgain",)),
     ("a schedule's tasks fail for good", schedule_fails, ("TaskQueueScheduleFails",)),
+    ("a failed task holds a workflow", workflow_held, ("TaskQueueWorkflowHeld",)),
     ("a schedule's row is locked", schedule_overdue, ("TaskQueueScheduleOverdue",)),
 ]
 

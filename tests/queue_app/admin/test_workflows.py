@@ -8,13 +8,14 @@ from django.urls import reverse
 from django.utils import timezone
 
 from queue_app import Workflow, group
+from queue_app.dashboard import cache
 from queue_app.dashboard.workflows import states_in_words
 from queue_app.models import AuditEntry, Task
 from queue_app.models import Workflow as Row
 from queue_app.services.read import workflow_graph
 from queue_app.services.read.explain import explain
 from queue_app.services.read.workflow_graph import graph_of
-from tests.support.factories import StaffFactory, move
+from tests.support.factories import DeadLetterFactory, StaffFactory, move
 from tests.workers import chores
 
 LIST = reverse("admin:queue_app_workflow_changelist")
@@ -173,3 +174,37 @@ def test_explain_names_what_a_task_waits_for_and_a_pause(staff, committed, flow)
     assert texts == ["Its workflow order <7> is paused by superuser: the bank is down."]
     own = explain(first.id, Task.objects.all()).reasons
     assert [reason.text for reason in own] == ["Its workflow order <7> is paused."]
+
+
+def held(flow) -> None:
+    """Let the payment be a dead letter, and the workflow be held by it."""
+    failed = move(tasks(flow)[0], "dead_letter")
+    DeadLetterFactory(task_id=failed.pk)
+    Row.objects.update(held_at=timezone.now() - timezone.timedelta(hours=2))
+
+
+def overview(client) -> str:
+    cache.forget()
+    return client.get(reverse("admin:app_list", args=["queue_app"])).content.decode()
+
+
+def test_the_overview_names_held_workflows_and_what_holds_them(staff, client, flow):
+    assert "Held workflows" not in overview(staff)
+    held(flow)
+    text = overview(staff)
+    assert re.search(r'href="[^"]*workflow/' + str(flow.id) + r'/change/">order &lt;7&gt;</a>', text)
+    assert re.search(r"<td>echo <span[^>]*>dead letter</span></td>\s*<td[^>]*>2 h", text)
+    assert f"/workflow/{flow.id}/retry/" in text
+    client.force_login(StaffFactory(username="eve", permissions=["view_queue", "view_workflow"]))
+    assert f"/workflow/{flow.id}/retry/" not in overview(client)
+    client.force_login(StaffFactory(username="adam", permissions=["view_queue"]))
+    assert "Held workflows" not in overview(client)
+
+
+def test_a_dead_letter_for_which_nothing_waits_holds_the_workflow_too(staff, committed):
+    made = Workflow("alone")
+    made.add(chores.echo, 1)
+    with committed():
+        made.enqueue()
+    held(made)
+    assert "What holds it" in staff.get(page(made)).content.decode()

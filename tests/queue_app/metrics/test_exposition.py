@@ -9,6 +9,7 @@ from django.utils import timezone
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from queue_app import chain
 from queue_app.core.counters import TICKS
 from queue_app.core.priorities import Band
 from queue_app.core.stall import Stall, StallKind
@@ -17,6 +18,7 @@ from queue_app.metrics.exposition import families
 from queue_app.metrics.names import ALL, BY_NAME
 from queue_app.metrics.text import render
 from queue_app.models import LimitStep, Queue, Schedule, Task
+from queue_app.models import Workflow as Flow
 from queue_app.registry import type_of
 from queue_app.services.control.adapt import adapt_limits
 from queue_app.services.control.pause import pause
@@ -290,6 +292,18 @@ def test_a_schedule_that_has_not_run(engine):
     assert Scrape()("schedule_overdue_seconds") == 0
     Schedule.objects.filter(pk=schedule.pk).update(due_at=timezone.now() - timedelta(minutes=5))
     assert Scrape()("schedule_overdue_seconds") == pytest.approx(300, abs=60)
+
+
+def test_workflows_by_state_and_how_long_one_has_been_held(engine):
+    for ago in (90, 30, None):
+        flow = chain((chores.echo, 1), chores.echo).enqueue()
+        Flow.objects.filter(pk=flow).update(held_at=ago and timezone.now() - timedelta(minutes=ago))
+    scrape = Scrape()
+    assert (scrape("workflow_state_total", state="running"), scrape("workflow_state_total", state="failed")) == (3, 0)
+    assert scrape("workflows_held") == 2
+    assert scrape("workflow_held_seconds") == pytest.approx(90 * 60, abs=60)
+    Flow.objects.update(held_at=None)
+    assert (Scrape()("workflows_held"), Scrape()("workflow_held_seconds")) == (0, 0)
 
 
 def test_failing_schedules_beyond_the_limit_are_shown_together(engine, settings):
