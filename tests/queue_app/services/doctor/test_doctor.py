@@ -316,7 +316,7 @@ def test_schedules_that_are_late_or_fail(engine):
         create_schedule(name, {"task_type": ECHO, "args": [1], "every": 60}, now=now - timedelta(minutes=30))
     later = now + timedelta(hours=1)
     Schedule.objects.filter(name="hourly").update(due_at=later, next_instant=later)
-    assert_finding(schedules.check_schedules, Level.FAIL, "1 due and not run: nightly for 1,7")
+    assert_finding(schedules.check_schedules, Level.FAIL, "1 due and not run: nightly for 1,")
     # A scheduler that cannot let it tick puts it off.
     Schedule.objects.filter(name="nightly").update(due_at=now + timedelta(minutes=1))
     assert_finding(schedules.check_schedules, Level.FAIL, "nightly")
