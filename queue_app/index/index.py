@@ -231,12 +231,9 @@ class Index(Workers):
                 if not self._wipe(number, wrong_type_only=True):
                     return False
                 copy_limits()
-        if not self._call("wipe", number):
+        if not self._call("wipe", number, "reshaped"):
             return False
-        if not self._wipe(number):
-            return False
-        # A worker that registered during the wipe may have lost half of its profile: it must register again.
-        return bool(self._call("wipe", number, self.keys.profiles))
+        return self._wipe(number) and bool(self._call("wipe", number, "wiping"))
 
     def _wipe(self, number: int, *, wrong_type_only: bool = False) -> bool:
         """Delete what a rebuild does not keep, and keys of the wrong type; return false if a later one has begun."""
@@ -246,7 +243,7 @@ class Index(Workers):
                 doomed = self.wrong_types(batch if wrong_type_only else kept)
                 if not wrong_type_only:
                     doomed += [key for key in batch if key not in kept]
-                if doomed and not self._call("wipe", number, *doomed):
+                if doomed and not self._call("wipe", number, "", *doomed):
                     return False
         return True
 

@@ -122,12 +122,8 @@ class Explorer:
         problems = [f"{label}: {problem}" for label, problem in self._errors(run)]
         if run.stuck:
             return run, [*problems, "all actors wait for each other"]
-        # A worker registers again that could not register, or that a rebuild forgot.
-        damaged = (
-            _is_damaged(meeting, run)
-            or run.faulted.startswith(("register", "change_profile"))
-            or {"rebuild", "change_profile"} <= set(meeting.names)
-        )
+        # A worker that could not register does so again.
+        damaged = _is_damaged(meeting, run) or run.faulted.startswith(("register", "change_profile"))
         problems += world.broken_now(damaged=damaged)
         if not run.faulted and not damaged:
             problems += world.without_slot()

@@ -179,8 +179,7 @@ class World:
         if damaged or get_index().generation().state != "ready":
             return  # a rebuild died on the way: nothing is claimed before the next one
         try:
-            # A rebuild forgets a worker that registers meanwhile, and leaves half of it: the worker registers again.
-            state = index_state.check(get_index(), with_leftovers=True)
+            state = index_state.check(get_index())
         except AssertionError as error:
             yield f"the index contradicts itself: {_first_line(error)}"
             return

@@ -222,7 +222,7 @@ def read(index: Index) -> IndexState:  # noqa: C901, PLR0912, PLR0915 - one case
     return state
 
 
-def check(index: Index, *, with_leftovers: bool = False) -> IndexState:
+def check(index: Index) -> IndexState:
     """Assert that the parts of the index agree with each other, and return them.
 
     Guaranteed after every script:
@@ -255,22 +255,13 @@ def check(index: Index, *, with_leftovers: bool = False) -> IndexState:
     spots: dict[str, set[str]] = defaultdict(set)
     for profile, queue, gate in state.groups:
         spots[gate].add(profile + SEPARATOR + queue)
-    # A rebuild may wipe a part of what a worker writes that registers meanwhile. Its profile is then unknown, and
-    # nothing reads the rest; it goes when a worker registers under the profile again, or with the next rebuild.
-    assert _of_registered(state, state.spots) == _of_registered(state, spots), "each group has its spot"
-    assert state.gates == set(state.spots), "gates are those with groups"
+    assert state.spots == dict(spots), "each group has its spot"
+    assert state.gates == set(spots), "gates are those with groups"
     for profile in state.profiles:
         _check_profile(state, profile)
     owners = {owner for owner, _ in state.queue_heads} | set(state.heads) | set(state.idle) | set(state.profile_parts)
-    assert with_leftovers or owners <= state.profiles, "nothing is left of a profile without workers"
+    assert owners <= state.profiles, "nothing is left of a profile without workers"
     return state
-
-
-def _of_registered(state: IndexState, spots: dict[str, set[str]]) -> dict[str, set[str]]:
-    found = {
-        gate: {spot for spot in names if spot.split(SEPARATOR)[0] in state.profiles} for gate, names in spots.items()
-    }
-    return {gate: names for gate, names in found.items() if names}
 
 
 def _check_profile(state: IndexState, profile: str) -> None:  # noqa: C901 - one thought after the other

@@ -1,4 +1,4 @@
--- Begins a generation: claims are refused until `finish_generation`.
+-- Begins a generation: claims are refused until `finish_generation`, and no worker registers until the wipe has ended.
 --
 -- ARGV[1]  number of the generation
 -- ARGV[2]  token that must hold the lock of rebuilds, or '' to skip that check
@@ -26,6 +26,6 @@ if type(redis.pcall('HLEN', GENERATION)) == 'number' then
   stamp, behind = now_us(), within(redis.call('HGET', GENERATION, 'behind'), FAR_US)
 end
 redis.call('DEL', GENERATION, PROFILES)  -- nothing is placed for profiles whose keys are being wiped
-redis.call('HSET', GENERATION, 'number', ARGV[1], 'run_id', run_id, 'state', 'rebuilding',
+redis.call('HSET', GENERATION, 'number', ARGV[1], 'run_id', run_id, 'state', 'rebuilding', 'wiping', '1',
   'stamp', whole(stamp), 'behind', whole(behind), 'database', owner)
 return 1

@@ -2,8 +2,10 @@
 
 import pytest
 
+from queue_app.core.limit_values import Limits, Scope, gate_of
 from queue_app.exceptions import UnknownProfile
 from queue_app.index import Generation, Index
+from queue_app.index import index as index_module
 from tests.support.leases import restore
 from tests.support.scene import Scene, set_limits
 
@@ -76,22 +78,28 @@ def test_a_rebuild_that_was_overtaken_wipes_nothing_of_the_later_one(index: Inde
     assert scene.leased() == {"running"}
 
 
-def test_a_worker_that_registers_during_the_wipe_is_not_half_known(scene: Scene, monkeypatch):
-    """The wipe would delete its task types and keep its name, and no claim would ever find it a task."""
+def test_a_worker_that_registers_during_the_wipe_registers_again(scene: Scene, monkeypatch):
+    """The wipe would delete a part of what it writes; the rest would stay in the index until the next rebuild."""
     hand = scene.worker()
-    scene.push(*(scene.task(f"t{n}", n, kind=f"k{n}") for n in range(600)))
+    scene.index.set_limits(gate_of(Scope.TYPE, "a"), Limits(max_concurrent=1))  # its lane is grouped behind a gate
     scan = scene.index._client.scan_iter
 
     def interleaved(*args: object, **kwargs: object):
-        keys = sorted(scan(*args, **kwargs), key=lambda key: (b":profile:" in key, b":profiles" not in key))
-        yield from keys[:-5]  # the set of profiles comes first, and its batch is deleted by now
-        scene.index.register(hand.profile, hand.id)
-        yield from keys[-5:]  # the parts of the profile
+        keys = sorted(scan(*args, **kwargs), key=lambda key: key.endswith(b":gates") or b":profile:" in key)
+        for key in keys:
+            if key.endswith(b":gates"):  # what comes before it is deleted by now
+                scene.index.push([scene.task("x")])
+                scene.index.register(hand.profile, hand.id)
+            yield key
 
+    scene.push(scene.task("y"))
+    monkeypatch.setattr(index_module, "BATCH", 1)
     monkeypatch.setattr(scene.index._client, "scan_iter", interleaved)
     scene.index.begin_generation(2)
     monkeypatch.undo()
-    assert hand.profile.id not in scene.index._client.smembers(scene.index.keys.profiles), "it will register again"
+    assert scene.check().profiles == set()
     scene.index.finish_generation(2)
     with pytest.raises(UnknownProfile):
         scene.index.claim(hand.profile, hand.id, 1)
+    scene.index.register(hand.profile, hand.id)
+    assert scene.claim(hand) in ("x", "y")

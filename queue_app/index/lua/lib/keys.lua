@@ -2,7 +2,7 @@
 -- the prefix that every script gets as its only key, KEYS[1], so that a script stays on one node of a cluster. Times are in
 -- microseconds (us) unless a comment says otherwise.
 local P = KEYS[1]
-local GENERATION = P .. ':generation'    -- hash: number, run_id, state, reshaped, database (the identity of
+local GENERATION = P .. ':generation'    -- hash: number, run_id, state, reshaped, wiping, database (the identity of
                                          -- the database to which the index belongs), stamp (time of the last claim or
                                          -- look at the generation, us), behind (see now_us) and 'w:WORKER' (stamp
                                          -- of a worker's last claim)
