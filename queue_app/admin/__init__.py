@@ -1,7 +1,10 @@
 """The Django admin of the queue; works with the plain ``django.contrib.admin`` site."""
 
+from django.contrib import admin
+
 from queue_app.admin import (  # noqa: F401
     audit_entry,
+    credentials,
     dead_letter,
     maintenance,
     operation,
@@ -13,6 +16,9 @@ from queue_app.admin import (  # noqa: F401
     worker,
     workflow,
 )
+from queue_app.admin.menu import group_menu
 from queue_app.admin.panel import TaskPanelMixin
 
 __all__ = ["TaskPanelMixin"]
+
+group_menu(admin.site)

@@ -55,9 +55,11 @@ class AuditedAdmin[M: Model](BaseAdmin[M]):
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002 - Django's signature
         """Return the text of an edit for the history: old and new values, and the reason."""
-        if add:
-            return "Added."
         names = [name for name in form.changed_data if name != "reason"]
+        if add:
+            after = {name: _plain(form.cleaned_data.get(name)) for name in names}
+            request.taskqueue_edit = {"after": after, "reason": form.cleaned_data.get("reason", "").strip()}  # type: ignore[attr-defined]
+            return "Added."
         before = {name: _plain(form.initial.get(name)) for name in names}
         after = {name: _plain(form.cleaned_data.get(name)) for name in names}
         reason = str(form.cleaned_data.get("reason") or request.POST.get(EDIT_REASON, "")).strip()
@@ -72,7 +74,7 @@ class AuditedAdmin[M: Model](BaseAdmin[M]):
 
     def log_addition(self, request: HttpRequest, obj: M, message: Any) -> LogEntry:
         """Log a new row in both."""
-        self._record(request, "add", [obj])
+        self._record(request, "add", [obj], **getattr(request, "taskqueue_edit", {}))
         return super().log_addition(request, obj, message)
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:

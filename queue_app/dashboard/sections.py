@@ -1,4 +1,4 @@
-"""The admin's pages in sections, each with its purpose."""
+"""The admin's pages in sections, each page with its purpose."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -22,6 +22,8 @@ class Section(NamedTuple):
 
 
 _WORK, _RULES, _RECORD, _MACHINERY = _lazy("Work"), _lazy("Rules"), _lazy("Record"), _lazy("Machinery")
+#: Name of the overview's entry in the menu; it stands for no model.
+OVERVIEW: Final = "Overview"
 #: (section, model, purpose), in the order of the page.
 _PAGES: Final[tuple[tuple[Any, str, Any], ...]] = (
     (_WORK, "Task", _lazy("find, follow, cancel, retry")),
@@ -30,22 +32,24 @@ _PAGES: Final[tuple[tuple[Any, str, Any], ...]] = (
     (_WORK, "DeadLetter", _lazy("tasks that failed for good: replay or discard them")),
     (_WORK, "Queue", _lazy("pause, limit, order")),
     (_WORK, "Worker", _lazy("what each runs; drain")),
-    (_RULES, "PriorityPolicy", _lazy("retries, timeouts and promotion of each band")),
-    (_RULES, "Limit", _lazy("limits of task types and concurrency keys")),
-    (_RULES, "RuntimeSettings", _lazy("limits over all queues; pause everything")),
     (_RULES, "Schedule", _lazy("what starts when; pause, run now")),
-    (_RECORD, "Operation", _lazy("actions on many tasks or dead letters")),
+    (_RULES, "Limit", _lazy("limits of task types and concurrency keys")),
+    (_RULES, "PriorityPolicy", _lazy("retries, timeouts and promotion of each band")),
+    (_RULES, "RuntimeSettings", _lazy("limits over all queues; pause everything")),
     (_RECORD, "AuditEntry", _lazy("who changed what, and why")),
+    (_RECORD, "Operation", _lazy("actions on many tasks or dead letters")),
     (_RECORD, "SavedView", _lazy("lists that staff have saved")),
-    (_MACHINERY, "QueueStats", _lazy("a snapshot of each queue per minute")),
+    (_MACHINERY, "ApiKey", _lazy("programs that call the API as a user")),
+    (_MACHINERY, "WorkerToken", _lazy("workers on other machines that work over HTTP")),
     (_MACHINERY, "MaintenanceJob", _lazy("when each job succeeded last")),
+    (_MACHINERY, "QueueStats", _lazy("a snapshot of each queue per minute")),
     (_MACHINERY, "IndexGeneration", _lazy("the index in Redis")),
 )
 
 
 def sections(models: Sequence[Mapping[str, Any]]) -> list[Section]:
     """Return the models of Django's ``app_list`` in sections; other models come last."""
-    rest = {str(model["object_name"]): model for model in models}
+    rest = {str(model["object_name"]): model for model in models if model["object_name"] != OVERVIEW}
     found: dict[str, list[Page]] = {}
     for title, name, about in _PAGES:
         if name in rest:

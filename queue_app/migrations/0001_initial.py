@@ -241,7 +241,8 @@ class Migration(migrations.Migration):
                 ('condemned_because', models.CharField(blank=True, db_default='', default='', max_length=300)),
             ],
             options={
-                'verbose_name': 'index generation',
+                'verbose_name': 'index',
+                'verbose_name_plural': 'index',
                 'constraints': [models.CheckConstraint(condition=models.Q(('id', 1)), name='taskqueue_generation_single')],
             },
         ),
@@ -407,7 +408,7 @@ class Migration(migrations.Migration):
                 ('run_p99', models.FloatField(blank=True, null=True)),
             ],
             options={
-                'verbose_name_plural': 'queue stats',
+                'verbose_name': 'queue snapshot',
                 'ordering': ['-taken_at', 'queue'],
                 'constraints': [models.UniqueConstraint(fields=('queue', 'taken_at'), name='taskqueue_stats_once')],
             },

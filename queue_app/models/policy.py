@@ -110,7 +110,8 @@ class IndexGeneration(models.Model):
     condemned_because = models.CharField(max_length=300, blank=True, default="", db_default="")
 
     class Meta:
-        verbose_name = "index generation"
+        verbose_name = "index"
+        verbose_name_plural = "index"
         constraints: ClassVar = [models.CheckConstraint(condition=Q(id=1), name="taskqueue_generation_single")]
 
     def __str__(self) -> str:

@@ -30,7 +30,7 @@ class QueueStats(models.Model):
 
     class Meta:
         ordering: ClassVar = ["-taken_at", "queue"]
-        verbose_name_plural = "queue stats"
+        verbose_name = "queue snapshot"
         constraints: ClassVar = [
             # one snapshot per queue and minute; also serves the charts
             models.UniqueConstraint(fields=["queue", "taken_at"], name="taskqueue_stats_once")

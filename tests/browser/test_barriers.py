@@ -4,8 +4,11 @@ from pathlib import Path
 
 import axe_playwright_python
 import pytest
+from django.contrib.auth.models import User
 
 from queue_app.models import AuditEntry, DeadLetter, IndexGeneration, Limit, Operation, Schedule
+from queue_app.services.control.api_keys import create_key
+from queue_app.services.repair import tokens
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.upkeep import task_stats
 from tests.browser.test_admin import LOOKS, shop  # noqa: F401 - a fixture
@@ -40,6 +43,8 @@ def everything(shop):  # noqa: F811
         at=DeadLetter.objects.first().died_at, by="alice", via="admin", action="queue.edit", target="queue",
         target_id="mail", before={"max_concurrent": 3}, after={"max_concurrent": 4}, reason="more mail",
     )  # fmt: skip
+    key, _secret = create_key(User.objects.get(), "reports", scopes=["view_task"], by="alice")
+    token, _secret = tokens.create("renderer", queues=["video"], capabilities=["gpu"])
     letter = DeadLetter.objects.open().first()
     return {
         "overview": "",
@@ -69,6 +74,14 @@ def everything(shop):  # noqa: F811
         "jobs": "maintenancejob/",
         "snapshots": "queuestats/",
         "index": f"indexgeneration/{IndexGeneration.objects.get().pk}/change/",
+        "keys": "apikey/",
+        "key": f"apikey/{key.pk}/change/",
+        "new key": "apikey/add/",
+        "tokens": "workertoken/",
+        "token": f"workertoken/{token.pk}/change/",
+        "new token": "workertoken/add/",
+        "new queue": "queue/add/",
+        "new limit": "limit/add/",
         "confirm": "",
     }
 

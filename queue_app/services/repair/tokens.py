@@ -78,13 +78,19 @@ def revoke(name: str) -> int:
 
     Raises ``InvalidTaskData`` for an unknown name; revoking again changes nothing.
     """
-    token = known(name)
-    WorkerToken.objects.filter(name=name, revoked_at=None).update(revoked_at=Now())
+    token = forbid(name)
     living = Worker.objects.filter(token_id=token.id, status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
     workers = list(living.values_list("id", flat=True))
     for worker_id in workers:
         mark_dead(worker_id)
     return len(workers)
+
+
+def forbid(name: str) -> WorkerToken:
+    """Revoke a token, without stopping its workers: ``revoke`` does both."""
+    token = known(name)
+    WorkerToken.objects.filter(name=name, revoked_at=None).update(revoked_at=Now())
+    return token
 
 
 def known(name: str) -> WorkerToken:
