@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
-SECTIONS = ("tutorial", "how-to", "reference", "explanation", "runbooks")
+SECTIONS = ("tutorial", "how-to", "examples", "reference", "explanation", "runbooks")
 
 
 def setup(app):  # noqa: ANN001, ANN201 - Sphinx is not imported for its types alone

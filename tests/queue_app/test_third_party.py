@@ -1,8 +1,9 @@
-"""The tasks of an app that knows nothing of this queue run through it unchanged: django-pictures resizes images."""
+"""Apps that know nothing of this queue run through it unchanged: django-pictures, django-crontask."""
 
 import pytest
 from django.core.files.storage import FileSystemStorage
 from django.db import transaction
+from django.tasks import task
 
 from queue_app import registry
 from queue_app.backend import QueueTask
@@ -55,3 +56,20 @@ def test_django_pictures(pictures, tmp_path):
     worker.until_empty()
     assert [row.status for row in Task.objects.all()] == ["completed"] * 2
     assert (small.path.exists(), large.path.exists()) == (False, True)
+
+
+def good_morning():
+    return "good morning"
+
+
+@pytest.mark.usefixtures("engine")
+def test_django_crontask():
+    from crontask import cron, scheduler  # noqa: PLC0415 - looks for its settings
+
+    greet = cron("0 3 * * Mon")(task(good_morning))
+    [job] = scheduler.get_jobs()
+    result = job.func()  # as its process does on Monday at three
+    StillWorker(concurrency=1).until_empty()
+    result.refresh()
+    assert result.return_value == "good morning"
+    del registry._tasks[greet.module_path]

@@ -1,0 +1,128 @@
+"""A large project that knows nothing of this queue: Wagtail enqueues by django.tasks, and its tasks run unchanged."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from uuid import uuid4
+
+import psycopg
+import pytest
+from django.conf import settings
+
+from tests.docs.pages import ROOT
+
+pytestmark = [pytest.mark.packaging, pytest.mark.slow, pytest.mark.timeout(600)]
+
+SETTINGS = """
+    import os, dj_database_url
+
+    SECRET_KEY = "of a test"
+    ALLOWED_HOSTS = ["*"]
+    DATABASES = {"default": dj_database_url.config()}
+    CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["REDIS_URL"]}}
+    INSTALLED_APPS = [
+        "wagtail.contrib.redirects", "wagtail.embeds", "wagtail.sites", "wagtail.users", "wagtail.documents",
+        "wagtail.images", "wagtail.search", "wagtail.admin", "wagtail", "modelcluster", "taggit",
+        "django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions",
+        "django.contrib.messages", "django.contrib.postgres", "django.contrib.staticfiles", "django_tasks", "queue_app",
+    ]
+    MIDDLEWARE = [
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.messages.middleware.MessageMiddleware",
+    ]
+    TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True, "OPTIONS": {
+        "context_processors": ["django.template.context_processors.request", "django.contrib.auth.context_processors.auth",
+                               "django.contrib.messages.context_processors.messages"]}}]
+    STATIC_URL = "/static/"
+    ROOT_URLCONF = "urls"
+    USE_TZ = True
+    MEDIA_ROOT = os.environ["MEDIA_ROOT"]
+    WAGTAIL_SITE_NAME = "shop"
+    WAGTAILADMIN_BASE_URL = "http://shop.example"
+    TASKS = {"default": {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": []}}
+    TASKQUEUE = {"KEY_PREFIX": os.environ["KEY_PREFIX"]}
+"""
+URLS = """
+    from django.contrib import admin
+    from django.urls import path
+
+    urlpatterns = [path("admin/", admin.site.urls)]
+"""
+EDIT = """
+    from django.core.files.base import ContentFile
+    from PIL import Image as Picture
+    from wagtail.images.models import Image
+    from wagtail.models import Page
+    from io import BytesIO
+
+    file = BytesIO()
+    Picture.new("RGB", (40, 30), "orange").save(file, "PNG")
+    Image.objects.create(title="cat", file=ContentFile(file.getvalue(), "cat.png"))
+    Page.objects.get(depth=1).add_child(title="Shop", slug="shop")
+"""
+DELETE = """
+    from wagtail.images.models import Image
+
+    Image.objects.get(title="cat").delete()
+"""
+LOOK = """
+    import json
+    from pathlib import Path
+    from django.conf import settings
+    from queue_app.models import Task
+
+    found = {"tasks": sorted(set(Task.objects.values_list("task_type", "status")))}
+    found["files"] = [path.name for path in Path(settings.MEDIA_ROOT).rglob("*.png")]
+    print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def manage(tmp_path):
+    """Return manage.py of a new Wagtail project, with a database of its own."""
+    name = f"wagtail_{uuid4().hex[:12]}"
+    (tmp_path / "shop_settings.py").write_text(textwrap.dedent(SETTINGS))
+    (tmp_path / "urls.py").write_text(textwrap.dedent(URLS))
+    address, _, _ = settings.DATABASE_URL.rpartition("/")
+    environment = {
+        "DATABASE_URL": f"{address}/{name}",
+        "REDIS_URL": settings.REDIS_URL,
+        "KEY_PREFIX": settings.TASKQUEUE["KEY_PREFIX"],
+        "MEDIA_ROOT": str(tmp_path / "media"),
+        "DJANGO_SETTINGS_MODULE": "shop_settings",
+        "PYTHONPATH": f"{tmp_path}:{ROOT}",
+    }
+
+    def call(*arguments):
+        command = [sys.executable, "-W", "ignore", "-m", "django", *arguments]
+        result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
+
+    with psycopg.connect(settings.DATABASE_URL, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+        yield call
+        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def test_wagtail(manage):
+    def shell(script):
+        return manage("shell", "--no-imports", "-c", textwrap.dedent(script))
+
+    def look():
+        return json.loads(shell(LOOK).splitlines()[-1])
+
+    manage("migrate", "--verbosity", "0")
+    shell(EDIT)
+    assert ["wagtail.tasks.update_reference_index_task", "queued"] in look()["tasks"]
+    manage("runworker", "--burst")
+    shell(DELETE)
+    assert look()["files"] == ["cat.png"]
+    manage("runworker", "--burst")
+
+    ended = look()
+    assert ["wagtail.tasks.delete_file_from_storage_task", "completed"] in ended["tasks"]
+    assert {status for _, status in ended["tasks"]} == {"completed"}
+    assert ended["files"] == []
