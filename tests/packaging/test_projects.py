@@ -1,7 +1,6 @@
 """A large project that knows nothing of this queue: Wagtail enqueues by django.tasks, and its tasks run unchanged."""
 
 import json
-import subprocess
 import sys
 import textwrap
 from uuid import uuid4
@@ -11,6 +10,7 @@ import pytest
 from django.conf import settings
 
 from tests.docs.pages import ROOT
+from tests.packaging.test_wheel import run
 
 pytestmark = [pytest.mark.packaging, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -32,9 +32,12 @@ SETTINGS = """
         "django.contrib.auth.middleware.AuthenticationMiddleware",
         "django.contrib.messages.middleware.MessageMiddleware",
     ]
-    TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True, "OPTIONS": {
-        "context_processors": ["django.template.context_processors.request", "django.contrib.auth.context_processors.auth",
-                               "django.contrib.messages.context_processors.messages"]}}]
+    PROCESSORS = [
+        "django.template.context_processors.request", "django.contrib.auth.context_processors.auth",
+        "django.contrib.messages.context_processors.messages",
+    ]
+    TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True,
+                  "OPTIONS": {"context_processors": PROCESSORS}}]
     STATIC_URL = "/static/"
     ROOT_URLCONF = "urls"
     USE_TZ = True
@@ -97,9 +100,7 @@ def manage(tmp_path):
 
     def call(*arguments):
         command = [sys.executable, "-W", "ignore", "-m", "django", *arguments]
-        result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-        assert result.returncode == 0, result.stdout + result.stderr
-        return result.stdout
+        return run(*command, env=environment, cwd=tmp_path)
 
     with psycopg.connect(settings.DATABASE_URL, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"')
