@@ -77,7 +77,7 @@ MEANS = {
 CHECKS = {
     "queue_app.E001": "A key of `TASKQUEUE` is unknown or has a wrong value. The hint names the nearest key.",
     "queue_app.E002": "The database named by `DATABASE_ALIAS` is not PostgreSQL.",
-    "queue_app.E003": "The PostgreSQL server is older than 14. Runs with `migrate` and `check --database`.",
+    "queue_app.E003": "The PostgreSQL server is older than 15. Runs with `migrate` and `check --database`.",
     "queue_app.E004": "`REDIS_ALIAS` names a cache that `CACHES` does not define.",
     "queue_app.E005": "The entry of `TASKS` has `OPTIONS`; the settings of the queue belong in `TASKQUEUE`.",
     "queue_app.E006": "`LEADER_SECONDS` is not above twice `DUE_SECONDS`: the leadership would lapse between runs.",

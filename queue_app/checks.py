@@ -78,7 +78,7 @@ def check_database(**_: Any) -> list[CheckMessage]:
         return [] if name == READ_COMMITTED else [_too_strict(alias, f"DATABASES[{alias!r}] sets it to {name}")]
     return [
         Error(
-            f"The task queue needs PostgreSQL 14 or newer, but DATABASES[{alias!r}] uses {engine or 'nothing'}.",
+            f"The task queue needs PostgreSQL 15 or newer, but DATABASES[{alias!r}] uses {engine or 'nothing'}.",
             hint="Use django.db.backends.postgresql, or name another alias in TASKQUEUE['DATABASE_ALIAS'].",
             id="queue_app.E002",
         )
@@ -120,7 +120,7 @@ def check_server(databases: Any = None, **_: Any) -> list[CheckMessage]:
         shared = pooled and doctor.shares_servers_between_transactions()
     name = f"DATABASES[{alias!r}]"
     if found.version < MINIMUM_POSTGRESQL:
-        message = f"The task queue needs PostgreSQL 14 or newer; {name} is {'.'.join(map(str, found.version))}."
+        message = f"The task queue needs PostgreSQL 15 or newer; {name} is {'.'.join(map(str, found.version))}."
         return [Error(message, hint="Upgrade the server.", id="queue_app.E003")]
     messages: list[CheckMessage] = []
     if found.isolation not in {READ_COMMITTED, "read uncommitted"}:

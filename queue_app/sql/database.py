@@ -32,7 +32,7 @@ from queue_app.sql.prepared import Row, Statement
 
 type Parameters = Sequence[Any] | Mapping[str, Any]
 
-MINIMUM_POSTGRESQL = (14, 0)
+MINIMUM_POSTGRESQL = (15, 0)
 #: Advisory lock that every claim shares until it commits. A rebuild takes it exclusively to raise the generation, so
 #: no claim of the old generation can commit after the rebuild has read the rows.
 GENERATION_LOCK = 0x7461736B_71000001

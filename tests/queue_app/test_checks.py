@@ -109,7 +109,7 @@ def test_a_database_that_is_not_defined(settings):
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(("version", "wrong"), [((13, 22), True), ((14, 0), False), ((18, 1), False)])
+@pytest.mark.parametrize(("version", "wrong"), [((14, 22), True), ((15, 0), False), ((18, 1), False)])
 def test_an_old_server_is_refused(monkeypatch, version, wrong):
     monkeypatch.setattr(connection, "get_database_version", lambda: version)
     assert ids(checks.check_server(databases=["default"])) == ["queue_app.E003"] * wrong
