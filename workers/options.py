@@ -88,7 +88,7 @@ def release() -> str:
         return "development"
 
 
-def identify(worker_id: uuid.UUID, name: str) -> WorkerIdentity:
+def identify(worker_id: uuid.UUID, name: str, supervisor_pid: int | None = None) -> WorkerIdentity:
     """Return the identity under which this process registers."""
     return WorkerIdentity(
         id=worker_id,
@@ -97,4 +97,5 @@ def identify(worker_id: uuid.UUID, name: str) -> WorkerIdentity:
         pid=os.getpid(),
         process_identity=process_identity(os.getpid()),
         version=release(),
+        supervisor_pid=supervisor_pid,
     )

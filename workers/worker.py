@@ -20,6 +20,7 @@ from queue_app.workers.options import WorkerOptions, identify
 from queue_app.workers.process_guard import ProcessGuard
 from queue_app.workers.summary import counted
 from queue_app.workers.transport.base import Transport
+from queue_app.workers.usage import UsageMeter
 
 logger = logging.getLogger("taskqueue")
 
@@ -41,7 +42,8 @@ class Worker(WorkerLoop):
     ) -> None:
         super().__init__(options, transport, worker_id or uuid.uuid4())
         self.is_signalled = False  # whether the worker ends because of a signal
-        self._is_supervised = supervisor is not None
+        self._supervisor = supervisor
+        self._usage = UsageMeter(lambda: self._pool.pids)
         self.guard = ProcessGuard(stale_seconds(options.heartbeat_seconds), self._shutdown)
         self._is_drain_logged = self._is_drain_reported = False
         self._beats_without_leader = PATIENCE_BEATS - 1
@@ -81,7 +83,7 @@ class Worker(WorkerLoop):
 
     def _register(self) -> None:
         self._transport.register(
-            identify(self.id, self.options.name),
+            identify(self.id, self.options.name, self._supervisor),
             self.profile,
             concurrency=self.options.concurrency,
             heartbeat_seconds=self.options.heartbeat_seconds,
@@ -121,7 +123,7 @@ class Worker(WorkerLoop):
     def stop(self) -> None:
         """Drain; when called again, exit at once. A supervisor sends another signal for that."""
         self.is_signalled = True
-        if self._shutdown.draining and not self._is_supervised:
+        if self._shutdown.draining and self._supervisor is None:
             self.hurry()
         else:
             self.drain()
@@ -205,7 +207,8 @@ class Worker(WorkerLoop):
     def _beat(self) -> bool:
         draining = self._shutdown.draining
         done, free = self._in_flight.done, 0 if self._shutdown.is_closed else self._claimer.free_slots
-        alive = self._transport.heartbeat(self.id, draining=draining, tasks_done=done, free_slots=free)
+        usage = self._usage.read()
+        alive = self._transport.heartbeat(self.id, draining=draining, tasks_done=done, free_slots=free, usage=usage)
         if alive and not self._shutdown.draining and self._transport.is_asked_to_drain(self.id):
             logger.info("worker %s was asked to drain", self.options.name)
             self.drain()

@@ -71,6 +71,29 @@ def choice_filter(
     return ChoiceFilter
 
 
+class LivingFilter(admin.SimpleListFilter):
+    """Workers that live; those that have stopped or died are one click away."""
+
+    title, parameter_name = _("shown"), "shown"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the other choices."""
+        return [("ended", _("stopped or dead")), ("all", _("all workers"))]
+
+    def choices(self, changelist: Any) -> Any:
+        """Name the default."""
+        first, *rest = super().choices(changelist)
+        return [first | {"display": _("living")}, *rest]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the chosen workers; an address that names a status means that status."""
+        shown = self.value()
+        if shown == "all" or (shown is None and any(name.startswith("status") for name in request.GET)):
+            return queryset
+        living = Q(status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
+        return queryset.filter(living if shown is None else ~living)
+
+
 def _of_queue(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
     if not _NAME.match(name):
         raise ValueError(name)

@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.columns import column, permission, two_lines
+from queue_app.admin.filters import LivingFilter
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page
 from queue_app.core.states import Status
 from queue_app.dashboard import labels
@@ -32,21 +33,26 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     empty_text = _lazy("No worker has registered yet. Start one with manage.py runworker.")
     actions = ("drain_selected",)
-    list_display = ("name", "state", "heartbeat", "slots", "runs_now", "served", "offers", "tasks_done", "process")
-    list_filter = ("status",)
+    list_display = ("named", "state", "slots", "runs_now", "uses", "served", "tasks_done", "process")
+    list_display_links = ("named",)
+    list_filter = (LivingFilter,)
     exact_lookups = ("status", "host")
     ordering = ("-id",)
     search_fields = ("name", "host")
     shows_changes = True
-    sortable_by = ("name", "tasks_done")  # type: ignore[assignment]
+    sortable_by = ("named", "tasks_done")  # type: ignore[assignment]
 
     has_drain_permission = permission("drain_worker")
     slots = column(_lazy("busy / slots"), lambda worker: f"{getattr(worker, 'busy', 0)} / {worker.concurrency}")
-    served = column(_lazy("queues"), lambda worker: ", ".join(worker.queues) or _("all"))
-    offers = column(_lazy("capabilities"), lambda worker: ", ".join(worker.capabilities) or None, empty_value="-")
+    named = column(_lazy("name"), lambda worker: two_lines(worker.name, worker.host), ordering="name")
+    served = column(
+        _lazy("queues, capabilities"),
+        lambda worker: two_lines(", ".join(worker.queues) or _("all"), ", ".join(worker.capabilities)),
+    )
+    uses = column(_lazy("CPU, memory"), labels.usage, empty_value="-")
     process = column(
-        _lazy("host / pid, version"),
-        lambda worker: two_lines(f"{worker.host} / {worker.pid}", worker.version or _("unknown version")),
+        _lazy("version, process"),
+        lambda worker: two_lines(worker.version or _("unknown version"), process_of(worker)),
     )
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
@@ -104,10 +110,12 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     @admin.display(description=_lazy("status"))
     def state(self, worker: Worker) -> SafeString:
-        """Return the status, and who asked an active worker to drain."""
+        """Return the status with the heartbeat of a living worker, who asked it to drain, or when it ended."""
         label = format_html('<span class="tq-label tq-worker-{}">{}</span>', worker.status, worker.status)
+        if worker.status not in LIVE_STATUSES:
+            return two_lines(label, labels.ago(worker.stopped_at, timezone.now()) if worker.stopped_at else "")
         if worker.drain_requested_at is None or worker.status != WorkerStatus.ACTIVE:
-            return label
+            return two_lines(label, self.heartbeat(worker))
         return two_lines(label, _("asked to drain by %(name)s") % {"name": worker.drain_requested_by or _("a program")})
 
     @admin.display(description=_lazy("heartbeat"))
@@ -126,9 +134,20 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             "state": self.state(found),
             "heartbeat": self.heartbeat(found),
             "busy": executing.count(),
+            "uses": labels.usage(found),
+            "process": process_of(found),
+            "is_living": found.status in LIVE_STATUSES,
             "may_view_tasks": may_view_tasks,
             "may_drain": self.has_drain_permission(request)
             and found.status == WorkerStatus.ACTIVE
             and found.drain_requested_at is None,
             "running": list(executing.order_by("started_at")[:MAX_RUNNING]) if may_view_tasks else [],
         }
+
+
+def process_of(worker: Worker) -> str:
+    """Return the process of a worker, with its supervisor if it has one."""
+    if not worker.pid:
+        return _("over HTTP")
+    supervisor = _(", supervisor %(pid)d") % {"pid": worker.supervisor_pid} if worker.supervisor_pid else ""
+    return _("pid %(pid)d") % {"pid": worker.pid} + supervisor

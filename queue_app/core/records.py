@@ -315,6 +315,16 @@ class Outcome:
         return self.failure is None and self.snooze is None and self.throttle is None and not self.waits
 
 
+class Usage(NamedTuple):
+    """What a worker used of its machine between two heartbeats; ``None``: unknown."""
+
+    cpu_percent: float | None  # of one core
+    memory_bytes: int | None
+
+
+UNKNOWN_USAGE: Final = Usage(None, None)
+
+
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
     """What one attempt reported since its last report: progress, log lines, and a request for more time."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from django.template.defaultfilters import filesizeformat
 from django.utils import timezone
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -12,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
-from queue_app.models import Task
+from queue_app.models import Task, Worker
 
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 #: Ages (s) below this read "just now".
@@ -36,6 +37,13 @@ def duration(seconds: float) -> str:
                 return f"{text} {part} {smaller}" if part else text
             return text
     return "0 s"
+
+
+def usage(worker: Worker) -> str | None:
+    """Return the processor time and the memory of a worker at its last heartbeat; ``None`` if it told neither."""
+    percent = None if worker.cpu_percent is None else f"{worker.cpu_percent:.0f} %"
+    size = None if worker.memory_bytes is None else filesizeformat(worker.memory_bytes)
+    return ", ".join(part for part in (percent, size) if part) or None
 
 
 def age(seconds: float) -> str:

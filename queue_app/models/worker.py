@@ -41,6 +41,10 @@ class Worker(models.Model):
     tasks_done = models.BigIntegerField(default=0)
     # slots for which its last claim brought no task, as of its last heartbeat; the watchdog asks why (sql.watchdog)
     free_slots = models.PositiveSmallIntegerField(default=0, db_default=0)
+    # as of its last heartbeat: processor time since the one before in percent of one core, resident memory
+    cpu_percent = models.FloatField(null=True, blank=True)
+    memory_bytes = models.BigIntegerField(null=True, blank=True)
+    supervisor_pid = models.PositiveIntegerField(null=True, blank=True)
     token_id = models.UUIDField(null=True, blank=True)  # token of a worker that works over HTTP
     # staff asked the worker to finish its running tasks and exit
     drain_requested_at = models.DateTimeField(null=True, blank=True)

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from queue_app.core.records import Usage
 from queue_app.sql.database import execute, fetch_all, fetch_value
 
 _LIVE: Final = "status IN ('active', 'draining')"
@@ -27,13 +28,13 @@ _MARK_SILENT_DEAD: Final = _MARK_DEAD.format(
 )
 
 
-def heartbeat(worker_id: uuid.UUID, status: str, tasks_done: int, free_slots: int) -> bool:
+def heartbeat(worker_id: uuid.UUID, status: str, tasks_done: int, free_slots: int, usage: Usage) -> bool:
     """Record that the worker lives; return false if it has stopped or was declared dead."""
     sql = (
         "UPDATE queue_app_worker SET last_heartbeat_at = clock_timestamp(), status = %s, tasks_done = %s,"
-        f" free_slots = %s WHERE id = %s AND {_LIVE}"
+        f" free_slots = %s, cpu_percent = %s, memory_bytes = %s WHERE id = %s AND {_LIVE}"
     )
-    return execute(sql, [status, tasks_done, free_slots, worker_id]) == 1
+    return execute(sql, [status, tasks_done, free_slots, *usage, worker_id]) == 1
 
 
 def request_drain(worker_id: uuid.UUID, by: str) -> bool:

@@ -47,6 +47,7 @@ class StillPool:
     name = "still"
     kill_after = None
     repeat_after = None
+    pids = ()
 
     def __init__(self, slots: int, executor: Executor) -> None:
         self.slots = slots

@@ -75,6 +75,11 @@ class Pool(ABC):
             return [(held, now - since) for held, since in self._started()]
 
     @property
+    def pids(self) -> list[int]:
+        """Processes of the pool beside the worker's own."""
+        return []
+
+    @property
     @abstractmethod
     def unstarted(self) -> int:
         """Number of tasks that wait for a slot."""

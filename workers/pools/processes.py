@@ -82,6 +82,12 @@ class ProcessPool(BacklogPool):
         else:  # the attempt runs already, but the fork server's message with the pid was not read yet
             slot.delayed_signal = held, SIGNALS[interruption]
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the slots."""
+        with self._lock:
+            return [slot.pid for slot in self._slots if slot.pid]
+
     def interrupt_again(self, held: ClaimedAttempt) -> None:
         """Send the signal once more, in case Python or the task swallowed the exception that it raised."""
         with self._lock:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from django.tasks.base import TaskError
 
-from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
+from queue_app.core.records import UNKNOWN_USAGE, ClaimedTask, Outcome, ProgressReport, Usage
 from queue_app.core.signals import Fields
 from queue_app.core.steps import Step
 from queue_app.core.wakeup import Call
@@ -37,7 +37,15 @@ class Transport(Protocol):
         """Register a worker with an index that was rebuilt."""
         return None
 
-    def heartbeat(self, worker_id: uuid.UUID, *, draining: bool, tasks_done: int, free_slots: int = 0) -> bool:
+    def heartbeat(
+        self,
+        worker_id: uuid.UUID,
+        *,
+        draining: bool,
+        tasks_done: int,
+        free_slots: int = 0,
+        usage: Usage = UNKNOWN_USAGE,
+    ) -> bool:
         """Report that the worker lives; return false if the worker was declared dead.
 
         ``free_slots``: slots for which its last claim brought no task.

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from queue_app import signals
 from queue_app.core.priorities import parse_band
-from queue_app.core.records import ClaimedTask, Outcome, ProgressReport
+from queue_app.core.records import UNKNOWN_USAGE, ClaimedTask, Outcome, ProgressReport, Usage
 from queue_app.core.signals import Fields
 from queue_app.core.steps import Step
 from queue_app.core.wakeup import Call
@@ -103,8 +103,16 @@ class HttpTransport(Transport):
             body[name] = list(getattr(profile, name))
         self._ids[identity.id] = uuid.UUID(self._post("/register", body)["worker_id"])
 
-    def heartbeat(self, worker_id: uuid.UUID, *, draining: bool, tasks_done: int, free_slots: int = 0) -> bool:
-        self._state = {"draining": draining, "tasks_done": tasks_done, "free_slots": free_slots}
+    def heartbeat(
+        self,
+        worker_id: uuid.UUID,
+        *,
+        draining: bool,
+        tasks_done: int,
+        free_slots: int = 0,
+        usage: Usage = UNKNOWN_USAGE,
+    ) -> bool:
+        self._state = {"draining": draining, "tasks_done": tasks_done, "free_slots": free_slots, **usage._asdict()}
         running = [{"task_id": str(task_id), "attempt": attempt} for task_id, attempt in list(self._running)]
         try:
             answer = self._call(worker_id, "heartbeat", self._state | {"running": running[:MAX_RUNNING]})

@@ -253,4 +253,6 @@ class Heartbeat(Farewell):
     status = kinds.word(("active", "draining"), "unknown_status", help_text="draining: the same as draining=true.")
     current_load = kinds.whole(0, 1000, help_text="Slots in use, by the worker's own count; the rows decide.")
     free_slots = kinds.whole(0, 1000, default=0, help_text="Slots for which its last poll brought no task.")
+    cpu_percent = kinds.number(0, MAX_NUMBER, allow_null=True, help_text="Processor time, in percent of one core.")
+    memory_bytes = kinds.whole(0, 2**53, allow_null=True, help_text="Resident memory.")
     task_types = _types(allow_null=True, help_text="The task types that the worker serves from now on.")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from queue_app import registry
-from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, TaskFailure
+from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, TaskFailure, Usage
 from queue_app.core.signals import Fields
 from queue_app.core.states import Status
 from queue_app.core.steps import Step
@@ -242,6 +242,8 @@ def heartbeat(  # noqa: PLR0913 - what a worker reports, by keyword
     draining: bool,
     tasks_done: int,
     free_slots: int = 0,
+    cpu_percent: float | None = None,
+    memory_bytes: int | None = None,
     current_load: int | None = None,
 ) -> HeartbeatReply:
     """Record that the worker lives, and what its attempts report. Raises ``WorkerLost`` when it was declared dead.
@@ -251,7 +253,8 @@ def heartbeat(  # noqa: PLR0913 - what a worker reports, by keyword
     worker = _own(token, worker_id)
     if current_load is not None and not draining:
         free_slots = free_slots or max(0, worker.concurrency - current_load)
-    if not service.heartbeat(worker_id, draining=draining, tasks_done=tasks_done, free_slots=free_slots):
+    usage = Usage(cpu_percent, memory_bytes)
+    if not service.heartbeat(worker_id, draining=draining, tasks_done=tasks_done, free_slots=free_slots, usage=usage):
         raise WorkerLost("The worker was declared dead; register again.")
     attempts = [(report.task_id, report.attempt) for report in reports]
     mine = {(task.id, task.attempt) for task in rows.held_by(worker_id, attempts)}

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from django.db.models.functions import Now
 
+from queue_app.core.records import UNKNOWN_USAGE, Usage
 from queue_app.core.wakeup import Call
 from queue_app.exceptions import InvalidTransition
 from queue_app.index import Index, Profile, get_index
@@ -32,6 +33,7 @@ class WorkerIdentity:
     pid: int
     process_identity: str
     version: str
+    supervisor_pid: int | None = None
 
 
 def _columns(profile: Profile) -> dict[str, Any]:
@@ -66,13 +68,15 @@ def register(
         reap_orphans()
 
 
-def heartbeat(worker_id: uuid.UUID, *, draining: bool, tasks_done: int, free_slots: int = 0) -> bool:
+def heartbeat(
+    worker_id: uuid.UUID, *, draining: bool, tasks_done: int, free_slots: int = 0, usage: Usage = UNKNOWN_USAGE
+) -> bool:
     """Record that the worker lives; return false when it was declared dead and must stop its tasks.
 
     ``free_slots``: slots for which its last claim brought no task; 0 if the worker wants none.
     """
     status = WorkerStatus.DRAINING if draining else WorkerStatus.ACTIVE
-    return worker_rows.heartbeat(worker_id, status, tasks_done, free_slots)
+    return worker_rows.heartbeat(worker_id, status, tasks_done, free_slots, usage)
 
 
 def deregister(worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:

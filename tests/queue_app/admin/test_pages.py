@@ -243,7 +243,20 @@ def test_worker_list_and_page(staff, make_task, make_worker, run_task):
     assert "gpu" in page
     page = text_of(staff.get(url(Worker, "change", late.pk)))
     assert url(Task, "change", task.pk) in page
-    assert "1 of 5 in use" in page
+    assert "Running now: 1 of 5 slots" in page
+
+
+def test_the_worker_list_shows_what_workers_use_and_folds_those_that_ended_away(staff, make_worker):
+    make_worker("busy", cpu_percent=93.4, memory_bytes=210 * 2**20, supervisor_pid=4711)
+    make_worker("gone", status="stopped", stopped_at=timezone.now())
+    living, ended, everything, stopped = (
+        text_of(staff.get(f"{url(Worker, 'changelist')}{query}"))
+        for query in ("", "?shown=ended", "?shown=all", "?status__exact=stopped")
+    )
+    assert "93 %, 210.0" in living
+    assert "supervisor 4711" in living
+    assert [">gone<" in page for page in (living, ended, everything, stopped)] == [False, True, True, True]
+    assert [">busy<" in page for page in (living, ended, everything, stopped)] == [True, False, True, False]
 
 
 def test_queue_list_shows_depth_and_pause(staff, make_task):

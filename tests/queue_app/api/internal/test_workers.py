@@ -106,6 +106,15 @@ def test_a_heartbeat_says_how_many_slots_are_free(remote):
     assert remote.call("heartbeat", free_slots=-1).status_code == 400
 
 
+def test_a_heartbeat_says_what_the_worker_uses(remote):
+    assert remote.call("heartbeat", cpu_percent=250.5, memory_bytes=2**33).status_code == 200
+    worker = Worker.objects.get()
+    assert (worker.cpu_percent, worker.memory_bytes) == (250.5, 2**33)
+    assert remote.call("heartbeat").status_code == 200, "clients that do not say it"
+    assert Worker.objects.get().memory_bytes is None
+    assert remote.call("heartbeat", memory_bytes=-1).status_code == 400
+
+
 def test_a_heartbeat_carries_progress_lines_extensions_and_brings_cancellations(remote):
     task_id = put()
     [task] = remote.take()
