@@ -12,6 +12,7 @@ LOG_WIDTH = 140
 
 def terminal(file: OutputWrapper) -> Console:
     """Return a console for a command's output; Django's wrapper hides the terminal from rich."""
+    file.ending = ""  # else it ends each part of a progress bar with a newline, so that the terminal scrolls
     is_terminal = sys.stdout.isatty()
     return Console(
         file=cast("IO[str]", file),
