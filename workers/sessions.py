@@ -7,7 +7,7 @@ closed. The next task gets a new one with all settings of the project, those of 
 
 import logging
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -38,6 +38,9 @@ _TEMPORARY: Final = re.compile(r"temp(?:orary)?\s+(?:table|view|sequence)\s+(?:i
 _DROPPED: Final = re.compile(r"(?:table|view|sequence)\s+(?:if\s+exists\s+)?([\w.\"]+)")
 _LOCAL_CONFIG: Final = re.compile(r"set_config\s*\([^()]*,\s*true\s*\)")
 _LOCK: Final = re.compile(r"pg_(try_)?advisory_(unlock_all|unlock|lock)")
+
+#: Statements that a session remembers under ``DEBUG``. Django keeps 9 000 until a request begins, which none does here.
+_REMEMBERED: Final = 100
 
 _opened = 0
 
@@ -119,6 +122,7 @@ def watch_sessions() -> None:
 def _watch(connection: BaseDatabaseWrapper, **_: Any) -> None:
     global _opened  # noqa: PLW0603 - two threads that count at once may count one; it only has to change
     _opened += 1
+    connection.queries_log = deque(connection.queries_log, maxlen=_REMEMBERED)
     others = [wrapper for wrapper in connection.execute_wrappers if not isinstance(wrapper, SessionWatch)]
     # The first, because leaving ``connection.execute_wrapper()`` removes the last.
     connection.execute_wrappers[:] = [SessionWatch(connection), *others]

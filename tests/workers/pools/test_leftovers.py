@@ -214,6 +214,20 @@ def test_a_lock_that_was_refused_does_not_count(persistent, pool, caplog):
     assert not caplog.records
 
 
+@task
+def remembered(statements: int) -> int:
+    """Run statements, and return how many of them Django remembers."""
+    for _ in range(statements):
+        execute("SELECT 1")
+    return len(connection.queries_log)
+
+
+def test_under_debug_a_session_remembers_a_hundred_statements(persistent, pool, settings):
+    settings.DEBUG = True
+    assert run(pool, remembered, 60) == 60
+    assert run(pool, remembered, 60) == 100
+
+
 @pytest.fixture
 def search_path() -> Iterator[None]:
     """Let the project set a search path for each session."""
