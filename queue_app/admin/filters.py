@@ -25,7 +25,7 @@ from queue_app.admin.task_search import (
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING_NAME, Status
 from queue_app.dashboard.cache import Shared
-from queue_app.models import Queue, Schedule, Task, Worker
+from queue_app.models import Queue, Schedule, Task, Worker, Workflow
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.queue import NAME_PATTERN
 from queue_app.models.worker import WorkerStatus
@@ -190,6 +190,24 @@ WorkerFilter = choice_filter(
     lambda rows, value: rows.filter(worker_id=uuid.UUID(value)),
     label=lambda value: _workers.get().get(value, value),
 )
+
+
+class WorkflowFilter(
+    choice_filter(  # type: ignore[misc]  # a class made by a function
+        _("workflow"), "workflow_id", lambda: (), lambda rows, value: rows.filter(workflow_id=uuid.UUID(value))
+    )
+):
+    """The only choice is the workflow that the address names; links and the search name it."""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the name of the workflow."""
+        try:
+            found = Workflow.objects.filter(pk=uuid.UUID(request.GET.get("workflow_id", ""))).first()
+        except ValueError:
+            return []
+        return [(str(found.pk), found.name)] if found else []
+
+
 ScheduleFilter = choice_filter(
     _("schedule"),
     "schedule",

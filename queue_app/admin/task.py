@@ -12,7 +12,7 @@ from django.forms.widgets import Script
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
@@ -32,6 +32,7 @@ from queue_app.admin.filters import (
     TypeFilter,
     WaitFilter,
     WorkerFilter,
+    WorkflowFilter,
 )
 from queue_app.admin.mixins import AnnotatedChangeList, ReadOnlyAdmin, page
 from queue_app.admin.saved_views import SavedViewsMixin
@@ -41,7 +42,7 @@ from queue_app.admin.task_search import SEARCH_HELP, NotAllowed, read_term
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
 from queue_app.displayed_payload import displayed_payload
-from queue_app.models import Task, TaskPayload, Worker
+from queue_app.models import Task, TaskPayload, Worker, Workflow
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.read.search import named
@@ -69,12 +70,12 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
     changelist_class = TaskChangeList
     empty_text = _lazy("No task yet. Code enqueues tasks with .enqueue(), other programs with the API.")
     actions = ("cancel_selected", "retry_selected", "run_now_selected", "reprioritise_selected")
-    exact_lookups = ("user", "worker_id", "concurrency_key", "workflow_id")
+    exact_lookups = ("user", "worker_id", "concurrency_key")
     list_display = ("short_id", "type", "state", "band", "when", "where")
     list_display_links = ("short_id",)
     list_filter = (
         StatusFilter, BandFilter, QueueFilter, TypeFilter, WorkerFilter, WaitFilter, SinceFilter, EndedFilter,
-        ScheduleFilter, ErrorClassFilter, SortFilter,
+        WorkflowFilter, ScheduleFilter, ErrorClassFilter, SortFilter,
     )  # fmt: skip
     suggestions = True
     ordering = ("-id",)  # ids are UUIDv7: the primary key alone sorts them, newest first
@@ -91,13 +92,19 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
         )
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
-        """Read the names of the workers of the page's tasks."""
+        """Read the names of the workers and workflows of the page's tasks."""
+        rows = list(rows)
         names: dict[uuid.UUID, str] = {}
         if request.user.has_perm("queue_app.view_worker"):
             ids = {task.worker_id for task in rows if task.worker_id is not None}
             names = dict(Worker.objects.filter(pk__in=ids).values_list("pk", "name")) if ids else {}
+        flows: dict[uuid.UUID, str] = {}
+        if request.user.has_perm("queue_app.view_workflow"):
+            ids = {task.workflow_id for task in rows} - {None}
+            flows = dict(Workflow.objects.filter(pk__in=ids).values_list("pk", "name")) if ids else {}
         for task in rows:
             task.worker_name = names.get(task.worker_id)
+            task.workflow_name = flows.get(task.workflow_id)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
@@ -121,14 +128,17 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
             self.url_of_model("taskstats", "type", task.task_type), module or _("all of this type"),
         )  # fmt: skip
 
-    @admin.display(description=_lazy("queue, user"))
-    def where(self, task: Task) -> SafeString:
-        """Return links to the queue and to the user."""
+    @admin.display(description=_lazy("queue, user, workflow"))
+    def where(self, task: Any) -> SafeString:
+        """Return links to the queue, to the user, and to the workflow."""
         queue = format_html('<a href="{}">{}</a>', self.url_of_model("queue", "change", quote(task.queue)), task.queue)
-        if not task.user:
-            return queue
-        user = format_html('<a href="{}">{}</a>', self.url_of_model("taskstats", "user", task.user), task.user)
-        return two_lines(queue, user)
+        below = []
+        if task.user:
+            below.append((self.url_of_model("taskstats", "user", task.user), task.user))
+        if getattr(task, "workflow_name", None):
+            below.append((self.url_of_model("workflow", "change", task.workflow_id), task.workflow_name))
+        links = format_html_join(", ", '<a href="{}">{}</a>', below)
+        return two_lines(queue, links) if below else queue
 
     @admin.display(description=_lazy("id"))
     def short_id(self, task: Task) -> SafeString:
@@ -168,6 +178,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
             "may_signal": self.has_send_permission(request),
             "may_view_workers": request.user.has_perm("queue_app.view_worker"),
             "may_view_queues": request.user.has_perm("queue_app.view_queue"),
+            "may_view_workflows": request.user.has_perm("queue_app.view_workflow"),
             "may_view_letters": request.user.has_perm("queue_app.view_deadletter"),
             "may_replay_letter": request.user.has_perm("queue_app.replay_deadletter"),
             "may_discard_letter": request.user.has_perm("queue_app.discard_deadletter"),

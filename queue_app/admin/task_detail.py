@@ -3,6 +3,7 @@
 import json
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.utils.translation import gettext as _
 
@@ -13,15 +14,28 @@ from queue_app.core.signatures import taken_by
 from queue_app.core.states import WAITING
 from queue_app.dashboard import labels
 from queue_app.displayed_payload import displayed_payload
-from queue_app.models import DeadLetter, Signal, StepResult, Task, TaskPayload, TaskResult, Worker
+from queue_app.models import (
+    DeadLetter,
+    Signal,
+    StepResult,
+    Task,
+    TaskPayload,
+    TaskResult,
+    Worker,
+    Workflow,
+    WorkflowNode,
+)
 from queue_app.models.running import TaskLog, TaskProgress
 from queue_app.registry import known
 from queue_app.services.read.explain import explain_task
 from queue_app.services.read.inspect import effective_options
+from queue_app.sql.workflow_links import neighbours
 
 MAX_ATTEMPTS = 25
 #: Maximum number of steps, and of signals, on a task's page.
 MAX_STEPS = 200
+#: Maximum number of tasks of each kind next to a task in its workflow.
+MAX_NEIGHBOURS = 12
 
 
 def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> dict[str, Any]:
@@ -50,6 +64,8 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
     found = spans(task, displayed, now)
     waited = sum(span.seconds for span in found if span.kind == "wait")
     detail |= _steps_and_signals(task, secrets, may_view_payload=may_view_payload)
+    if task.workflow_id is not None:
+        detail |= _in_workflow(task.pk, task.workflow_id)
     return detail | {
         "worker": workers.get(task.worker_id) if task.worker_id else None,
         "attempts": [
@@ -83,6 +99,22 @@ def _steps_and_signals(task: Task, secrets: frozenset[str], *, may_view_payload:
     for sent in signals:
         sent.payload = redact_value(sent.payload, secrets) if may_view_payload else None
     return {"steps": steps, "signals": signals, "awaited": next((one for one in steps if one.done_at is None), None)}
+
+
+def _in_workflow(task_id: UUID, workflow_id: UUID) -> dict[str, Any]:
+    """Return the workflow of a task, its name there, and the tasks next to it."""
+    found = neighbours(task_id, MAX_NEIGHBOURS + 1)
+    titles = {
+        "parents": _("Waits for"), "children": _("Waited for by"), "undoes": _("Undoes"),
+        "undone_by": _("Undone by"), "added_by": _("Added by"),
+    }  # fmt: skip
+    return {
+        "workflow": Workflow.objects.filter(pk=workflow_id).first(),
+        "node_name": WorkflowNode.objects.filter(pk=task_id).values_list("name", flat=True).first(),
+        "neighbours": [
+            (titles[kind], links[:MAX_NEIGHBOURS], len(links) > MAX_NEIGHBOURS) for kind, links in found.items()
+        ],
+    }
 
 
 def _with_names(task_type: str, args: Any) -> Any:

@@ -1,7 +1,7 @@
 """The search of the task list as one filter, which the list and the actions on all that match share."""
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import reduce
@@ -12,19 +12,20 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
-from queue_app.models import Worker
-from queue_app.services.read.search import find, known_types, meanings, named
+from queue_app.models import Worker, Workflow
+from queue_app.services.read.search import find, known_types, meanings, named, workflows_named
 from queue_app.services.read.task_filter import TaskFilter, seeks_hidden
 from queue_app.services.read.waits import SEVERE, kinds_that_wait
 
 SEARCH_HELP = _lazy(
-    "What you see of a task: its short id, part of its type, its queue, worker, user, schedule, words of its error,"
-    " the value of a parameter. To combine conditions: type: queue: worker: user: key: schedule: error:"
-    " parameters.KEY:VALUE"
+    "What you see of a task: its short id, part of its type, its queue, worker, user, schedule, workflow, words of its"
+    " error, the value of a parameter. To combine conditions: type: queue: worker: user: key: schedule: workflow:"
+    " error: parameters.KEY:VALUE"
 )
 #: Maximum number of names in the type filter. The search finds the others.
 MAX_TYPES: Final = 200
 MAX_WORKERS: Final = 200
+MAX_WORKFLOWS: Final = 200
 SINCE: Final = {
     "15m": timedelta(minutes=15),
     "1h": timedelta(hours=1),
@@ -38,7 +39,7 @@ FAILED_ANY: Final = "failed_any"
 WAIT_CODES: Final = (*sorted(SEVERE), "limit_reached", "no_free_slot", "paused", "rate_limited", "throttled")
 _BANDS: Final = {band.label: band for band in Band}
 _PARAMETERS = "parameters."
-_KINDS = ("user:", "type:", "queue:", "worker:", "key:", "schedule:", "error:", _PARAMETERS)
+_KINDS = ("user:", "type:", "queue:", "worker:", "key:", "schedule:", "workflow:", "error:", _PARAMETERS)
 
 
 class NotAllowed(Exception):
@@ -67,9 +68,12 @@ def read_term(term: str, *, may_view_payload: bool) -> tuple[TaskFilter, list[st
     if not term:
         return TaskFilter(), []
     try:
-        return TaskFilter(ids=[uuid.UUID(term)]), []
+        meant_id = uuid.UUID(term)
     except ValueError:
         pass
+    else:
+        of_workflow = Workflow.objects.filter(pk=meant_id).exists()
+        return TaskFilter(workflow_ids=[meant_id]) if of_workflow else TaskFilter(ids=[meant_id]), []
     found, notes = TaskFilter(), list[str]()
     for kind, value in _parts(term):
         if kind:
@@ -119,6 +123,10 @@ def _of_worker(found: TaskFilter, value: str) -> TaskFilter:
     return replace(found, any_of={"worker_ids": [str(worker_id) for worker_id in ids]})
 
 
+def _of_workflow(found: TaskFilter, value: str) -> TaskFilter:
+    return replace(found, workflow_ids=list(workflows_named(value).values_list("id", flat=True)[:MAX_WORKFLOWS]))
+
+
 #: Word before a colon -> the filter narrowed by the value after it.
 _NAMED: Final[Mapping[str, Callable[[TaskFilter, str], TaskFilter]]] = {
     "user": lambda found, value: replace(found, user=value),
@@ -127,6 +135,7 @@ _NAMED: Final[Mapping[str, Callable[[TaskFilter, str], TaskFilter]]] = {
     "key": lambda found, value: replace(found, concurrency_key=value),
     "schedule": lambda found, value: replace(found, schedule=value),
     "worker": _of_worker,
+    "workflow": _of_workflow,
 }
 
 
@@ -159,11 +168,11 @@ _NARROW: Final[Mapping[str, Callable[[TaskFilter, str, datetime], TaskFilter]]] 
     "status": lambda found, name, _: replace(found, statuses=statuses_of(name)),
     "priority": lambda found, name, _: replace(found, effective_bands=[_BANDS[name]]),
     "queue": lambda found, name, _: replace(found, queues=[name]),
-    "task_type": lambda found, name, _: replace(found, task_types=_both(found.task_types, name)),
+    "task_type": lambda found, name, _: replace(found, task_types=_both(found.task_types, name, [""])),
     "user": lambda found, name, _: replace(found, user=name),
     "concurrency_key": lambda found, name, _: replace(found, concurrency_key=name),
     "worker_id": lambda found, text, _: replace(found, worker_id=uuid.UUID(text)),
-    "workflow_id": lambda found, text, _: replace(found, workflow_id=uuid.UUID(text)),
+    "workflow_id": lambda found, text, _: replace(found, workflow_ids=_both(found.workflow_ids, uuid.UUID(text), [])),
     "since": lambda found, name, now: replace(found, created_after=now - SINCE[name]),
     "schedule": lambda found, name, _: replace(found, schedule=name),
     "error_class": lambda found, name, _: replace(found, error_class=name),
@@ -172,6 +181,6 @@ _NARROW: Final[Mapping[str, Callable[[TaskFilter, str, datetime], TaskFilter]]] 
 }
 
 
-def _both(found: Any, task_type: str) -> list[str]:
-    """Return the types that both the search and the filter allow; ``[""]``, which matches no task, for none."""
-    return [task_type] if not found or task_type in found else [""]
+def _both[T](searched: Sequence[T] | None, chosen: T, nothing: list[T]) -> list[T]:
+    """Return what both the search and the filter allow; ``nothing``, which matches no task, if they differ."""
+    return [chosen] if searched in (None, ()) or chosen in searched else nothing

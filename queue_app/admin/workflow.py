@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final
 
 from django.contrib import admin
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
@@ -19,6 +21,7 @@ from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
 from queue_app.dashboard import workflows as pages
 from queue_app.models import Workflow
+from queue_app.services.read.search import WORKFLOWS_READ
 from queue_app.services.read.workflow_graph import graph_of
 from queue_app.services.workflows import steer
 from queue_app.sql import workflow_graph as rows
@@ -73,7 +76,7 @@ class WorkflowAdmin(ReadOnlyAdmin[Workflow]):
     list_per_page = 20
     ordering = ("-id",)
     search_fields = ("name", "user")
-    search_help_text = _lazy("Part of a name or a user.")
+    search_help_text = _lazy("Part of a name or a user, among the newest 10,000; or an id.")
     shows_changes = True
 
     has_steer_permission = permission("steer_workflow")
@@ -88,6 +91,19 @@ class WorkflowAdmin(ReadOnlyAdmin[Workflow]):
         pending = rows.pending([flow.pk for flow in flows if flow.finished_at is None], COUNTED)
         for flow in flows:
             flow.pending = pending.get(flow.pk, 0)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Workflow], search_term: str
+    ) -> tuple[QuerySet[Workflow], bool]:
+        """Search by id, or by part of the name or user among the newest workflows."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        try:
+            return queryset.filter(pk=uuid.UUID(term)), False
+        except ValueError:
+            newest = Workflow.objects.order_by("-id").values("id")[:WORKFLOWS_READ]
+            return queryset.filter(Q(name__icontains=term) | Q(user__icontains=term), pk__in=newest), False
 
     @admin.display(description=_lazy("name"))
     def named(self, flow: Workflow) -> SafeString | str:

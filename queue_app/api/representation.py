@@ -53,8 +53,8 @@ submitted: Final = Shape(
 )  # fmt: skip
 summary: Final = Shape(
     "task_id", "task_type", "queue", "status", "priority", "effective_priority", "required_capabilities", "user",
-    "attempt", "retry_count", "assigned_worker_id", "created_at", "run_after", "queued_at", "started_at", "deadline",
-    "completed_at", "cancel_requested_at", task_id="id", priority="band.label",
+    "workflow_id", "attempt", "retry_count", "assigned_worker_id", "created_at", "run_after", "queued_at", "started_at",
+    "deadline", "completed_at", "cancel_requested_at", task_id="id", priority="band.label",
     effective_priority="effective_band.label", required_capabilities="capabilities", retry_count="failures",
     assigned_worker_id="worker_id", completed_at="finished_at",
 )  # fmt: skip

@@ -56,7 +56,7 @@ class Submission(Body):
     read_only_names = (
         "args", "assigned_worker_id", "attempt", "attempts", "cancel_requested_at", "completed_at", "created_at",
         "deadline", "error", "id", "queue_position", "queued_at", "replayed", "result", "retry_count", "retry_delay",
-        "started_at", "status", "task_id", "trace_id", "unique_key", "user",
+        "started_at", "status", "task_id", "trace_id", "unique_key", "user", "workflow_id",
     )  # fmt: skip
     task_type = kinds.text(TYPE_LENGTH, required=True)
     parameters = kinds.payload_object()
@@ -143,6 +143,7 @@ class TaskFilters(Query):
     capability = kinds.several(kinds.name(), source="capabilities", help_text="A capability that the task requires.")
     user = kinds.text(USER_LENGTH, help_text="For callers who may see the tasks of all users.")
     worker = kinds.identifier(source="worker_id", help_text="The worker that runs the task or ran it last.")
+    workflow = kinds.several(kinds.identifier(), source="workflow_ids", help_text="The workflow of the task.")
     error = kinds.text(200, help_text=f"Text in the error of an attempt. {NEEDS}")
     created_after = kinds.moment(help_text="At or after.")
     created_before = kinds.moment(help_text="Before.")

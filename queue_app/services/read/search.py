@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from queue_app import registry
 from queue_app.core.redaction import redact
 from queue_app.core.signatures import taken_by
-from queue_app.models import Queue, Schedule, ScheduleTick, Task, TaskPayload, TaskStats, Worker
+from queue_app.models import Queue, Schedule, ScheduleTick, Task, TaskPayload, TaskStats, Worker, Workflow
 from queue_app.models.task_stats import StatsKind
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.read.dead_letters import secrets_by_task
@@ -28,6 +28,8 @@ from queue_app.sql.database import alias
 MAX_NAMES: Final = 50
 MAX_TASKS: Final = 300
 MAX_WORKERS: Final = 200
+#: Number of newest workflows whose names are searched.
+WORKFLOWS_READ: Final = 10_000
 _DIGITS: Final = re.compile(r"[0-9a-f]{6,32}")
 #: Kind of names -> the field of a filter that means the same when nothing else is found.
 _PLAIN: Final = {"task_types": "task_types", "queues": "queues"}
@@ -89,7 +91,14 @@ def named(text: str) -> dict[str, list[str]]:
         "users": users,
         "keys": keys,
         "schedules": list(schedules[:MAX_NAMES]),
+        "workflows": list(dict.fromkeys(workflows_named(text).values_list("name", flat=True)[:MAX_NAMES])),
     }
+
+
+def workflows_named(text: str) -> QuerySet[Workflow]:
+    """Return those of the newest workflows whose names contain a text, newest first."""
+    newest = Workflow.objects.using(alias()).order_by("-id").values("id")[:WORKFLOWS_READ]
+    return Workflow.objects.using(alias()).filter(pk__in=newest, name__icontains=text).order_by("-id")
 
 
 def _types_of_code_that_is_gone(lower: str) -> list[str]:
@@ -107,6 +116,8 @@ def find(text: str, *, may_view_payload: bool) -> Found:
     if names["workers"]:
         workers = Worker.objects.using(alias()).filter(name__in=names["workers"]).order_by("-id")
         found.add("worker_ids", workers.values_list("id", flat=True)[:MAX_NAMES])
+    if names["workflows"]:
+        found.add("workflow_ids", workflows_named(text).values_list("id", flat=True)[:MAX_NAMES])
     if names["schedules"]:
         ticks = ScheduleTick.objects.using(alias()).filter(schedule__name__in=names["schedules"], task_id__isnull=False)
         _add_tasks(found, "of these schedules", ticks.order_by("-instant").values_list("task_id", flat=True))

@@ -53,9 +53,9 @@ def _plain(value: Any) -> str:
 
 
 def _restore(name: str, value: Any) -> Any:
-    if name == "ids":
+    if name in ("ids", "workflow_ids"):
         return [uuid.UUID(text) for text in value]
-    if name in ("worker_id", "workflow_id"):
+    if name == "worker_id":
         return uuid.UUID(value)
     if name in ("bands", "effective_bands"):
         return [Band(number) for number in value]
@@ -82,7 +82,7 @@ class TaskFilter(StoredFilter):
     user: str | None = None
     worker_id: uuid.UUID | None = None
     concurrency_key: str | None = None
-    workflow_id: uuid.UUID | None = None
+    workflow_ids: Sequence[uuid.UUID] | None = None
     capabilities: Sequence[str] = ()  # the task requires all of them
     created_after: datetime | None = None
     created_before: datetime | None = None
@@ -161,7 +161,11 @@ def seeks_hidden(contained: dict[str, Any], task_types: Sequence[str]) -> bool:
 
 def _plain_conditions(wanted: TaskFilter) -> Iterator[Q]:
     """Yield the conditions on the columns of the task itself."""
-    for column, values in (("pk", wanted.ids), ("priority", wanted.bands or None)):
+    for column, values in (
+        ("pk", wanted.ids),
+        ("workflow_id", wanted.workflow_ids),
+        ("priority", wanted.bands or None),
+    ):
         if values is not None:
             yield Q(**{f"{column}__in": values})
     for column, names in (("queue", wanted.queues), ("task_type", wanted.task_types)):
@@ -171,7 +175,6 @@ def _plain_conditions(wanted: TaskFilter) -> Iterator[Q]:
         ("user", wanted.user),
         ("worker_id", wanted.worker_id),
         ("concurrency_key", wanted.concurrency_key),
-        ("workflow_id", wanted.workflow_id),
     ):
         if value is not None:
             yield Q(**{column: value})
@@ -198,7 +201,7 @@ def condition_of(any_of: Mapping[str, Iterable[str]], *, task: str = "pk") -> Q:
     """Return the condition on tasks, or on rows that name a task in ``task``."""
     columns = {"ids": task, "task_types": "task_type", "queues": "queue", "users": "user"}
     if task == "pk":
-        columns |= {"worker_ids": "worker_id", "keys": "concurrency_key"}
+        columns |= {"worker_ids": "worker_id", "keys": "concurrency_key", "workflow_ids": "workflow_id"}
     condition = Q(pk__in=())
     for prefix in any_of.get("type_prefixes", ()):
         condition |= Q(task_type__startswith=prefix)

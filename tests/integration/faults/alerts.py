@@ -18,12 +18,13 @@ from queue_app import Workflow
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.index import get_index
-from queue_app.models import DeadLetter, Queue, RuntimeSettings
+from queue_app.models import Queue, RuntimeSettings
 from queue_app.registry import type_of
-from queue_app.services import cancel, discard, pause, resume
+from queue_app.services import cancel, pause, resume
 from queue_app.services.doctor import Level
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.schedules.edit import create_schedule, delete_schedule
+from queue_app.services.workflows.steer import cancel_workflow
 from tests.integration.app import tasks
 from tests.integration.faults import stalls
 from tests.integration.faults.prometheus import HURRY, Prometheus
@@ -285,13 +286,12 @@ def _scheduled(task: Any, *args: object) -> Iterator[None]:
 
 @contextmanager
 def workflow_held(plant: Plant) -> Iterator[None]:
-    """Let a task of a workflow die, for which another waits; a person discards its dead letter an hour later."""
+    """Let a task of a workflow fail, for which another waits; a person cancels the workflow an hour later."""
     flow = Workflow("held")
-    first = flow.add(tasks.fail.using(max_retries=0), "no good")
-    flow.add(tasks.add, 1, 1, after=[first])
+    flow.add(tasks.add, 1, 1, after=[flow.add(tasks.discard, "no use")])
     flow.enqueue()
     yield
-    discard(DeadLetter.objects.get(task_id=first.id).pk, by="alerts")
+    cancel_workflow(flow.id)
 
 
 SCENES: list[tuple[str, Callable[[Plant], AbstractContextManager[None]], tuple[str, ...]]] = [
