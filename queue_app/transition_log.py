@@ -26,7 +26,7 @@ def enabled() -> bool:
 
 def log_events(runs: Iterable[Run]) -> None:
     """Log the events of ``runs``."""
-    for occasion, task_ids in runs:
+    for occasion, task_ids, _traces in runs:
         if occasion.name == COUNTED:
             continue
         facts = _facts(occasion)

@@ -16,6 +16,7 @@ from queue_app.api.views import (
     queues,
     schedules,
     tasks,
+    workflow_events,
     workflows,
 )
 
@@ -78,6 +79,8 @@ urlpatterns = [
     _route("api/v1/workflows/<workflow_id>/pause", workflows.PauseView, "workflow-pause"),
     _route("api/v1/workflows/<workflow_id>/resume", workflows.ResumeView, "workflow-resume"),
     _route("api/v1/workflows/<workflow_id>/retry", workflows.RetryView, "workflow-retry"),
+    _route("api/v1/workflows/<workflow_id>/priority", workflows.PriorityView, "workflow-priority"),
+    _route("api/v1/workflows/<workflow_id>/events", workflow_events.WorkflowEventView, "workflow-events"),
     _route("api/v1/workflows/<workflow_id>/signal", workflows.SignalView, "workflow-signal"),
     _route("api/schema", docs.SchemaView, "schema"),
     _route("api/docs", docs.DocsView, "docs"),

@@ -50,10 +50,14 @@ class Occasion(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Events that differ only in the task id, in order; without task ids, one event about no task."""
+    """Events that differ only in the task id and the trace, in order; without task ids, one event about no task.
+
+    ``traces`` has the trace context of each task, or nothing if the occasion, or no caller, names one.
+    """
 
     occasion: Occasion
     task_ids: list[uuid.UUID]
+    traces: Sequence[str | None] = ()
 
 
 #: Name of a run that is no event and only adds to counters; its details are name, number, name, number, ...
@@ -99,6 +103,17 @@ def traced(occasion: Occasion, traceparent: str | None) -> Occasion:
     return occasion._replace(details=(*occasion.details, TRACE_ID, trace.trace_id(traceparent)))
 
 
+def traced_each(occasion: Occasion, ids: Sequence[str], traces: Sequence[str | None]) -> Occasion:
+    """Add the trace ids of tasks in their order: one if all share it, none if no caller has sent one."""
+    if not any(traces):
+        return occasion
+    named = [
+        trace.trace_id(each) if each else task_id.replace("-", "") for task_id, each in zip(ids, traces, strict=True)
+    ]
+    text = named[0] if len(set(named)) == 1 else " ".join(named)
+    return occasion._replace(details=(*occasion.details, TRACE_ID, text))
+
+
 def in_runs(events: Iterable[tuple[Occasion, uuid.UUID]]) -> list[Run]:
     """Group adjacent events with equal fields; keep the order."""
     runs: list[Run] = []
@@ -116,14 +131,14 @@ def attempts_in_runs(events: Iterable[tuple[EventName, ClaimedTask, Status]]) ->
     runs: list[Run] = []
     last: object = None
     for name, task, status in events:
-        kind = (
-            name, task.task_type, task.queue, task.priority, task.user, task.attempt, status, task.worker_id, task.trace
-        )  # fmt: skip
+        kind = (name, task.task_type, task.queue, task.priority, task.user, task.attempt, status, task.worker_id)
         if kind != last:
             last = kind
+            traces: list[str | None] = []
             occasion = occasion_of(name, task, status, attempt=task.attempt, worker=task.worker_id)
-            runs.append(Run(traced(occasion, task.trace), []))
+            runs.append(Run(occasion, [], traces))
         runs[-1].task_ids.append(task.id)
+        traces.append(task.trace)
     return runs
 
 
@@ -168,9 +183,12 @@ class Event:
         details = {name: value for name, value in fields.items() if name not in FIELDS}
         count, ms, sent = _number(attempt), _number(at) or 0, details.pop(TRACE_ID, "")
         rest = (task_type, queue, priority, user, count, worker, status, ms)
+        ids, traces = task_ids.split(" "), sent.split(" ")
+        if len(traces) != len(ids):
+            traces = [sent if len(traces) == 1 else ""] * len(ids)
         return [
-            cls(entry_id, name, task_id, *rest, sent or task_id.replace("-", ""), details)
-            for task_id in task_ids.split(" ")
+            cls(entry_id, name, task_id, *rest, trace_id or task_id.replace("-", ""), details)
+            for task_id, trace_id in zip(ids, traces, strict=True)
         ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from queue_app import conf
 from queue_app.core.counters import ADAPTED
-from queue_app.core.events import COUNTED, Event, EventName, Occasion, Run
+from queue_app.core.events import COUNTED, Event, EventName, Occasion, Run, traced_each
 from queue_app.core.ids import as_texts
 from queue_app.index.client import text
 from queue_app.index.lazy import redis
@@ -25,14 +25,18 @@ def publish_arguments(runs: Iterable[Run]) -> list[Any]:
     published: list[tuple[Occasion, list[str]]] = []
     counts: dict[str, int] = {}
     keeps_events = settings.events.max_length > 0
-    for occasion, task_ids in runs:
+    for occasion, task_ids, traces in runs:
         if occasion.name == COUNTED:
             for name, count in batched(occasion.details, 2):
                 counts[name] = counts.get(name, 0) + int(count)
             continue
         if keeps_events:
-            ids = [" ".join(some) for some in batched(as_texts(task_ids), IDS_PER_ENTRY)]
-            published.append((occasion, ids or [""]))
+            entries = list(batched(as_texts(task_ids), IDS_PER_ENTRY))
+            if any(traces):
+                for ids, some in zip(entries, batched(traces, IDS_PER_ENTRY), strict=True):
+                    published.append((traced_each(occasion, ids, some), [" ".join(ids)]))
+            else:
+                published.append((occasion, [" ".join(ids) for ids in entries] or [""]))
         name = _counter_of(occasion)
         counts[name] = counts.get(name, 0) + max(1, len(task_ids))
     return [
@@ -60,7 +64,7 @@ def split(runs: Iterable[Run], size: int) -> Iterator[list[Run]]:
     counts: list[Run] = []
     room = size
     for run in runs:
-        occasion, task_ids = run
+        occasion, task_ids, traces = run
         if occasion.name == COUNTED:
             counts.append(run)
             continue
@@ -68,11 +72,12 @@ def split(runs: Iterable[Run], size: int) -> Iterator[list[Run]]:
             part.append(Run(occasion, []))
         at = 0
         while at < len(task_ids):
-            taken = task_ids[at : at + room]
-            if part and part[-1].occasion == occasion:
-                part[-1].task_ids.extend(taken)
+            taken, of_taken = task_ids[at : at + room], traces[at : at + room]
+            if part and part[-1].occasion == occasion and bool(part[-1].traces) == bool(traces):
+                last = part.pop()
+                part.append(Run(occasion, [*last.task_ids, *taken], [*last.traces, *of_taken]))
             else:
-                part.append(Run(occasion, list(taken)))
+                part.append(Run(occasion, list(taken), of_taken))
             at += len(taken)
             room -= len(taken)
             if not room:

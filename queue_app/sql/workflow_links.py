@@ -1,6 +1,7 @@
 """Read the tasks of a workflow that are next to one task: what it waits for, what waits for it, what it undoes."""
 
 import uuid
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from queue_app.sql.database import fetch_all
@@ -52,3 +53,9 @@ def neighbours(task_id: uuid.UUID, limit: int) -> dict[str, list[Link]]:
     }  # fmt: skip
     found = {kind: [Link(*row) for row in fetch_all(sql, [task_id, limit])] for kind, sql in kinds.items()}
     return {kind: links for kind, links in found.items() if links}
+
+
+def members(workflow_id: uuid.UUID, ids: Collection[str]) -> list[uuid.UUID]:
+    """Return those of the tasks that belong to a workflow."""
+    sql = "SELECT id FROM queue_app_task WHERE id = ANY(%s::uuid[]) AND workflow_id = %s"
+    return [row[0] for row in fetch_all(sql, [list(ids), workflow_id])]

@@ -3,8 +3,8 @@
 import pytest
 
 from queue_app import Workflow, chain, group
-from queue_app.core import graph
-from queue_app.models import DeadLetter, Task, TaskGate, TaskResult
+from queue_app.core import graph, trace
+from queue_app.models import DeadLetter, Task, TaskGate, TaskPayload, TaskResult
 from queue_app.models import Workflow as Row
 from queue_app.services.lifecycle.replay import discard, replay
 from queue_app.services.upkeep.promote import make_due
@@ -287,3 +287,28 @@ def test_a_wide_fan_in_counts_in_shards(work, monkeypatch):
     assert work()[-1] == "end"
     assert not TaskGate.objects.exists()
     assert state(flow) == "completed"
+
+
+def test_one_trace_over_the_whole_workflow(work):
+    """What a task adds, a map and compensations belong to it too."""
+    flow = Workflow("growing")
+    seed = flow.add(grow, "seed", ["a"])
+    count = flow.add(numbers, 2, after=[seed])
+    squares = flow.map(square, over=count.result)
+    paid = flow.add(node, "paid", after=[squares], compensate=undo)
+    flow.add(node, "last", after=[paid])
+    failing["last"] = 1
+    flow.enqueue()
+    work()
+    discard(DeadLetter.objects.get().id, by="ina")
+    assert work() == ["undo paid"]
+    traces = TaskPayload.objects.values_list("trace", flat=True)
+    assert {each[3:35] for each in traces} == {flow.id.hex}
+    assert len(traces) == 9
+
+
+def test_a_workflow_belongs_to_the_trace_of_its_caller(work):
+    parent = trace.new()
+    with trace.use(parent):
+        chain((node, "a"), (node, "b")).enqueue()
+    assert set(TaskPayload.objects.values_list("trace", flat=True)) == {parent}

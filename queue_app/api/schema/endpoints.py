@@ -26,7 +26,18 @@ from queue_app.api.serializers.base import shared
 from queue_app.api.serializers.control import LimitEdit
 from queue_app.api.serializers.kinds import NAME, OBJECT, TIME, UUID
 from queue_app.api.serializers.tasks import KEY_HEADER
-from queue_app.api.views import dead_letters, events, health, limits, operations, queues, schedules, tasks, workflows
+from queue_app.api.views import (
+    dead_letters,
+    events,
+    health,
+    limits,
+    operations,
+    queues,
+    schedules,
+    tasks,
+    workflow_events,
+    workflows,
+)
 from queue_app.models import Limit, ScheduleTick, Task, Workflow
 from queue_app.models.limit import SCOPES
 from queue_app.services.control.pause import EVERYTHING
@@ -225,6 +236,12 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
     (workflows.RetryView, "POST"): Endpoint(
         id="retry_workflow", answer=_STEERED, problems=(409,),
         example={"reason": "the bank is down"},
+    ),
+    (workflows.PriorityView, "PUT"): Endpoint(
+        id="reprioritise_workflow", answer=_STEERED, example={"priority": "critical"},
+    ),
+    (workflow_events.WorkflowEventView, "GET"): Endpoint(
+        id="stream_workflow_events", answer=TEXT, media_type="text/event-stream", problems=(501,),
     ),
     (workflows.SignalView, "POST"): Endpoint(
         id="signal_workflow", answer=record({"signal_id": COUNT, "workflow_id": UUID, "awaited": FLAG}), status=201,

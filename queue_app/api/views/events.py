@@ -6,16 +6,17 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from asgiref.sync import sync_to_async
+from django.db import DatabaseError
 from django.http import StreamingHttpResponse
 from rest_framework.request import Request
 
 from queue_app.api.base import AnyFormat, ApiView
 from queue_app.api.errors import AsgiRequired
 from queue_app.api.serializers.control import EventQuery, entry
-from queue_app.api.waiting import Place, TooManyWaiters, is_asynchronous, limited
+from queue_app.api.waiting import Place, TooBusy, TooManyWaiters, is_asynchronous, limited
 from queue_app.api.waiting import stream as take_place
 from queue_app.core.events import Event, EventFilter
 from queue_app.exceptions import IndexUnavailable
@@ -35,20 +36,25 @@ KEY_SECONDS: Final = 1.0
 BACKLOG: Final = 2000
 
 
-class EventView(ApiView):
-    """Events of the tasks that the caller may see."""
+class Narrowed(Protocol):
+    """Narrows a stream further than a filter of the events can."""
+
+    def keep(self, found: list[Event]) -> list[Event]:
+        """Return the wanted events."""
+
+    def changes(self) -> bytes:
+        """Return what else is to be sent now."""
+
+
+class EventStream(ApiView):
+    """A stream of events."""
 
     content_negotiation_class = AnyFormat
     throttle_scopes = MappingProxyType({"GET": "heavy"})
-    key_scopes = MappingProxyType({"GET": "view_task"})
     queries = MappingProxyType({"GET": EventQuery})
 
-    def get(self, request: Request) -> Any:
-        """Stream the events of tasks as server-sent events.
-
-        Filters by ``queue``, ``task_type``, ``user``, ``task`` and ``event``, and continues after ``Last-Event-ID`` (or
-        ``after``). Needs an ASGI server.
-        """
+    def streamed(self, request: Request, narrowed: Narrowed | None = None) -> StreamingHttpResponse:
+        """Return the stream that a request asks for."""
         wanted, after = self._wanted(request)
         if not is_asynchronous(request._request):  # noqa: SLF001 - tells ASGI from WSGI
             raise AsgiRequired("Event streams need an ASGI server. Under WSGI, wait for single tasks with ?wait=.")
@@ -57,7 +63,7 @@ class EventView(ApiView):
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         key = request.auth if isinstance(request.auth, ApiKey) else None
         return StreamingHttpResponse(
-            stream(wanted, after, key, place), content_type="text/event-stream", headers=headers
+            stream(wanted, after, key, place, narrowed), content_type="text/event-stream", headers=headers
         )
 
     def _wanted(self, request: Request) -> tuple[EventFilter, str | None]:
@@ -69,12 +75,30 @@ class EventView(ApiView):
         return EventFilter(**query), after if header is None else entry(header, "Last-Event-ID")
 
 
+class EventView(EventStream):
+    """Events of the tasks that the caller may see."""
+
+    key_scopes = MappingProxyType({"GET": "view_task"})
+
+    def get(self, request: Request) -> Any:
+        """Stream the events of tasks as server-sent events.
+
+        Filters by ``queue``, ``task_type``, ``user``, ``task`` and ``event``, and continues after ``Last-Event-ID`` (or
+        ``after``). Needs an ASGI server.
+        """
+        return self.streamed(request)
+
+
 async def stream(  # noqa: C901 - the whole life of a stream
-    wanted: EventFilter, after: str, caller: ApiKey | None = None, place: Place | None = None
+    wanted: EventFilter,
+    after: str,
+    caller: ApiKey | None = None,
+    place: Place | None = None,
+    narrowed: Narrowed | None = None,
 ) -> AsyncIterator[bytes]:
     """Yield the stored events after an id, then new ones; give back the place at the end.
 
-    The stream ends when the caller's key is revoked or expires.
+    The stream ends when the caller's key is revoked or expires, or a server cannot be asked.
     """
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[list[Event] | None] = asyncio.Queue(maxsize=BACKLOG)
@@ -99,9 +123,11 @@ async def stream(  # noqa: C901 - the whole life of a stream
             if last == after:
                 break
             after = last
-            yield _lines(found, wanted)
+            yield await _chosen(found, wanted, narrowed)
         checked = sent = time.monotonic()
         while (now := time.monotonic()) < until:
+            if narrowed is not None:
+                yield await sync_to_async(narrowed.changes)()
             if caller is not None and now - checked >= KEY_SECONDS:
                 if not await sync_to_async(_is_in_force)(caller):
                     return
@@ -117,14 +143,21 @@ async def stream(  # noqa: C901 - the whole life of a stream
                 return
             fresh = [event for event in heard if _place(event.id) > _place(after)]
             after = fresh[-1].id if fresh else after
-            yield _lines(fresh, wanted)
+            yield await _chosen(fresh, wanted, narrowed)
             sent = time.monotonic()
-    except IndexUnavailable:
+    except (IndexUnavailable, TooBusy, DatabaseError):
         return  # the client reconnects
     finally:
         hub.remove(key)
         if place is not None:
             place.leave()
+
+
+async def _chosen(found: list[Event], wanted: EventFilter, narrowed: Narrowed | None) -> bytes:
+    matching = [event for event in found if wanted.matches(event)]
+    if narrowed is not None and matching:
+        matching = await sync_to_async(narrowed.keep)(matching)
+    return _lines(matching)
 
 
 def _is_in_force(key: ApiKey) -> bool:
@@ -147,9 +180,8 @@ def _place(entry: str) -> tuple[int, int]:
     return int(milliseconds), int(number or 0)
 
 
-def _lines(found: list[Event], wanted: EventFilter) -> bytes:
-    """Return the wanted events as text; of the events that share an entry, only the last one carries its id."""
-    matching = [event for event in found if wanted.matches(event)]
+def _lines(matching: list[Event]) -> bytes:
+    """Return events as text; of the events that share an entry, only the last one carries its id."""
     parts: list[str] = []
     for position, event in enumerate(matching):
         if position + 1 == len(matching) or matching[position + 1].id != event.id:

@@ -14,7 +14,7 @@ from queue_app.api.base import ApiView
 from queue_app.api.permissions import is_staff_with, staff_with
 from queue_app.api.serializers import workflows as serializers
 from queue_app.api.serializers.control import Nothing
-from queue_app.api.serializers.tasks import NewSignal
+from queue_app.api.serializers.tasks import NewSignal, PriorityChange
 from queue_app.core.ids import parse_id
 from queue_app.exceptions import InvalidTaskData, WorkflowNotFound
 from queue_app.models import Workflow
@@ -73,7 +73,7 @@ class WorkflowView(ApiView):
 
     def get(self, request: Request, workflow_id: str) -> Response:
         """Inspect a workflow."""
-        return Response(representation.workflow(_find(request, workflow_id), request.user))
+        return Response(representation.workflow(find_workflow(request, workflow_id), request.user))
 
 
 class GraphView(ApiView):
@@ -86,7 +86,7 @@ class GraphView(ApiView):
 
         Tasks of one type that wait for the same groups are one group. Small workflows are not folded.
         """
-        graph = graph_of(_find(request, workflow_id).pk)
+        graph = graph_of(find_workflow(request, workflow_id).pk)
         groups = [
             {
                 "number": group.number, "name": group.name, "task_type": group.task_type, "tasks": len(group.tasks),
@@ -109,7 +109,7 @@ class _SteeringView(ApiView):
     bodies = MappingProxyType({"POST": serializers.Reason})
 
     def _steer(self, request: Request, workflow_id: str, act: Any) -> Response:
-        found = _find(request, workflow_id)
+        found = find_workflow(request, workflow_id)
         with self.recording(request):
             number = act(found.pk)
         found.refresh_from_db()
@@ -155,11 +155,23 @@ class SignalView(ApiView):
     def post(self, request: Request, workflow_id: str) -> Response:
         """Send a signal to the first task of a workflow that waits for it; until one does, the signal is kept."""
         body = self.read_body(request)
-        found = _find(request, workflow_id)
+        found = find_workflow(request, workflow_id)
         with self.recording(request):
             sent = signal(found.pk, body["name"], body["payload"], by=self.username(request))
         content = {"signal_id": sent.id, "workflow_id": found.pk, "awaited": sent.is_awaited}
         return Response(content, HTTPStatus.CREATED)
+
+
+class PriorityView(_SteeringView):
+    """The band of a workflow."""
+
+    key_scopes = MappingProxyType({"PUT": "steer_workflow"})
+    bodies = MappingProxyType({"PUT": PriorityChange})
+
+    def put(self, request: Request, workflow_id: str) -> Response:
+        """Move all waiting tasks of a workflow to a band."""
+        band = self.read_body(request)["priority"]
+        return self._steer(request, workflow_id, lambda pk: steer.reprioritise_workflow(pk, band))
 
 
 class RetryView(_SteeringView):
@@ -177,7 +189,7 @@ def _visible(request: Request) -> QuerySet[Workflow]:
     return found.all() if is_staff_with(request, VIEW) else found.filter(user=request.user.get_username())
 
 
-def _find(request: Request, workflow_id: str) -> Workflow:
+def find_workflow(request: Request, workflow_id: str) -> Workflow:
     """Return the workflow with the id in the address, if the caller may see it."""
     try:
         found = _visible(request).filter(pk=parse_id(workflow_id)).first()

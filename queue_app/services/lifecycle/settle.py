@@ -16,6 +16,7 @@ from datetime import datetime
 
 from django.db import DatabaseError, transaction
 
+from queue_app.core import trace
 from queue_app.core.graph import Graph, NodeExtra, sharded
 from queue_app.core.records import NewTask, TaskRef
 from queue_app.core.states import Status
@@ -29,6 +30,7 @@ from queue_app.services.notify.index import push_on_commit
 from queue_app.sql import workflow_advance, workflow_store
 from queue_app.sql import workflow_settle as rows
 from queue_app.sql.database import alias, atomic, clock, is_in_transaction
+from queue_app.sql.inspection import traces
 from queue_app.sql.waiting import cancel as cancel_rows
 
 #: Maximum number of tasks that one decision cancels, or lets go.
@@ -185,8 +187,10 @@ def _compensate(flow: Workflow) -> bool:
     queues = ensure_queues(graph.rows)
     edges, gates = sharded(graph.edges)
     blocked = {after: False for after, _ in graph.edges} | ({graph.rows[0].id: True} if flow.paused else {})
-    stored = workflow_store.insert_nodes(graph.rows, flow.id, blocked, at)
+    undone = found[0][0]
+    with trace.use(traces([undone]).get(undone)):  # what undoes the workflow belongs to its trace
+        stored = workflow_store.insert_nodes(graph.rows, flow.id, blocked, at)
+        announce(stored, queues)
     workflow_store.insert_edges(edges, gates)
     workflow_store.insert_extras(graph.extras)
-    announce(stored, queues)
     return True

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from queue_app import conf, tracing
+from queue_app.core import trace
 from queue_app.core.graph import SHARD_SIZE, Edge, Graph, NewWorkflow, NodeExtra, check_size, sharded
 from queue_app.core.records import AttemptKey, Enqueued
 from queue_app.core.states import TERMINAL, Status, predicate
@@ -47,12 +48,14 @@ def check_workflow(flow: NewWorkflow, deadline: datetime | timedelta | None) -> 
 def enqueue_workflow(flow: NewWorkflow, graph: Graph, *, outside: bool = False) -> list[Enqueued]:
     """Store a checked workflow with all its tasks, or nothing; return the tasks in order.
 
+    All its tasks belong to the caller's trace; without one, the workflow begins a trace, whose id is its own.
+
     Raises ``InvalidWorkflow`` if it is empty or too large, ``QueueFull`` and ``UserLimitExceeded``.
     """
     limits = conf.get().workflows
     check_size(len(graph.rows), len(graph.edges), max_nodes=limits.max_tasks, max_edges=limits.max_dependencies)
     graph.rows[:] = map(before_enqueue, graph.rows)
-    with tracing.enqueueing(graph.rows):
+    with tracing.enqueueing(graph.rows), trace.use(trace.of_caller() or trace.of_task(flow.id)):
         queues = ensure_queues(graph.rows)
         stored = store_rows(graph.rows, partial(_write, flow, graph), outside=outside)
         announce(stored, queues)

@@ -189,7 +189,7 @@ class TestStream:
 
     def test_the_last_event_of_an_entry_carries_its_id(self, published):
         [event] = [event for event in events.read("0-0")[0] if event.task_id == str(published.id)]
-        found = read(view._lines([event, event], EventFilter()))
+        found = read(view._lines([event, event]))
         assert ["id" in item for item in found] == [False, True]
 
     def test_a_slow_client_must_reconnect(self):
