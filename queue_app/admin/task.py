@@ -100,7 +100,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
             names = dict(Worker.objects.filter(pk__in=ids).values_list("pk", "name")) if ids else {}
         flows: dict[uuid.UUID, str] = {}
         if request.user.has_perm("queue_app.view_workflow"):
-            ids = {task.workflow_id for task in rows} - {None}
+            ids = {task.workflow_id for task in rows if task.workflow_id is not None}
             flows = dict(Workflow.objects.filter(pk__in=ids).values_list("pk", "name")) if ids else {}
         for task in rows:
             task.worker_name = names.get(task.worker_id)
