@@ -114,7 +114,8 @@ def payload_extras(rows: Sequence[TaskRow]) -> tuple[str, Iterable[str]]:
     traceparent = trace.of_caller()
     if traceparent is None and all(row.metadata is None for row in rows):
         return "", repeat("\n")
-    return ", trace, metadata", (f"\t{field(traceparent)}\t{field(row.metadata)}\n" for row in rows)
+    parent = field(traceparent)
+    return ", trace, metadata", (f"\t{parent}\t{field(row.metadata)}\n" for row in rows)
 
 
 def payload_lines(ids: Sequence[str], payloads: Iterable[tuple[str, str]], ends: Iterable[str]) -> Iterator[str]:
