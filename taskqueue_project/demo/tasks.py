@@ -15,6 +15,7 @@ from django.tasks import TaskContext
 
 from queue_app import task
 
+from . import orders  # noqa: F401 - workers find its tasks through this module
 from .models import DocumentIndex, RollUp
 
 DOCUMENTS = "documents"

@@ -31,6 +31,7 @@ def judge(workload: Workload) -> list[Expectation]:
         _broken(_row(workload, "broken")),
         _gpu(_row(workload, "needs_gpu")),
         _approval(_row(workload, "publish")),
+        _workflows(workload),
     ]
 
 
@@ -88,6 +89,12 @@ def _approval(row: TaskRow | None) -> Expectation:
     is_met = row is not None and row.status in {"queued", "executing", "blocked", "completed"}
     why = "it waits for the signal approved; answer it on its page in the admin"
     return Expectation("task for a person", is_met, f"{_status(row)}: {why}")
+
+
+def _workflows(workload: Workload) -> Expectation:
+    found = {flow.name: flow.standing for flow in workload.flows}
+    is_met = all(found[flow.name] == flow.expected for flow in workload.flows)
+    return Expectation("workflows", is_met, "; ".join(f"{name}: {standing}" for name, standing in found.items()))
 
 
 def _status(row: TaskRow | None) -> str:

@@ -13,7 +13,7 @@ from django.tasks import Task, default_task_backend
 
 from queue_app.models import Task as TaskRow
 
-from . import tasks
+from . import orders, tasks
 from .folder import Folder
 from .models import DemoRun, DocumentIndex
 
@@ -50,18 +50,26 @@ class Workload:
 
     run: DemoRun
     groups: list[Group]
+    flows: list[orders.Flow] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
 
     @property
     def total(self) -> int:
-        """Number of tasks that should end, with the roll-up that the last of them enqueues."""
-        return sum(len(group.ids) for group in self.groups if group.expected not in WAITING) + self._missing_roll_up
+        """Number of tasks that should end, with the roll-up that the last of them enqueues, and of workflows."""
+        return sum(len(group.ids) for group in self.groups if group.expected not in WAITING) + (
+            self._missing_roll_up + len(self.flows)
+        )
 
     @property
     def open(self) -> int:
-        """Number of these tasks that have not ended."""
-        return sum(len(group.open) for group in self.groups) + self._missing_roll_up
+        """Number of these that have not come to their expected end."""
+        return sum(len(group.open) for group in self.groups) + self._missing_roll_up + self.open_flows
+
+    @property
+    def open_flows(self) -> int:
+        """Number of workflows that go on."""
+        return sum(flow.standing != flow.expected for flow in self.flows)
 
     @property
     def _missing_roll_up(self) -> int:
@@ -90,7 +98,8 @@ def enqueue(folder: Folder) -> Workload:
                 groups.append(_many("count_words", tasks.count_words.using(priority=priority), chosen))
         groups.append(_many("compute_digest", tasks.compute_digest, documents[::2]))
         groups.append(_many("compute_digest", tasks.compute_digest.using(priority=tasks.BACKGROUND), documents[1::2]))
-    return Workload(run, [group for group in groups if group.ids])
+        flows = orders.enqueue_orders()
+    return Workload(run, [group for group in groups if group.ids], flows)
 
 
 def follow(workload: Workload, *, timeout: float, report: Callable[[Workload], None]) -> bool:
@@ -100,7 +109,7 @@ def follow(workload: Workload, *, timeout: float, report: Callable[[Workload], N
         _poll(workload)
         workload.seconds = time.monotonic() - workload.started
         report(workload)
-        if not any(group.open for group in workload.groups):
+        if not any(group.open for group in workload.groups) and not workload.open_flows:
             # The last file's task enqueues the roll-up before it ends: a roll-up that is missing now never comes.
             return workload.open == 0
         if time.monotonic() > deadline:
