@@ -12,8 +12,7 @@ it.
 from __future__ import annotations
 
 import uuid
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +27,7 @@ from queue_app.sql.database import atomic
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from queue_app.core.records import Returned, TaskRef
+    from queue_app.core.records import AttemptKey, Outcome, Returned, TaskRef
 
 type Changes = Mapping[uuid.UUID, Status]
 
@@ -74,22 +73,34 @@ def advance(changes: Changes) -> set[uuid.UUID]:
     the workflows. Tasks in no workflow may be among them.
     """
     held: set[uuid.UUID] = set()
-    counts: Counter[tuple[uuid.UUID, int]] = Counter()
+    met: list[rows.Met] = []
     if undone := [task_id for task_id, status in changes.items() if status is not Status.COMPLETED]:
-        counts.update(rows.drop_added(undone))
+        met += rows.drop_added(undone)
     if again := [task_id for task_id, status in changes.items() if status in {Status.QUEUED, Status.SCHEDULED}]:
         held = rows.close_paused(again)
     ended = {task_id: status for task_id, status in changes.items() if status in TERMINAL}
-    opened: set[uuid.UUID] = set()
-    while ended or counts:
+    while ended or met:
         edges = rows.edges_from(ended) if ended else []
-        opened |= _count(edges, ended, counts)
+        met += _met(edges, ended)
+        if met:
+            push_opened(rows.go_on(met))
         doomed = {after for before, after, _, condition, _ in edges if condition in _DOOMING[ended[before]]}
         ended = _cancelled(rows.cancel_doomed(doomed)) if doomed else {}
-        counts.clear()
-    if opened:
-        open_tasks(opened)
+        met.clear()
     return held
+
+
+def complete(outcomes: Sequence[Outcome]) -> tuple[list[AttemptKey], set[uuid.UUID]]:
+    """Complete tasks, some of workflows, and let these go on, in one statement; return the attempts, and the workflows.
+
+    Of the workflows, only those are returned that may have ended, or have room under their cap: nothing was queued in
+    them. The tasks of other attempts are as they were; ``sql.workflow_advance.complete`` says which.
+    """
+    workflows = {one.task.workflow_id for one in outcomes if one.task.workflow_id is not None}
+    done, opened = rows.complete(workflows, outcomes)
+    push_opened(opened)
+    going_on = {task.workflow_id for status, task in opened if status is not Status.BLOCKED}
+    return done, workflows - going_on
 
 
 def advance_returned(returned: Iterable[Returned]) -> set[uuid.UUID]:
@@ -117,36 +128,23 @@ def give_up(ids: Collection[uuid.UUID]) -> None:
 
 def open_tasks(ids: Collection[uuid.UUID]) -> int:
     """Queue tasks that wait for no other any more, unless their workflow holds them back; return how many."""
-    opened = [task for status, task in rows.open_tasks(ids) if status is Status.QUEUED]
-    push_on_commit([task.entry for task in opened], events=events.of_queued_again(opened))
-    return len(opened)
+    return push_opened(rows.open_tasks(ids))
 
 
-def _count(edges: Iterable[rows.EdgeRow], ended: Changes, counts: Counter[tuple[uuid.UUID, int]]) -> set[uuid.UUID]:
-    """Count the edges that the ends meet; return the tasks that now wait for no other."""
-    early: list[tuple[uuid.UUID, uuid.UUID]] = []
-    ready: set[uuid.UUID] = set()
-    for before, after, shard, condition, is_counted in edges:
-        status = ended[before]
-        if condition in _MET[status]:
-            if is_counted:
-                counts[after, shard] += 1
-            else:
-                ready.add(after)
-            if status is not Status.COMPLETED:
-                early.append((after, before))
+def push_opened(opened: Iterable[tuple[Status, TaskRef]]) -> int:
+    """Push the queued ones among tasks that were opened; return how many."""
+    queued = [task for status, task in opened if status is Status.QUEUED]
+    push_on_commit([task.entry for task in queued], events=events.of_queued_again(queued))
+    return len(queued)
+
+
+def _met(edges: Iterable[rows.EdgeRow], ended: Changes) -> list[rows.Met]:
+    """Return the edges that the ends meet; mark those that are met without a completion."""
+    found = [edge for edge in edges if edge[3] in _MET[ended[edge[0]]]]
+    early = [(after, before) for before, after, *_ in found if ended[before] is not Status.COMPLETED]
     if early:
         rows.meet(early)
-    if not counts:
-        return ready
-    remaining = rows.count(counts)
-    full = Counter((task_id, 0) for (task_id, shard), left in remaining.items() if shard and not left)
-    if full:
-        remaining |= rows.count(full)
-    zero = {task_id for (task_id, shard), left in remaining.items() if not shard and left <= 0}
-    if zero:
-        rows.delete_gates(zero)
-    return ready | zero
+    return [(after, shard, int(is_counted)) for _, after, shard, _, is_counted in found]
 
 
 def _cancelled(tasks: Collection[TaskRef]) -> dict[uuid.UUID, Status]:

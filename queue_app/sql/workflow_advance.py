@@ -6,16 +6,18 @@ command on the whole workflow, or a change of its graph, takes it alone. So a co
 """
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
-from queue_app.core.records import TaskRef
+from queue_app.core.records import AttemptKey, Outcome, TaskRef
 from queue_app.core.states import Status
-from queue_app.sql.claim import fetch_locked, lock_rows
+from queue_app.sql.claim import fetch_locked
 from queue_app.sql.columns import REF
-from queue_app.sql.database import execute, fetch_all, fetch_prepared, fetch_together
+from queue_app.sql.database import BY_KEYS_ONLY, execute, fetch_all, fetch_prepared
+from queue_app.sql.finish import completion
 
 type EdgeRow = tuple[uuid.UUID, uuid.UUID, int, str, bool]  # before, after, shard, condition, whether a counter counts
+type Met = tuple[uuid.UUID, int, int]  # after, shard, by how much the counter falls; 0: there is none
 
 #: First half of the keys of the advisory locks; the other half is a hash of the workflow.
 _LOCKS: Final = 0x7461736B
@@ -33,34 +35,77 @@ FROM queue_app_taskdependency AS edge
 WHERE edge.before_id = ANY(%s) AND NOT edge.met
 """
 
-# A counter that another transaction changed meanwhile is read again once that one has committed, so of two parents that
-# end at once exactly one sees zero.
-_COUNT: Final = """
-WITH counted AS (
-    SELECT * FROM unnest(%s::uuid[], %s::smallint[], %s::int[]) AS counted (task_id, shard, n)
-), locked AS (
-    SELECT gate.task_id, gate.shard FROM queue_app_taskgate AS gate JOIN counted USING (task_id, shard)
-    ORDER BY gate.task_id, gate.shard FOR UPDATE OF gate
-)
-UPDATE queue_app_taskgate AS gate SET remaining = gate.remaining - counted.n
-FROM locked JOIN counted USING (task_id, shard)
-WHERE gate.task_id = locked.task_id AND gate.shard = locked.shard
-RETURNING gate.task_id, gate.shard, gate.remaining
-"""
-
 # What starts nothing now: a pause, a cap (room is made afterwards), or a cancellation of what is not a compensation.
 _IS_HELD: Final = "(flow.paused OR flow.max_concurrent IS NOT NULL)"
 _MAY_GO_ON: Final = "(flow.cancel_requested_at IS NULL OR flow.state = 'compensating')"
-# Tasks that are opened together share the instant; in a lane, their ids keep the order.
+# Tasks that are opened together share the instant; in a lane, their ids keep the order. The indexes of workflows and of
+# blocked tasks are hidden from the planner, which would read all of them.
 _OPEN: Final = f"""
-WITH now AS (SELECT clock_timestamp() AS clock)
 UPDATE queue_app_task AS t
 SET status = CASE WHEN {_IS_HELD} THEN 'blocked' WHEN t.run_after > now.clock THEN 'scheduled' ELSE 'queued' END,
     queued_at = CASE WHEN NOT {_IS_HELD} AND t.run_after > now.clock THEN NULL ELSE now.clock END
-FROM now, queue_app_workflow AS flow
-WHERE t.id = ANY(%s) AND flow.id = t.workflow_id AND t.status = 'blocked' AND t.queued_at IS NULL
-    AND t.attempt = 0 AND {_MAY_GO_ON}
+FROM (SELECT clock_timestamp() AS clock) AS now, queue_app_workflow AS flow
+WHERE t.id = ANY(ARRAY(SELECT id FROM ready)) AND flow.id = ANY(ARRAY[t.workflow_id])
+    AND t.status || '' = 'blocked' AND num_nulls(t.queued_at) = 1 AND t.attempt = 0 AND {_MAY_GO_ON}
 RETURNING t.status, {REF}
+"""
+# Counts the edges in `met (after_id, shard, n)`, where n is 0 without a counter, and opens what then waits for nothing.
+# A counter that another transaction changed meanwhile is read again once that one has committed, so of two parents that
+# end at once exactly one sees zero. A shard that reaches zero lowers the first counter. Counters are locked in order,
+# shards before the first.
+_GO_ON: Final = f"""
+counts AS (SELECT after_id, shard, sum(n)::int AS n FROM met WHERE n > 0 GROUP BY after_id, shard),
+counted AS (
+    SELECT gate.task_id, gate.shard, gate.remaining, counts.n
+    FROM counts JOIN queue_app_taskgate AS gate ON gate.task_id = counts.after_id AND gate.shard = counts.shard
+    ORDER BY gate.task_id, gate.shard FOR UPDATE OF gate
+), roots AS (
+    SELECT gate.task_id, gate.shard, gate.remaining, ended.n
+    FROM (SELECT task_id, count(*)::int AS n FROM counted WHERE shard > 0 AND remaining <= n GROUP BY task_id) AS ended
+        JOIN queue_app_taskgate AS gate ON gate.task_id = ended.task_id AND gate.shard = 0
+    ORDER BY gate.task_id FOR UPDATE OF gate
+), lowered AS (
+    SELECT task_id, shard, min(remaining) - sum(n) AS remaining
+    FROM (SELECT * FROM counted UNION ALL SELECT * FROM roots) AS gates GROUP BY task_id, shard
+), zero AS (SELECT array_agg(task_id) AS ids FROM lowered WHERE shard = 0 AND remaining <= 0
+), kept AS (
+    UPDATE queue_app_taskgate AS gate SET remaining = lowered.remaining FROM lowered
+    WHERE gate.task_id = lowered.task_id AND gate.shard = lowered.shard
+        AND lowered.task_id <> ALL(COALESCE((SELECT ids FROM zero), '{{}}'))
+), gone AS (DELETE FROM queue_app_taskgate WHERE task_id = ANY(ARRAY(SELECT unnest(ids) FROM zero))
+), ready AS (
+    SELECT after_id AS id FROM met WHERE n = 0 UNION SELECT unnest(ids) FROM zero
+), opened AS ({_OPEN})
+"""
+_MET: Final = f"""
+WITH met AS (SELECT * FROM unnest(%s::uuid[], %s::int[], %s::int[]) AS met (after_id, shard, n)), {_GO_ON}
+SELECT * FROM opened
+"""
+# The common end of tasks of workflows. Leaves out tasks that were asked to stop, or for whose failure others wait.
+# PostgreSQL may plan it while the tables are empty, like the end of other tasks.
+_COMPLETE: Final = f"""
+WITH v AS (
+    SELECT * FROM unnest(%s::uuid[], %s::int[], %s::uuid[], %s::timestamptz[], %s::text[])
+        AS v (id, attempt, worker_id, started_at, result)
+), done AS (
+    UPDATE queue_app_task AS t
+    SET status = 'completed', finished_at = clock_timestamp(), deadline = NULL, started_at = v.started_at
+    FROM v
+    WHERE t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id AND t.status || '' = 'executing'
+        AND t.cancel_requested_at IS NULL AND NOT EXISTS (
+            SELECT FROM queue_app_taskdependency AS edge
+            WHERE edge.before_id = v.id AND edge.condition = 'failure' AND NOT edge.met)
+    RETURNING t.id, t.attempt, v.result
+), results AS (
+    INSERT INTO queue_app_taskresult (task_id, value) SELECT id, result::jsonb FROM done WHERE result IS NOT NULL
+    ON CONFLICT (task_id) DO UPDATE SET value = EXCLUDED.value
+), met AS (
+    SELECT edge.after_id, edge.shard, CASE WHEN gate.task_id IS NULL THEN 0 ELSE 1 END AS n
+    FROM done JOIN queue_app_taskdependency AS edge ON edge.before_id = done.id AND NOT edge.met
+        LEFT JOIN queue_app_taskgate AS gate ON gate.task_id = edge.after_id AND gate.shard = edge.shard
+), {_GO_ON}
+SELECT (SELECT string_agg(id || ' ' || attempt, ',') FROM done), opened.*
+FROM (SELECT 1) AS once LEFT JOIN opened ON true
 """
 _CLOSE: Final = """
 UPDATE queue_app_task AS t SET status = 'blocked', queued_at = COALESCE(t.queued_at, clock_timestamp())
@@ -134,23 +179,30 @@ def edges_from(ids: Collection[uuid.UUID]) -> list[EdgeRow]:
     return fetch_all(_EDGES, [list(ids)])
 
 
-def count(counts: Mapping[tuple[uuid.UUID, int], int]) -> dict[tuple[uuid.UUID, int], int]:
-    """Lower counters (task, shard); return what remains of each that exists."""
-    in_order = sorted(counts)
-    params = [[key[0] for key in in_order], [key[1] for key in in_order], [counts[key] for key in in_order]]
-    return {(task_id, shard): remaining for task_id, shard, remaining in fetch_all(_COUNT, params)}
+def go_on(met: Collection[Met]) -> list[tuple[Status, TaskRef]]:
+    """Count edges that are met; return (status now, task) of what waits for nothing else."""
+    columns = [list(column) for column in zip(*met, strict=True)] or [[], [], []]
+    return [(Status(status), TaskRef.from_row(row)) for status, *row in fetch_all(_MET, columns)]
 
 
 def open_tasks(ids: Collection[uuid.UUID]) -> list[tuple[Status, TaskRef]]:
     """Let tasks go that wait for no other any more; return (status now, task) of each."""
-    in_order = sorted(ids)
-    found = fetch_together(lock_rows(in_order), (_OPEN, [in_order]))
-    return [(Status(status), TaskRef.from_row(row)) for status, *row in found]
+    return go_on([(task_id, 0, 0) for task_id in ids])
 
 
-def delete_gates(ids: Collection[uuid.UUID]) -> None:
-    """Delete the counters of tasks that wait for no other any more."""
-    execute("DELETE FROM queue_app_taskgate WHERE task_id = ANY(%s)", [list(ids)])
+def complete(
+    workflows: Collection[uuid.UUID], outcomes: Sequence[Outcome]
+) -> tuple[list[AttemptKey], list[tuple[Status, TaskRef]]]:
+    """Complete tasks and let go on what waits for them, in one transaction that shares the locks of their workflows.
+
+    Returns the attempts whose tasks are completed now, and (status now, task) of what their ends opened. Leaves the
+    other tasks alone: those that an attempt no longer holds, that were asked to stop, or whose failure others wait for.
+    """
+    share = (_SHARE, [list(workflows)])
+    found = fetch_prepared(share, (f"SELECT {BY_KEYS_ONLY}", ()), (_COMPLETE, completion(outcomes)[:-1]))
+    ended = [part.split(" ") for part in (found[0][0] or "").split(",") if part]
+    opened = [(Status(status), TaskRef.from_row(row)) for _, status, *row in found if status is not None]
+    return [(uuid.UUID(task_id), int(attempt)) for task_id, attempt in ended], opened
 
 
 def close_paused(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
@@ -180,7 +232,6 @@ def cancel_doomed(ids: Collection[uuid.UUID]) -> list[TaskRef]:
     return [TaskRef.from_row(row) for row in fetch_locked(doomed, _CANCEL, [doomed])]
 
 
-def drop_added(ids: Collection[uuid.UUID]) -> dict[tuple[uuid.UUID, int], int]:
-    """Delete the blocked tasks that the tasks added; return {(task, shard): by how much its counter must fall}."""
-    found: Sequence[Any] = fetch_all(_DROP, [list(ids)])
-    return {(task_id, shard): n for task_id, shard, n in found}
+def drop_added(ids: Collection[uuid.UUID]) -> list[Met]:
+    """Delete the blocked tasks that the tasks added; return by how much counters of others must fall."""
+    return fetch_all(_DROP, [list(ids)])

@@ -3,6 +3,7 @@
     ./dev bench                 all of them
     ./dev bench drain pickup    some of them
     ./dev bench peers --help    beside other queues
+    PEER_PYTHON=python ./dev bench workflows steps    in turn with Celery or DBOS, if this interpreter has them
 
 Ratios are measured in turn within one run; an absolute time says something about this
 machine only. With DATABASE_URL and REDIS_URL set those servers are used: their tables of

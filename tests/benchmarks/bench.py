@@ -1,5 +1,6 @@
 """What the benchmarks share: the table, empty rows and index, tasks put straight into the index."""
 
+import json
 import os
 import subprocess
 import sys
@@ -104,6 +105,17 @@ def timed(function: Callable[[], object]) -> float:
     began = time.perf_counter()
     function()
     return time.perf_counter() - began
+
+
+def peer_rates(peer: str) -> dict[str, float]:
+    """Return {what: steps/s} of Celery or DBOS, if ``PEER_PYTHON`` names an interpreter that has it."""
+    python = os.environ.get("PEER_PYTHON")
+    if not python:
+        return {}
+    environment = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    script = Path(__file__).with_name("peer_flows.py")
+    done = subprocess.run([python, script, peer], env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    return json.loads(done.stdout or "{}") if done.returncode == 0 else {}
 
 
 @contextmanager

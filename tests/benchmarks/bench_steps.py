@@ -2,7 +2,7 @@
 
 from statistics import median
 
-from bench import Table, process, reset
+from bench import Table, peer_rates, process, reset
 from bench_app.tasks import plain_functions, ten_steps
 from django.db import connection
 from django.tasks import default_task_backend
@@ -16,12 +16,18 @@ def run(table: Table) -> None:
     """Take the time from the first start to the last completion, from the rows, in turn."""
     n = table.sized(TASKS)
     rates: dict[str, list[float]] = {"steps": [], "atomic steps": [], "plain functions": []}
+    peer: list[float] = []
     for _ in range(ROUNDS):
         for name, found in rates.items():
             task, arguments = (plain_functions, ()) if name == "plain functions" else (ten_steps, (name != "steps",))
             found.append(n * STEPS / _drain(task, arguments, n))
+        peer += [rate for what, rate in peer_rates("dbos").items() if what == "steps"]
     plain, atomic, functions = (median(found) for found in rates.values())
     table.add(f"{n} tasks of {STEPS} durable steps, 8 slots, steps/s", "≥ 5 times DBOS in one run", f"{plain:,.0f}")
+    if peer:
+        table.add(
+            f"durable steps: times DBOS, which has {median(peer):,.0f} steps/s", "≥ 5", f"{plain / median(peer):.1f}"
+        )
     table.add(f"{n} tasks of {STEPS} atomic steps, 8 slots, steps/s", "no figure", f"{atomic:,.0f}")
     table.add(f"{n} tasks that call {STEPS} functions, calls/s", "no figure", f"{functions:,.0f}")
 

@@ -65,15 +65,18 @@ def _old_snapshot(name: str, condition: str) -> AbstractContextManager[Any]:
 def _count_a_copy() -> AbstractContextManager[Any]:
     """Write back what a counter was when it was read, less the ends."""
 
-    def count(counts: Any) -> Any:
-        found = TaskGate.objects.filter(task_id__in=[task_id for task_id, _ in counts])
-        left = {(each.task_id, each.shard): each.remaining for each in found}
-        for key in left.keys() & counts.keys():
-            left[key] -= counts[key]
-            TaskGate.objects.filter(task_id=key[0], shard=key[1]).update(remaining=left[key])
-        return left
+    def complete(workflows: Any, outcomes: Any) -> Any:
+        with database.atomic():
+            workflow_advance.share(workflows)
+            gates = TaskGate.objects.filter(task__dependencies__before_id__in=[each.task.id for each in outcomes])
+            left = list(gates)
+            done = finish.complete(outcomes)
+            for gate in left if done else ():
+                TaskGate.objects.filter(task_id=gate.task_id, shard=0).update(remaining=gate.remaining - len(done))
+            opened = workflow_advance.open_tasks([gate.task_id for gate in left if gate.remaining <= len(done)])
+        return list(done), opened
 
-    return mock.patch.object(workflow_advance, "count", count)
+    return mock.patch.object(workflow_advance, "complete", complete)
 
 
 def _any_stamp() -> AbstractContextManager[Any]:
@@ -168,7 +171,7 @@ TWINS: Final[dict[str, Twin]] = {
     ),
     "flow-lock": Twin(
         "the end of a task shares the lock of its workflow",
-        lambda: mock.patch.object(workflow_advance, "share", return_value=None),
+        lambda: mock.patch.object(workflow_advance, "_SHARE", "SELECT %s::uuid[]"),
         (Meeting(("end_parent", "end_parent", "pause_flow"), "parents"),),
     ),
     "cancel": Twin(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from queue_app import conf, signals
@@ -32,7 +32,7 @@ from queue_app.core.states import Status
 from queue_app.displayed_payload import secrets_of_call
 from queue_app.hooks import after_end
 from queue_app.index import Index
-from queue_app.services.advance import advance, share
+from queue_app.services import advance
 from queue_app.services.lifecycle.settle import settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import notify_index
@@ -55,6 +55,16 @@ class _Throttled:
     gates: list[Gate] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """The new states of the tasks that the attempts still held, and what follows from them."""
+
+    held: dict[AttemptKey, Status]
+    workflows: Collection[uuid.UUID] = ()
+    throttled: _Throttled = field(default_factory=_Throttled)
+    retry_in: dict[AttemptKey, float | None] = field(default_factory=dict)
+
+
 def record_progress(reports: Sequence[ProgressReport]) -> None:
     """Store progress, log lines and later deadlines; ignore attempts that lost their task."""
     extended = [report for report in reports if report.extend]
@@ -75,30 +85,44 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
     """
     first = {(outcome.task.id, outcome.task.attempt): outcome for outcome in reversed(outcomes)}
     in_order = sorted(first.values(), key=lambda outcome: outcome.task.id.int)  # statements mostly lock in this order
-    held, closed, verdicts = once_more_after_deadlock(lambda: _store(in_order))
-    tasks = [first[attempt].task for attempt in held]
-    _notify_index(tasks, closed)
-    if held:
-        events.finished(first, held)
-    settle_later({task.workflow_id for task in tasks if task.workflow_id is not None})
-    retry_in = {(v.outcome.task.id, v.outcome.task.attempt): v.retry_in for v in verdicts}
-    for attempt, status in held.items():
-        after_end(first[attempt], status, retry_in.get(attempt))
+    done: set[uuid.UUID] = set()
+    completed = [one for one in in_order if one.is_completion]
+    if any(one.task.workflow_id is not None for one in completed):
+        done = _finish(first, once_more_after_deadlock(lambda: _complete(completed)))
+        in_order = [one for one in in_order if one.task.id not in done]
+    if in_order:
+        done |= _finish(first, once_more_after_deadlock(lambda: _store(in_order)))
+    return done
+
+
+def _finish(first: Mapping[AttemptKey, Outcome], ended: _Ended) -> set[uuid.UUID]:
+    """Notify of attempts that ended; return the ids of their tasks."""
+    tasks = [first[attempt].task for attempt in ended.held]
+    _notify_index(tasks, ended.throttled)
+    if tasks:
+        events.finished(first, ended.held)
+    settle_later(ended.workflows)
+    for attempt, status in ended.held.items():
+        after_end(first[attempt], status, ended.retry_in.get(attempt))
     if signals.attempt_finished.has_listeners():
-        for attempt, status in held.items():
-            signals.attempt_finished.send(None, outcome=first[attempt], status=status, retry_in=retry_in.get(attempt))
+        for attempt, status in ended.held.items():
+            retry_in = ended.retry_in.get(attempt)
+            signals.attempt_finished.send(None, outcome=first[attempt], status=status, retry_in=retry_in)
     return {task.id for task in tasks}
 
 
-def _store(outcomes: Sequence[Outcome]) -> tuple[dict[AttemptKey, Status], _Throttled, list[Verdict]]:
-    """Record the outcomes in one transaction.
+def _complete(completed: Sequence[Outcome]) -> _Ended:
+    """Complete tasks of workflows, and others beside them, in one statement that commits by itself."""
+    done, workflows = advance.complete(completed)
+    return _Ended(dict.fromkeys(done, Status.COMPLETED), workflows)
 
-    Return the new states of the tasks that the attempts still held, and the effects of throttles and failures.
-    """
+
+def _store(outcomes: Sequence[Outcome]) -> _Ended:
+    """Record the outcomes in one transaction."""
     completed = [one for one in outcomes if one.is_completion]
     in_workflow = {outcome.task.id for outcome in outcomes if outcome.task.workflow_id is not None}
     if len(completed) == len(outcomes) and not in_workflow:  # the common case: one statement, which commits by itself
-        return finish_rows.complete(completed), _Throttled(), []
+        return _Ended(finish_rows.complete(completed))
     snoozed = [outcome for outcome in outcomes if outcome.snooze is not None]
     throttled = [outcome for outcome in outcomes if outcome.throttle is not None]
     waiting = [outcome for outcome in outcomes if outcome.waits]
@@ -106,7 +130,7 @@ def _store(outcomes: Sequence[Outcome]) -> tuple[dict[AttemptKey, Status], _Thro
     held: dict[AttemptKey, Status] = {}
     closed = _Throttled()
     with atomic():
-        workflows = share(outcome.task.workflow_id for outcome in outcomes) if in_workflow else set[uuid.UUID]()
+        workflows = advance.share(outcome.task.workflow_id for outcome in outcomes) if in_workflow else set[uuid.UUID]()
         if len(outcomes) > 1 or waiting:  # a signal that came before the lock is seen after it
             fetch_all(*claim_rows.lock_rows([outcome.task.id for outcome in outcomes]))
         if completed:
@@ -121,8 +145,9 @@ def _store(outcomes: Sequence[Outcome]) -> tuple[dict[AttemptKey, Status], _Thro
         if verdicts:
             held |= finish_rows.fail(verdicts, conf.get().retention.dead_letter_seconds)
         if workflows:
-            advance({task_id: status for (task_id, _), status in held.items() if task_id in in_workflow})
-    return held, closed, verdicts
+            advance.advance({task_id: status for (task_id, _), status in held.items() if task_id in in_workflow})
+    retry_in = {(v.outcome.task.id, v.outcome.task.attempt): v.retry_in for v in verdicts}
+    return _Ended(held, workflows, closed, retry_in)
 
 
 def _notify_index(ended: Sequence[ClaimedTask], throttled: _Throttled) -> None:

@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 
 from queue_app import sql
-from queue_app.sql import claim, finish, pending_work, turnover, waiting
+from queue_app.sql import claim, finish, pending_work, turnover, waiting, workflow_advance
 from queue_app.sql.database import connection, fetch_all
 from tests.support.engine import put_many
 
@@ -80,6 +80,21 @@ def test_plans_made_for_empty_tables_suit_full_ones(db, prelude, statement, type
     assert "Seq Scan on queue_app_task" not in plan
     assert "Hash" not in plan
     assert "Merge" not in plan
+
+
+def test_the_end_of_workflow_tasks_looks_each_row_up_even_with_a_plan_made_for_empty_tables(db):
+    numbers = (f"${number}" for number in itertools.count(1))
+    text = re.sub("%s", lambda _: next(numbers), workflow_advance._COMPLETE)
+    with transaction.atomic(), connection().cursor() as cursor:
+        cursor.execute(finish._LOOK_UP[0])
+        cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        cursor.execute(f"PREPARE of_this_test (uuid[], int[], uuid[], timestamptz[], text[]) AS {text}")
+        cursor.execute("EXPLAIN EXECUTE of_this_test (NULL, NULL, NULL, NULL, NULL)")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+        cursor.execute("DEALLOCATE of_this_test")
+    assert set(re.findall(r"Scan (?:using|on) (\w+)(?: on|  \()", plan)) >= {"queue_app_task_pkey"}, plan
+    assert set(re.findall(r"taskqueue_\w+", plan)) == {"taskqueue_dependants"}, "an index of all that waits, or runs"
+    assert not re.search("Seq Scan|Hash Join|Merge", plan), plan
 
 
 #: The only index that each question may read in these tables.

@@ -15,8 +15,10 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.upkeep.maintenance import purge
 from queue_app.services.workflows.steer import pause_workflow, resume_workflow
 from queue_app.services.workflows.upkeep import WorkflowUpkeep
+from queue_app.sql.database import atomic
 from queue_app.sql.finish import complete
-from tests.support.engine import done, failed, row, take
+from queue_app.sql.workflow_advance import complete as complete_in_workflow
+from tests.support.engine import Side, done, failed, row, somebody_waits_for_a_lock, take, until
 from tests.workers.flow_tasks import node
 
 LONG_AGO = timezone.now() - timedelta(days=400)
@@ -55,6 +57,26 @@ def test_the_sweep_finds_a_forgotten_task_and_queues_it(hand):
     assert row(second).status == "queued"
     assert WorkflowUpkeep().run_once() == 0
     assert get_index().stats().counts["repair:forgotten_tasks"] == 1
+
+
+@pytest.mark.parametrize("parents", [2, 2500])
+def test_of_two_ends_at_once_the_later_one_opens_what_waits_for_both(engine, parents):
+    """The later one waits for the counter, and reads it again; 2500 parents are counted in shards."""
+    flow = Workflow("fan-in")
+    many = flow.add_many(node, [((str(number),), {}) for number in range(parents)])
+    last = flow.add(node, "last", after=[many])
+    flow.enqueue()
+    hand = engine.worker("tests.workers.flow_tasks.node")
+    tasks = [task for _ in range(parents // 500 + 1) for task in take(hand, 500)]
+    finish([done(task) for task in tasks[:-2]])
+    with atomic():
+        complete_in_workflow([flow.id], [done(tasks[-2])])
+        later = Side(lambda: finish([done(tasks[-1])]))
+        until(somebody_waits_for_a_lock, "the later end waits for the counter")
+    assert later.result() == {tasks[-1].id}
+    assert row(last.id).status == "queued"
+    assert not TaskGate.objects.exists(), "the counters go when the task is queued"
+    assert WorkflowUpkeep().run_once() == 0, "nothing was forgotten"
 
 
 def test_a_workflow_is_deleted_as_a_whole_after_it_has_ended(hand):
