@@ -5,9 +5,10 @@ import json
 from typing import Any, Protocol
 
 from queue_app import registry
-from queue_app.core.masking import is_secret
+from queue_app.core.masking import is_secret, unmask
 from queue_app.core.records import ClaimedTask
 from queue_app.core.redaction import Secrets, redact_value, secrets_of
+from queue_app.core.signatures import taken_by
 
 
 class Payload(Protocol):
@@ -30,6 +31,30 @@ def displayed_payload(task_type: str, payload: Payload | None) -> tuple[Secrets,
     named = _named(task_type, payload.args, names)
     secrets = secrets_of([payload.parameters, named], names)
     return secrets, redact_value(named, secrets), redact_value(payload.parameters, secrets)
+
+
+def edited_payload(
+    task_type: str, payload: Payload, *, args: list[Any] | None = None, parameters: dict[str, Any] | None = None
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return arguments and parameters of a task as edited from the displayed ones; ``None`` leaves them as they are.
+
+    A value that is still masked keeps its true value. The caller has checked the depth of what was edited. Raises
+    ``InvalidTaskData`` with the path of a misplaced mask.
+    """
+    _secrets, shown_args, shown = displayed_payload(task_type, payload)
+    positions = list(shown_args.values()) if isinstance(shown_args, dict) else shown_args
+    return (
+        payload.args if args is None else unmask(args, positions, payload.args, "args"),
+        payload.parameters if parameters is None else unmask(parameters, shown, payload.parameters),
+    )
+
+
+def argument_names(task_type: str, count: int) -> list[str]:
+    """Return the names of a function's first ``count`` parameters; empty if no code knows them all."""
+    task = registry.known(task_type)
+    taken = taken_by(task.func, takes_context=task.takes_context) if task else None
+    names = list(taken.signature.parameters)[:count] if taken else []
+    return names if len(names) == count else []
 
 
 def secrets_of_call(task: ClaimedTask) -> Secrets:

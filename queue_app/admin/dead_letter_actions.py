@@ -136,8 +136,8 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
     def edit_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         """Replay one dead letter with edited parameters."""
 
-        def act(letter: DeadLetter, parameters: dict[str, Any], reason: str) -> tuple[str, uuid.UUID]:
-            replay(pk, by=request.user.get_username(), parameters=parameters)
+        def act(letter: DeadLetter, edited: dict[str, Any], reason: str) -> tuple[str, uuid.UUID]:
+            replay(pk, by=request.user.get_username(), **edited)
             self.audit(
                 request, [letter], "Replayed with parameters edited.", action="replay_edited", reason=reason,
                 before={"state": letter.state}, after={"state": "replayed", "parameters": "edited"},

@@ -111,9 +111,31 @@ class EditForm(forms.Form):
             mask=MASK,
         ),
     )
+    args = forms.CharField(
+        strip=False,
+        required=False,
+        widget=forms.Textarea(attrs={"class": "vLargeTextField tq-json", "rows": 6, "spellcheck": "false"}),
+        label=_lazy("Positional arguments"),
+        help_text=_lazy("By the names of the function's parameters, in this order; or a JSON list."),
+    )
     reason = forms.CharField(
         label=_lazy("Reason"), required=False, max_length=REASON_LENGTH, widget=forms.TextInput({"class": "vTextField"})
     )
+    field_order = ("args", "parameters", "reason")
+
+    def clean_args(self) -> list[Any] | None:
+        """Return the arguments as a list; ``None`` if the form has none."""
+        if not self.cleaned_data["args"].strip():
+            return None
+        value, names = read_json(self.cleaned_data["args"]), self.initial.get("names", [])
+        if isinstance(value, dict) and set(value) == set(names):
+            return [value[name] for name in names]
+        if not isinstance(value, list):
+            shown = ", ".join(names) or _("no names are known")
+            raise forms.ValidationError(
+                _("A JSON list, or an object with exactly these names: %(names)s.") % {"names": shown}
+            )
+        return value
 
     def clean_parameters(self) -> dict[str, Any]:
         """Return the JSON object; the service decides whether it may be stored."""

@@ -66,8 +66,8 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
     def run_again_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         """Enqueue a copy of this task with edited parameters."""
 
-        def act(task: Task, parameters: dict[str, Any], reason: str) -> tuple[str, uuid.UUID]:
-            new = run_again(pk, parameters=parameters)
+        def act(task: Task, edited: dict[str, Any], reason: str) -> tuple[str, uuid.UUID]:
+            new = run_again(pk, **edited)
             self.audit(
                 request, [task], f"Run again as {new.id}.", action="run_again", reason=reason,
                 after={"task": str(new.id)},

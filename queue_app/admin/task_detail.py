@@ -7,13 +7,11 @@ from uuid import UUID
 
 from django.utils.translation import gettext as _
 
-from queue_app import registry
 from queue_app.admin.task_timeline import bar, spans, timeline
 from queue_app.core.redaction import redact, redact_value
-from queue_app.core.signatures import taken_by
 from queue_app.core.states import WAITING
 from queue_app.dashboard import labels
-from queue_app.displayed_payload import displayed_payload
+from queue_app.displayed_payload import argument_names, displayed_payload
 from queue_app.models import (
     DeadLetter,
     Signal,
@@ -49,7 +47,7 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
         progress, logs = progress_and_logs(task, secrets)
         detail |= {
             "parameters": pretty(parameters) if parameters else "",
-            "args": pretty(_with_names(task.task_type, args)) if args else "",
+            "args": pretty(with_names(task.task_type, args)) if args else "",
             "metadata": pretty(redact_value(payload.metadata, secrets)) if payload and payload.metadata else "",
             "result": pretty(redact_value(result.value, secrets)) if result else None,
             "progress": progress,
@@ -117,12 +115,10 @@ def _in_workflow(task_id: UUID, workflow_id: UUID) -> dict[str, Any]:
     }
 
 
-def _with_names(task_type: str, args: Any) -> Any:
+def with_names(task_type: str, args: Any) -> Any:
     """Return positional arguments by the names of the function's parameters, if this process knows the function."""
-    task = registry.known(task_type)
-    taken = taken_by(task.func, takes_context=task.takes_context) if task and isinstance(args, list) else None
-    names = list(taken.signature.parameters)[: len(args)] if taken else []
-    return dict(zip(names, args, strict=True)) if names and len(names) == len(args) else args
+    names = argument_names(task_type, len(args)) if isinstance(args, list) else []
+    return dict(zip(names, args, strict=True)) if names else args
 
 
 def pretty(value: Any) -> str:

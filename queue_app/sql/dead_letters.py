@@ -81,12 +81,12 @@ def tasks_of(ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
     return [row[0] for row in fetch_all("SELECT task_id FROM queue_app_deadletter WHERE id = ANY(%s)", [list(ids)])]
 
 
-def edit_parameters(letter_id: uuid.UUID, parameters: str) -> None:
-    """Replace the parameters (JSON text) of the task; record on the dead letter that they were edited."""
+def edit_payload(letter_id: uuid.UUID, args: str, parameters: str) -> None:
+    """Replace arguments and parameters (JSON texts) of the task; record on the dead letter that they were edited."""
     execute(
-        "UPDATE queue_app_taskpayload AS p SET parameters = %s::jsonb FROM queue_app_deadletter AS d"
+        "UPDATE queue_app_taskpayload AS p SET args = %s::jsonb, parameters = %s::jsonb FROM queue_app_deadletter AS d"
         " WHERE d.id = %s AND p.task_id = d.task_id",
-        [parameters, letter_id],
+        [args, parameters, letter_id],
     )
     execute("UPDATE queue_app_deadletter SET parameters_edited = true WHERE id = %s", [letter_id])
 

@@ -17,16 +17,15 @@ from typing import Any
 
 from queue_app import registry
 from queue_app.core.ids import Id, parse_id
-from queue_app.core.masking import unmask
 from queue_app.core.priorities import Band, parse_band
 from queue_app.core.records import Enqueued, NewTask, TaskRef
 from queue_app.core.states import Status, predicate
-from queue_app.displayed_payload import displayed_payload
+from queue_app.displayed_payload import edited_payload
 from queue_app.exceptions import InvalidTransition, TaskNotFound
 from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.services.advance import advance, changing
 from queue_app.services.enqueue.store import enqueue
-from queue_app.services.enqueue.validate import check_parameters
+from queue_app.services.enqueue.validate import check_payloads
 from queue_app.services.lifecycle.cancelled import notify_cancelled
 from queue_app.services.lifecycle.replay import replay_open
 from queue_app.services.lifecycle.results import filled_in
@@ -117,10 +116,10 @@ def retry_many(ids: Sequence[Id], *, by: str = "") -> set[uuid.UUID]:
     return once_more_after_deadlock(retry_all)
 
 
-def run_again(task_id: Id, *, parameters: dict[str, Any] | None = None) -> Enqueued:
-    """Enqueue a copy of a task, with ``parameters`` if given.
+def run_again(task_id: Id, *, parameters: dict[str, Any] | None = None, args: list[Any] | None = None) -> Enqueued:
+    """Enqueue a copy of a task, with ``parameters`` and positional ``args`` if given.
 
-    ``parameters`` may be edited from the displayed, masked ones: a value that is still masked keeps its true value.
+    Both may be edited from the displayed, masked ones: a value that is still masked keeps its true value.
 
     Raises ``TaskNotFound``, and ``InvalidTaskData`` for parameters that must not be stored.
     """
@@ -129,10 +128,8 @@ def run_again(task_id: Id, *, parameters: dict[str, Any] | None = None) -> Enque
     payload = TaskPayload.objects.filter(pk=found).first()
     if task is None or payload is None:
         raise TaskNotFound(f"There is no task {task_id}.")
-    unmasked, args = payload.parameters, payload.args
-    if parameters is not None:
-        check_parameters(parameters)  # limits the depth before ``unmask`` walks through it
-        unmasked = unmask(parameters, displayed_payload(task.task_type, payload)[2], payload.parameters)
+    list(check_payloads([(args or [], parameters or {})]))  # limits the depth
+    args, unmasked = edited_payload(task.task_type, payload, args=args, parameters=parameters)
     if task.workflow_id is not None:  # the copy is in no workflow
         args, unmasked = filled_in(task.workflow_id, args, unmasked)
     registry.get(task.task_type)  # refuse a type that no code knows: it could never run

@@ -13,14 +13,14 @@ from typing import Any
 
 from queue_app import signals
 from queue_app.core.ids import Id, parse_id
-from queue_app.core.masking import same, unmask
+from queue_app.core.masking import same
 from queue_app.core.records import TaskRef
-from queue_app.displayed_payload import displayed_payload
+from queue_app.displayed_payload import edited_payload
 from queue_app.models import DeadLetter, TaskPayload
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import USER_LENGTH
 from queue_app.services.advance import changing, give_up
-from queue_app.services.enqueue.validate import check_parameters, check_reason
+from queue_app.services.enqueue.validate import check_payloads, check_reason
 from queue_app.services.lifecycle.settle import queued_again, settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit, send_on_commit
@@ -34,22 +34,24 @@ BATCH = 500
 MAX_AT_ONCE = 10_000
 
 
-def replay(dead_letter_id: Id, *, by: str, parameters: dict[str, Any] | None = None) -> TaskRef:
+def replay(
+    dead_letter_id: Id, *, by: str, parameters: dict[str, Any] | None = None, args: list[Any] | None = None
+) -> TaskRef:
     """Queue the task of a dead letter again; return the task with its place.
 
-    ``parameters`` replace those of the task. They may be edited from the displayed, masked ones: a value
-    that is still masked keeps its true value. Raises ``DeadLetterNotFound``, ``InvalidTransition`` when
+    ``parameters`` and positional ``args`` replace those of the task. They may be edited from the displayed, masked
+    ones: a value that is still masked keeps its true value. Raises ``DeadLetterNotFound``, ``InvalidTransition`` when
     the dead letter was replayed or discarded before or its task was purged, and ``InvalidTaskData`` for
     parameters that must not be stored.
     """
     found = parse_id(dead_letter_id)
     with atomic():
-        text = None if parameters is None else _edited(found, parameters)
+        texts = None if parameters is None and args is None else _edited(found, parameters, args)
         moved = replay_open([found], by=by)
         if not moved:
             raise refusal(found, "replayed")
-        if text is not None:
-            rows.edit_parameters(found, text)
+        if texts is not None:
+            rows.edit_payload(found, *texts)
     return moved[0][1]
 
 
@@ -69,19 +71,22 @@ def replay_open(
     return moved
 
 
-def _edited(dead_letter_id: uuid.UUID, parameters: dict[str, Any]) -> str | None:
-    """Return the edited parameters as JSON text, with the true values of masks; ``None`` when nothing changed.
+def _edited(
+    dead_letter_id: uuid.UUID, parameters: dict[str, Any] | None, args: list[Any] | None
+) -> tuple[str, str] | None:
+    """Return the edited arguments and parameters as JSON texts, with true values for masks; ``None``: nothing changed.
 
-    Locks the dead letter, so that the parameters cannot change between comparison and replacement.
+    Locks the dead letter, so that they cannot change between comparison and replacement.
     """
-    check_parameters(parameters)  # limits the depth before ``unmask`` walks through it
+    list(check_payloads([(args or [], parameters or {})]))  # limits the depth
     letter = DeadLetter.objects.select_for_update().filter(pk=dead_letter_id).first()
     payload = TaskPayload.objects.filter(pk=letter.task_id).first() if letter else None
     if letter is None or payload is None:
         raise refusal(dead_letter_id, "replayed")
-    stored = payload.parameters
-    unmasked = unmask(parameters, displayed_payload(letter.task_type, payload)[2], stored)
-    return None if same(unmasked, stored) else check_parameters(unmasked)
+    edited = edited_payload(letter.task_type, payload, args=args, parameters=parameters)
+    if same(list(edited), [payload.args, payload.parameters]):
+        return None
+    return next(check_payloads([edited]))
 
 
 def discard(dead_letter_id: Id, *, by: str, reason: str = "") -> None:

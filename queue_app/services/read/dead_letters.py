@@ -134,8 +134,11 @@ def get_dead_letter(letters: DeadLetterQuerySet, name: uuid.UUID) -> DeadLetter:
     return letter
 
 
-def displayed_parameters(task_id: uuid.UUID) -> tuple[list[Any], dict[str, Any]] | None:
-    """Return (args, parameters) of a task without secrets; ``None`` when the task was purged."""
+def displayed_parameters(task_id: uuid.UUID) -> tuple[Any, dict[str, Any]] | None:
+    """Return (args, parameters) of a task without secrets; ``None`` when the task was purged.
+
+    ``args`` is a list, or a mapping by name if one of the names is that of a secret.
+    """
     payload = TaskPayload.objects.filter(pk=task_id).first()
     task_type = Task.objects.filter(pk=task_id).values_list("task_type", flat=True).first()
     if payload is None:

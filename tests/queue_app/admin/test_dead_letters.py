@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -46,6 +47,14 @@ def staff_with():
         return client
 
     return make
+
+
+@pytest.fixture
+def charge(monkeypatch):
+    """Let this process know the function of every task type."""
+    function = SimpleNamespace(func=lambda order, password: None, takes_context=False)
+    monkeypatch.setattr("queue_app.registry.get", lambda _type: function)
+    monkeypatch.setattr("queue_app.registry.known", lambda _type: function)
 
 
 def select(client, path, action, objects, **data):
@@ -305,6 +314,47 @@ def test_edited_parameters(staff, committed, dead):
     assert letter.parameters_edited
     response = staff.post(f"{LETTERS}{letter.pk}/edit/", {"parameters": "{}"}, follow=True)
     assert "it was replayed by superuser" in response.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("posted", "stored"),
+    [
+        ('{"order": 2, "password": "••••"}', [2, CANARY]),
+        ('{"password": "new", "order": 1}', [1, "new"]),
+        ('[3, "••••"]', [3, CANARY]),
+        ("", [1, CANARY]),
+    ],
+)
+@pytest.mark.usefixtures("charge")
+def test_positional_arguments_are_edited_by_name(staff, committed, dead, posted, stored):
+    letter = dead(args=[1, CANARY])
+    page = staff.get(f"{LETTERS}{letter.pk}/edit/")
+    assert json.loads(page.context["form"].initial["args"]) == {"order": 1, "password": MASK}
+    assert CANARY not in page.content.decode()
+    with committed():
+        staff.post(f"{LETTERS}{letter.pk}/edit/", {"parameters": "{}", "args": posted.replace("••••", MASK)})
+    assert TaskPayload.objects.get(pk=letter.task_id).args == stored
+    assert state(letter) == "replayed"
+    assert letter.parameters_edited is (stored != [1, CANARY])
+
+
+@pytest.mark.parametrize(
+    ("posted", "problem"),
+    [
+        ('{"order": 2}', "exactly these names: order, password"),
+        ("7", "exactly these names"),
+        ("{", "This is not JSON"),
+        (f'[{{"a": "{MASK}"}}, "x"]', "holds the mask"),
+        ('["\\u0000", 1]', "NUL"),
+    ],
+)
+@pytest.mark.usefixtures("charge")
+def test_bad_positional_arguments_are_refused_beside_their_field(staff, dead, posted, problem):
+    letter = dead(args=[1, CANARY])
+    answer = staff.post(f"{LETTERS}{letter.pk}/edit/", {"parameters": "{}", "args": posted})
+    assert problem in str(answer.context["form"].errors["args"])
+    assert state(letter) == "open"
+    assert TaskPayload.objects.get(pk=letter.task_id).args == [1, CANARY]
 
 
 @pytest.mark.parametrize(
