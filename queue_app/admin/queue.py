@@ -121,6 +121,8 @@ class QueueAdmin(PausingAdmin[Queue]):
         known, error = summaries([found])
         summary = known.get(found.name)
         return super().page_context(request, found) | {
+            "tab": "settings" if request.method == "POST" or request.GET.get("tab") == "settings" else "now",
+            "may_view_letters": request.user.has_perm("queue_app.view_deadletter"),
             "summary": summary,
             "oldest_seconds": oldest_seconds(summary),
             "unreachable": error,

@@ -2,6 +2,7 @@
 
 import json
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from queue_app.models import (
     Signal,
     StepResult,
     Task,
+    TaskAttempt,
     TaskPayload,
     TaskResult,
     Worker,
@@ -30,6 +32,7 @@ from queue_app.services.read.inspect import effective_options
 from queue_app.sql.workflow_links import neighbours
 
 MAX_ATTEMPTS = 25
+MAX_SIMILAR = 5
 #: Maximum number of steps, and of signals, on a task's page.
 MAX_STEPS = 200
 #: Maximum number of tasks of each kind next to a task in its workflow.
@@ -64,6 +67,8 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
     detail |= _steps_and_signals(task, secrets, may_view_payload=may_view_payload)
     if task.workflow_id is not None:
         detail |= _in_workflow(task.pk, task.workflow_id)
+    letter = DeadLetter.objects.filter(task_id=task.pk, replayed_at__isnull=True).first()
+    last = displayed[0] if displayed else letter
     return detail | {
         "worker": workers.get(task.worker_id) if task.worker_id else None,
         "attempts": [
@@ -73,9 +78,16 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
                 "traceback": redact(row.traceback, secrets) if may_view_payload else "",
                 "worker": workers.get(row.worker_id) if row.worker_id else None,
                 "seconds": (row.finished_at - row.started_at).total_seconds(),
+                # the newer attempt that failed in the same way
+                "same_as": newer.attempt if newer and _failed_alike(row, newer) else None,
             }
-            for row in displayed
+            for newer, row in pairwise([None, *displayed])
+            if row is not None
         ],
+        "error_class": redact(last.exception_class, secrets) if last and may_view_payload else "",
+        "error_message": redact(last.message, secrets) if last and may_view_payload else "",
+        "reason": letter.reason.replace("_", " ") if letter else "-",
+        "similar": _similar(letter),
         "more_attempts": len(rows) > MAX_ATTEMPTS,
         "options": _options(task),
         "unique": _rule(task),
@@ -83,9 +95,21 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
         "bar": bar(found),
         "waited": waited,
         "ran": sum(span.seconds for span in found) - waited,
-        "letter": DeadLetter.objects.filter(task_id=task.pk, replayed_at__isnull=True).first(),
+        "letter": letter,
         "hints": [reason.text for reason in explain_task(task).reasons] if task.status in WAITING else [],
     }
+
+
+def _failed_alike(one: TaskAttempt, other: TaskAttempt) -> bool:
+    return (one.exception_class, one.traceback) == (other.exception_class, other.traceback)
+
+
+def _similar(letter: DeadLetter | None) -> list[DeadLetter]:
+    """Return the newest other open dead letters with the same cause."""
+    if letter is None or not letter.fingerprint:
+        return []
+    same = DeadLetter.objects.open().filter(fingerprint=letter.fingerprint).exclude(pk=letter.pk)
+    return list(same.order_by("-died_at")[:MAX_SIMILAR])
 
 
 def _steps_and_signals(task: Task, secrets: frozenset[str], *, may_view_payload: bool) -> dict[str, Any]:

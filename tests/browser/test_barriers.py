@@ -60,6 +60,7 @@ def everything(shop):  # noqa: F811
         "causes": "deadletter/causes/",
         "queues": "queue/",
         "queue": "queue/mail/change/",
+        "settings of a queue": "queue/mail/change/?tab=settings",
         "workers": "worker/",
         "worker": f"worker/{shop['worker']}/change/",
         "schedules": "schedule/",

@@ -62,6 +62,15 @@
     window.location.assign(base + where);
     return true;
   }
+  /* Single keys can be switched off (WCAG 2.1.4); the button at the end of the page still opens the list. */
+  const KEYS_OFF = `taskqueue-keys-off-${help ? help.dataset.user : ''}`;
+  const keysOn = document.getElementById('tq-keys-on');
+  if (keysOn) {
+    try { keysOn.checked = !localStorage.getItem(KEYS_OFF); } catch { /* no storage: on */ }
+    keysOn.addEventListener('change', () => {
+      try { keysOn.checked ? localStorage.removeItem(KEYS_OFF) : localStorage.setItem(KEYS_OFF, '1'); } catch { /* until the next page */ }
+    });
+  }
   const KEYS = {
     '?': () => { if (help) help.open ? help.close() : help.showModal(); return Boolean(help); },
     '/': () => focus('#searchbar'),
@@ -77,7 +86,7 @@
     'g a': () => go('auditentry/'),
   };
   document.addEventListener('keydown', (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || (keysOn && !keysOn.checked)) return;
     if (event.key === 'Shift') return;
     const key = prefix ? `${prefix} ${event.key}` : event.key;
     clearTimeout(prefixTimer);
@@ -96,6 +105,7 @@
       const source = document.getElementById(copy.dataset.tqCopy);
       if (source && navigator.clipboard) navigator.clipboard.writeText(source.textContent).then(() => copy.classList.add('tq-done'));
     }
+    if (help && event.target.closest('[data-tq-help]')) help.showModal();
     if (help && event.target === help) help.close();
     for (const menu of document.querySelectorAll('.tq-menu[open]')) {
       if (!menu.contains(event.target)) menu.open = false;
