@@ -4,6 +4,7 @@ import io
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 
 from queue_app import checks
 from queue_app.core.finding import Level
@@ -94,7 +95,8 @@ def test_processes_refuse_to_start_with_one_line_that_says_what_to_set(engine, c
     assert "taskqueue rebuild --adopt" in message
 
 
-def test_the_system_check(engine):
+def test_the_system_check(engine, monkeypatch):
+    monkeypatch.setitem(connection.settings_dict, "NAME", "shop")
     assert checks.check_owner(databases=["default"]) == []
     bind(engine)
     (found,) = checks.check_owner(databases=["default"])
@@ -104,6 +106,11 @@ def test_the_system_check(engine):
     assert checks.check_owner(databases=None) == [], "only with --database"
     with index_away():
         assert checks.check_owner(databases=["default"]) == [], "migrate does not need Redis"
+
+
+def test_a_project_runs_its_tests_beside_its_development_server(engine):
+    bind(engine)
+    assert checks.check_owner(databases=["default"]) == [], "Django's test runner runs this check"
 
 
 def test_doctor(engine):
