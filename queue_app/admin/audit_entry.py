@@ -1,16 +1,39 @@
 """The audit log, and the views that staff have saved."""
 
+from collections.abc import Callable
+from typing import Any
+
 from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.db.models import QuerySet
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.columns import changes_text, column, preformatted, two_lines
+from queue_app.admin.columns import changes_text, column, two_lines
+from queue_app.admin.filters import choice_filter
 from queue_app.admin.mixins import ReadOnlyAdmin
-from queue_app.admin.task_detail import pretty
 from queue_app.dashboard import labels
+from queue_app.dashboard.sentences import changed_values, entry_sentence
 from queue_app.models import AuditEntry, SavedView
+
+#: Number of newest entries in which the filters look for names.
+RECENT_NAMES = 2000
+
+
+def _recent(name: str) -> Callable[[], list[str]]:
+    """Return a function that returns the values of a field among the newest entries."""
+
+    def names() -> list[str]:
+        return sorted(set(AuditEntry.objects.order_by("-id").values_list(name, flat=True)[:RECENT_NAMES]) - {""})
+
+    return names
+
+
+def _of(name: str) -> Callable[[QuerySet[Any], str], QuerySet[Any]]:
+    return lambda rows, value: rows.filter(**{name: value})
 
 
 @admin.register(AuditEntry)
@@ -18,31 +41,43 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
     """Every change that a person made by admin, API or command, newest first."""
 
     actions = None
+    change_form_template = "admin/queue_app/auditentry/change_form.html"
     empty_text = _lazy("No changes yet.")
     exact_lookups = ("target", "target_id", "by", "via", "action")
-    fields = ("when", "by", "via", "action", "target", "target_id", "count", "reason", "was", "became")
-    list_display = ("when", "by", "what", "on", "change", "reason")
-    list_filter = ("via",)  # links filter by what was changed
-    ordering = ("-id",)
-
-    what = column(
-        _lazy("action"), lambda entry: two_lines(entry.action, _("via %(interface)s") % {"interface": entry.via})
+    list_display = ("when", "what", "change", "reason")
+    list_filter = (
+        choice_filter(_lazy("who"), "by", _recent("by"), _of("by")),
+        choice_filter(_lazy("kind"), "target", _recent("target"), _of("target")),
+        choice_filter(_lazy("action"), "action", _recent("action"), _of("action")),
+        "via",
     )
+    ordering = ("-id",)
+    search_fields = ("by", "target_id", "reason", "action")
+    search_help_text = _lazy("Part of a user, an object's name or id, a reason, an action.")
+
     change = column(_lazy("change"), lambda entry: labels.with_times(changes_text(entry)))
-    was = column(_lazy("before"), lambda entry: preformatted(labels.with_times(pretty(entry.before))))
-    became = column(_lazy("after"), lambda entry: preformatted(labels.with_times(pretty(entry.after))))
 
     @admin.display(description=_lazy("when"))
     def when(self, entry: AuditEntry) -> SafeString:
         """Return the time, and how long ago."""
         return two_lines(labels.exact_moment(entry.at), labels.ago(entry.at, timezone.now()))
 
-    @admin.display(description=_lazy("on"))
-    def on(self, entry: AuditEntry) -> str:
-        """Return what was changed."""
-        if entry.target_id:
-            return f"{entry.target} {entry.target_id}"
-        return _("%(target)s (%(count)d)") % {"count": entry.count, "target": entry.target}
+    @admin.display(description=_lazy("what"))
+    def what(self, entry: AuditEntry) -> SafeString:
+        """Return the sentence, with the action as it is recorded below."""
+        via = _("via %(interface)s") % {"interface": entry.via}
+        return two_lines(entry_sentence(entry, self._page_of), f"{entry.action} {via}")
+
+    def _page_of(self, model: str, pk: str) -> str:
+        return self.url_of_model(model, "change", quote(pk))
+
+    def page_context(self, request: HttpRequest, found: AuditEntry) -> dict[str, Any]:
+        """Return the sentence, and the values before and after."""
+        return {
+            "title": _("Change"),
+            "sentence": entry_sentence(found, self._page_of),
+            "values": list(changed_values(found)),
+        }
 
 
 @admin.register(SavedView)

@@ -1,16 +1,29 @@
 """The pages of the internals: maintenance jobs, snapshots of queues, the index."""
 
+from typing import Final
+
 from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.columns import column, time_column
+from queue_app.admin.columns import column, time_column, two_lines
 from queue_app.admin.filters import QueueFilter
 from queue_app.admin.mixins import ReadOnlyAdmin, SingletonAdmin
 from queue_app.dashboard import labels
 from queue_app.dashboard.queues import index_state
 from queue_app.models import IndexGeneration, MaintenanceJob, QueueStats
+
+#: Job -> what it does, once a minute.
+ABOUT: Final = {
+    "promote": _lazy("raises tasks that have waited long to higher bands"),
+    "expire": _lazy("ends stale tasks of queues that expire eagerly"),
+    "snapshot": _lazy("counts for charts and statistics"),
+    "purge": _lazy("deletes what is past its retention"),
+}
 
 
 @admin.register(MaintenanceJob)
@@ -20,9 +33,14 @@ class MaintenanceJobAdmin(ReadOnlyAdmin[MaintenanceJob]):
     actions = None
     empty_text = _lazy("No job has run yet. The scheduler runs them with --with-maintenance, or Celery beat does.")
     fields = ("name", "succeeded", "took", "done", "started", "error")
-    list_display = ("name", "succeeded", "took", "done", "error")
+    list_display = ("job", "succeeded", "took", "done", "problem")
+    list_display_links = ("job",)
     ordering = ("name",)
 
+    job = column(_lazy("job"), lambda job: two_lines(job.name.replace("_", " "), ABOUT.get(job.name, "")))
+    problem = column(
+        _lazy("error"), lambda job: format_html('<span class="tq-alert">{}</span>', job.error) if job.error else "-"
+    )
     started = time_column("started_at", _lazy("started"))
     succeeded = column(
         _lazy("last success"),
@@ -35,12 +53,19 @@ class MaintenanceJobAdmin(ReadOnlyAdmin[MaintenanceJob]):
 class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
     """The snapshots of the queues, newest first."""
 
-    list_display = ("queue", "taken", "waiting", "scheduled", "active", "oldest", "enqueued", "completed", "failed")
+    list_display = ("taken", "of_queue", "waiting", "scheduled", "active", "oldest", "enqueued", "completed", "failed")
     empty_text = _lazy("No snapshot yet. Maintenance takes one of each queue per minute.")
     fields = list_display
+    list_display_links = ("taken",)
     list_filter = (QueueFilter,)
     ordering = ("-id",)
 
+    of_queue = column(
+        _lazy("queue"),
+        lambda stats: format_html(
+            '<a href="{}">{}</a>', reverse("admin:queue_app_queue_change", args=[quote(stats.queue)]), stats.queue
+        ),
+    )
     taken = time_column("taken_at", _lazy("taken"))
     waiting = column(
         _lazy("queued"),

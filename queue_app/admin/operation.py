@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.columns import column, counted, preformatted, time_column, two_lines
@@ -17,6 +18,7 @@ from queue_app.admin.task_detail import pretty
 from queue_app.admin.what_if import PERMISSION, WhatIfAdmin
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.dashboard import labels
+from queue_app.dashboard.sentences import filter_words, operation_title
 from queue_app.models import Operation
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationState
@@ -40,7 +42,8 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
         "kind", "status", "progress", "selection", "arguments", "pace", "limit", *OF_REPLAYS, "by", "reason", "created",
         "finished",
     )  # fmt: skip
-    list_display = ("created", "kind", "status", "progress", "pace", "by", "reason")
+    list_display = ("what", "status", "progress", "who", "reason")
+    search_fields = ("by", "reason")
     list_filter = ("state", "kind", "target")
     ordering = ("-id",)
 
@@ -61,6 +64,24 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
             left_out += ("selection",)
         return tuple(name for name in self.fields if name not in left_out)
 
+    @admin.display(description=_lazy("operation"))
+    def what(self, operation: Operation) -> SafeString:
+        """Return what it does, with its filter below for those who may read it."""
+        return two_lines(operation_title(operation), self._words(operation) if operation.may_read else "")  # type: ignore[attr-defined]
+
+    def annotate_rows(self, request: HttpRequest, rows: Any) -> None:
+        """Note whether the user may read the filters."""
+        for operation in rows:
+            operation.may_read = request.user.has_perm("queue_app.view_payload")
+
+    def _words(self, operation: Operation) -> str:
+        return filter_words(redact_value(operation.filter, Secrets(names=all_sensitive_names())))
+
+    @admin.display(description=_lazy("by"))
+    def who(self, operation: Operation) -> SafeString:
+        """Return who started it, and when."""
+        return two_lines(operation.by or _("a program"), labels.ago(operation.created_at, timezone.now()))
+
     @admin.display(description=_lazy("state"))
     def status(self, operation: Operation) -> SafeString:
         """Return the state, and what the operation waits for or who ended it."""
@@ -78,13 +99,12 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
     @admin.display(description=_lazy("progress"))
     def progress(self, operation: Operation) -> SafeString:
         """Return the progress as a bar and in numbers."""
-        skipped = f", {operation.skipped} skipped" if operation.skipped else ""
+        skipped = _(", %(n)d left alone") % {"n": operation.skipped} if operation.skipped else ""
         return format_html(
-            '<progress max="{}" value="{}" aria-label="progress"></progress> <span class="tq-nowrap">{} of {}{}</span>',
+            '<progress max="{}" value="{}" aria-label="progress"></progress> <span class="tq-nowrap">{}{}</span>',
             max(operation.total, 1),
             operation.changed + operation.skipped,
-            operation.changed,
-            operation.total,
+            _("%(done)d of %(total)d") % {"done": operation.changed, "total": operation.total},
             skipped,
         )
 
@@ -95,7 +115,9 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
         ids, target = wanted.get("ids", []), operation.target.replace("_", " ")
         if len(ids) > MAX_DISPLAYED_IDS:
             wanted |= {"ids": [*ids[:MAX_DISPLAYED_IDS], f"and {len(ids) - MAX_DISPLAYED_IDS} more"]}
-        return format_html("{}{}", target, preformatted(pretty(wanted))) if wanted else f"all {target}"
+        if not wanted:
+            return _("all %(things)s") % {"things": target}
+        return format_html("{}{}", filter_words(operation.filter | wanted), preformatted(pretty(wanted)))
 
     @admin.display(description=_lazy("dead letters"))
     def letters(self, operation: Operation) -> SafeString:
@@ -143,6 +165,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
         running = found.state == OperationState.RUNNING
         may_apply = found.kind == OperationKind.SIMULATE and self.may_apply(request, found)
         return {
+            "title": operation_title(found),
             "is_running": running,
             "may_stop": running and _may_stop(request, found),
             "may_apply": may_apply,

@@ -1,0 +1,135 @@
+"""What people did, as sentences: entries of the audit log, and operations."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import ngettext
+
+from queue_app.models import AuditEntry, Operation
+from queue_app.models.operation import OperationKind
+
+#: Word of an action, as the admin, the commands and the API write it -> sentence.
+#: The most telling word comes first.
+_DONE: Final[Mapping[str, Any]] = {
+    "pause": _lazy("{who} paused {what}"),
+    "resume": _lazy("{who} resumed {what}"),
+    "cancel": _lazy("{who} cancelled {what}"),
+    "reprioritise": _lazy("{who} changed the priority of {what}"),
+    "priority": _lazy("{who} changed the priority of {what}"),
+    "retry": _lazy("{who} retried {what}"),
+    "run_now": _lazy("{who} ran {what} before its time"),
+    "run_again": _lazy("{who} ran {what} again, with edits"),
+    "replay": _lazy("{who} replayed {what}"),
+    "replay_edited": _lazy("{who} replayed {what}, with edits"),
+    "discard": _lazy("{who} discarded {what}"),
+    "drain": _lazy("{who} drained {what}"),
+    "stop": _lazy("{who} stopped {what}"),
+    "run": _lazy("{who} ran {what}"),
+    "backfill": _lazy("{who} backfilled {what}"),
+    "give_back": _lazy("{who} gave {what} back to the code"),
+    "signal": _lazy("{who} answered {what}"),
+    "revoke": _lazy("{who} revoked {what}"),
+    "revoke_key": _lazy("{who} revoked {what}"),
+    "token_revoke": _lazy("{who} revoked {what}"),
+    "rotate": _lazy("{who} gave {what} a new secret"),
+    "token_rotate": _lazy("{who} gave {what} a new secret"),
+    "create_key": _lazy("{who} made an API key for {what}"),
+    "token_create": _lazy("{who} added {what}"),
+    "purge": _lazy("{who} purged {what}"),
+    "rebuild": _lazy("{who} rebuilt {what}"),
+    "submit": _lazy("{who} submitted {what}"),
+    "simulate": _lazy("{who} simulated a change of {what}"),
+    "apply": _lazy("{who} applied {what}"),
+    "add": _lazy("{who} added {what}"),
+    "edit": _lazy("{who} edited {what}"),
+    "delete": _lazy("{who} deleted {what}"),
+    "patch": _lazy("{who} edited {what}"),
+    "put": _lazy("{who} edited {what}"),
+    "post": _lazy("{who} added {what}"),
+}
+#: Kind of an object in the log -> its words, where the name of its model is none.
+_KINDS: Final[Mapping[str, Any]] = {
+    "deadletter": _lazy("dead letter"), "prioritypolicy": _lazy("policy"),
+    "runtimesettings": _lazy("the runtime settings"),
+    "apikey": _lazy("API key"), "key": _lazy("API key"), "workertoken": _lazy("worker token"),
+    "token": _lazy("worker token"), "savedview": _lazy("saved view"), "index": _lazy("the index"),
+}  # fmt: skip
+#: Models with a page, by kind.
+_PAGES: Final = frozenset({
+    "task", "queue", "worker", "operation", "deadletter", "limit", "schedule", "workflow", "apikey", "workertoken",
+    "prioritypolicy", "runtimesettings",
+})  # fmt: skip
+_BY_NAME: Final = frozenset({"queue", "prioritypolicy", "runtimesettings"})
+_MEANS: Final[Mapping[str, Any]] = {
+    OperationKind.CANCEL: _lazy("Cancel"), OperationKind.REPRIORITISE: _lazy("Change the priority"),
+    OperationKind.REPLAY: _lazy("Replay"), OperationKind.RETRY: _lazy("Retry"), OperationKind.RUN_NOW: _lazy("Run now"),
+    OperationKind.DELETE: _lazy("Delete"), OperationKind.BACKFILL: _lazy("Backfill"),
+    OperationKind.SIMULATE: _lazy("Simulate"),
+}  # fmt: skip
+
+
+def entry_sentence(entry: AuditEntry, url_of: Callable[[str, str], str]) -> SafeString:
+    """Return who did what to what; ``url_of(model, id)`` returns the address of an object's page."""
+    words = entry.action.replace("-", "_").split(".")
+    pattern = next((sentence for word, sentence in _DONE.items() if word in words), None)
+    if pattern is None:
+        pattern = _("{who} did “{action}” to {what}")
+    who, what = entry.by or _("A program"), _object(entry, url_of)
+    return format_html(str(pattern), who=format_html("<strong>{}</strong>", who), what=what, action=entry.action)
+
+
+def _object(entry: AuditEntry, url_of: Callable[[str, str], str]) -> SafeString:
+    kind, name = str(_KINDS.get(entry.target, entry.target.replace("-", " "))), entry.target_id
+    if not name or entry.target in {"runtimesettings", "index"}:
+        return format_html("{} {}", entry.count, kind) if entry.count > 1 else format_html("{}", kind)
+    if entry.target not in _PAGES or not (entry.target in _BY_NAME or _is_id(name)):
+        return format_html("{} {}", kind, name)
+    return format_html('{} <a href="{}">{}</a>', kind, url_of(entry.target, name), name[-8:] if _is_id(name) else name)
+
+
+def _is_id(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def changed_values(entry: AuditEntry) -> Iterator[tuple[str, Any, Any, bool]]:
+    """Yield (name, before, after, whether they differ) of an entry's values."""
+    for name in dict.fromkeys([*entry.before, *entry.after]):
+        before, after = entry.before.get(name), entry.after.get(name)
+        yield name.replace("_", " "), before, after, name in entry.before and name in entry.after and before != after
+
+
+def operation_title(operation: Operation) -> str:
+    """Return what an operation does with how many of what."""
+    means = str(_MEANS.get(operation.kind, operation.kind))
+    if operation.kind == OperationKind.SIMULATE:
+        return means
+    things = {
+        "tasks": ngettext("%(n)d task", "%(n)d tasks", operation.total),
+        "dead_letters": ngettext("%(n)d dead letter", "%(n)d dead letters", operation.total),
+        "ticks": ngettext("%(n)d run", "%(n)d runs", operation.total),
+    }.get(operation.target, "%(n)d")
+    to = operation.arguments.get("priority")
+    return f"{means}: {things % {'n': operation.total}}" + (f" → {to}" if to else "")
+
+
+def filter_words(wanted: Mapping[str, Any]) -> str:
+    """Return a filter in words, such as ``queue: mail, status: queued``."""
+    parts = []
+    for name, value in wanted.items():
+        if value in (None, "", [], {}):
+            continue
+        if name == "ids":
+            parts.append(ngettext("%(n)d chosen one by one", "%(n)d chosen one by one", len(value)) % {"n": len(value)})
+        else:
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            parts.append(f"{name.replace('_', ' ')}: {shown}"[:200])
+    return "; ".join(parts)
